@@ -1,0 +1,1 @@
+"""Batch-normalization training for ONNX Runtime."""

@@ -1,0 +1,31 @@
+"""The errors that a user can cause; everything else is a bug.
+
+Each message is one line: what, where, what was expected, what to do. The command line prints it and exits
+with 2; nothing was written.
+"""
+
+from __future__ import annotations
+
+
+class BngradError(Exception):
+    """Base of every error that bad input, or a missing piece of the system, causes."""
+
+
+class ModelError(BngradError):
+    """A model file or a graph is not what a command can work on."""
+
+
+class UnsupportedNodeError(ModelError):
+    """A node is one that a pass must rewrite, and cannot."""
+
+
+class InputError(BngradError):
+    """An argument other than the model is wrong: an option, an input array, an output path."""
+
+
+class LibraryError(BngradError):
+    """The native custom-op library is missing, unloadable, or too new for the ONNX Runtime at hand."""
+
+
+class OracleError(BngradError):
+    """The oracle's environment cannot be made, or ORT's gradient builder refused the model."""

@@ -1,0 +1,156 @@
+"""ONNX schemas of the op set, so that onnx's checker and shape inference know the ops.
+
+Importing this module registers them with onnx. Nothing is said twice: the inputs, outputs, attributes and
+documentation of an op are those of its function in `opset.py`, and each name there is one of `QUANTITIES`,
+which gives its type and its shape.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import onnx
+from onnx.defs import OpSchema
+
+from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onnx.shape_inference import InferenceContext
+    from onnxscript.values import OnnxFunction
+
+
+class Quantity(NamedTuple):
+    """An input or output of an op, by its standard name."""
+
+    type_constraint: str
+    shape: Literal["data", "parameter", "axes"]
+    doc: str
+
+
+_LIKE_SCALE = "; the shape of X without the reduction axes"
+
+QUANTITIES: dict[str, Quantity] = {
+    "X": Quantity("T", "data", "Input of the forward pass, of rank 1 to 8"),
+    "Y": Quantity("T", "data", "The normalized, scaled and shifted X; the shape of X"),
+    "dY": Quantity("T", "data", "Gradient of the loss by Y; the shape of X"),
+    "dX": Quantity("T", "data", "Gradient of the loss by X; the shape of X"),
+    "scale": Quantity("T1", "parameter", "Multiplies the normalized X" + _LIKE_SCALE),
+    "bias": Quantity("T1", "parameter", "Added after scaling" + _LIKE_SCALE),
+    "dscale": Quantity("T1", "parameter", "Gradient of the loss by scale" + _LIKE_SCALE),
+    "dbias": Quantity("T1", "parameter", "Gradient of the loss by bias" + _LIKE_SCALE),
+    "mean": Quantity("T2", "parameter", "Mean that X is centered by" + _LIKE_SCALE),
+    "inv_std": Quantity(
+        "T2", "parameter", "1 / sqrt(variance + epsilon), not the variance itself" + _LIKE_SCALE
+    ),
+    "saved_mean": Quantity("T2", "parameter", "Mean of this batch" + _LIKE_SCALE),
+    "saved_inv_std": Quantity("T2", "parameter", "1 / sqrt(variance of this batch + epsilon)" + _LIKE_SCALE),
+    "running_mean": Quantity("T2", "parameter", "Running mean before this step" + _LIKE_SCALE),
+    "running_var": Quantity("T2", "parameter", "Running variance before this step" + _LIKE_SCALE),
+    "new_running_mean": Quantity("T2", "parameter", "Running mean after this step" + _LIKE_SCALE),
+    "new_running_var": Quantity("T2", "parameter", "Running variance after this step" + _LIKE_SCALE),
+    "axes": Quantity(
+        "tensor(int64)", "axes", "The dimensions to reduce over: 1-D, each in [-rank, rank), none twice"
+    ),
+}
+
+ATTRIBUTES: dict[str, str] = {
+    "training_mode": "1: mean and inv_std are functions of X; 0: they are constants (frozen statistics)",
+    "epsilon": "Added to the variance before its square root",
+    "momentum": "Weight of the old running value",
+    "unbiased_running_var": "Whether the running variance takes Bessel's correction, M / max(M - 1, 1)",
+}
+
+_FLOATS = ["tensor(float)", "tensor(double)"]
+_TYPE_CONSTRAINTS = {
+    "T": "Type of the data",
+    "T1": "Type of scale and bias and their gradients",
+    "T2": "Type of the statistics",
+}
+_ATTR_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
+
+
+def schema(name: str) -> OpSchema:
+    """Returns the schema of an op of the domain, made from its function.
+
+    Args:
+        name: A key of `opset.FUNCTIONS`.
+    """
+    function = FUNCTIONS[name]
+    inputs, outputs, attributes = _signature(function)
+    used = [QUANTITIES[q].type_constraint for q in inputs + outputs]
+    result = OpSchema(
+        name,
+        DOMAIN,
+        VERSION,
+        doc=inspect.cleandoc(function.function.__doc__ or ""),
+        inputs=[_formal_parameter(q) for q in inputs],
+        # The first output is what the op is for; a node may leave the others out.
+        outputs=[_formal_parameter(q, optional=i > 0) for i, q in enumerate(outputs)],
+        type_constraints=[(t, _FLOATS, doc) for t, doc in _TYPE_CONSTRAINTS.items() if t in used],
+        attributes=[
+            OpSchema.Attribute(a, _ATTR_TYPES[kind], ATTRIBUTES[a], required=True)
+            for a, kind in attributes.items()
+        ],
+    )
+    result.set_type_and_shape_inference_function(lambda context: _infer(context, inputs, outputs))
+    return result
+
+
+def register_schemas() -> None:
+    """Registers every op of the domain with onnx; a second call changes nothing."""
+    for name in FUNCTIONS:
+        if not onnx.defs.has(name, domain=DOMAIN):
+            onnx.defs.register_schema(schema(name))
+
+
+def _signature(function: OnnxFunction[..., Any]) -> tuple[list[str], list[str], dict[str, str]]:
+    """The names of a function's inputs and outputs, and its attributes with their types' names."""
+    graph = function.function_ir
+    attributes = {name: graph.attributes[name].type.name.lower() for name in graph.attributes}
+    return [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs], attributes
+
+
+def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalParameter:
+    quantity = QUANTITIES[name]
+    option = OpSchema.FormalParameterOption
+    return OpSchema.FormalParameter(
+        name,
+        quantity.type_constraint,
+        quantity.doc,
+        param_option=option.Optional if optional else option.Single,
+    )
+
+
+def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> None:
+    """The one shape rule: data is like X, a parameter like any parameter, else like X without the axes."""
+    types = {name: context.get_input_type(i) for i, name in enumerate(inputs) if i < context.get_num_inputs()}
+    like = {"data": types["X"], "parameter": _parameter_type(context, inputs, types)}
+    for i, name in enumerate(outputs):
+        if i < context.get_num_outputs() and (inferred := like[QUANTITIES[name].shape]) is not None:
+            context.set_output_type(i, inferred)
+
+
+def _parameter_type(
+    context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto | None]
+) -> onnx.TypeProto | None:
+    for name in inputs:
+        known = types[name]
+        if QUANTITIES[name].shape == "parameter" and known is not None:
+            return known
+    x, axes = types["X"], context.get_input_data(inputs.index("axes"))
+    if x is None:
+        return None
+    result = onnx.TypeProto()
+    result.tensor_type.elem_type = x.tensor_type.elem_type
+    if axes is not None and x.tensor_type.HasField("shape"):
+        extents = x.tensor_type.shape.dim
+        reduced = {int(axis) % len(extents) for axis in onnx.numpy_helper.to_array(axes)}
+        result.tensor_type.shape.dim.extend(e for d, e in enumerate(extents) if d not in reduced)
+        result.tensor_type.shape.SetInParent()
+    return result
+
+
+register_schemas()
