@@ -72,9 +72,7 @@ def normalize_axes(axes: ArrayLike, rank: int) -> tuple[int, ...]:
     given = [int(axis) for axis in np.asarray(axes, dtype=np.int64).reshape(-1)]
     for axis in given:
         if not -rank <= axis < rank:
-            raise InputError(
-                f"axis {axis} is out of range for X of rank {rank}; expected {-rank} to {rank - 1}"
-            )
+            raise InputError(f"axis {axis} is out of range for X of rank {rank}; expected {-rank} to {rank - 1}")
     unique = {axis % rank for axis in given}
     if len(unique) != len(given):
         raise InputError(f"axes {given} name a dimension of X twice; name each reduced dimension once")
@@ -219,9 +217,7 @@ def _parameters(x: Array, reduced: tuple[int, ...], **given: ArrayLike) -> list[
     return result
 
 
-def _expect_shape(
-    name: str, got: Array, expected: tuple[int, ...], x: Array, reduced: tuple[int, ...]
-) -> None:
+def _expect_shape(name: str, got: Array, expected: tuple[int, ...], x: Array, reduced: tuple[int, ...]) -> None:
     if got.shape != expected:
         raise InputError(
             f"{name} has shape {list(got.shape)}; expected {list(expected)} for X of shape {list(x.shape)} "

@@ -42,9 +42,7 @@ QUANTITIES: dict[str, Quantity] = {
     "dscale": Quantity("T1", "parameter", "Gradient of the loss by scale" + _LIKE_SCALE),
     "dbias": Quantity("T1", "parameter", "Gradient of the loss by bias" + _LIKE_SCALE),
     "mean": Quantity("T2", "parameter", "Mean that X is centered by" + _LIKE_SCALE),
-    "inv_std": Quantity(
-        "T2", "parameter", "1 / sqrt(variance + epsilon), not the variance itself" + _LIKE_SCALE
-    ),
+    "inv_std": Quantity("T2", "parameter", "1 / sqrt(variance + epsilon), not the variance itself" + _LIKE_SCALE),
     "saved_mean": Quantity("T2", "parameter", "Mean of this batch" + _LIKE_SCALE),
     "saved_inv_std": Quantity("T2", "parameter", "1 / sqrt(variance of this batch + epsilon)" + _LIKE_SCALE),
     "running_mean": Quantity("T2", "parameter", "Running mean before this step" + _LIKE_SCALE),

@@ -1,0 +1,1 @@
+"""The compiler passes, one a file; `pipeline` puts them in order."""

@@ -1,0 +1,104 @@
+"""The passes in order: what `rewrite` does to a model."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import onnx_ir as ir
+from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
+
+# Both register schemas with onnx, which shape inference and the checker need.
+from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import stock_ops
+from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.import_onnx import ImportOnnxPass
+from bngrad.passes.import_ort import ImportOrtPass
+from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.raise_opset import RaiseOpsetPass
+
+Target = Literal["stock", "training"]
+"""What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
+
+
+class Rewritten(NamedTuple):
+    """A rewritten model, and what was done to it."""
+
+    model: ir.Model
+    rewritten: dict[str, int]
+    """How many nodes became each op of the domain."""
+
+
+def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True) -> Rewritten:
+    """Returns a copy of a training graph with its batch norms as ``bngrad`` ops; tensors are shared with it.
+
+    Args:
+        model: The training graph; it is not changed.
+        target: ``stock``: everything in the result runs on stock ONNX Runtime. ``training``: only batch norm is
+            rewritten, the other training ops stay for a training build.
+        functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
+
+    Raises:
+        ModelError: There is no batch norm to rewrite, or the result does not pass onnx's checker.
+        UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
+    """
+    before = _count(model)
+    passes = ir.passes.Sequential(
+        RaiseOpsetPass(),
+        ShapeInferencePass(check_type=False, strict_mode=False),
+        ImportOrtPass(),
+        ImportOnnxPass(),
+        EmbedFunctionsPass(functions),
+        # Once more, now that the schemas of what was rewritten are known: a checked model has types throughout.
+        ShapeInferencePass(check_type=False, strict_mode=False),
+    )
+    try:
+        result = passes(model).model
+    except ir.passes.PassError as error:
+        # onnx-ir wraps what a pass raises; the reason is what the user can act on.
+        if isinstance(error.__cause__, BngradError):
+            raise error.__cause__ from None
+        raise
+    after = _count(result)
+    if not after:
+        raise ModelError(
+            "the model has no batch norm in training mode and no batch-norm gradient; expected a training graph "
+            "(make one with ONNX Runtime's gradient builder)"
+        )
+    if target == "stock":
+        _require_stock(result)
+    _check(result)
+    return Rewritten(result, {name: number - before.get(name, 0) for name, number in after.items()})
+
+
+def _count(model: ir.Model) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in all_nodes(model):
+        if node.domain == DOMAIN:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    return counts
+
+
+def unknown_to_stock(model: ir.Model) -> list[ir.Node]:
+    """The nodes of a model that stock ONNX Runtime cannot run, not even with this library registered."""
+    known = {(domain, name) for domain, name, _ in model.functions} | stock_ops()
+    return [n for n in all_nodes(model) if n.domain != DOMAIN and (n.domain, n.op_type) not in known]
+
+
+def _require_stock(model: ir.Model) -> None:
+    unknown = unknown_to_stock(model)
+    if unknown:
+        types = ", ".join(sorted({node.op_type for node in unknown}))
+        raise UnsupportedNodeError(
+            f"{describe(unknown[0])} cannot run on stock ONNX Runtime, nor can {len(unknown) - 1} others ({types}); "
+            "keep a training build and pass --target training"
+        )
+
+
+def _check(model: ir.Model) -> None:
+    try:
+        CheckerPass(full_check=True)(model)
+    except Exception as error:
+        what = " ".join(str(error).split())
+        raise ModelError(f"the rewritten model does not pass onnx's checker: {what}") from error

@@ -1,0 +1,79 @@
+"""Raises a model to the oldest ai.onnx opset that the functions of ``bngrad`` can be embedded at.
+
+onnx's version converter does the work. It does not know the training ops that ORT's gradient builder puts into
+the default domain, so those are hidden from it in a domain of their own meanwhile; they are the same at every
+opset.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from bngrad.errors import ModelError
+from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
+from bngrad.passes.nodes import all_nodes
+
+_HIDDEN = "bngrad.hidden"
+_ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
+
+
+class RaiseOpsetPass(ir.passes.FunctionalPass):
+    """Converts a model below opset 15 to opset 15; any other is returned as a copy that shares its tensors.
+
+    Guarantees: names of graph inputs and outputs, initializers and nodes are as before.
+    Refuses, with `ModelError`: a model that onnx's version converter refuses, and one with functions of its own,
+    which the converter does not convert.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Runs the pass."""
+        version = model.opset_imports.get("", MIN_OPSET)
+        if version >= MIN_OPSET:
+            return ir.passes.PassResult(model.clone(), modified=False)
+        if model.functions:
+            name = next(iter(model.functions.values())).name
+            raise ModelError(
+                f"the model imports ai.onnx {version} and has functions (such as {name!r}), which the version "
+                f"converter leaves alone; export it with opset {MIN_OPSET} or newer"
+            )
+        return ir.passes.PassResult(_convert(model, version), modified=True)
+
+
+def _convert(model: ir.Model, version: int) -> ir.Model:
+    proto = ir.to_proto(model)
+    # Initializers that are no graph inputs are an idea of IR version 4; before, the converter trips over them.
+    proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
+    _move(proto.graph, "", _HIDDEN)
+    proto.opset_import.append(onnx.helper.make_opsetid(_HIDDEN, 1))
+    try:
+        converted = onnx.version_converter.convert_version(proto, MIN_OPSET)
+    except Exception as error:
+        what = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"the model imports ai.onnx {version} and cannot be raised to {MIN_OPSET}: {what}; export it with "
+            f"opset {MIN_OPSET} or newer"
+        ) from error
+    _move(converted.graph, _HIDDEN, "")
+    result = ir.from_proto(converted)
+    result.opset_imports.pop(_HIDDEN, None)
+    _keep_node_names(model, result)
+    return result
+
+
+def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
+    for node in graph.node:
+        if node.domain == source and node.op_type in _ORT_OPS_IN_DEFAULT_DOMAIN:
+            node.domain = target
+        for attribute in node.attribute:
+            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _move(subgraph, source, target)
+
+
+def _keep_node_names(before: ir.Model, after: ir.Model) -> None:
+    """The converter drops some nodes' names; the names of their outputs say which is which."""
+    names = {value.name: node.name for node in all_nodes(before) for value in node.outputs if value.name}
+    for node in all_nodes(after):
+        for value in node.outputs:
+            if not node.name and value.name in names:
+                node.name = names[value.name]

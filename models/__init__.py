@@ -1,0 +1,1 @@
+"""Generators of the networks that tests, benchmarks and the demo train."""
