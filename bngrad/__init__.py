@@ -1,1 +1,45 @@
-"""Batch-normalization training for ONNX Runtime."""
+"""Batch-normalization training for ONNX Runtime.
+
+A training graph's batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime: `rewrite`.
+`validate` proves that they compute what the original did. `register` and `get_library_path` bring the native
+implementation into a session; `session` makes one.
+
+Nothing is imported until it is used: the command line must answer at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bngrad.api import rewrite as rewrite
+    from bngrad.errors import BngradError as BngradError
+    from bngrad.runtime import get_library_path as get_library_path
+    from bngrad.runtime import register as register
+    from bngrad.runtime import session as session
+    from bngrad.validate.validation import validate as validate
+
+__all__ = ["BngradError", "__version__", "get_library_path", "register", "rewrite", "session", "validate"]
+
+_HOMES = {
+    "BngradError": "errors",
+    "get_library_path": "runtime",
+    "register": "runtime",
+    "rewrite": "api",
+    "session": "runtime",
+    "validate": "validate.validation",
+}
+
+try:
+    __version__ = version("bngrad")
+except PackageNotFoundError:  # a source tree that was not installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - as the protocol has it
+    """Imports a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

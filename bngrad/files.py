@@ -126,6 +126,8 @@ def save(model: ir.Model, path: Path) -> None:
     """
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
     if weights < MAX_PROTOBUF_BYTES:
+        # A tensor in external data names a file beside the input; the output stands for itself.
+        ir.external_data.load_to_model(model)
         with replacing(path) as temporary:
             temporary.write_bytes(ir.to_proto(model).SerializeToString())
         return

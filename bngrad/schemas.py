@@ -8,7 +8,7 @@ which gives its type and its shape.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import onnx
 from onnx.defs import OpSchema
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from onnx.shape_inference import InferenceContext
-    from onnxscript.values import OnnxFunction
 
 
 class Quantity(NamedTuple):
@@ -76,14 +75,13 @@ def schema(name: str) -> OpSchema:
     Args:
         name: A key of `opset.FUNCTIONS`.
     """
-    function = FUNCTIONS[name]
-    inputs, outputs, attributes = _signature(function)
+    inputs, outputs, attributes = signature(name)
     used = [QUANTITIES[q].type_constraint for q in inputs + outputs]
     result = OpSchema(
         name,
         DOMAIN,
         VERSION,
-        doc=inspect.cleandoc(function.function.__doc__ or ""),
+        doc=inspect.cleandoc(FUNCTIONS[name].function.__doc__ or ""),
         inputs=[_formal_parameter(q) for q in inputs],
         # The first output is what the op is for; a node may leave the others out.
         outputs=[_formal_parameter(q, optional=i > 0) for i, q in enumerate(outputs)],
@@ -97,18 +95,18 @@ def schema(name: str) -> OpSchema:
     return result
 
 
+def signature(name: str) -> tuple[list[str], list[str], dict[str, str]]:
+    """Returns the names of an op's inputs and of its outputs, and its attributes, ``int`` or ``float``."""
+    function = FUNCTIONS[name].function_ir
+    attributes = {attribute: function.attributes[attribute].type.name.lower() for attribute in function.attributes}
+    return [str(v.name) for v in function.inputs], [str(v.name) for v in function.outputs], attributes
+
+
 def register_schemas() -> None:
     """Registers every op of the domain with onnx; a second call changes nothing."""
     for name in FUNCTIONS:
         if not onnx.defs.has(name, domain=DOMAIN):
             onnx.defs.register_schema(schema(name))
-
-
-def _signature(function: OnnxFunction[..., Any]) -> tuple[list[str], list[str], dict[str, str]]:
-    """The names of a function's inputs and outputs, and its attributes with their types' names."""
-    graph = function.function_ir
-    attributes = {name: graph.attributes[name].type.name.lower() for name in graph.attributes}
-    return [str(v.name) for v in graph.inputs], [str(v.name) for v in graph.outputs], attributes
 
 
 def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalParameter:

@@ -15,17 +15,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bngrad.passes.constants import ConstantAxes, Names
-from bngrad.passes.nodes import (
-    all_nodes,
-    channel_axes,
-    forward_attributes,
-    known_rank,
-    raise_refusals,
-    refusal,
-    retarget,
-)
-from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
+from bngrad.passes.nodes import all_nodes, raise_refusals, refusal
+from bngrad.passes.retarget import Retargeter, forward_attributes
 
 
 class ImportOnnxPass(ir.passes.InPlacePass):
@@ -43,13 +34,9 @@ class ImportOnnxPass(ir.passes.InPlacePass):
             (node, refusal(node, inputs=5, data=(0,), minimum_rank=2, layout="[N, C, ...]")) for node in found
         ]
         raise_refusals([(node, reason) for node, reason in reasons if reason])
-        axes = ConstantAxes(Names(model))
+        retargeter = Retargeter(model)
         for node in found:
-            rank = known_rank([node.inputs[0], node.outputs[0]])
-            if rank is None:
-                collapse_spatial(node, inputs=(0,), outputs=(0,), names=axes.names)
-            reduced = COLLAPSED_AXES if rank is None else channel_axes(rank)
-            retarget(node, "BatchNormalizationTraining", axes.value(node, reduced), forward_attributes(node))
+            retargeter.over_channels(node, "BatchNormalizationTraining", forward_attributes(node))
         return ir.passes.PassResult(model, modified=bool(found))
 
     def ensures(self, model: ir.Model) -> None:

@@ -17,35 +17,14 @@ population's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
 
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
-from bngrad.passes.constants import ConstantAxes, Names
-from bngrad.passes.nodes import (
-    all_nodes,
-    channel_axes,
-    forward_attributes,
-    known_rank,
-    raise_refusals,
-    refusal,
-    retarget,
-)
-from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
+from bngrad.passes.nodes import all_nodes, raise_refusals, refusal
+from bngrad.passes.retarget import Retargeter, forward_attributes
 
-
-class _Signature(NamedTuple):
-    op_type: str
-    inputs: int
-    data_inputs: tuple[int, ...]
-    """The inputs that have X's shape; output 0 has it too."""
-
-
-_SIGNATURES = {
-    BATCH_NORM_INTERNAL: _Signature("BatchNormalizationTraining", inputs=5, data_inputs=(0,)),
-    BATCH_NORM_GRAD: _Signature("BatchNormalizationGrad", inputs=5, data_inputs=(0, 1)),
-}
+_DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
+"""Which inputs have X's shape."""
 
 
 class ImportOrtPass(ir.passes.InPlacePass):
@@ -59,32 +38,25 @@ class ImportOrtPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        found = [node for node in all_nodes(model) if (node.domain, node.op_type) in _SIGNATURES]
+        found = [node for node in all_nodes(model) if (node.domain, node.op_type) in _DATA_INPUTS]
         raise_refusals([(node, reason) for node in found if (reason := _refusal(node))])
-        axes = ConstantAxes(Names(model))
+        retargeter = Retargeter(model)
         for node in found:
-            _rewrite(node, _SIGNATURES[node.domain, node.op_type], axes)
+            if (node.domain, node.op_type) == BATCH_NORM_GRAD:
+                retargeter.over_channels(node, "BatchNormalizationGrad", [ir.AttrInt64("training_mode", 1)])
+            else:
+                retargeter.over_channels(node, "BatchNormalizationTraining", forward_attributes(node))
         return ir.passes.PassResult(model, modified=bool(found))
 
     def ensures(self, model: ir.Model) -> None:
         """No batch norm of ORT's dialect is left."""
         for node in all_nodes(model):
-            if (node.domain, node.op_type) in _SIGNATURES:
+            if (node.domain, node.op_type) in _DATA_INPUTS:
                 raise ir.passes.PostconditionError(f"{node.name} is still {node.op_type}")
 
 
 def _refusal(node: ir.Node) -> str | None:
-    signature = _SIGNATURES[node.domain, node.op_type]
     if "training_mode" in node.attributes and node.attributes["training_mode"].value != 1:
         return "it has training_mode 0; expected 1, for ORT saves no statistics otherwise"
-    return refusal(node, inputs=signature.inputs, data=signature.data_inputs, minimum_rank=2, layout="[N, C, ...]")
-
-
-def _rewrite(node: ir.Node, signature: _Signature, axes: ConstantAxes) -> None:
-    rank = known_rank([*(node.inputs[i] for i in signature.data_inputs), node.outputs[0]])
-    if rank is None:
-        collapse_spatial(node, signature.data_inputs, (0,), axes.names)
-    reduced = COLLAPSED_AXES if rank is None else channel_axes(rank)
-    is_grad = signature.op_type == "BatchNormalizationGrad"
-    attributes = [ir.AttrInt64("training_mode", 1)] if is_grad else forward_attributes(node)
-    retarget(node, signature.op_type, axes.value(node, reduced), attributes)
+    data = _DATA_INPUTS[node.domain, node.op_type]
+    return refusal(node, inputs=5, data=data, minimum_rank=2, layout="[N, C, ...]")

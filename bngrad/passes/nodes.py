@@ -1,8 +1,4 @@
-"""What the import passes share: which nodes they look at, and how a node becomes one of ours in place.
-
-A node is changed, never replaced: its name, its outputs' names, its doc string and its metadata stay as they
-were.
-"""
+"""What the import passes share: which nodes they look at, and why they refuse one."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.opset import DOMAIN
 from bngrad.reference import MAX_RANK
 
 if TYPE_CHECKING:
@@ -84,29 +79,3 @@ def owner(node: ir.Node) -> ir.Graph | ir.Function:
     """The graph or function that a visited node is in."""
     assert node.graph is not None, "a node that a pass visits is in a graph"  # noqa: S101
     return node.graph
-
-
-def channel_axes(rank: int) -> tuple[int, ...]:
-    """The reduction axes of a batch norm over dimension 1: N, and every spatial dimension."""
-    return (0, *range(2, rank))
-
-
-def forward_attributes(node: ir.Node) -> list[ir.Attr]:
-    """The attributes of a BatchNormalizationTraining that does what an ONNX-like forward node did.
-
-    The defaults are ONNX's. The running variance is the population's, as ONNX says.
-    """
-    epsilon = node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)
-    momentum = node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)
-    return [epsilon, momentum, ir.AttrInt64("unbiased_running_var", 0)]
-
-
-def retarget(node: ir.Node, op_type: str, axes: ir.Value, attributes: Sequence[ir.Attr]) -> None:
-    """Makes a node the op ``bngrad.op_type``, with ``axes`` as its last input and only these attributes."""
-    node.domain, node.op_type, node.overload = DOMAIN, op_type, ""
-    node.version = None
-    node.attributes.clear()
-    for attribute in attributes:
-        node.attributes.add(attribute)
-    node.resize_inputs(len(node.inputs) + 1)
-    node.replace_input_with(len(node.inputs) - 1, axes)

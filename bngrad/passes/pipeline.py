@@ -91,7 +91,8 @@ def _require_stock(model: ir.Model) -> None:
     if unknown:
         types = ", ".join(sorted({node.op_type for node in unknown}))
         raise UnsupportedNodeError(
-            f"{describe(unknown[0])} cannot run on stock ONNX Runtime, nor can {len(unknown) - 1} others ({types}); "
+            f"{describe(unknown[0])} cannot run on stock ONNX Runtime, nor can "
+            f"{len(unknown) - 1} others ({types}); "
             "keep a training build and pass --target training"
         )
 

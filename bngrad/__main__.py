@@ -1,0 +1,5 @@
+"""``python -m bngrad``."""
+
+from bngrad.cli import main
+
+main()

@@ -1,0 +1,73 @@
+"""The command line: ``bngrad COMMAND``.
+
+Exit code 0: clean. 1: a finding. 2: an error, one line on stderr. 130: interrupted.
+
+Nothing heavy is imported here nor at the top of a command's file, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from bngrad import __version__
+from bngrad.cli.inspect import inspect_command
+from bngrad.cli.library_path import library_path_command
+from bngrad.cli.oracle import oracle_group
+from bngrad.cli.rewrite import rewrite_command
+from bngrad.cli.validate import validate_command
+from bngrad.errors import BngradError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Batch-normalization training for ONNX Runtime."""
+
+
+for command in (inspect_command, rewrite_command, validate_command, oracle_group, library_path_command):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command and exits.
+
+    Args:
+        arguments: The command line without the program's name; ``sys.argv`` by default.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    sys.exit(run(given))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command and returns its exit code."""
+    try:
+        result = cli.main(arguments, prog_name="bngrad", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Whoever reads stdout has seen enough; Python must not try to flush it again.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        return _fail(error)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(error: Exception) -> int:
+    """Says what went wrong in one line."""
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+    elif isinstance(error, BngradError):
+        message = str(error)
+    else:
+        message = f"internal error: {type(error).__name__}: {error} (--debug shows where)"
+    click.echo("bngrad: error: " + " ".join(message.split()), err=True)
+    return 2

@@ -1,0 +1,61 @@
+"""``bngrad inspect``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from bngrad.cli.options import debug_option, json_option, model_argument
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bngrad.inspection import Inspection
+
+
+@click.command("inspect")
+@model_argument
+@json_option
+@debug_option
+def inspect_command(model: Path, as_json: bool) -> None:
+    """List a model's batch norms, and what stock ONNX Runtime cannot run of it."""
+    from bngrad.files import load
+    from bngrad.inspection import inspect
+
+    found = inspect(load(model))
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        _print(found)
+
+
+def _print(found: Inspection) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"{len(found.batch_norms)} batch norms; ai.onnx {found.opset}, IR version {found.ir_version}")
+    if found.batch_norms:
+        table = Table("batch norm", "op", "mode", "axes", "type", "X", "gradient by")
+        for batch_norm in found.batch_norms:
+            axes = "?" if batch_norm.axes is None else ",".join(map(str, batch_norm.axes))
+            table.add_row(
+                batch_norm.name,
+                batch_norm.op,
+                batch_norm.mode,
+                axes,
+                batch_norm.dtype,
+                batch_norm.shape,
+                batch_norm.gradient or "-",
+            )
+        console.print(table)
+    for batch_norm in found.batch_norms:
+        for hazard in batch_norm.hazards:
+            console.print(f"hazard: {batch_norm.name}: {hazard}", markup=False, soft_wrap=True)
+    if found.not_in_stock:
+        listed = ", ".join(f"{op} ({count})" for op, count in sorted(found.not_in_stock.items()))
+        console.print(f"not in stock ONNX Runtime: {listed}", markup=False, soft_wrap=True)
+    else:
+        console.print("every op is in stock ONNX Runtime, or in bngrad")

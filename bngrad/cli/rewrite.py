@@ -1,0 +1,50 @@
+"""``bngrad rewrite``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from bngrad.cli.options import debug_option, json_option, model_argument
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bngrad.passes.pipeline import Target
+
+
+@click.command("rewrite")
+@model_argument
+@click.option("-o", "--output", required=True, type=click.Path(), help="Where the rewritten model goes.")
+@click.option(
+    "--target",
+    type=click.Choice(["stock", "training"]),
+    default="stock",
+    show_default=True,
+    help="What the result runs on: any ONNX Runtime, or a training build that has the other training ops.",
+)
+@click.option(
+    "--functions/--no-functions",
+    default=True,
+    show_default=True,
+    help="Embed the ops' definitions, so that the result runs where nothing is registered.",
+)
+@json_option
+@debug_option
+def rewrite_command(model: Path, output: str, target: Target, functions: bool, as_json: bool) -> None:
+    """Make every batch norm of a training graph a bngrad op."""
+    from bngrad import files
+    from bngrad.passes.pipeline import rewrite
+
+    source = files.load(model)
+    path = files.check_output(output, source=model)
+    result = rewrite(source, target=target, functions=functions)
+    files.save(result.model, path)
+    if as_json:
+        document = {"model": str(model), "output": str(path), "target": target, "rewritten": result.rewritten}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        changed = ", ".join(f"{count} {op}" for op, count in result.rewritten.items())
+        click.echo(f"{path}: {changed}")

@@ -1,0 +1,99 @@
+"""``bngrad validate``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bngrad.cli.options import debug_option, json_option, model_argument
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """NAME=N, several of them."""
+    dims = {}
+    for value in values:
+        name, _, extent = value.partition("=")
+        if not name or not extent.isdecimal():
+            raise click.BadParameter(f"{value!r} is not NAME=N with a whole number N")
+        dims[name] = int(extent)
+    return dims
+
+
+@click.command("validate")
+@model_argument
+@click.option(
+    "--against",
+    type=click.Choice(["ort", "reference", "numeric"]),
+    default="ort",
+    show_default=True,
+    help="ONNX Runtime's gradient builder and kernels, NumPy in float64, or central differences.",
+)
+@click.option(
+    "--provider",
+    type=click.Choice(["native", "python", "function", "all"]),
+    default="all",
+    show_default=True,
+    help="The implementations of the ops to validate.",
+)
+@click.option("--rewritten", type=click.Path(), help="Validate this rewrite of MODEL, not one made now.")
+@click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
+@click.option("--wrt", multiple=True, metavar="NAME", help="Differentiate a forward model by this (repeatable).")
+@click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name; others are drawn.")
+@click.option(
+    "--dim",
+    "dims",
+    metavar="NAME=N",
+    multiple=True,
+    callback=_parse_dims,
+    help="Extent of a symbolic dimension (repeatable).",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For everything drawn.")
+@click.option("--rtol", type=click.FloatRange(min=0), help="A plain tolerance instead of the derived bounds.")
+@click.option("--atol", type=click.FloatRange(min=0), help="See --rtol.")
+@click.option("--junit", type=click.Path(), metavar="FILE", help="Write a JUnit XML report.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write the report as a web page.")
+@click.option("--rows", type=click.IntRange(min=0), default=8, show_default=True, help="Rows shown of each check.")
+@json_option
+@debug_option
+def validate_command(
+    model: Path,
+    inputs: str | None,
+    dims: dict[str, int],
+    wrt: tuple[str, ...],
+    junit: str | None,
+    html: str | None,
+    rows: int,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - handed on as they are
+) -> int:
+    """Prove that a rewritten training graph computes what the original did.
+
+    MODEL is a forward model with a loss, or a training graph that ONNX Runtime's gradient builder made. Exit code
+    1 if anything differs.
+    """
+    from bngrad import files
+    from bngrad.cli.progress import progress
+    from bngrad.validate import output
+    from bngrad.validate.arrays import load_arrays
+    from bngrad.validate.validation import validate
+
+    destinations = {
+        write: files.check_output(path, source=model)
+        for write, path in ((output.write_junit, junit), (output.write_html, html))
+        if path is not None
+    }
+    given = load_arrays(inputs) if inputs is not None else None
+    with progress() as show:
+        report = validate(model, inputs=given, dims=dims, wrt=list(wrt) or None, progress=show, **options)
+    for write, path in destinations.items():
+        write(report, path)
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        output.print_text(report, rows)
+    return 0 if report.passed else 1

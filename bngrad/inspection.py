@@ -1,0 +1,140 @@
+"""What a model has of batch norms, and what of it stock ONNX Runtime cannot run, or runs wrongly."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+# Both register schemas with onnx, which shape inference needs.
+from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.import_onnx import is_training_batch_norm
+from bngrad.passes.nodes import all_nodes
+from bngrad.passes.pipeline import unknown_to_stock
+
+_FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
+_GRADIENT = {BATCH_NORM_GRAD, (DOMAIN, "BatchNormalizationGrad")}
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """A forward batch norm, or a gradient whose forward node is not in the model."""
+
+    name: str
+    op: str
+    mode: str
+    """``training``: with the batch's statistics; ``frozen``: with given ones; ``gradient``: no forward node."""
+    axes: list[int] | None
+    """The reduction axes; None where neither they nor the rank are known."""
+    dtype: str
+    shape: str
+    gradient: str
+    """The op that computes its gradient; empty if nothing does."""
+    hazards: list[str] = field(default_factory=list)
+    """What stock ONNX Runtime does wrong with it."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `inspect` found."""
+
+    opset: int
+    ir_version: int
+    batch_norms: list[BatchNorm]
+    not_in_stock: dict[str, int]
+    """How many nodes there are of each op that stock ONNX Runtime does not have."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what ``--json`` prints."""
+        return asdict(self)
+
+
+def inspect(model: ir.Model) -> Inspection:
+    """Lists the batch norms of a model, its subgraphs and its functions.
+
+    Args:
+        model: Any model; it is not changed.
+    """
+    model = model.clone()
+    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    nodes = [node for node in all_nodes(model) if not _is_own_body(node)]
+    gradients = [node for node in nodes if _key(node) in _GRADIENT]
+    batch_norms = []
+    for node in nodes:
+        if _key(node) in _FORWARD:
+            matching = [g for g in gradients if _belongs(g, node)]
+            gradients = [g for g in gradients if g not in matching]
+            batch_norms.append(_describe(node, matching))
+    batch_norms += [_describe(gradient, [gradient]) for gradient in gradients]
+    unknown: dict[str, int] = {}
+    for node in unknown_to_stock(model):
+        op = _op(node)
+        unknown[op] = unknown.get(op, 0) + 1
+    return Inspection(model.opset_imports.get("", 0), model.ir_version, batch_norms, unknown)
+
+
+def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
+    x = node.inputs[1] if _key(node) in _GRADIENT else node.inputs[0]
+    shape = x.shape if x is not None else None
+    dtype = x.dtype if x is not None else None
+    return BatchNorm(
+        name=node.name or str(node.outputs[0].name),
+        op=_op(node),
+        mode=_mode(node),
+        axes=_axes(node, None if shape is None else len(shape)),
+        dtype="unknown" if dtype is None else dtype.name.lower(),
+        shape="unknown" if shape is None else "x".join("?" if d is None else str(d) for d in shape),
+        gradient=", ".join(sorted({_op(gradient) for gradient in gradients})),
+        hazards=_hazards(node),
+    )
+
+
+def _mode(node: ir.Node) -> str:
+    if _key(node) in _GRADIENT:
+        return "gradient"
+    training = is_training_batch_norm(node) or node.op_type != "BatchNormalization"
+    return "training" if training else "frozen"
+
+
+def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
+    if node.domain == DOMAIN:
+        axes = ir.convenience.get_const_tensor(node.inputs[-1]) if node.inputs[-1] is not None else None
+        return None if axes is None else [int(axis) for axis in axes.numpy()]
+    return None if rank is None else [0, *range(2, rank)]
+
+
+def _hazards(node: ir.Node) -> list[str]:
+    """The ways in which stock ONNX Runtime's kernel fails on a training-mode BatchNormalization."""
+    if not is_training_batch_norm(node):
+        return []
+    running = [value for value in node.outputs[1:3] if value.name]
+    if len(running) < 2:
+        return ["a running output is left out: stock ONNX Runtime crashes"]
+    if not all(value.is_graph_output() for value in running):
+        return ["a running output is no graph output: stock ONNX Runtime overwrites running_mean and running_var"]
+    return []
+
+
+def _belongs(gradient: ir.Node, forward: ir.Node) -> bool:
+    """Whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
+    saved_mean = forward.outputs[3] if len(forward.outputs) > 3 else None
+    if saved_mean is not None and gradient.inputs[3] is saved_mean:
+        return True
+    return gradient.inputs[1] is forward.inputs[0] and gradient.inputs[2] is forward.inputs[1]
+
+
+def _is_own_body(node: ir.Node) -> bool:
+    """Whether a node is part of the definition of one of our own ops."""
+    return isinstance(node.graph, ir.Function) and node.graph.domain == DOMAIN
+
+
+def _key(node: ir.Node) -> tuple[str, str]:
+    return node.domain, node.op_type
+
+
+def _op(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

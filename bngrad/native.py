@@ -1,0 +1,296 @@
+"""The native library for Python: its C ABI (``ops/bngrad.h``) through ctypes, NumPy arrays in and out.
+
+The functions are those of `reference`, with the same arguments, but they compute as the custom ops do: in float32
+or float64, by the type of X. Every array must have X's dtype; one that is not contiguous is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.resources
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from bngrad.errors import InputError, LibraryError
+from bngrad.reference import normalize_axes, parameter_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[np.float32] | NDArray[np.float64]
+
+LIBRARY_VARIABLE = "BNGRAD_LIBRARY"
+"""Environment variable with the path of a library to use instead of the installed one."""
+
+ISA_VARIABLE = "BNGRAD_ISA"
+"""Environment variable that forces an instruction set. The library reads it once, when it is first needed."""
+
+_FILE_NAMES = {"win32": "bngrad.dll", "darwin": "libbngrad.dylib"}
+_DATA_TYPES = {np.dtype(np.float32): 1, np.dtype(np.float64): 11}
+_OK, _INVALID_ARGUMENT = 0, 1
+_MESSAGE_SIZE = 1024
+
+
+class _Layout(ctypes.Structure):
+    """``bngrad_layout``: X, and what makes a channel of it."""
+
+    _fields_ = (
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("axes", ctypes.POINTER(ctypes.c_int64)),
+        ("rank", ctypes.c_int32),
+        ("axes_count", ctypes.c_int32),
+        ("type", ctypes.c_int32),
+        ("scale_type", ctypes.c_int32),
+        ("stat_type", ctypes.c_int32),
+    )
+
+
+def library_path() -> Path:
+    """Returns the path of the native library.
+
+    That is ``BNGRAD_LIBRARY`` if the environment sets it, else the file that was installed with the package.
+
+    Raises:
+        LibraryError: There is no such file.
+    """
+    if forced := os.environ.get(LIBRARY_VARIABLE):
+        path = Path(forced)
+        if not path.is_file():
+            raise LibraryError(
+                f"{LIBRARY_VARIABLE}={forced} is not a file; expected the path of the native library"
+            )
+        return path
+    name = _FILE_NAMES.get(sys.platform, "libbngrad.so")
+    # Not Path(__file__): an editable install keeps what it built away from the sources.
+    installed = importlib.resources.files("bngrad").joinpath("lib", name)
+    if not installed.is_file():
+        raise LibraryError(
+            f"the native library {name} was not built with this bngrad: install it with a C++ compiler at hand, "
+            f"or set {LIBRARY_VARIABLE} to a library built by `cmake -S ops`"
+        )
+    return Path(str(installed))
+
+
+def version() -> str:
+    """Returns the library's version, "major.minor.patch".
+
+    Raises:
+        LibraryError: The library is missing or cannot be loaded.
+    """
+    return str(_library().bngrad_version().decode())
+
+
+def isas() -> dict[str, bool]:
+    """Returns the instruction sets that there are kernels for, best first, and whether this machine has each.
+
+    Raises:
+        LibraryError: The library is missing or cannot be loaded.
+    """
+    library = _library()
+    return {
+        library.bngrad_isa_name(i).decode(): bool(library.bngrad_isa_supported(i))
+        for i in range(library.bngrad_isa_count())
+    }
+
+
+def active_isa() -> str:
+    """Returns the instruction set in use: the best one here, or what ``BNGRAD_ISA`` names.
+
+    Raises:
+        LibraryError: ``BNGRAD_ISA`` names none, or one that this machine does not have; or there is no library.
+    """
+    name = ctypes.c_char_p()
+    try:
+        _call("bngrad_active_isa", ctypes.byref(name))
+    except InputError as error:  # of the environment, not of an argument
+        raise LibraryError(str(error)) from None
+    return cast("bytes", name.value).decode()
+
+
+def batch_normalization_grad(
+    dY: ArrayLike,
+    X: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    inv_std: ArrayLike,
+    axes: ArrayLike,
+    training_mode: bool,
+    *,
+    num_threads: int = 0,
+) -> tuple[Array, Array, Array]:
+    """The gradient of Y = scale * (X - mean) * inv_std + bias.
+
+    Args:
+        dY: Gradient of the loss by Y, the shape of X.
+        X: The forward input, float32 or float64, rank 1 to 8.
+        scale: The shape of X without ``axes``, as are ``mean`` and ``inv_std``.
+        mean: The mean that the forward pass subtracted.
+        inv_std: 1 / sqrt(variance + epsilon), as the forward pass multiplied by.
+        axes: The reduction axes, in any order, negative from the end.
+        training_mode: Whether mean and inv_std were computed from X (else they are constants: frozen).
+        num_threads: How many threads; 0 for one per CPU. Results have the same bits for every number.
+
+    Returns:
+        dX with the shape of X; dscale and dbias with the shape of scale. An empty reduction has sums of zero.
+
+    Raises:
+        InputError: Shapes or dtypes that do not belong together, or bad axes.
+        LibraryError: The library is missing, cannot be loaded, or failed.
+    """
+    problem = _Problem(X, axes)
+    inputs = [problem.like_x("dY", dY), problem.x]
+    inputs += [problem.parameter(n, v) for n, v in (("scale", scale), ("mean", mean), ("inv_std", inv_std))]
+    outputs = (problem.new_data(), problem.new_parameter(), problem.new_parameter())
+    problem.run("bngrad_batch_normalization_grad", [int(training_mode)], inputs, outputs, num_threads)
+    return outputs
+
+
+def batch_normalization_training(
+    X: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    axes: ArrayLike,
+    epsilon: float,
+    momentum: float,
+    unbiased_running_var: bool,
+    *,
+    num_threads: int = 0,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The forward pass with the batch's own statistics.
+
+    Args:
+        X: float32 or float64, rank 1 to 8.
+        scale: The shape of X without ``axes``, as all other parameters.
+        bias: Added after scaling.
+        running_mean: The running mean before this step.
+        running_var: The running variance before this step.
+        axes: The reduction axes, in any order, negative from the end.
+        epsilon: Added to the variance; not negative.
+        momentum: The weight of the *old* running value, ONNX's convention.
+        unbiased_running_var: Whether the running variance takes Bessel's correction.
+        num_threads: How many threads; 0 for one per CPU. Results have the same bits for every number.
+
+    Returns:
+        Y with the shape of X; new_running_mean, new_running_var, saved_mean and saved_inv_std with the shape of
+        scale. An empty reduction has statistics of NaN.
+
+    Raises:
+        InputError: Shapes or dtypes that do not belong together, bad axes, a bad epsilon or momentum.
+        LibraryError: The library is missing, cannot be loaded, or failed.
+    """
+    problem = _Problem(X, axes)
+    parameters = {"scale": scale, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    inputs = [problem.x, *(problem.parameter(name, value) for name, value in parameters.items())]
+    p = problem.new_parameter
+    outputs = (problem.new_data(), p(), p(), p(), p())
+    attributes = [ctypes.c_double(epsilon), ctypes.c_double(momentum), int(unbiased_running_var)]
+    problem.run("bngrad_batch_normalization_training", attributes, inputs, outputs, num_threads)
+    return outputs
+
+
+def batch_normalization_statistics(
+    X: ArrayLike, axes: ArrayLike, epsilon: float, *, num_threads: int = 0
+) -> tuple[Array, Array]:
+    """The batch's mean and 1 / sqrt(biased variance + epsilon).
+
+    Args:
+        X: float32 or float64, rank 1 to 8.
+        axes: The reduction axes, in any order, negative from the end.
+        epsilon: Added to the variance; not negative.
+        num_threads: How many threads; 0 for one per CPU. Results have the same bits for every number.
+
+    Returns:
+        mean and inv_std with the shape of X without ``axes``. An empty reduction has NaN for both.
+
+    Raises:
+        InputError: X or the axes or epsilon are not what the op takes.
+        LibraryError: The library is missing, cannot be loaded, or failed.
+    """
+    problem = _Problem(X, axes)
+    outputs = (problem.new_parameter(), problem.new_parameter())
+    attributes = [ctypes.c_double(epsilon)]
+    problem.run("bngrad_batch_normalization_statistics", attributes, [problem.x], outputs, num_threads)
+    return outputs
+
+
+class _Problem:
+    """X and its axes: checks the arrays that come with them, makes those that go out."""
+
+    def __init__(self, X: ArrayLike, axes: ArrayLike) -> None:
+        x = np.asarray(X)
+        if x.dtype not in _DATA_TYPES:
+            raise InputError(f"X has dtype {x.dtype}; expected float32 or float64")
+        self._axes = normalize_axes(axes, x.ndim)
+        self.x = np.ascontiguousarray(x)
+        self._parameter_shape = parameter_shape(x.shape, self._axes)
+
+    def like_x(self, name: str, value: ArrayLike) -> Array:
+        return self._checked(name, value, self.x.shape, "the shape of X")
+
+    def parameter(self, name: str, value: ArrayLike) -> Array:
+        why = f"X's shape {list(self.x.shape)} without axes {list(self._axes)}"
+        return self._checked(name, value, self._parameter_shape, why)
+
+    def new_data(self) -> Array:
+        return np.empty_like(self.x)
+
+    def new_parameter(self) -> Array:
+        return np.empty(self._parameter_shape, self.x.dtype)
+
+    def run(
+        self,
+        function: str,
+        attributes: Sequence[Any],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        num_threads: int,
+    ) -> None:
+        rank, axes_count, data_type = self.x.ndim, len(self._axes), _DATA_TYPES[self.x.dtype]
+        dims = (ctypes.c_int64 * rank)(*self.x.shape)
+        axes = (ctypes.c_int64 * axes_count)(*self._axes)
+        layout = _Layout(dims, axes, rank, axes_count, data_type, data_type, data_type)
+        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*inputs, *outputs)]
+        _call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
+
+    def _checked(self, name: str, value: ArrayLike, shape: tuple[int, ...], why: str) -> Array:
+        array = np.asarray(value)
+        if array.dtype != self.x.dtype:
+            raise InputError(f"{name} has dtype {array.dtype}; expected {self.x.dtype}, that of X")
+        if array.shape != shape:
+            raise InputError(f"{name} has shape {list(array.shape)}; expected {list(shape)}: {why}")
+        return np.ascontiguousarray(array).reshape(shape)  # ascontiguousarray makes a scalar 1-D
+
+
+def _call(function: str, *arguments: object) -> None:
+    """Calls a function that ends with an error buffer and its size, and raises what it reports."""
+    message = ctypes.create_string_buffer(_MESSAGE_SIZE)
+    size = ctypes.c_size_t(_MESSAGE_SIZE)
+    status = getattr(_library(), function)(*arguments, message, size)
+    if status == _OK:
+        return
+    text = message.value.decode(errors="replace")
+    raise InputError(text) if status == _INVALID_ARGUMENT else LibraryError(f"{function}: {text}")
+
+
+def _library() -> ctypes.CDLL:
+    return _load(library_path())
+
+
+@cache
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        library.bngrad_version.restype = ctypes.c_char_p
+        library.bngrad_isa_name.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"{path} cannot be loaded as bngrad's native library: {error}") from error
+    return library

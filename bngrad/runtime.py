@@ -1,0 +1,96 @@
+"""Running rewritten models: which of the three implementations of the ops a session uses.
+
+=========== =====================================================================================================
+native      The C++ library, registered by its path: the fast one, for every language.
+python      onnxruntime-extensions calling back into Python: for debugging, and where there is no compiler.
+function    Nothing registered: the functions that a rewritten model carries.
+=========== =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal, get_args
+
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from bngrad import native
+from bngrad.errors import InputError, LibraryError
+from bngrad.files import as_ir
+
+if TYPE_CHECKING:
+    from bngrad.files import AnyModel
+
+Provider = Literal["native", "python", "function"]
+PROVIDERS: tuple[Provider, ...] = get_args(Provider)
+
+
+def get_library_path() -> str:
+    """Returns the path of the custom-op library, for ``register_custom_ops_library`` in any language.
+
+    Raises:
+        LibraryError: It was not built.
+    """
+    return str(native.library_path())
+
+
+def register(session_options: onnxruntime.SessionOptions, provider: Provider = "native") -> None:
+    """Registers the ops of ``bngrad`` with a session that is about to be made.
+
+    A session takes the domain once: native or python, and either of them once.
+
+    Args:
+        session_options: The options that the session will be made with.
+        provider: Which implementation; ``function`` registers nothing.
+
+    Raises:
+        InputError: There is no such provider.
+        LibraryError: The library is missing, or this ONNX Runtime does not take it.
+    """
+    if provider not in PROVIDERS:
+        raise InputError(f"provider {provider!r} does not exist; expected one of {', '.join(PROVIDERS)}")
+    if provider == "native":
+        _register_library(session_options, get_library_path())
+    elif provider == "python":
+        from bngrad import extensions  # noqa: PLC0415 - loads onnxruntime-extensions, which few need
+
+        extensions.define_ops()
+        _register_library(session_options, extensions.library_path())
+
+
+def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0) -> onnxruntime.InferenceSession:
+    """Makes a session for a rewritten model, with the options that suit training graphs.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
+        provider: Which implementation of the ops to use.
+        threads: How many threads work on one op; 0 lets ONNX Runtime choose.
+
+    Raises:
+        InputError: The argument is no model, or there is no such provider.
+        LibraryError: The library is missing, or this ONNX Runtime does not take it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # A training graph has many small tensors that live long; planning them into one block doubles the peak.
+    options.enable_mem_pattern = False
+    register(options, provider)
+    return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+
+
+def _source(model: AnyModel) -> str | bytes:
+    """What ONNX Runtime reads: a path stays one, for external data is relative to it."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(as_ir(model))
+    return bytes(proto.SerializeToString())
+
+
+def _register_library(session_options: onnxruntime.SessionOptions, path: str) -> None:
+    try:
+        session_options.register_custom_ops_library(path)
+    except Exception as error:
+        what = " ".join(str(error).split())
+        raise LibraryError(f"ONNX Runtime {onnxruntime.__version__} does not take {path}: {what}") from error

@@ -1,0 +1,128 @@
+"""How far a correct implementation of a batch norm may be from the exact result, element by element.
+
+With unit roundoff u, the textbook's order of operations gives these bounds (first-order in u):
+
+* A sum of M terms t: (4 + sqrt(M)) u sum|t|. Rounding errors of a sum behave like independent ones (Higham and
+  Mary, "A new approach to probabilistic rounding error analysis", 2019), so sqrt(M) covers even the naive loop,
+  and the 4 covers the terms' own roundings.
+* dX = scale * inv_std * (dY - (dbias + xhat * dscale) / M) has eight operations: 8 u times the same expression
+  with every term positive, plus what the errors of dbias and dscale add.
+* The mean is a sum over M. A variance around a mean that is off by e is off by e^2 more. 1 / sqrt(var + epsilon)
+  has half the relative error of var + epsilon, and three roundings.
+
+Bounds are for single elements, so that a small error in a channel of small gradients shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bngrad import reference
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Float64 = NDArray[np.float64]
+
+
+class Expected(NamedTuple):
+    """The exact result, and how far from it each element may be."""
+
+    value: Float64
+    bound: Float64
+
+
+def gradients(
+    dY: Float64, X: Float64, scale: Float64, mean: Float64, inv_std: Float64, *, unit: float
+) -> list[Expected]:
+    """What BatchNormalizationGrad over dimension 1, in training mode, has to return.
+
+    Args:
+        dY: The shape of X.
+        X: [N, C, ...].
+        scale: [C], as ``mean`` and ``inv_std``.
+        mean: The saved mean.
+        inv_std: 1 / sqrt(saved variance + epsilon).
+        unit: The unit roundoff of the arithmetic, 2^-24 for float.
+
+    Returns:
+        dX, dscale and dbias.
+    """
+    axes, kept = _channel_axes(X)
+    exact = reference.batch_normalization_grad(dY, X, scale, mean, inv_std, axes, training_mode=True)
+    count = X.size // scale.size
+    xhat = np.abs((X - mean.reshape(kept)) * inv_std.reshape(kept))
+    dy = np.abs(dY)
+    of_sum = (4 + np.sqrt(count)) * unit
+    dbias_bound = of_sum * dy.sum(axis=axes)
+    dscale_bound = of_sum * (dy * xhat).sum(axis=axes)
+    through_sums = (np.abs(exact.dbias).reshape(kept) + xhat * np.abs(exact.dscale).reshape(kept)) / count
+    sum_errors = (dbias_bound.reshape(kept) + xhat * dscale_bound.reshape(kept)) / count
+    dx_bound = np.abs(scale * inv_std).reshape(kept) * (8 * unit * (dy + through_sums) + sum_errors)
+    return [
+        Expected(exact.dX, dx_bound),
+        Expected(exact.dscale, dscale_bound),
+        Expected(exact.dbias, dbias_bound),
+    ]
+
+
+def normalized(
+    X: Float64,
+    scale: Float64,
+    bias: Float64,
+    running_mean: Float64,
+    running_var: Float64,
+    *,
+    epsilon: float,
+    momentum: float,
+    unit: float,
+) -> list[Expected]:
+    """What a training-mode batch norm over dimension 1, with the population's running variance, has to return.
+
+    Args:
+        X: [N, C, ...].
+        scale: [C], as ``bias``, ``running_mean`` and ``running_var``.
+        bias: Added after scaling.
+        running_mean: Before this step.
+        running_var: Before this step.
+        epsilon: Added to the variance.
+        momentum: The weight of the old running value.
+        unit: The unit roundoff of the arithmetic, 2^-24 for float.
+
+    Returns:
+        Y, the new running mean and variance, the saved mean and inv_std.
+    """
+    axes, kept = _channel_axes(X)
+    exact = reference.batch_normalization_training(
+        X, scale, bias, running_mean, running_var, axes, epsilon, momentum, unbiased_running_var=False
+    )
+    count = X.size // scale.size
+    of_sum = (4 + np.sqrt(count)) * unit
+    inv_std = exact.saved_inv_std
+    mean_bound = of_sum * np.abs(X).sum(axis=axes) / count
+    variance = 1 / np.square(inv_std) - epsilon
+    variance_bound = of_sum * np.abs(variance) + np.square(mean_bound)
+    inv_std_relative = 0.5 * variance_bound * np.square(inv_std) + 3 * unit
+    xhat = np.abs((X - exact.saved_mean.reshape(kept)) * inv_std.reshape(kept))
+    of_xhat = xhat * (inv_std_relative + 4 * unit).reshape(kept) + (inv_std * mean_bound).reshape(kept)
+    y_bound = np.abs(scale).reshape(kept) * of_xhat + unit * (np.abs(exact.Y) + np.abs(bias).reshape(kept))
+    old, new = abs(momentum), abs(1 - momentum)
+    running_mean_bound = new * mean_bound + 4 * unit * (
+        old * np.abs(running_mean) + new * np.abs(exact.saved_mean)
+    )
+    running_var_bound = new * variance_bound + 4 * unit * (old * np.abs(running_var) + new * np.abs(variance))
+    return [
+        Expected(exact.Y, y_bound),
+        Expected(exact.new_running_mean, running_mean_bound),
+        Expected(exact.new_running_var, running_var_bound),
+        Expected(exact.saved_mean, mean_bound),
+        Expected(inv_std, inv_std * inv_std_relative),
+    ]
+
+
+def _channel_axes(X: Float64) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The reduction axes of a batch norm over dimension 1, and the shape that makes [C] broadcast with X."""
+    axes = (0, *range(2, X.ndim))
+    return axes, tuple(1 if d in axes else extent for d, extent in enumerate(X.shape))

@@ -1,0 +1,124 @@
+"""Every batch norm on its own: fed with the values that the original graph had there.
+
+Comparing whole graphs with a tolerance proves little: ReLU and max-pool kinks amplify the last bit of a deep
+network by 10^5. Here each node gets the oracle's own inputs, so no error can grow, the bound is that of one
+node's arithmetic, and the report names the node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bngrad.runtime import session
+from bngrad.validate.report import Check, Row, absolute_difference, differences
+from bngrad.validate.sites import Site, replacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    from bngrad.runtime import Provider
+    from bngrad.validate.bounds import Expected
+
+    Array = NDArray[Any]
+    Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]
+    """Hands out the original graph's values, by name, in chunks in the order asked for."""
+
+
+class Tolerance(NamedTuple):
+    """A plain tolerance, instead of the derived bounds: |got - want| <= atol + rtol |want|."""
+
+    rtol: float
+    atol: float
+
+
+def lock_step(
+    rewritten: ir.Model,
+    sites: Sequence[Site],
+    capture: Capture,
+    *,
+    providers: Sequence[Provider],
+    against: str,
+    tolerance: Tolerance | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Check:
+    """Compares what stands in the place of each site with the original's captured outputs and with float64.
+
+    Args:
+        rewritten: The rewritten model.
+        sites: The batch norms of the original.
+        capture: Where the original's values come from.
+        providers: The implementations to run, each on the installed ONNX Runtime.
+        against: What the captured values are called.
+        tolerance: Replaces the derived bounds.
+        progress: Called with the number of sites done, and of all.
+
+    Returns:
+        The check; a row's measure is its worst element's error over that element's bound. Against another
+        implementation both may be off, so that bound is twice as wide.
+    """
+    check = Check("lock-step", unit="of its bound", limit=1.0)
+    for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
+        expected = site.expected(values)
+        for provider in providers:
+            check.rows += _compare(rewritten, site, values, expected, provider, against, tolerance)
+        progress(done, len(sites))
+    return check
+
+
+def _values_of(sites: Sequence[Site], capture: Capture) -> Iterator[tuple[Site, dict[str, Array]]]:
+    """Yields each site once its values are there; a value is kept until its last site has had it."""
+    wanted = [[*site.inputs, *site.outputs.values()] for site in sites]
+    last_use = {name: index for index, names in enumerate(wanted) for name in names}
+    values: dict[str, Array] = {}
+    index = 0
+    for chunk in capture(list(dict.fromkeys(name for names in wanted for name in names))):
+        values.update(chunk)
+        while index < len(sites) and all(name in values for name in wanted[index]):
+            yield sites[index], values
+            for name in wanted[index]:
+                if last_use[name] == index:
+                    values.pop(name, None)
+            index += 1
+    assert index == len(sites), "a capture hands out every value that it was asked for"  # noqa: S101
+
+
+def _compare(
+    rewritten: ir.Model,
+    site: Site,
+    values: Mapping[str, Array],
+    expected: Mapping[str, Expected],
+    provider: Provider,
+    against: str,
+    tolerance: Tolerance | None,
+) -> list[Row]:
+    names = list(expected)
+    try:
+        runner = session(replacement(rewritten, site, values), provider, threads=0)
+        feeds = {i.name: values[i.name] for i in runner.get_inputs()}
+        results = dict(zip(names, runner.run(names, feeds), strict=True))
+    except Exception as error:  # noqa: BLE001 - whatever stops a node is that node's finding
+        what = " ".join(str(error).split())
+        return [Row(site.name, names[0], provider, against, np.inf, np.inf, np.inf, passed=False, note=what)]
+    rows = []
+    for name, got in results.items():
+        exact, bound = expected[name]
+        for other, want, width in ((against, values[name], 2.0), ("float64", exact, 1.0)):
+            allowed = width * bound if tolerance is None else tolerance.atol + tolerance.rtol * np.abs(want)
+            rows.append(_row(site.name, name, provider, other, got, want, allowed))
+    return rows
+
+
+def _row(subject: str, tensor: str, provider: str, against: str, got: Array, want: Array, allowed: Array) -> Row:
+    if got.shape != want.shape:
+        note = f"shape {list(got.shape)}; expected {list(want.shape)}"
+        return Row(subject, tensor, provider, against, np.inf, np.inf, np.inf, passed=False, note=note)
+    max_abs, relative = differences(got, want)
+    # Below the smallest normal number a result may be flushed to zero.
+    floor = float(np.finfo(np.float32).tiny)
+    measure = float(np.max(absolute_difference(got, want) / (np.nan_to_num(allowed) + floor), initial=0.0))
+    return Row(subject, tensor, provider, against, max_abs, relative, measure, passed=measure <= 1.0)

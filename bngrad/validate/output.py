@@ -1,0 +1,130 @@
+"""A report as text, as JUnit XML and as a web page."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bngrad.files import replacing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bngrad.validate.report import Check, Report, Row
+
+_ALL_ROWS = 10_000
+_WIDTH = 180
+
+
+def print_text(report: Report, rows: int = 8, console: Console | None = None) -> None:
+    """Prints a report.
+
+    Args:
+        report: What to print.
+        rows: How many rows of each check, worst first; every failure is printed besides.
+        console: Where to; stdout by default.
+    """
+    console = console or _console()
+    nodes = ", ".join(f"{count} {op}" for op, count in report.batch_norms.items())
+    console.print(f"{report.model}: {nodes}", markup=False, highlight=False, soft_wrap=True)
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for check in report.checks:
+        if check.skipped:
+            console.print(
+                f"\n{check.name}: not made, {check.skipped}", markup=False, highlight=False, soft_wrap=True
+            )
+            continue
+        console.print()
+        console.print(_summary(check))
+        if rows:
+            console.print(_worst(check, rows))
+    verdict = "[green]passed[/green]" if report.passed else "[red]FAILED[/red]"
+    console.print(f"\n{verdict}: {report.against}, seed {report.seed}, providers {', '.join(report.providers)}")
+
+
+def write_junit(report: Report, path: Path) -> None:
+    """Writes a report as JUnit XML: a suite for each check, a case for each row.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    root = ET.Element("testsuites", name=f"bngrad validate {report.model}")
+    for check in report.checks:
+        skipped = 1 if check.skipped else 0
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=check.name,
+            tests=str(len(check.rows) + skipped),
+            failures=str(len(check.failures)),
+            skipped=str(skipped),
+        )
+        if check.skipped:
+            case = ET.SubElement(suite, "testcase", name=check.name, classname=check.name)
+            ET.SubElement(case, "skipped", message=check.skipped)
+        for row in check.worst_first():
+            name = f"{row.subject} {row.tensor} {row.implementation} against {row.against}"
+            case = ET.SubElement(suite, "testcase", name=name, classname=check.name)
+            if not row.passed:
+                message = f"{row.measure:.3g} {check.unit}, at most {check.limit:g} {row.note}".strip()
+                detail = f"max abs {row.max_abs:.3g}, relative L2 {row.relative_l2:.3g}"
+                ET.SubElement(case, "failure", message=message).text = detail
+    with replacing(path) as temporary:
+        ET.ElementTree(root).write(temporary, encoding="utf-8", xml_declaration=True)
+
+
+def write_html(report: Report, path: Path) -> None:
+    """Writes a report as a web page, with every row.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    console = Console(record=True, file=io.StringIO(), width=_WIDTH)
+    print_text(report, _ALL_ROWS, console)
+    with replacing(path) as temporary:
+        temporary.write_text(console.export_html(), encoding="utf-8")
+
+
+def _console() -> Console:
+    """Stdout; a file or a pipe has no width that names would have to be folded to."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def _summary(check: Check) -> Table:
+    """A line for each implementation and what it was compared with: how many tensors, and the worst."""
+    table = Table(title=f"{check.name} (limit {check.limit:g} {check.unit})", title_justify="left", box=box.SIMPLE)
+    for heading in ("implementation", "against", "tensors", "failed", "worst max abs", "worst rel. L2", "worst"):
+        table.add_column(heading, justify="left" if heading in ("implementation", "against") else "right")
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in check.rows:
+        groups.setdefault((row.implementation, row.against), []).append(row)
+    for (implementation, against), rows in groups.items():
+        failed = sum(not row.passed for row in rows)
+        worst_abs, worst_relative, worst = (
+            max(getattr(row, measure) for row in rows) for measure in ("max_abs", "relative_l2", "measure")
+        )
+        figures = (f"{worst_abs:.1e}", f"{worst_relative:.1e}", f"{worst:.3g}")
+        table.add_row(implementation, against, str(len(rows)), str(failed), *figures)
+    return table
+
+
+def _worst(check: Check, rows: int) -> Table:
+    """The worst rows; all that failed, however many were asked for."""
+    table = Table(box=box.SIMPLE)
+    for heading in (check.unit, "max abs", "rel. L2"):
+        table.add_column(heading, justify="right")
+    for heading in ("", "worst first", "tensor", "implementation", "against", "note"):
+        table.add_column(heading, overflow="fold")
+    for row in check.worst_first()[: max(rows, len(check.failures))]:
+        figures = (f"{row.measure:.3g}", f"{row.max_abs:.1e}", f"{row.relative_l2:.1e}")
+        tensor = "" if row.tensor == row.subject else row.tensor
+        verdict = "ok" if row.passed else "FAILED"
+        table.add_row(*figures, verdict, row.subject, tensor, row.implementation, row.against, row.note)
+    return table

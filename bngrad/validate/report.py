@@ -1,0 +1,113 @@
+"""What a validation found, as data; `text`, `junit` and `html` only draw it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor of one comparison."""
+
+    subject: str
+    """The node or graph output that it belongs to."""
+    tensor: str
+    implementation: str
+    """What computed it: a provider, or ``rewritten`` for a whole graph."""
+    against: str
+    """What it was compared with."""
+    max_abs: float
+    """The largest absolute difference."""
+    relative_l2: float
+    """The 2-norm of the difference over the 2-norm of what it was compared with."""
+    measure: float
+    """What decides, in the unit of the check; the row passes up to the check's limit."""
+    passed: bool
+    note: str = ""
+
+
+@dataclass
+class Check:
+    """One way of looking for a difference."""
+
+    name: str
+    unit: str
+    """What `Row.measure` counts."""
+    limit: float
+    rows: list[Row] = field(default_factory=list)
+    skipped: str = ""
+    """Why it was not made, if it was not."""
+
+    @property
+    def failures(self) -> list[Row]:
+        """The rows that did not pass, worst first."""
+        return [row for row in self.worst_first() if not row.passed]
+
+    def worst_first(self) -> list[Row]:
+        """The rows by their measure; NaN is worst."""
+        return sorted(self.rows, key=lambda row: -math.inf if math.isnan(row.measure) else -row.measure)
+
+
+@dataclass
+class Report:
+    """The outcome of a validation."""
+
+    model: str
+    batch_norms: dict[str, int]
+    """How many nodes of each type the original has."""
+    against: str
+    providers: list[str]
+    seed: int
+    inputs: dict[str, list[int]]
+    """The shape of every input."""
+    checks: list[Check] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row of every check passed and at least one check was made."""
+        made = [check for check in self.checks if not check.skipped]
+        return bool(made) and not any(check.failures for check in made)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what ``--json`` prints; a measure that is no number is its name as text."""
+        document = asdict(self)
+        document["passed"] = self.passed
+        for check, content in zip(self.checks, document["checks"], strict=True):
+            content["passed"] = not check.failures
+            content["rows"] = [asdict(row) for row in check.worst_first()]
+            for row in content["rows"]:
+                for key in ("max_abs", "relative_l2", "measure"):
+                    row[key] = row[key] if math.isfinite(row[key]) else str(row[key])
+        return document
+
+
+def differences(got: Array, want: Array) -> tuple[float, float]:
+    """Returns the largest absolute difference of two arrays, and the relative 2-norm of their difference.
+
+    Where both are NaN, or the same infinity, there is no difference; where one is not finite, it is infinite.
+    """
+    if got.size == 0:
+        return 0.0, 0.0
+    difference = absolute_difference(got, want)
+    norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0.0).astype(np.float64)))
+    distance = float(np.linalg.norm(difference))
+    relative = 0.0 if distance == 0 else distance / norm if norm else math.inf
+    return float(difference.max()), relative
+
+
+def absolute_difference(got: Array, want: Array) -> NDArray[np.float64]:
+    """Returns |got - want| in float64; see `differences` for what is not finite."""
+    left, right = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(left - right)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    difference = np.where(same, 0.0, difference)
+    return np.where(np.isnan(difference), np.inf, difference)
