@@ -3,8 +3,8 @@
 Each array is drawn from a stream of its own, made of the seed and the parameter's name, so its values depend
 neither on the order of the network's nodes nor on the parameters around it.
 
-No two arrays are equal, and none is all zeros or all ones: ONNX Runtime merges initializers of equal contents,
-and a running mean of 0 would hide a wrong momentum.
+No two arrays are equal, and none is all zeros or all ones: ONNX Runtime merges initializers of equal
+contents, and a running mean of 0 would hide a wrong momentum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Parameters:
     seed: int = 0
 
     def weight(self, name: str, shape: Sequence[int]) -> Array:
-        """He-normal weights of a Conv ``[out, in/group, *kernel]`` or a Gemm with transB = 1 ``[out, in]``."""
+        """He-normal weights: Conv ``[out, in/group, *kernel]``, or Gemm with transB = 1 ``[out, in]``."""
         fan_in = math.prod(shape[1:])
         return self._normal(name, shape) * np.float32(math.sqrt(2 / fan_in))
 
