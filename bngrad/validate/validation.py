@@ -158,6 +158,8 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[tuple[Provider, ...
         return PROVIDERS, []
     if provider not in PROVIDERS:
         raise InputError(f"provider {provider!r} does not exist; expected all, {', '.join(PROVIDERS)}")
+    if provider == "native":
+        native.library_path()
     return (provider,), []
 
 

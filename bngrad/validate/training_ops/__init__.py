@@ -1,0 +1,93 @@
+"""NumPy implementations, at the precision of their inputs, of what onnx's reference evaluator lacks.
+
+They are the ops that ORT's gradient builder writes, and those of ONNX that the evaluator computes wrongly or too
+slowly (each module says which and why). Every function is its op: inputs are positional arguments, attributes
+are keywords, the docstring is the formula.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from onnx.reference.op_run import OpRun
+
+from bngrad.validate.training_ops import (
+    activation,
+    arithmetic,
+    batch_norm,
+    convolution,
+    indexing,
+    loss,
+    pooling,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MICROSOFT = "com.microsoft"
+
+FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("", "AveragePool"): pooling.average_pool,
+    ("", "AveragePoolGrad"): pooling.average_pool_grad,
+    ("", "BatchNormalization"): batch_norm.batch_normalization,
+    ("", "Erf"): activation.erf,
+    ("", "Gelu"): activation.gelu,
+    ("", "MaxPool"): pooling.max_pool,
+    ("", "MaxPoolGrad"): pooling.max_pool_grad,
+    ("", "SoftmaxCrossEntropyLoss"): loss.softmax_cross_entropy_loss,
+    (MICROSOFT, "BatchNormInternal"): batch_norm.batch_norm_internal,
+    (MICROSOFT, "BatchNormalizationGrad"): batch_norm.batch_normalization_grad,
+    (MICROSOFT, "BiasGelu"): activation.bias_gelu,
+    (MICROSOFT, "BiasGeluGrad_dX"): activation.bias_gelu_grad_dx,
+    (MICROSOFT, "BroadcastGradientArgs"): arithmetic.broadcast_gradient_args,
+    (MICROSOFT, "ConcatTraining"): indexing.concat_training,
+    (MICROSOFT, "ConvGrad"): convolution.conv_grad,
+    (MICROSOFT, "DivGrad"): arithmetic.div_grad,
+    (MICROSOFT, "DropoutGrad"): activation.dropout_grad,
+    (MICROSOFT, "FastGelu"): activation.fast_gelu,
+    (MICROSOFT, "FastGeluGrad"): activation.fast_gelu_grad,
+    (MICROSOFT, "FusedMatMul"): arithmetic.fused_matmul,
+    (MICROSOFT, "GatherElementsGrad"): indexing.gather_elements_grad,
+    (MICROSOFT, "GatherGrad"): indexing.gather_grad,
+    (MICROSOFT, "GatherNDGrad"): indexing.gather_nd_grad,
+    (MICROSOFT, "Gelu"): activation.gelu,
+    (MICROSOFT, "GeluGrad"): activation.gelu_grad,
+    (MICROSOFT, "LayerNormalizationGrad"): arithmetic.layer_normalization_grad,
+    (MICROSOFT, "LeakyReluGrad"): activation.leaky_relu_grad,
+    (MICROSOFT, "LogSoftmaxGrad_13"): loss.log_softmax_grad,
+    (MICROSOFT, "QuickGelu"): activation.quick_gelu,
+    (MICROSOFT, "QuickGeluGrad"): activation.quick_gelu_grad,
+    (MICROSOFT, "ReluGrad"): activation.relu_grad,
+    (MICROSOFT, "Scale"): arithmetic.scale,
+    (MICROSOFT, "SigmoidGrad"): activation.sigmoid_grad,
+    (MICROSOFT, "SimplifiedLayerNormalizationGrad"): arithmetic.simplified_layer_normalization_grad,
+    (MICROSOFT, "SliceGrad"): indexing.slice_grad,
+    (MICROSOFT, "SoftmaxCrossEntropyLossGrad"): loss.softmax_cross_entropy_loss_grad,
+    (MICROSOFT, "SoftmaxGrad_13"): loss.softmax_grad,
+    (MICROSOFT, "SplitTraining"): indexing.split_training,
+    (MICROSOFT, "TanhGrad"): activation.tanh_grad,
+}
+"""(domain, op type) -> its function."""
+
+
+def attributes_of(function: Callable[..., Any]) -> frozenset[str]:
+    """Returns the attributes that an op's function knows."""
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+
+
+def _op_run(domain: str, op_type: str, function: Callable[..., Any]) -> type[OpRun]:
+    """Makes a function an op of onnx's reference evaluator."""
+
+    def run(_self: OpRun, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:  # noqa: ANN401  as in OpRun
+        result = function(*inputs, **attributes)
+        return tuple(result) if isinstance(result, tuple) else (result,)
+
+    # OpRun would look a schema up by name alone, and BatchNormalizationGrad is in domain bngrad too.
+    members = {"op_domain": domain, "op_schema": None, "_run": run, "__doc__": function.__doc__}
+    return type(op_type, (OpRun,), members)
+
+
+OP_RUNS = [_op_run(*key, function) for key, function in FUNCTIONS.items()]
+"""The same as classes, for ``ReferenceEvaluator(new_ops=...)``."""

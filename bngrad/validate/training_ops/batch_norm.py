@@ -1,0 +1,95 @@
+"""Batch norm in ORT's dialect and in ONNX's, by way of `bngrad.reference`.
+
+ONNX's op is here although onnx's reference evaluator has it: at opsets 9 to 13 that one mixes batch statistics
+into inference, and it always computes 1 - momentum in float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bngrad.errors import UnsupportedNodeError
+from bngrad.reference import batch_normalization_grad as reference_grad
+from bngrad.reference import batch_normalization_training as reference_training
+from bngrad.validate.training_ops._types import default
+
+if TYPE_CHECKING:
+    from bngrad.validate.training_ops._types import Array
+
+_EPSILON = default(1e-5)
+_MOMENTUM = default(0.9)
+
+
+def batch_norm_internal(
+    X: Array,
+    scale: Array,
+    bias: Array,
+    running_mean: Array,
+    running_var: Array,
+    *,
+    epsilon: float = _EPSILON,
+    momentum: float = _MOMENTUM,
+    training_mode: int = 1,
+) -> tuple[Array, ...]:
+    """Returns Y = scale * (X - mean) * inv_std + bias, then the new running and the saved statistics.
+
+    new_running = momentum * running + (1 - momentum) * batch, with the biased variance;
+    saved_inv_std = 1 / sqrt(biased variance + epsilon).
+    """
+    if not training_mode:
+        raise UnsupportedNodeError("BatchNormInternal with training_mode = 0: ORT's gradient builder writes 1")
+    results = reference_training(
+        X,
+        scale,
+        bias,
+        running_mean,
+        running_var,
+        axes=_all_but_channels(X),
+        epsilon=float(epsilon),
+        momentum=float(momentum),
+        unbiased_running_var=False,
+    )
+    return tuple(result.astype(X.dtype, copy=False) for result in results)
+
+
+def batch_normalization_grad(
+    dY: Array,
+    X: Array,
+    scale: Array,
+    saved_mean: Array,
+    saved_inv_std: Array,
+    *,
+    epsilon: float = _EPSILON,  # noqa: ARG001  ORT writes it; it is in saved_inv_std already
+) -> tuple[Array, ...]:
+    """Returns dX = scale * inv_std * (dY - (dbias + xhat * dscale) / M), dscale = sum dY * xhat, dbias = sum dY.
+
+    xhat = (X - mean) * inv_std, and M is the number of elements of a channel.
+    """
+    axes = _all_but_channels(X)
+    results = reference_grad(dY, X, scale, saved_mean, saved_inv_std, axes=axes, training_mode=True)
+    return tuple(result.astype(X.dtype, copy=False) for result in results)
+
+
+def batch_normalization(
+    X: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float = _EPSILON,
+    momentum: float = _MOMENTUM,
+    training_mode: int = 0,
+) -> tuple[Array, ...]:
+    """Returns Y = scale * (X - mean) / sqrt(var + epsilon) + bias; in training, as `batch_norm_internal`."""
+    if training_mode:
+        results = batch_norm_internal(X, scale, bias, mean, var, epsilon=epsilon, momentum=momentum)
+        return results[:3]
+    scale, bias, mean, var = (p.reshape(-1, *[1] * (X.ndim - 2)) for p in (scale, bias, mean, var))
+    return (scale * (X - mean) / np.sqrt(var + float(epsilon)) + bias,)
+
+
+def _all_but_channels(X: Array) -> list[int]:
+    return [axis for axis in range(X.ndim) if axis != 1]

@@ -1,0 +1,67 @@
+"""Ops that only move elements: Concat and Split as training writes them, and the gradients of Slice and Gather."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from bngrad.validate.training_ops._types import Array, Integers
+
+
+def concat_training(*inputs: Array, axis: int) -> tuple[Array, Integers]:
+    """Returns Y = Concat(inputs), and the length of each input along the axis (int64)."""
+    lengths = np.array([x.shape[axis] for x in inputs], np.int64)
+    return np.concatenate(inputs, axis=axis), lengths
+
+
+def split_training(X: Array, lengths: Integers, *, axis: int = 0) -> tuple[Array, ...]:
+    """Returns Y_i = the i-th piece of X along the axis; the pieces have the given lengths."""
+    return tuple(np.split(X, np.cumsum(lengths)[:-1], axis=axis))
+
+
+def slice_grad(
+    dY: Array,
+    shape: Integers,
+    starts: Integers,
+    ends: Integers,
+    axes: Integers | None = None,
+    steps: Integers | None = None,
+) -> Array:
+    """Returns dX of the given shape: dX[slice] = dY, 0 elsewhere."""
+    dX = np.zeros(shape, dY.dtype)
+    where = [slice(None)] * dX.ndim
+    along = range(len(starts)) if axes is None else axes.tolist()
+    by = [1] * len(starts) if steps is None else steps.tolist()
+    for axis, start, end, step in zip(along, starts, ends, by, strict=True):
+        where[axis] = slice(start, end, step)
+    dX[tuple(where)] = dY
+    return dX
+
+
+def gather_grad(shape: Integers, indices: Integers, dY: Array, *, axis: int = 0) -> Array:
+    """Returns dX of the given shape: dX[..., indices, ...] += dY along the axis."""
+    dX = np.zeros(shape, dY.dtype)
+    axis %= dX.ndim
+    # The dimensions of ``indices`` stand in dY where X has its axis; both go to the front.
+    index_axes = range(axis, axis + indices.ndim)
+    np.add.at(np.moveaxis(dX, axis, 0), indices, np.moveaxis(dY, index_axes, range(indices.ndim)))
+    return dX
+
+
+def gather_elements_grad(dY: Array, shape: Integers, indices: Integers, *, axis: int = 0) -> Array:
+    """Returns dX of the given shape: dX[i, indices[i, j], ...] += dY[i, j, ...], the index at the axis."""
+    dX = np.zeros(shape, dY.dtype)
+    where: list[Integers] = list(np.indices(indices.shape, sparse=True))
+    where[axis] = indices
+    np.add.at(dX, tuple(where), dY)
+    return dX
+
+
+def gather_nd_grad(shape: Integers, indices: Integers, dY: Array, *, batch_dims: int = 0) -> Array:
+    """Returns dX of the given shape: dX[b, indices[b, i]] += dY[b, i], where indices[b, i] is a whole index."""
+    dX = np.zeros(shape, dY.dtype)
+    batch = np.indices(indices.shape[:-1], sparse=True)[:batch_dims]
+    np.add.at(dX, (*batch, *np.moveaxis(indices, -1, 0)), dY)
+    return dX

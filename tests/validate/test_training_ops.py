@@ -1,0 +1,194 @@
+"""The NumPy ops against ORT-training's kernels and against stock ONNX Runtime, and what they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from training_op_cases import CASES, DOMAIN, Case, values
+
+from bngrad.errors import OracleError, UnsupportedNodeError
+from bngrad.oracle import Oracle
+from bngrad.validate.float64 import evaluate
+from bngrad.validate.training_ops import FUNCTIONS, OP_RUNS
+from bngrad.validate.training_ops._windows import slide
+
+ORT_IS_WRONG = {
+    "ConvGrad-same-upper": "ignores auto_pad",
+    "ConvGrad-same-lower": "ignores auto_pad",
+    "AveragePoolGrad-same-upper": "ignores auto_pad",
+    "AveragePoolGrad-same-lower": "ignores auto_pad",
+    "AveragePoolGrad-3d": "is wrong in three dimensions where windows overlap or are padded",
+    "AveragePoolGrad-3d-include-pad": "is wrong in three dimensions where windows overlap or are padded",
+    "AveragePool-ceil-pads-include-pad": "counts what ceil_mode added; corrected in later releases",
+    "AveragePoolGrad-ceil-pads-include-pad": "counts what ceil_mode added",
+    "DropoutGrad-inference": "ignores training_mode",
+}
+"""What ORT-training 1.19.2 computes wrongly; finite differences are the judge, test_training_op_gradients.py."""
+
+ORT_REFUSES = {"SliceGrad-backwards": "narrowing_error"}
+"""What its kernels fail on: negative steps."""
+
+STOCK = {"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "FusedMatMul"}
+
+
+def expected(op, output_sets):
+    """The order of BroadcastGradientArgs' axes means nothing."""
+    return [np.sort(x) for x in output_sets] if op == "BroadcastGradientArgs" else output_sets
+
+
+def assert_close(case, got, want):
+    assert got.keys() == want.keys()
+    for name in want:
+        a, b = expected(case.op, [np.asarray(got[name]), np.asarray(want[name])])
+        assert a.shape == b.shape
+        # A few roundings of float32, relative to the largest element; integers are exact.
+        limit = 0 if b.dtype.kind == "i" else 3e-6 * max(1, np.abs(b).max(initial=0))
+        np.testing.assert_allclose(a, b, rtol=0, atol=limit, err_msg=name)
+
+
+def test_every_op_has_a_case_and_no_case_is_there_twice():
+    assert {case.op for case in CASES} == set(DOMAIN)
+    assert len({case.id for case in CASES}) == len(CASES)
+    assert {case.id for case in CASES}.issuperset([*ORT_IS_WRONG, *ORT_REFUSES])
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    with Oracle() as running:
+        yield running
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.id not in {*ORT_IS_WRONG, *ORT_REFUSES}], ids=str)
+def test_agrees_with_ort_training(case, oracle):
+    assert_close(case, evaluate(case.model(), case.feeds), oracle.run(case.model(), case.feeds))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.id in ORT_IS_WRONG], ids=str)
+def test_differs_where_ort_training_is_wrong(case, oracle):
+    with pytest.raises(AssertionError):
+        assert_close(case, evaluate(case.model(), case.feeds), oracle.run(case.model(), case.feeds))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.id in ORT_REFUSES], ids=str)
+def test_runs_what_ort_training_refuses(case, oracle):
+    with pytest.raises(OracleError, match=ORT_REFUSES[case.id]):
+        oracle.run(case.model(), case.feeds)
+    assert evaluate(case.model(), case.feeds)["a"].shape == tuple(case.inputs[1])
+
+
+def is_stock(op):
+    return op in STOCK or (DOMAIN[op] == "" and not op.endswith("Grad"))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if is_stock(case.op)], ids=str)
+def test_agrees_with_stock_onnxruntime(case):
+    session = ort.InferenceSession(case.model().SerializeToString())
+    names = [value.name for value in session.get_outputs()]
+    want = dict(zip(names, session.run(names, case.feeds), strict=True))
+    assert_close(case, evaluate(case.model(), case.feeds), want)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_computes_in_float64(case):
+    """An input moved by 1e-12 moves the result, and not by more than a well-conditioned op may."""
+    results = evaluate(case.model(), case.feeds)
+    moved = {
+        name: array * (1 + 1e-12 * values(*array.shape, seed=9).astype(np.float64))
+        if array.dtype == np.float32
+        else array
+        for name, array in case.feeds.items()
+    }
+    again = evaluate(case.model(), moved)
+    floats = [name for name in results if results[name].dtype.kind == "f"]
+    assert all(results[name].dtype == np.float64 for name in floats)
+    for name in floats:
+        if results[name].any() and any(array.dtype == np.float32 and array.any() for array in case.feeds.values()):
+            change = np.abs(again[name] - results[name]).max()
+            assert 0 < change < 1e-9, name
+
+
+DEFAULTS = [
+    ("BatchNormalizationGrad", {"epsilon": 1e-5}),
+    ("BatchNormInternal", {"epsilon": 1e-5, "momentum": 0.9}),
+    ("BatchNormalization", {"epsilon": 1e-5, "momentum": 0.9}),
+    ("LeakyReluGrad", {"alpha": 0.01}),
+    ("QuickGelu", {"alpha": 1.702}),
+    ("QuickGeluGrad", {"alpha": 1.702}),
+    ("FusedMatMul", {"alpha": 1.0}),
+    ("GatherGrad", {"axis": 0}),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes"), DEFAULTS, ids=[op for op, _ in DEFAULTS])
+def test_default_equals_the_attribute_spelled_out(op, attributes):
+    """To the last bit: a rewrite spells defaults out, as float32."""
+    case = next(case for case in CASES if case.op == op)
+    without = {name: value for name, value in case.attributes.items() if name not in attributes}
+    implicit = evaluate(replace(case, attributes=without).model(), case.feeds)
+    explicit = evaluate(replace(case, attributes={**without, **attributes}).model(), case.feeds)
+    for name, array in implicit.items():
+        np.testing.assert_array_equal(array, explicit[name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begin", "end", "out"),
+    [
+        pytest.param({"extent": [7], "kernel": [3]}, (0,), (0,), (5,), id="defaults"),
+        pytest.param(
+            {"extent": [7], "kernel": [3], "auto_pad": "NOTSET", "pads": [1, 2]}, (1,), (2,), (8,), id="pads"
+        ),
+        pytest.param({"extent": [7], "kernel": [4], "auto_pad": "SAME_UPPER"}, (1,), (2,), (7,), id="upper"),
+        pytest.param({"extent": [7], "kernel": [4], "auto_pad": "SAME_LOWER"}, (2,), (1,), (7,), id="lower"),
+        pytest.param(
+            {"extent": [7], "kernel": [3], "auto_pad": "VALID", "pads": [9, 9]}, (0,), (0,), (5,), id="valid"
+        ),
+        pytest.param({"extent": [6], "kernel": [3], "strides": [2], "ceil_mode": 1}, (0,), (0,), (3,), id="ceil"),
+        # The third window would start in the padding behind the data, so it does not exist.
+        pytest.param(
+            {"extent": [4], "kernel": [2], "strides": [2], "pads": [0, 1], "ceil_mode": 1},
+            (0,),
+            (1,),
+            (2,),
+            id="ceil-drops-empty-window",
+        ),
+        pytest.param({"extent": [5], "kernel": [1], "strides": [9]}, (0,), (0,), (1,), id="stride-beyond"),
+    ],
+)
+def test_geometry(arguments, begin, end, out):
+    windows = slide(**arguments)
+    assert (windows.begin, windows.end, windows.out) == (begin, end, out)
+
+
+def test_scatter_is_the_transpose_of_view():
+    windows = slide([7, 5], [3, 2], strides=[2, 1], pads=[1, 0, 2, 1], dilations=[2, 1])
+    x = values(2, 3, 7, 5).astype(np.float64)
+    columns = values(2, 3, *windows.out, *windows.kernel).astype(np.float64)
+    np.testing.assert_allclose(
+        (windows.view(x, 0) * columns).sum(), (x * windows.scatter(columns)).sum(), rtol=1e-12
+    )
+
+
+def test_classes_do_not_take_over_schemas_of_the_same_name():
+    assert [(op.op_domain, op.__name__) for op in OP_RUNS] == list(FUNCTIONS)
+    assert all(op.op_schema is None for op in OP_RUNS)
+
+
+FROZEN = Case("BatchNormInternal", "frozen", (values(2, 3), *[values(3)] * 4), {"training_mode": 0}, "abcde")
+COLUMN_MAJOR = Case(
+    "MaxPoolGrad",
+    "column-major",
+    (values(1, 1, 2, 2), np.zeros([1, 1, 2, 2], np.int64)),
+    {"kernel_shape": [2, 2], "storage_order": 1},
+    extents=(1, 1, 3, 3),
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"), [(FROZEN, "training_mode = 0"), (COLUMN_MAJOR, "storage_order = 1")], ids=str
+)
+def test_what_ort_gets_wrong_or_never_writes_is_refused(case, message):
+    with pytest.raises(UnsupportedNodeError, match=message):
+        evaluate(case.model(), case.feeds)
