@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bngrad.runtime import get_library_path as get_library_path
     from bngrad.runtime import register as register
     from bngrad.runtime import session as session
-    from bngrad.validate.validation import validate as validate
+    from bngrad.validation.validate import validate as validate
 
 __all__ = ["BngradError", "__version__", "get_library_path", "register", "rewrite", "session", "validate"]
 
@@ -29,7 +29,7 @@ _HOMES = {
     "register": "runtime",
     "rewrite": "api",
     "session": "runtime",
-    "validate": "validate.validation",
+    "validate": "validation.validate",
 }
 
 try:

@@ -78,9 +78,9 @@ def validate_command(
     """
     from bngrad import files
     from bngrad.cli.progress import progress
-    from bngrad.validate import output
-    from bngrad.validate.arrays import load_arrays
-    from bngrad.validate.validation import validate
+    from bngrad.validation import output
+    from bngrad.validation.arrays import load_arrays
+    from bngrad.validation.validate import validate
 
     destinations = {
         write: files.check_output(path, source=model)

@@ -10,7 +10,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from training_op_cases import CASES, DOMAIN, values
 
-from bngrad.validate.training_ops import FUNCTIONS, MICROSOFT
+from bngrad.validation.training_ops import FUNCTIONS, MICROSOFT
 
 
 def numeric_gradient(forward, arguments, index, dy, step=1e-6):

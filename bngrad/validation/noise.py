@@ -16,14 +16,15 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
-from bngrad.validate.report import Check, Row, differences
+from bngrad.validation.report import Check, Row, differences
+from bngrad.validation.sites import output_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import onnx
     from numpy.typing import NDArray
 
     from bngrad.oracle import Oracle
@@ -46,8 +47,8 @@ _FLOOR = 8 * float(np.finfo(np.float32).eps)
 
 def noise_floor(
     oracle: Oracle,
-    original: onnx.ModelProto,
-    rewritten: onnx.ModelProto,
+    original: ir.Model,
+    rewritten: ir.Model,
     feeds: Mapping[str, Array],
     *,
     library: Path | None,
@@ -71,25 +72,28 @@ def noise_floor(
     check = Check("whole graph", unit="x noise floor", limit=LIMIT)
     total, done = 2 * (MOVES + 1), itertools.count(1)
     answers = []
-    with oracle.load(original) as session:
+    with oracle.load(ir.to_proto(original)) as session:
         for moved in _moves(feeds, seed):
             answers.append(session.run(moved))
             progress(next(done), total)
     floor = {name: _spread([answer[name] for answer in answers]) for name in answers[0]}
     closest = dict.fromkeys(floor, (np.inf, np.inf))
-    with oracle.load(rewritten, library=library) as session:
+    with oracle.load(ir.to_proto(rewritten), library=library) as session:
         for moved in _moves(feeds, seed):
             result = session.run(moved, list(floor))
             for name, best in closest.items():
                 distances = [differences(result[name], answer[name]) for answer in answers]
                 closest[name] = min(best, *distances, key=lambda distance: distance[1])
             progress(next(done), total)
+    kinds = output_kinds(original)
     how = "rewritten, function" if library is None else "rewritten, native"
     for name, (max_abs, relative) in closest.items():
         measure = relative / max(floor[name], _FLOOR)
         note = f"noise floor {floor[name]:.1e}"
         passed = measure <= LIMIT
-        check.rows.append(Row(name, name, how, "ort", max_abs, relative, measure, passed=passed, note=note))
+        check.rows.append(
+            Row(name, name, kinds[name], how, "ort", max_abs, relative, measure, passed=passed, note=note)
+        )
     return check
 
 

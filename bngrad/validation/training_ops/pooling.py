@@ -4,7 +4,7 @@ The forward ops are here although onnx's reference evaluator has them: that one 
 Python, about 100 times slower, and counts MaxPool's indices from the start of a plane where all strides are 1.
 
 ORT's gradient nodes do not get the shape of the forward input: its kernels read it from the static type of their
-output. ``input_extent`` stands for that; `bngrad.validate.float64` fills it in.
+output. ``input_extent`` stands for that; `bngrad.validation.float64` fills it in.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.validate.training_ops._windows import slide
+from bngrad.validation.training_ops._windows import slide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bngrad.validate.training_ops._types import Array, Integers
+    from bngrad.validation.training_ops._types import Array, Integers
 
 
 def max_pool(

@@ -16,7 +16,7 @@ from onnx.reference.ops import load_op
 from onnx_ir.passes.common import InlinePass
 
 from bngrad.errors import InputError, UnsupportedNodeError
-from bngrad.validate.training_ops import FUNCTIONS, OP_RUNS, attributes_of
+from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS, attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

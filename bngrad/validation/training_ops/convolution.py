@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.validate.training_ops._windows import slide
+from bngrad.validation.training_ops._windows import slide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bngrad.validate.training_ops._types import Array
+    from bngrad.validation.training_ops._types import Array
 
 
 def conv_grad(

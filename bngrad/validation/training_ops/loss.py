@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from bngrad.validate.training_ops._types import Array, Integers
+    from bngrad.validation.training_ops._types import Array, Integers
 
 
 def softmax_cross_entropy_loss(

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.validate.double import too_large
-from bngrad.validate.float64 import evaluate
-from bngrad.validate.report import Check, Row
+from bngrad.validation.double import too_large
+from bngrad.validation.float64 import evaluate
+from bngrad.validation.report import Check, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +29,10 @@ STEP = 1e-6
 
 LIMIT = 1e-5
 """Relative to |w_grad| |v|, the most that the sum could be."""
+
+
+MAX_ELEMENTS = 600_000
+"""Fewer than for a single evaluation: every gradient costs two."""
 
 
 def central_differences(
@@ -52,7 +56,7 @@ def central_differences(
         ModelError: There is no such output.
     """
     check = Check("central differences", unit="relative", limit=LIMIT)
-    check.skipped = too_large(feeds)
+    check.skipped = too_large(feeds, MAX_ELEMENTS)
     if check.skipped:
         return check
     model = ir.from_proto(rewritten)
@@ -102,5 +106,13 @@ def _row(
     measure = abs(got - want) / max(scale, abs(want), 1e-3 * abs(ahead))
     relative = abs(got - want) / abs(want) if want else float(got != want)
     return Row(
-        name, name, "rewritten, function", "differences", abs(got - want), relative, measure, measure <= LIMIT
+        name,
+        name,
+        "gradient",
+        "rewritten, function",
+        "differences",
+        abs(got - want),
+        relative,
+        measure,
+        measure <= LIMIT,
     )

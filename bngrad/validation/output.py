@@ -15,7 +15,7 @@ from bngrad.files import replacing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bngrad.validate.report import Check, Report, Row
+    from bngrad.validation.report import Check, Report, Row
 
 _ALL_ROWS = 10_000
 _WIDTH = 180
@@ -98,20 +98,22 @@ def _console() -> Console:
 
 
 def _summary(check: Check) -> Table:
-    """A line for each implementation and what it was compared with: how many tensors, and the worst."""
+    """A line for each kind of tensor, implementation and what it was compared with: how many, and the worst."""
     table = Table(title=f"{check.name} (limit {check.limit:g} {check.unit})", title_justify="left", box=box.SIMPLE)
-    for heading in ("implementation", "against", "tensors", "failed", "worst max abs", "worst rel. L2", "worst"):
-        table.add_column(heading, justify="left" if heading in ("implementation", "against") else "right")
-    groups: dict[tuple[str, str], list[Row]] = {}
+    for heading in ("of", "implementation", "against"):
+        table.add_column(heading)
+    for heading in ("tensors", "failed", "worst max abs", "worst rel. L2", f"worst {check.unit}"):
+        table.add_column(heading, justify="right")
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in check.rows:
-        groups.setdefault((row.implementation, row.against), []).append(row)
-    for (implementation, against), rows in groups.items():
+        groups.setdefault((row.kind, row.implementation, row.against), []).append(row)
+    for group, rows in groups.items():
         failed = sum(not row.passed for row in rows)
         worst_abs, worst_relative, worst = (
             max(getattr(row, measure) for row in rows) for measure in ("max_abs", "relative_l2", "measure")
         )
         figures = (f"{worst_abs:.1e}", f"{worst_relative:.1e}", f"{worst:.3g}")
-        table.add_row(implementation, against, str(len(rows)), str(failed), *figures)
+        table.add_row(*group, str(len(rows)), str(failed), *figures)
     return table
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.validate.training_ops._types import Array, Index, Integers
+    from bngrad.validation.training_ops._types import Array, Index, Integers
 
 Number = TypeVar("Number", np.float64, np.int64)
 

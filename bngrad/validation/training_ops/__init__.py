@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx.reference.op_run import OpRun
 
-from bngrad.validate.training_ops import (
+from bngrad.validation.training_ops import (
     activation,
     arithmetic,
     batch_norm,

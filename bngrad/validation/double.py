@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.validate.float64 import evaluate
-from bngrad.validate.report import Check, Row, absolute_difference
+from bngrad.validation.float64 import evaluate
+from bngrad.validation.report import Check, Row, absolute_difference
+from bngrad.validation.sites import output_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -21,20 +22,17 @@ if TYPE_CHECKING:
 LIMIT = 1e-9
 """Right graphs agree to about 1e-12, whatever the network amplifies; a wrong term is far above this."""
 
-MAX_WEIGHTS = 500_000
-MAX_INPUT = 100_000
-"""What a small model is: as many elements in its parameters, and in its largest input."""
+MAX_ELEMENTS = 3_000_000
+"""The elements in inputs and parameters that NumPy still evaluates in seconds."""
 
 
-def too_large(feeds: Mapping[str, Array]) -> str:
+def too_large(feeds: Mapping[str, Array], most: int = MAX_ELEMENTS) -> str:
     """Returns why a model with these inputs is not evaluated in NumPy; empty if it is."""
     total = sum(value.size for value in feeds.values())
-    if total > MAX_WEIGHTS + MAX_INPUT:
-        return f"the inputs and parameters have {total} elements; NumPy is for up to {MAX_WEIGHTS + MAX_INPUT}"
-    return ""
+    return f"the inputs and parameters have {total} elements; NumPy is for up to {most}" if total > most else ""
 
 
-def whole_in_float64(original: onnx.ModelProto, rewritten: onnx.ModelProto, feeds: Mapping[str, Array]) -> Check:
+def whole_in_float64(original: ir.Model, rewritten: ir.Model, feeds: Mapping[str, Array]) -> Check:
     """Evaluates both graphs in float64, the ops of ``bngrad`` as their functions, and compares every output.
 
     Args:
@@ -51,12 +49,13 @@ def whole_in_float64(original: onnx.ModelProto, rewritten: onnx.ModelProto, feed
     if check.skipped:
         return check
     try:
-        want = evaluate(original, feeds)
-        got = evaluate(rewritten, feeds, list(want))
+        want = evaluate(ir.to_proto(original), feeds)
+        got = evaluate(ir.to_proto(rewritten), feeds, list(want))
     except UnsupportedNodeError as error:
         check.skipped = str(error)
         return check
     largest = max(float(np.linalg.norm(value)) for value in want.values())
+    kinds = output_kinds(original)
     for name, value in want.items():
         difference = absolute_difference(got[name], value)
         norm = max(float(np.linalg.norm(value)), 1e-6 * largest)
@@ -66,6 +65,7 @@ def whole_in_float64(original: onnx.ModelProto, rewritten: onnx.ModelProto, feed
             Row(
                 name,
                 name,
+                kinds[name],
                 "rewritten, function",
                 "original",
                 float(difference.max(initial=0.0)),

@@ -1,4 +1,4 @@
-"""Single-op models: for each op of `bngrad.validate.training_ops` the inputs and attributes it is tried with."""
+"""Single-op models: for each op of `bngrad.validation.training_ops` the inputs and attributes it is tried with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from bngrad.validate.training_ops import FUNCTIONS
+from bngrad.validation.training_ops import FUNCTIONS
 
 DOMAIN = {op_type: domain for domain, op_type in FUNCTIONS} | {"Conv": ""}
 """The domain of an op; com.microsoft for Gelu, which is in both. Conv is the evaluator's own."""

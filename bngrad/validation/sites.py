@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.nodes import all_nodes
-from bngrad.validate import bounds
+from bngrad.validation import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,6 +88,26 @@ def find_sites(original: ir.Model) -> tuple[list[Site], list[str]]:
     for index, site in enumerate(sites):
         first.setdefault(site.x, index)
     return sorted(sites, key=lambda site: first[site.x]), inside
+
+
+def output_kinds(original: ir.Model) -> dict[str, str]:
+    """Says of every output of a training graph whether it is a loss, a gradient or a running statistic."""
+    running = {
+        value.name
+        for node in all_nodes(original)
+        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL
+        for value in node.outputs[1:3]
+    }
+    kinds = {}
+    for value in original.graph.outputs:
+        name = str(value.name)
+        if name in running:
+            kinds[name] = "running statistic"
+        elif name.endswith("_grad"):
+            kinds[name] = "gradient"
+        else:
+            kinds[name] = "loss" if value.shape is not None and len(value.shape) == 0 else "other output"
+    return kinds
 
 
 def replacement(rewritten: ir.Model, site: Site, values: Mapping[str, Array]) -> ir.Model:

@@ -11,9 +11,9 @@ from training_op_cases import CASES, DOMAIN, Case, values
 
 from bngrad.errors import OracleError, UnsupportedNodeError
 from bngrad.oracle import Oracle
-from bngrad.validate.float64 import evaluate
-from bngrad.validate.training_ops import FUNCTIONS, OP_RUNS
-from bngrad.validate.training_ops._windows import slide
+from bngrad.validation.float64 import evaluate
+from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
+from bngrad.validation.training_ops._windows import slide
 
 ORT_IS_WRONG = {
     "ConvGrad-same-upper": "ignores auto_pad",

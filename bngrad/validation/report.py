@@ -19,6 +19,8 @@ class Row:
     subject: str
     """The node or graph output that it belongs to."""
     tensor: str
+    kind: str
+    """What the tensor is: ``loss``, ``gradient``, ...; for a node its op."""
     implementation: str
     """What computed it: a provider, or ``rewritten`` for a whole graph."""
     against: str

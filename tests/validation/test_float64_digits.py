@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from bngrad.oracle import Oracle, prepare_forward
-from bngrad.validate.float64 import evaluate
+from bngrad.validation.float64 import evaluate
 from models import digits_resnet20
 
 

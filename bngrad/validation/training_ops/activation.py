@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.validate.training_ops._types import default
+from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
-    from bngrad.validate.training_ops._types import Array, Mask
+    from bngrad.validation.training_ops._types import Array, Mask
 
 _LEAKY_ALPHA = default(0.01)
 _QUICK_ALPHA = default(1.702)

@@ -13,10 +13,10 @@ import numpy as np
 from bngrad.errors import UnsupportedNodeError
 from bngrad.reference import batch_normalization_grad as reference_grad
 from bngrad.reference import batch_normalization_training as reference_training
-from bngrad.validate.training_ops._types import default
+from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
-    from bngrad.validate.training_ops._types import Array
+    from bngrad.validation.training_ops._types import Array
 
 _EPSILON = default(1e-5)
 _MOMENTUM = default(0.9)

@@ -27,14 +27,14 @@ from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.nodes import all_nodes
 from bngrad.passes.pipeline import rewrite
 from bngrad.runtime import PROVIDERS, Provider
-from bngrad.validate.double import whole_in_float64
-from bngrad.validate.float64 import evaluate
-from bngrad.validate.inputs import bind_dimensions, draw_inputs
-from bngrad.validate.lockstep import Tolerance, lock_step
-from bngrad.validate.noise import noise_floor
-from bngrad.validate.numeric import central_differences
-from bngrad.validate.report import Report
-from bngrad.validate.sites import find_sites
+from bngrad.validation.double import whole_in_float64
+from bngrad.validation.float64 import evaluate
+from bngrad.validation.inputs import bind_dimensions, draw_inputs
+from bngrad.validation.lockstep import Tolerance, lock_step
+from bngrad.validation.noise import noise_floor
+from bngrad.validation.numeric import central_differences
+from bngrad.validation.report import Report
+from bngrad.validation.sites import find_sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,9 +127,7 @@ def validate(
             if against == "ort":
                 _noise(report, subject, seed, oracle, progress)
             progress("whole graphs in float64", None)
-            report.checks.append(
-                whole_in_float64(_proto(subject.original), _proto(subject.rewritten), subject.feeds)
-            )
+            report.checks.append(whole_in_float64(subject.original, subject.rewritten, subject.feeds))
     return report
 
 
@@ -253,8 +251,8 @@ def _noise(report: Report, subject: _Subject, seed: int, oracle: _Lazy, progress
     report.checks.append(
         noise_floor(
             oracle(),
-            _proto(subject.original),
-            _proto(subject.rewritten),
+            subject.original,
+            subject.rewritten,
             subject.feeds,
             library=library,
             seed=seed,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from bngrad.validate.training_ops._types import Array, Integers
+    from bngrad.validation.training_ops._types import Array, Integers
 
 
 def concat_training(*inputs: Array, axis: int) -> tuple[Array, Integers]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bngrad.runtime import session
-from bngrad.validate.report import Check, Row, absolute_difference, differences
-from bngrad.validate.sites import Site, replacement
+from bngrad.validation.report import Check, Row, absolute_difference, differences
+from bngrad.validation.sites import Site, replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.runtime import Provider
-    from bngrad.validate.bounds import Expected
+    from bngrad.validation.bounds import Expected
 
     Array = NDArray[Any]
     Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]
@@ -103,22 +103,48 @@ def _compare(
         results = dict(zip(names, runner.run(names, feeds), strict=True))
     except Exception as error:  # noqa: BLE001 - whatever stops a node is that node's finding
         what = " ".join(str(error).split())
-        return [Row(site.name, names[0], provider, against, np.inf, np.inf, np.inf, passed=False, note=what)]
+        return [
+            Row(
+                site.name,
+                names[0],
+                site.node.op_type,
+                provider,
+                against,
+                np.inf,
+                np.inf,
+                np.inf,
+                passed=False,
+                note=what,
+            )
+        ]
     rows = []
     for name, got in results.items():
         exact, bound = expected[name]
         for other, want, width in ((against, values[name], 2.0), ("float64", exact, 1.0)):
             allowed = width * bound if tolerance is None else tolerance.atol + tolerance.rtol * np.abs(want)
-            rows.append(_row(site.name, name, provider, other, got, want, allowed))
+            rows.append(_row(site, name, provider, other, got, want, allowed))
     return rows
 
 
-def _row(subject: str, tensor: str, provider: str, against: str, got: Array, want: Array, allowed: Array) -> Row:
+def _row(site: Site, tensor: str, provider: str, against: str, got: Array, want: Array, allowed: Array) -> Row:
     if got.shape != want.shape:
         note = f"shape {list(got.shape)}; expected {list(want.shape)}"
-        return Row(subject, tensor, provider, against, np.inf, np.inf, np.inf, passed=False, note=note)
+        return Row(
+            site.name,
+            tensor,
+            site.node.op_type,
+            provider,
+            against,
+            np.inf,
+            np.inf,
+            np.inf,
+            passed=False,
+            note=note,
+        )
     max_abs, relative = differences(got, want)
     # Below the smallest normal number a result may be flushed to zero.
     floor = float(np.finfo(np.float32).tiny)
     measure = float(np.max(absolute_difference(got, want) / (np.nan_to_num(allowed) + floor), initial=0.0))
-    return Row(subject, tensor, provider, against, max_abs, relative, measure, passed=measure <= 1.0)
+    return Row(
+        site.name, tensor, site.node.op_type, provider, against, max_abs, relative, measure, passed=measure <= 1.0
+    )

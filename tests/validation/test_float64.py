@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bngrad.errors import InputError, UnsupportedNodeError
-from bngrad.validate.float64 import evaluate, to_float64
+from bngrad.validation.float64 import evaluate, to_float64
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "f" : 1]>\n'
 THIRD = float(np.float32(1 / 3))

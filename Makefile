@@ -1,0 +1,46 @@
+# Each target is one command and needs nothing typed before it: a fresh machine with Python 3.11 or newer, a C++
+# compiler and a package index is enough. PYTHON chooses the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CPP := $(shell find ops tests/ops -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
+
+.PHONY: demo test test-long lint format bench clean
+
+demo: $(READY)
+	@mkdir -p build
+	$(BIN)/python models/light.py densenet121 -o build/densenet121.onnx
+	$(BIN)/bngrad validate build/densenet121.onnx --dim N=2
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+bench: $(READY)
+	$(BIN)/python tests/bench/bench_grad.py
+
+# The library is built by pip; an editable install follows changes of Python files by itself.
+$(READY): pyproject.toml $(shell find ops -type f)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...'; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[lint]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

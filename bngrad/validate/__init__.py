@@ -1,1 +1,0 @@
-"""Proves that a rewritten training graph computes what the original did; `validation` says how."""

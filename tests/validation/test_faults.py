@@ -1,0 +1,97 @@
+"""`validate` finds each planted mistake, and names the node."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from faults import FAULTS
+
+import bngrad
+from bngrad.oracle import Oracle, prepare_forward
+from bngrad.passes.pipeline import rewrite
+from bngrad.validation.inputs import bind_dimensions, draw_inputs
+from models import digits_resnet20, light
+
+
+def _training_graph(forward: onnx.ModelProto, batch: int) -> tuple[ir.Model, dict[str, np.ndarray]]:
+    model = ir.from_proto(forward)
+    bind_dimensions(model, {"N": batch}, {})
+    prepared = prepare_forward(ir.to_proto(model))
+    with Oracle() as oracle:
+        original = ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
+    feeds = draw_inputs(rewrite(original, target="training").model, given=prepared.values, seed=1)
+    return original, feeds
+
+
+@pytest.fixture(scope="module")
+def networks():
+    """The training graph and inputs of a network, made once."""
+    made = {}
+
+    def network(name):
+        if name not in made:
+            forward = digits_resnet20.build() if name == "digits_resnet20" else light.prepare(name)
+            made[name] = _training_graph(forward, batch=2)
+        return made[name]
+
+    return network
+
+
+def _last_gradient(model: ir.Model, index: int) -> ir.Node:
+    """A gradient near the loss, where M is small enough for M - 1 to show in a float."""
+    return [node for node in model.graph if node.op_type == "BatchNormalizationGrad"][index]
+
+
+LONG = pytest.mark.long
+CASES = [
+    *(pytest.param("digits_resnet20", fault, id=f"digits-{fault}") for fault in FAULTS),
+    *(pytest.param("shufflenet", fault, id=f"shufflenet-{fault}") for fault in FAULTS),
+    pytest.param("densenet121", "left frozen", id="densenet121-left frozen"),
+    *(
+        pytest.param("densenet121", fault, id=f"densenet121-{fault}", marks=LONG)
+        for fault in FAULTS
+        if fault != "left frozen"
+    ),
+]
+
+
+@pytest.mark.parametrize(("network", "fault"), CASES)
+def test_planted_fault_is_found_and_named(networks, network, fault):
+    original, feeds = networks(network)
+    wrong = rewrite(original, target="training").model
+    node = _last_gradient(wrong, 1)
+    name = node.name
+    FAULTS[fault](wrong, node)
+
+    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, provider="function")
+
+    assert not report.passed
+    lock_step = next(check for check in report.checks if check.name == "lock-step")
+    assert {row.subject for row in lock_step.failures} == {name}
+
+
+@pytest.mark.parametrize("network", ["digits_resnet20", "shufflenet"])
+def test_right_rewrite_passes(networks, network):
+    original, feeds = networks(network)
+    report = bngrad.validate(original, inputs=feeds, provider="function")
+    assert report.passed
+    assert [check.skipped for check in report.checks] == ["", "", ""]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_float64_finds_a_fault_in_a_whole_graph(networks, fault):
+    original, feeds = networks("digits_resnet20")
+    wrong = rewrite(original, target="training").model
+    FAULTS[fault](wrong, _last_gradient(wrong, 10))
+    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, against="reference", provider="function")
+    whole = next(check for check in report.checks if check.name == "float64")
+    assert whole.failures
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_central_differences_find_a_fault(networks, fault):
+    original, feeds = networks("digits_resnet20")
+    wrong = rewrite(original, target="training").model
+    FAULTS[fault](wrong, _last_gradient(wrong, 10))
+    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, against="numeric", provider="function")
+    assert not report.passed
