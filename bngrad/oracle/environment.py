@@ -1,0 +1,267 @@
+"""The life of the oracle's virtual environment: made when first needed, checked at every use.
+
+ONNX Runtime's training build installs the same `onnxruntime` package as the stock one, so it cannot live beside
+it. Its environment is a folder in the user's cache, named after what is pinned in requirements.txt:
+
+    <cache>/bngrad/oracle/              BNGRAD_ORACLE_DIR names another place
+        .lock                           held by whoever makes or removes one
+        ort-1.19.2-<digest>/            an environment; it works, or the marker in it is missing
+        ort-1.19.2-<digest>.partial-*/  one being made, or the leftover of a killed install
+
+An environment is made under a partial name, tried, marked, and only then renamed, so that a half-made one never
+has the final name. (A renamed virtual environment works through its interpreter, all that is used of it.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from bngrad.errors import OracleError
+from bngrad.oracle import packages
+from bngrad.oracle.interpreter import find_interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.oracle.packages import Progress
+
+_MARKER = "bngrad-oracle.json"
+_PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A complete environment."""
+
+    path: Path
+    python: Path
+    """Its interpreter."""
+    python_version: str
+    build: str
+    """Names this very build: one that was replaced by another has a different name, at the same path."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is where the environment belongs: `environment` when it is whole, else `problem` says what is not."""
+
+    path: Path
+    environment: Environment | None
+    problem: str | None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the environment can be used as it is."""
+        return self.environment is not None
+
+    @property
+    def installed(self) -> bool:
+        """Whether there is anything at all; not `ready` and `installed` means broken."""
+        return os.access(self.path, os.F_OK)
+
+
+def status() -> Status:
+    """Look at the environment without changing, running or locking anything."""
+    path = _base() / packages.key()
+    if not os.access(path, os.F_OK):
+        return Status(path, None, "not installed")
+    try:
+        marker = json.loads((path / _MARKER).read_text(encoding="utf-8"))
+        environment = Environment(path, path / marker["python"], marker["python_version"], marker["build"])
+        site_packages = path / marker["site_packages"]
+        key = marker["key"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return Status(path, None, f"its marker {_MARKER} is missing or unreadable")
+    if key != packages.key():
+        return Status(path, None, f"its marker says {key}")
+    # The base interpreter that the environment links to may have been removed since.
+    if not os.access(environment.python, os.X_OK) or not environment.python.is_file():
+        return Status(path, None, f"its interpreter {environment.python} is missing or not executable")
+    problem = packages.damage(site_packages)
+    return Status(path, environment if problem is None else None, problem)
+
+
+def ensure(progress: Progress | None = None) -> Environment:
+    """The environment, made first when it is missing or broken; milliseconds, and no network, when it is not.
+
+    Raises:
+        OracleError: it cannot be made.
+    """
+    return status().environment or install(progress)
+
+
+def install(progress: Progress | None = None, *, replace: Environment | None = None) -> Environment:
+    """Make the environment unless a whole one is there; a process already at it is waited for.
+
+    Args:
+        progress: told about the stages.
+        replace: an environment that looks whole and is not (its worker does not start). Made anew, unless somebody
+            else has already done so.
+
+    Raises:
+        OracleError: it cannot be made; nothing is left behind, and a broken one that was there still is.
+    """
+    report = progress or _silent
+    with _locked(report):
+        existing = status().environment
+        if existing is not None and (replace is None or existing.build != replace.build):
+            return existing
+        target = _base() / packages.key()
+        _remove_leftovers()
+        with _scratch(target) as partial:
+            _build(partial, report)
+            _put_in_place(partial, target)
+        _remove_leftovers()  # again: what a killed install had started may have written on for a moment
+    made = status()
+    if made.environment is None:
+        raise OracleError(f"the oracle's new environment {made.path} is not usable: {made.problem}")
+    report("ready", 1.0)
+    return made.environment
+
+
+def remove() -> list[Path]:
+    """Remove every environment of the oracle, also those of other bngrad versions, and leftovers; their paths."""
+    if not _base().is_dir():
+        return []
+    with _locked(_silent):
+        _remove_leftovers()
+        ours = [
+            path for path in _base().glob("ort-*") if (path / _MARKER).is_file() or path.name == packages.key()
+        ]
+        for path in ours:
+            _discard(path)
+    return ours
+
+
+def _base() -> Path:
+    """The folder that holds the environments."""
+    if chosen := os.environ.get("BNGRAD_ORACLE_DIR"):
+        return Path(chosen).expanduser().absolute()
+    return platformdirs.user_cache_path("bngrad") / "oracle"
+
+
+def _silent(stage: str, fraction: float | None) -> None:
+    """Report nothing."""
+
+
+def _locked(report: Progress) -> contextlib.AbstractContextManager[object]:
+    """Be the only process that changes what is in the base folder; a context manager."""
+    base = _base()
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(base / ".lock")
+        try:
+            return lock.acquire(timeout=0.05)
+        except Timeout:
+            report("waiting for another process that installs the oracle", None)
+            return lock.acquire()
+    except OSError as error:
+        raise OracleError(
+            f"cannot write to the oracle's folder {base}: {error.strerror or error}; name another one with "
+            "BNGRAD_ORACLE_DIR"
+        ) from error
+
+
+@contextlib.contextmanager
+def _scratch(target: Path) -> Iterator[Path]:
+    """A folder to build in, beside the final one so that a rename suffices; gone afterwards, whatever happens."""
+    partial = Path(tempfile.mkdtemp(prefix=target.name + _PARTIAL, dir=target.parent))
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _build(partial: Path, report: Progress) -> None:
+    """Make, fill, try and mark an environment in an empty folder."""
+    report("creating environment", 0.0)
+    base_python = find_interpreter()
+    # Without pip: packages.py has better ways, and Debian's Python cannot give it one.
+    _run([base_python, "-I", "-m", "venv", "--without-pip", partial], "create a virtual environment")
+    python = partial / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    packages.install_packages(
+        python, lambda stage, done: report(stage, None if done is None else 0.1 + 0.7 * done)
+    )
+    report("checking", 0.8)
+    _try_out(python)
+    facts = "import sys, sysconfig; print(sys.version.split()[0]); print(sysconfig.get_path('purelib'))"
+    version, site_packages = _run([python, "-I", "-c", facts], "ask the environment's Python for its paths")
+    marker = {
+        "key": packages.key(),
+        "pins": packages.pins(),
+        "python": python.relative_to(partial).as_posix(),
+        "python_version": version,
+        "site_packages": os.path.relpath(site_packages, partial.resolve()),
+        "build": uuid.uuid4().hex,
+    }
+    (partial / _MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
+
+
+def _try_out(python: Path) -> None:
+    """Start a worker and build a gradient; the marker of an environment says that this has worked."""
+    from bngrad.oracle.client import Oracle  # noqa: PLC0415 - the client imports this module
+    from bngrad.oracle.probe import check_gradient  # noqa: PLC0415 - imports onnx, which `status` has no need of
+
+    with Oracle(python=python) as oracle:
+        check_gradient(oracle)
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Give the finished environment its name; a broken one that has it goes first."""
+    try:
+        if target.exists():
+            _discard(target)
+        partial.rename(target)
+    except OSError as error:
+        raise OracleError(
+            f"cannot put the oracle's environment at {target}: {error.strerror or error}; "
+            "end the programs that use it, then run `bngrad oracle install`"
+        ) from error
+
+
+def _discard(path: Path) -> None:
+    """Remove an environment; under its own name it is either whole or gone."""
+    doomed = path.with_name(f"{path.name}{_PARTIAL}{uuid.uuid4().hex[:8]}")
+    try:
+        path.rename(doomed)
+    except OSError as error:
+        raise OracleError(f"cannot remove {path}: {error.strerror or error}") from error
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _remove_leftovers() -> None:
+    """Remove what killed installs have left; only under the lock, where nobody else is building."""
+    for path in _base().glob(f"ort-*{_PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _run(command: list[str | Path], what: str) -> list[str]:
+    """Run a command of the installation; the lines that it printed."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise OracleError(f"cannot {what}: {command[0]}: {error.strerror or error}") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise OracleError(f"cannot {what} with {command[0]}: {last}")
+    return done.stdout.splitlines()

@@ -1,0 +1,28 @@
+"""What to say about a name that a graph does not have."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def unknown_name(name: str, known: Iterable[str], what: str) -> str:
+    """A message with the nearest names: "'wieght' is not an input of this model; did you mean 'weight'?"."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return f"{name!r} is not {what} of this model; did you mean {listed(near, 'or')}?"
+    return f"{name!r} is not {what} of this model, which has {listed(names)}"
+
+
+def listed(names: Iterable[str], last: str = "and", most: int = 6) -> str:
+    """Names in quotes as a phrase, cut after `most`: "'a', 'b' and 4 more"."""
+    words = [repr(name) for name in names]
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
+    if len(words) < 2:
+        return words[0] if words else "none"
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"

@@ -1,0 +1,158 @@
+"""The worker's process, seen from outside: start it, give it jobs, survive its death.
+
+ORT can take the whole process down (SIGSEGV on odd models); so a death is an ordinary outcome here, and becomes an
+`OracleError` that says which job it was and what the worker last wrote to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bngrad.errors import OracleError
+
+_WORKER = Path(__file__).with_name("worker.py")
+_START_SECONDS = 120
+_STOP_SECONDS = 5
+_TAIL_LINES = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+Job = Mapping[str, Any]
+
+
+class WorkerStartError(OracleError):
+    """The worker does not start: the environment is broken in a way that a look at its files does not show."""
+
+
+class Worker:
+    """A running worker. Not for several threads at once.
+
+    Args:
+        python: the interpreter of the oracle's environment.
+        scratch: an existing folder for models and arrays; the worker removes it when its client has vanished.
+
+    Raises:
+        WorkerStartError: it did not start.
+    """
+
+    def __init__(self, python: Path, scratch: Path) -> None:
+        self._stderr = scratch / "stderr.txt"
+        try:
+            with self._stderr.open("ab") as stderr:
+                self._process = subprocess.Popen(
+                    # -I: no PYTHON* variables, no packages of the user's, no folder of the script on the path.
+                    # -B: no bytecode is written beside the script.
+                    [python, "-I", "-B", "-X", "utf8", _WORKER, scratch],
+                    cwd=scratch,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    encoding="ascii",
+                    start_new_session=True,  # Ctrl-C is for the client, which ends the worker itself
+                )
+        except OSError as error:
+            raise WorkerStartError(
+                f"the oracle's Python {python} does not start: {error.strerror or error}"
+            ) from error
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            self.ask({"job": "hello"}, "starting", _START_SECONDS)
+        except OracleError as error:
+            self.kill()
+            raise WorkerStartError(str(error)) from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes jobs."""
+        return self._process.poll() is None
+
+    def ask(self, job: Job, what: str, timeout: float | None) -> dict[str, Any]:
+        """Have a job done.
+
+        Args:
+            job: what the worker's own documentation says.
+            what: the job in words, for messages: "running the training graph".
+            timeout: seconds.
+
+        Raises:
+            OracleError: the job failed; or it took too long or took the worker down, which is then dead.
+        """
+        try:
+            with contextlib.suppress(OSError):  # a dead worker: reading tells the same, and more
+                stdin = self._process.stdin
+                if stdin is not None:
+                    stdin.write(json.dumps(job) + "\n")
+                    stdin.flush()
+            line = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            self.kill()
+            raise OracleError(f"{what} took the oracle longer than {timeout:g} s, and was stopped") from None
+        except BaseException:  # Ctrl-C: an answer that comes later must not be taken for the next job's
+            self.kill()
+            raise
+        if not line:
+            end = self._end()
+            self.kill()
+            raise OracleError(f"the oracle's worker {end} while {what}{self._tail()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise OracleError(f"{what} failed in the oracle: {answer['error']}")
+        return answer
+
+    def stop(self) -> None:
+        """End it in good order, or else by force."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _read(self) -> None:
+        """Move answers into a queue, which unlike a pipe can be waited at for a limited time; "" is the end."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._process.stdout or ():
+                self._answers.put(line)
+        self._answers.put("")
+
+    def _end(self) -> str:
+        """How the process ended, in words."""
+        try:
+            code = self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "closed its output"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+
+    def _tail(self) -> str:
+        """The last lines that the worker wrote to stderr, as the end of a message."""
+        try:
+            lines = self._stderr.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return ""
+        said = [line for line in (_COLOUR.sub("", line).strip() for line in lines) if line][-_TAIL_LINES:]
+        return f"; it said: {' | '.join(said)}" if said else ""

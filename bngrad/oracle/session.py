@@ -1,0 +1,255 @@
+"""A model that the worker holds: run it, or take out the values between its nodes.
+
+**Capturing** makes values that are no outputs into outputs. A whole training graph's values do not fit in memory
+at once, so they come in chunks, each a session and a run of its own; and two values captured in different chunks
+must come from the same computation to the last bit. Hence captures never let ORT optimize: a fusion that happens
+in one chunk, and is prevented in another by the new output in its middle, changes the digits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import external_data_helper, helper, numpy_helper
+
+from bngrad.errors import InputError, ModelError, OracleError
+from bngrad.oracle import dims
+from bngrad.oracle.names import listed, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CHUNK_BYTES = 512 << 20
+"""What a captured chunk holds unless the caller says otherwise."""
+
+_LARGEST_ITEM = 8
+
+
+class Host(Protocol):
+    """What a session needs of the oracle."""
+
+    def ask(self, job: Mapping[str, Any], what: str) -> dict[str, Any]:
+        """Have the worker do a job."""
+
+    def scratch(self) -> AbstractContextManager[Path]:
+        """A new folder, gone after the `with`."""
+
+
+class Session:
+    """A model in the hands of the oracle, as `Oracle.load` makes it.
+
+    Args:
+        host: the oracle.
+        model: the model.
+        folder: where to write it for the worker.
+        options: threads, library and optimize, as the worker takes them.
+    """
+
+    def __init__(self, host: Host, model: onnx.ModelProto, folder: Path, options: Mapping[str, Any]) -> None:
+        self._host = host
+        self._model = model
+        self._graph = model.graph
+        self._folder = folder
+        self._options = {**options, "patch": None, "keep": True}
+        self._unbound = dims.unbound(model.graph)
+        self._files: dict[tuple[tuple[str, int], ...], str] = {}
+
+    def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """The value of each of `outputs`, all of the graph's by default.
+
+        Raises:
+            InputError: a feed has an element type that NumPy does not have itself, such as bfloat16.
+            OracleError: ORT refuses.
+        """
+        with self._host.scratch() as folder:
+            files = _save(feeds, folder)
+            return self._run(self._spec(feeds), files, None if outputs is None else list(outputs))
+
+    def capture(
+        self, feeds: Mapping[str, Array], names: Iterable[str], max_bytes: int = CHUNK_BYTES
+    ) -> Iterator[dict[str, Array]]:
+        """Run the model and hand out values by name: outputs, values between nodes, inputs and initializers.
+
+        The digits do not depend on which names are asked for together, nor on `max_bytes`.
+
+        Args:
+            feeds: the graph's inputs.
+            names: values of the main graph.
+            max_bytes: what a chunk may hold; a single larger value comes alone.
+
+        Yields:
+            Chunks, in the order of `names`, of consecutive names and their values.
+
+        Raises:
+            ModelError: the graph has no value of that name.
+        """
+        wanted = list(dict.fromkeys(names))
+        computed = {name for node in self._graph.node for name in node.output if name}
+        given = self._given(feeds, set(wanted) - computed, computed)
+        with self._host.scratch() as folder:
+            files = _save(feeds, folder)
+            spec = self._spec(feeds)
+            sizes = {name: value.nbytes for name, value in given.items()}
+            sizes |= self._sizes([name for name in wanted if name in computed], spec, files, folder)
+            for chunk in _chunks(wanted, sizes, max_bytes):
+                # No variable here holds a chunk: the previous one must be gone while the next is made.
+                yield self._chunk(chunk, given, spec, files, folder)
+
+    def _given(
+        self, feeds: Mapping[str, Array], names: AbstractSet[str], computed: AbstractSet[str]
+    ) -> dict[str, Array]:
+        """The values of inputs and initializers."""
+        constants = {tensor.name: tensor for tensor in self._graph.initializer}
+        inputs = {value.name for value in self._graph.input}
+        given = {}
+        for name in names:
+            if name in feeds:
+                given[name] = np.asarray(feeds[name])
+            elif name in constants:
+                given[name] = numpy_helper.to_array(constants[name])
+            elif name in inputs:
+                raise InputError(f"input {name!r} is to be captured, and was not given")
+            else:
+                raise ModelError(unknown_name(name, computed | inputs | constants.keys(), "a value"))
+        return given
+
+    def _chunk(
+        self,
+        names: Sequence[str],
+        given: Mapping[str, Array],
+        spec: Mapping[str, Any],
+        files: Mapping[str, str],
+        folder: Path,
+    ) -> dict[str, Array]:
+        """Some values, out of one run."""
+        computed = [name for name in names if name not in given]
+        patch = self._as_outputs(computed)
+        values = self._run(_patched(spec, patch, folder), files, computed) if computed else {}
+        return {name: values[name] if name in values else given[name].copy() for name in names}
+
+    def close(self) -> None:
+        """Have the worker forget the model."""
+        for path in self._files.values():
+            self._host.ask({"job": "close", "model": path}, "closing a model")
+
+    def _spec(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """What tells the worker to load the model; with the sizes of the feeds in it where dims.py wants that."""
+        sizes = dims.sizes(self._graph, feeds) if self._unbound else {}
+        key = tuple(sorted(sizes.items()))
+        if key not in self._files:
+            model = self._model
+            if sizes:
+                model = onnx.ModelProto()
+                model.CopyFrom(self._model)
+                dims.bind(model.graph, sizes)
+            if unbound := dims.unbound(model.graph):
+                raise OracleError(
+                    f"the sizes of the inputs do not settle the shapes of {listed(unbound)}, and ONNX Runtime's "
+                    "pooling gradients need them: give every symbolic dimension a number, as prepare_forward's "
+                    "argument sizes does, before building the gradient"
+                )
+            path = self._folder / f"model_{len(self._files)}.onnx"
+            write_model(model, path)
+            self._files[key] = str(path)
+        return {**self._options, "model": self._files[key]}
+
+    def _sizes(
+        self, names: Sequence[str], spec: Mapping[str, Any], files: Mapping[str, str], folder: Path
+    ) -> dict[str, int]:
+        """The bytes of each value, from a run that gives out nothing but shapes.
+
+        An element whose type the model does not state counts as the largest there is.
+        """
+        if not names:
+            return {}
+        stated = itertools.chain(self._graph.value_info, self._graph.output)
+        items = {
+            value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).itemsize
+            for value in stated
+            if value.type.tensor_type.elem_type
+        }
+        shape_of = {name: f"bngrad_oracle/shape_{index}" for index, name in enumerate(names)}
+        patch = onnx.GraphProto()
+        for name, shape in shape_of.items():
+            patch.node.append(helper.make_node("Shape", [name], [shape]))
+            patch.output.append(onnx.ValueInfoProto(name=shape))
+        shapes = self._run(_patched(spec, patch, folder), files, list(shape_of.values()))
+        return {
+            name: math.prod(shapes[shape].tolist()) * items.get(name, _LARGEST_ITEM)
+            for name, shape in shape_of.items()
+        }
+
+    def _as_outputs(self, names: Sequence[str]) -> onnx.GraphProto:
+        """What to add to the graph to make these values outputs; ORT infers their types."""
+        outputs = {value.name for value in self._graph.output}
+        return onnx.GraphProto(output=[onnx.ValueInfoProto(name=name) for name in names if name not in outputs])
+
+    def _run(
+        self, spec: Mapping[str, Any], files: Mapping[str, str], outputs: Sequence[str] | None
+    ) -> dict[str, Array]:
+        """One run in the worker."""
+        with self._host.scratch() as folder:
+            job = {"job": "run", "session": spec, "feeds": files, "outputs": outputs, "into": str(folder)}
+            answer = self._host.ask(job, f"running the model {self._graph.name!r}")
+            return {name: np.load(path, allow_pickle=False) for name, path in answer["files"].items()}
+
+
+def write_model(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model for the worker, in one file.
+
+    Raises:
+        ModelError: it is too large for one, or not all here.
+    """
+    if any(external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer):
+        raise ModelError(
+            "the model's weights are in other files: load them with onnx.load_external_data_for_model"
+        )
+    try:
+        path.write_bytes(model.SerializeToString())
+    except (ValueError, EncodeError) as error:
+        raise ModelError(f"the model does not fit in one file of 2 GB: {error}") from error
+
+
+def _patched(spec: Mapping[str, Any], patch: onnx.GraphProto, folder: Path) -> dict[str, Any]:
+    """The same model with more in its graph, never optimized and for a single run."""
+    path = folder / "patch.onnx"
+    path.write_bytes(onnx.ModelProto(graph=patch).SerializeToString())
+    return {**spec, "patch": str(path), "optimize": False, "keep": False}
+
+
+def _save(feeds: Mapping[str, Array], folder: Path) -> dict[str, str]:
+    """Write the arrays, once for all runs; the file of each."""
+    files = {}
+    for index, (name, value) in enumerate(feeds.items()):
+        array = np.asarray(value, order="C")
+        if array.dtype.kind not in "biuf":
+            raise InputError(
+                f"input {name!r} is {array.dtype}, which the oracle cannot take: give a NumPy number type"
+            )
+        files[name] = str(folder / f"feed_{index}.npy")
+        np.save(files[name], array, allow_pickle=False)
+    return files
+
+
+def _chunks(names: Iterable[str], sizes: Mapping[str, int], max_bytes: int) -> Iterator[list[str]]:
+    """Cut a list of names into runs of neighbours that are together no larger than `max_bytes`."""
+    chunk: list[str] = []
+    room = max_bytes
+    for name in names:
+        if chunk and sizes[name] > room:
+            yield chunk
+            chunk, room = [], max_bytes
+        chunk.append(name)
+        room -= sizes[name]
+    if chunk:
+        yield chunk

@@ -1,0 +1,250 @@
+"""What `prepare_forward` changes and chooses; every result is built and run by the oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from oracle_cases import BATCH_NORM, CNN, CNN_WEIGHTS, FRESH, TO_LOSS, cnn_feeds, gradients, model, parse, sum_of
+
+from bngrad.errors import ModelError
+from bngrad.oracle import prepare_forward
+
+ONES = np.ones((4, 2), np.float32)
+TWO = np.array([2, 3], np.float32)
+
+
+INFERENCE = "Dropout in inference mode written as Identity (1x)"
+RATIO = "r = Constant <value_float = 0.25> ()\n"
+
+# What ORT's builder fails on, or gets wrong, as it stands; x is ones, w = [2, 3].
+RESPELLED = {
+    "Sum of one": (sum_of("b = Sum (a)"), [4, 4], "Sum written as Identity (1x)"),
+    "Sum of two": (sum_of("b = Sum (a, x)"), [4, 4], "Sum written as Add (1x)"),
+    "Sum of four, broadcast": (sum_of("b = Sum (a, w, a, x)"), [12, 12], "Sum written as Add (1x)"),
+    "Transpose": (sum_of("b = Transpose (a)"), [4, 4], "Transpose given its permutation (1x)"),
+    "Dropout": (sum_of("b = Dropout (a)"), [4, 4], INFERENCE),
+    "Dropout with a mask": (sum_of("b, mask = Dropout (a)"), [4, 4], INFERENCE),
+    "Dropout with a ratio": (RATIO + sum_of("b = Dropout (a, r)"), [4, 4], INFERENCE),
+    "Dropout switched off": (
+        RATIO + sum_of("f = Constant <value = bool {0}> ()\n b = Dropout (a, r, f)"),
+        [4, 4],
+        INFERENCE,
+    ),
+    "Dropout that drops nothing": (
+        sum_of("r = Constant <value_float = 0.0> ()\n t = Constant <value = bool {1}> ()\n b = Dropout (a, r, t)"),
+        [4, 4],
+        "Dropout given all of its outputs (1x)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "expected", "note"), RESPELLED.values(), ids=RESPELLED.keys())
+def test_respelled(oracle, body, expected, note):
+    given = model(body)
+    before = given.SerializeToString()
+    prepared = prepare_forward(given)
+    assert given.SerializeToString() == before
+    onnx.checker.check_model(prepared.model, full_check=True)
+    assert prepared.notes == [note]
+    assert gradients(oracle, prepared, x=ONES) == {"w": expected}
+
+
+def test_nothing_to_do(oracle):
+    prepared = prepare_forward(parse(CNN))
+    assert (prepared.loss, prepared.wrt, prepared.values, prepared.notes) == ("loss", CNN_WEIGHTS, {}, [])
+    assert prepared.model == parse(CNN)
+    assert list(gradients(oracle, prepared, **cnn_feeds())) == CNN_WEIGHTS
+
+
+def test_names_survive():
+    given = model(
+        "a = Mul (x, w)\n b = Sum (a, x, a)\n loss = ReduceSum <keepdims = 0> (b)",
+        initializers="float[2] w = {1.0, 1.0}",
+    )
+    for node, name in zip(given.graph.node, ("first", "second", "third"), strict=True):
+        node.name = name
+    prepared = prepare_forward(given).model.graph
+    assert [node.name for node in prepared.node] == ["first", "second/add_1", "second", "third"]
+    assert [node.output[0] for node in prepared.node] == ["a", "b/partial_1", "b", "loss"]
+
+
+def test_softmax_cross_entropy_gets_log_prob(oracle):
+    given = model("z = Mul (x, w)\n loss = SoftmaxCrossEntropyLoss (z, labels)", "float[4,2] x, int64[4] labels")
+    prepared = prepare_forward(given)
+    assert list(prepared.model.graph.node[1].output) == ["loss", "loss/log_prob"]
+    found = gradients(oracle, prepared, x=ONES, labels=np.array([0, 1, 1, 1]))["w"]
+    p = np.exp(TWO) / np.exp(TWO).sum()
+    np.testing.assert_allclose(found, p - [0.25, 0.75], rtol=1e-5)
+
+
+def test_fresh_batch_norm(oracle):
+    """Scale, bias and variance are equal; ORT would merge them, and write the new variance over the bias."""
+    given = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t", initializers=FRESH)
+    prepared = prepare_forward(given)
+    assert prepared.wrt == ["s", "b"]
+    assert {name: value.tolist() for name, value in prepared.values.items()} == {
+        "s": [1, 1], "b": [1, 1], "rm": [0, 0], "rv": [1, 1]
+    }  # fmt: skip
+    assert all(value.flags.writeable for value in prepared.values.values())
+    rng = np.random.default_rng(0)
+    x, t = (rng.standard_normal((4, 2)).astype(np.float32) for _ in range(2))
+    found = gradients(oracle, prepared, x=x, t=t)
+    np.testing.assert_allclose(found["b"], t.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(found["s"], (t * (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)).sum(0), rtol=1e-4)
+    only = prepare_forward(given, wrt=["x"])
+    assert (only.wrt, list(only.values)) == (["x"], ["rm", "rv"])
+
+
+@pytest.mark.parametrize("outputs", [["y", "", ""], ["y", "nm", ""], ["y", "", "nv"], ["y", "nm"], ["y"]])
+def test_batch_norm_gets_its_outputs(oracle, outputs):
+    given = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t", initializers=FRESH)
+    del given.graph.node[0].output[:]
+    given.graph.node[0].output.extend(outputs)
+    prepared = prepare_forward(given)
+    made = ["y", "y/new_running_mean", "y/new_running_var"]
+    expected = [old or new for old, new in zip([*outputs, "", ""], made, strict=False)]
+    assert list(prepared.model.graph.node[0].output) == expected
+    assert gradients(oracle, prepared, x=ONES, t=ONES)["b"] == [4, 4]
+
+
+SHARED = {
+    "initializers": ("", "rm", "rv"),
+    "Identity": ("rm2 = Identity (rm)\n rv2 = Identity (rv)\n", "rm2", "rv2"),
+    "Constant": (
+        "rm2 = Constant <value_floats = [0.0, 0.0]> ()\n rv2 = Constant <value_floats = [1.0, 1.0]> ()\n",
+        "rm2",
+        "rv2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "mean", "var"), SHARED.values(), ids=SHARED.keys())
+def test_shared_running_statistics_are_separated(oracle, nodes, mean, var):
+    body = f"""{nodes} y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, rm, rv)
+        z, nm2, nv2 = BatchNormalization <training_mode = 1> (y, s, b, {mean}, {var})
+        {TO_LOSS.replace("(p)", "(z)")}"""
+    given = model(body, outputs="float loss, float[2] nm, float[2] nm2, float[2] nv2", initializers=FRESH)
+    prepared = prepare_forward(given)
+    batch_norms = [node for node in prepared.model.graph.node if node.op_type == "BatchNormalization"]
+    statistics = [name for node in batch_norms for name in node.input[3:]]
+    assert len(set(statistics)) == 4
+    assert set(statistics) <= set(prepared.values)
+    x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    found = oracle.run(training, {**prepared.values, "x": x})
+    np.testing.assert_allclose(found["nm"], 0.1 * x.mean(0), atol=1e-6)
+    np.testing.assert_allclose(found["nm2"], [0.1, 0.1], atol=1e-6)
+    np.testing.assert_allclose(found["nv2"], [1.0, 1.0], atol=1e-4)
+
+
+@pytest.mark.parametrize("opset", [22, 23, 24])
+def test_new_opsets_are_converted(oracle, opset):
+    prepared = prepare_forward(model(sum_of("b = Relu (a)"), opset=opset, ir=10))
+    assert prepared.notes == [f"converted from opset {opset} to 21"]
+    assert [entry.version for entry in prepared.model.opset_import] == [21]
+    assert gradients(oracle, prepared, x=ONES) == {"w": [4, 4]}
+
+
+def test_new_ir_version(oracle):
+    prepared = prepare_forward(model(sum_of("b = Relu (a)"), ir=12))
+    assert prepared.notes == ["IR version 12 stated as 10"]
+    assert gradients(oracle, prepared, x=ONES) == {"w": [4, 4]}
+
+
+def test_functions_are_inlined(oracle):
+    given = parse("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        m (float[4,2] x) => (float loss) <float[2] w = {2.0, 3.0}> {
+            a = local.twice (x, w)
+            loss = ReduceSum <keepdims = 0> (a)
+        }
+        <domain: "local", opset_import: ["" : 17]> twice (a, b) => (c) { d = Mul (a, b)
+            c = Sum (d, d) }""")
+    prepared = prepare_forward(given)
+    assert prepared.notes == ["inlined the model's functions 'twice'", "Sum written as Add (1x)"]
+    assert gradients(oracle, prepared, x=ONES) == {"w": [8, 8]}
+
+
+def test_sizes(oracle):
+    body = "a = Mul (x, w)\n p = AveragePool <kernel_shape = [2]> (a)\n loss = ReduceSum <keepdims = 0> (p)"
+    given = model(body, "float[N,1,L] x", initializers="float[1] w = {1.0}")
+    prepared = prepare_forward(given, sizes={"N": 3, "L": 4})
+    assert [dim.dim_value for dim in prepared.model.graph.input[0].type.tensor_type.shape.dim] == [3, 1, 4]
+    assert gradients(oracle, prepared, x=np.ones((3, 1, 4), np.float32)) == {"w": [9]}
+    with pytest.raises(ModelError, match="'M' is not a symbolic dimension of this model, which has 'L' and 'N'"):
+        prepare_forward(given, sizes={"M": 3})
+
+
+def test_loss_that_is_no_output_becomes_one(oracle):
+    prepared = prepare_forward(model(sum_of("b = Relu (a)"), outputs="float[4,2] b"), "loss")
+    assert [value.name for value in prepared.model.graph.output] == ["b", "loss"]
+    assert gradients(oracle, prepared, x=ONES) == {"w": [4, 4]}
+
+
+# Which names are differentiated by when none are given: (inputs, initializers, body, names)
+W = "float[2] w = {1.0, 2.0}"
+V = "float[2] v = {1.0, 2.0}"
+DEFAULT = {
+    "initializers": ("float[4,2] x", W, "a = Mul (x, w)", ["w"]),
+    "an initializer that is an input": ("float[4,2] x, float[2] w", W, "a = Mul (x, w)", ["w"]),
+    "an input where weights stand": ("float[4,3] x, float[3,2] w", "", "a = MatMul (x, w)", ["w"]),
+    "inputs first": ("float[4,3] x, float[3,2] w", V, "b = MatMul (x, w)\n a = Add (b, v)", ["w", "v"]),
+    "not one of symbolic shape": (
+        "float[4,3] x, float[3,M] w, float[3,2] v",
+        "",
+        "b = MatMul (x, v)\n d = MatMul (x, w)\n c = ReduceSum <keepdims = 0> (d)\n a = Add (b, c)",
+        ["v"],
+    ),
+    "not data": ("float[4,2] x, float[4,2] u", W, "b = Mul (x, w)\n a = Mul (b, u)", ["w"]),
+    "not integers": (
+        "float[4,2] x",
+        f"int64[2] i = {{0, 1}}, {W}",
+        "b = Gather <axis = 1> (x, i)\n a = Mul (b, w)",
+        ["w"],
+    ),
+    "not limits": ("float[4,2] x", f"float l = {{0.0}}, {W}", "b = Mul (x, w)\n a = Clip (b, l)", ["w"]),
+    "not what the loss ignores": ("float[4,2] x", f"{W}, {V}", "a = Mul (x, w)\n b = Neg (v)", ["w"]),
+}
+
+
+@pytest.mark.parametrize(("inputs", "initializers", "body", "names"), DEFAULT.values(), ids=DEFAULT.keys())
+def test_default_names(oracle, inputs, initializers, body, names):
+    given = model(f"{body}\n loss = ReduceSum <keepdims = 0> (a)", inputs, initializers=initializers)
+    prepared = prepare_forward(given)
+    assert prepared.wrt == prepare_forward(given, wrt=[]).wrt == names
+    assert oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+
+
+@pytest.mark.parametrize(
+    ("wrt", "expected"), [(["x"], ["x"]), (["x", "w"], ["x", "w"]), (["w", "x", "w"], ["w", "x"]), (["c"], ["c"])]
+)
+def test_names_that_were_given(oracle, wrt, expected):
+    given = model("c = Constant <value_floats = [5.0, 6.0]> ()\n d = Mul (x, c)\n" + sum_of("b = Add (a, d)"))
+    prepared = prepare_forward(given, wrt=wrt)
+    assert prepared.wrt == expected
+    assert list(gradients(oracle, prepared, x=ONES)) == expected
+    assert ("c" in prepared.values) == ("c" in expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_norms"),
+    [
+        ("shufflenet", 49),
+        pytest.param("densenet121", 121, marks=pytest.mark.long),
+        pytest.param("inception_v2", 69, marks=pytest.mark.long),
+        pytest.param("resnet50", 53, marks=pytest.mark.long),
+    ],
+)
+def test_real_topologies(oracle, name, batch_norms):
+    light = pytest.importorskip("models.light")
+    prepared = prepare_forward(light.prepare(name))
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    operators = [node.op_type for node in training.graph.node]
+    assert operators.count("BatchNormalizationGrad") == operators.count("BatchNormInternal") == batch_norms
+    data = {"labels": np.array([1, 2])}
+    data[training.graph.input[0].name] = (
+        np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype(np.float32)
+    )
+    found = oracle.run(training, {**prepared.values, **data})
+    assert set(found) >= {prepared.loss, *(f"{weight}_grad" for weight in prepared.wrt)}
+    assert all(np.isfinite(value).all() for value in found.values())

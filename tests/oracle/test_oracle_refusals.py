@@ -1,0 +1,189 @@
+"""Models that `prepare_forward` refuses, as the oracle would fail or be wrong, and neighbours that it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from oracle_cases import BATCH_NORM, FRESH, TO_LOSS, gradients, model, parse, sum_of
+
+from bngrad.errors import ModelError
+from bngrad.oracle import prepare_forward
+
+ONES = np.ones((4, 2), np.float32)
+
+
+def frozen(count=1, opset=17):
+    attribute = "<training_mode = 0>" if opset >= 14 else ""
+    lines = "\n".join(f"y{i + 1} = BatchNormalization {attribute} (y{i}, s, b, rm, rv)" for i in range(count))
+    body = f"y0 = Relu (x)\n{lines}\nloss = ReduceSum <keepdims = 0> (y{count})"
+    given = model(body, initializers=FRESH, opset=opset)
+    for index, node in enumerate(given.graph.node[1:-1]):
+        node.name = f"bn{index}"
+    return given
+
+
+def float64():
+    given = parse("m (double[4,2] x, double[2] w) => (double loss) { " + sum_of("b = Relu (a)") + "}")
+    assert given.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
+    return given
+
+
+def mixed(element):
+    return model(sum_of(f"h = Cast <to = {element}> (a)\n i = Mul (h, h)\n b = Cast <to = 1> (i)"))
+
+
+def external():
+    given = model(sum_of("b = Relu (a)"))
+    given.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    given.graph.initializer[0].external_data.add(key="location", value="w.bin")
+    return given
+
+
+def newest_with_new_op():
+    given = model(sum_of("b = Relu (a)"), opset=24, ir=10)
+    given.graph.node.append(helper.make_node("TensorScatter", ["x", "x"], ["ts"]))
+    return given
+
+
+TWO_LOSSES = model(
+    sum_of("b = Relu (a)") + "\n other = ReduceMean <keepdims = 0> (b)", outputs="float loss, float other"
+)
+NO_LOSS = model("a = Mul (x, w)\n loss = Relu (a)", outputs="float[4,2] loss")
+ONE_BY_ONE = model("a = Mul (x, w)\n loss = ReduceSum (a)", outputs="float[1,1] loss")
+PLAIN = model(sum_of("b = Relu (a)"))
+NORMED = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t, int64[2] k", initializers=FRESH)
+IN_BRANCH = model(
+    """flag = Constant <value = bool {1}> ()
+    a = Mul (x, w)
+    b = If (flag) <
+        then_branch = g () => (float[4,2] t) { t = BatchNormalization (a, w, w, w, w) },
+        else_branch = h () => (float[4,2] e) { e = Relu (a) }>
+    loss = ReduceSum <keepdims = 0> (b)"""
+)
+
+NO_MEAN = FRESH.replace("float[2] rm = {0.0, 0.0},", "")
+
+REFUSED = {
+    "a frozen batch norm": (frozen(), {}, "batch norms with training_mode = 0: 'bn0'; .* in silence"),
+    "nine frozen ones": (frozen(9), {}, "'bn0', 'bn1', 'bn2', 'bn3', 'bn4' and 4 more; "),
+    "a frozen one in a branch": (IN_BRANCH, {}, "training_mode = 0: 'BatchNormalization of t'"),
+    "batch norm of an old opset": (frozen(opset=9), {}, "at opset 9, .* convert it to opset 14 or later"),
+    "float64": (float64(), {}, r"no float32 scalar outputs.* are loss float64\[\]"),
+    "float64, loss named": (float64(), {"loss": "loss"}, r"is float64\[\], and must be a float32 scalar"),
+    "float16 inside": (mixed(10), {}, r"value 'h' .*is float16\[4, 2\]; .* float32 only"),
+    "float64 inside": (mixed(11), {}, r"value 'h' .*is float64\[4, 2\]; .* float32 only"),
+    "bfloat16 inside": (mixed(16), {}, r"value 'h' .*is bfloat16\[4, 2\]; .* float32 only"),
+    "two losses": (TWO_LOSSES, {}, r"has 2 float32 scalar outputs.*loss float32\[\], other float32\[\]"),
+    "no loss": (NO_LOSS, {}, r"no float32 scalar outputs.* are loss float32\[4, 2\]"),
+    "loss of one element": (
+        ONE_BY_ONE,
+        {"loss": "loss"},
+        r"is float32\[1, 1\], and must be .* keepdims = 0",
+    ),
+    "loss misspelled": (
+        PLAIN,
+        {"loss": "los"},
+        "'los' is not a value of this model; did you mean 'loss'?",
+    ),
+    "loss an input": (PLAIN, {"loss": "x"}, "is an input of the graph"),
+    "weight misspelled": (
+        NORMED,
+        {"wrt": ["ss"]},
+        "'ss' is not an input or initializer of this model; did you mean 's'",
+    ),
+    "weight unheard of": (
+        NORMED,
+        {"wrt": ["zebra"]},
+        "of this model, which has 'b', 'k', 'rm', 'rv', 's' and 2 more",
+    ),
+    "value between nodes": (NORMED, {"wrt": ["y"]}, "'y' is computed by the model"),
+    "running mean": (
+        NORMED,
+        {"wrt": ["rm"]},
+        "does not depend on 'rm'; it is a running statistic of batch norm",
+    ),
+    "integers": (NORMED, {"wrt": ["k"]}, r"'k' is int64\[2\], which has no gradient"),
+    "what the loss ignores": (
+        model(sum_of("b = Relu (a)") + "\n u = Neg (x2)", "float[4,2] x, float[4,2] x2"),
+        {"wrt": ["x2"]},
+        "loss 'loss' does not depend on 'x2'$",
+    ),
+    "no weights at all": (
+        model("a = Neg (x)\n loss = ReduceSum <keepdims = 0> (a)", initializers=""),
+        {},
+        "no weights: .* inputs are 'x'",
+    ),
+    "running mean used elsewhere": (
+        model(
+            BATCH_NORM.format("q = Add (p, rm)\n loss = ReduceSum <keepdims = 0> (q)"),
+            "float[4,2] x, float[4,2] t, float[2] rm",
+            initializers=NO_MEAN,
+        ),
+        {},
+        "'rm' of batch norm .* is read 2 times .*'Add of q'.* overwrites it in place",
+    ),
+    "running mean given out": (
+        model(
+            BATCH_NORM.format(TO_LOSS),
+            "float[4,2] x, float[4,2] t, float[2] rm",
+            "float loss, float[2] rm",
+            NO_MEAN,
+        ),
+        {},
+        "the graph's outputs",
+    ),
+    "Split with idle outputs": (model(sum_of("b, c = Split <axis = 1> (a)")), {}, r"Split .*\('c'\).* use Slice"),
+    "ReduceL2 without keepdims": (
+        model("a = Mul (x, w)\n loss = ReduceL2 <keepdims = 0> (a)"),
+        {},
+        "ReduceL2 .* keepdims = 1 and Squeeze",
+    ),
+    "two symbolic dimensions": (
+        model(sum_of("b = Add (a, z)"), "float[N,2] x, float[M,2] z"),
+        {},
+        "Add .* dimensions 'M' and 'N'",
+    ),
+    "a mask that is used": (
+        model(sum_of("d, mask = Dropout (a)\n c = Cast <to = 1> (mask)\n b = Mul (d, c)")),
+        {},
+        "its mask is used",
+    ),
+    "a training graph": (
+        model("a = Mul (x, w)\n b = com.microsoft.ReluGrad (a, a)\n loss = ReduceSum <keepdims = 0> (b)"),
+        {},
+        r"training graph already \('ReluGrad of b'\)",
+    ),
+    "weights elsewhere": (external(), {}, "load_external_data_for_model"),
+    "an op newer than the oracle": (newest_with_new_op(), {}, "opsets up to 21, .* has 24, and onnx cannot"),
+}
+
+
+@pytest.mark.parametrize(("given", "arguments", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(given, arguments, message):
+    before = given.SerializeToString()
+    with pytest.raises(ModelError, match=message) as caught:
+        prepare_forward(given, **arguments)
+    assert "\n" not in str(caught.value)
+    assert given.SerializeToString() == before
+
+
+ACCEPTED = {
+    "Split with all outputs": model(sum_of("d, c = Split <axis = 1> (a)\n b = Mul (d, c)")),
+    "Split away from the loss": model(sum_of("b = Relu (a)\n d, c = Split <axis = 1> (a)")),
+    "ReduceL2 with keepdims": model(sum_of("b = ReduceL2 (a)")),
+    "float64 away from the loss": model(sum_of("b = Relu (a)\n d = Cast <to = 11> (a)\n e = Neg (d)")),
+    "one symbolic dimension": model(sum_of("b = Add (a, z)"), "float[N,2] x, float[N,2] z"),
+    "a symbolic dimension and 1": model(sum_of("b = Add (a, z)"), "float[N,2] x, float[1,2] z"),
+    "two losses, one named": TWO_LOSSES,
+    "integers on the way": model(sum_of("i = Constant <value_ints = [1, 0]> ()\n b = Gather <axis = 1> (a, i)")),
+}
+
+
+@pytest.mark.parametrize("given", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_accepted(oracle, given):
+    prepared = prepare_forward(given, "loss")
+    feeds = {name: ONES for name in ("x", "z") if any(value.name == name for value in given.graph.input)}
+    if "z" in feeds and given.graph.input[1].type.tensor_type.shape.dim[0].dim_value == 1:
+        feeds["z"] = ONES[:1]
+    assert all(np.isfinite(value).all() for value in gradients(oracle, prepared, **feeds).values())
