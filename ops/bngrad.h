@@ -1,0 +1,101 @@
+/* bngrad: batch-normalization training on plain arrays, for C, C++, C# and whoever calls C.
+ *
+ * The same kernels as the ONNX Runtime ops of domain "bngrad", version 1, without ONNX Runtime. (To use the
+ * ops, hand this library to RegisterCustomOpsLibrary; nothing in this header is needed for that.)
+ *
+ * X is a dense array of `rank` dimensions (1 to 8), `axes` names the ones that are reduced, in any order,
+ * negative from the end, possibly none. A channel is what is left: every array that is not X, dY, dX or Y has
+ * one value a channel, in the order of X's dimensions without the axes. M is the number of elements reduced
+ * to one.
+ *
+ * All calls:
+ * - return BNGRAD_OK, or another bngrad_status after writing a message of at most error_size bytes, with its
+ *   terminating zero, to `error` (which may be null); then the outputs hold nothing of use;
+ * - take null for an output that is not wanted. An output overlaps no input and no other output;
+ * - use num_threads threads, one per CPU when it is 0 or negative. Results have the same bits for every
+ * number;
+ * - may be made from several threads at once.
+ */
+#ifndef BNGRAD_H_
+#define BNGRAD_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#if defined(BNGRAD_BUILDING)
+#define BNGRAD_EXPORT __declspec(dllexport)
+#else
+#define BNGRAD_EXPORT __declspec(dllimport)
+#endif
+#else
+#define BNGRAD_EXPORT __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum bngrad_status {
+  BNGRAD_OK = 0,
+  BNGRAD_INVALID_ARGUMENT = 1, /* the message says what was expected and what came */
+  BNGRAD_FAILED = 2            /* out of memory, for instance */
+} bngrad_status;
+
+/* Element types, with ONNX's numbers. */
+enum { BNGRAD_FLOAT = 1, BNGRAD_DOUBLE = 11 };
+
+/* X, and what makes a channel of it. */
+typedef struct bngrad_layout {
+  const int64_t* dims;
+  const int64_t* axes;
+  int32_t rank;
+  int32_t axes_count;
+  int32_t type;       /* of X, dY, dX, Y */
+  int32_t scale_type; /* of scale, bias, dscale, dbias: the same as `type`, in this version */
+  int32_t stat_type;  /* of mean, inv_std, running_mean ...: the same as `type`, in this version */
+} bngrad_layout;
+
+/* "major.minor.patch" */
+BNGRAD_EXPORT const char* bngrad_version(void);
+
+/* The instruction sets that kernels were compiled for, best first. Name: null past the end. Supported: 1 if
+ * this machine runs it. */
+BNGRAD_EXPORT int32_t bngrad_isa_count(void);
+BNGRAD_EXPORT const char* bngrad_isa_name(int32_t i);
+BNGRAD_EXPORT int32_t bngrad_isa_supported(int32_t i);
+
+/* The name of the one in use: the best supported, or what the environment variable BNGRAD_ISA held at the
+ * first call. A name that is unknown or not supported is an error of this and every later call. */
+BNGRAD_EXPORT int32_t bngrad_active_isa(const char** name, char* error, size_t error_size);
+
+/* With xhat = (X - mean)*inv_std:
+ *   dbias = sum dY      dscale = sum dY*xhat
+ *   training_mode 1: dX = scale*inv_std*(dY - (dbias + xhat*dscale)/M)     0: dX = scale*inv_std*dY */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t training_mode,
+                                                      const void* dy, const void* x, const void* scale,
+                                                      const void* mean, const void* inv_std, void* dx,
+                                                      void* dscale, void* dbias, int32_t num_threads,
+                                                      char* error, size_t error_size);
+
+/* saved_mean = mean of X, saved_inv_std = 1/sqrt(biased variance + epsilon),
+ * Y = (X - saved_mean)*saved_inv_std*scale + bias,
+ * new_running = momentum*running + (1 - momentum)*batch, where the batch's variance is biased, or multiplied
+ * by M/max(M - 1, 1) with unbiased_running_var 1. M = 0: NaN. */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_training(
+    const bngrad_layout* layout, double epsilon, double momentum, int32_t unbiased_running_var, const void* x,
+    const void* scale, const void* bias, const void* running_mean, const void* running_var, void* y,
+    void* new_running_mean, void* new_running_var, void* saved_mean, void* saved_inv_std, int32_t num_threads,
+    char* error, size_t error_size);
+
+/* mean of X, inv_std = 1/sqrt(biased variance + epsilon). M = 0: NaN. */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, double epsilon,
+                                                            const void* x, void* mean, void* inv_std,
+                                                            int32_t num_threads, char* error,
+                                                            size_t error_size);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* BNGRAD_H_ */

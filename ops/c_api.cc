@@ -1,0 +1,157 @@
+// The C ABI of bngrad.h: checks what C cannot, and runs the ops on threads of its own.
+#include <cmath>
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include "bngrad.h"
+#include "dispatch.hpp"
+#include "grad.hpp"
+#include "training.hpp"
+
+namespace bngrad {
+namespace {
+
+struct ErrorBuffer {
+  char* text;
+  size_t size;
+  int32_t Set(bngrad_status status, const char* message) const {
+    if (text != nullptr && size > 0) std::snprintf(text, size, "%s", message);
+    return status;
+  }
+};
+
+template <class Body>
+int32_t Guard(const ErrorBuffer& error, const Body& body) noexcept {
+  try {
+    body();
+    return BNGRAD_OK;
+  } catch (const InvalidArgument& e) {
+    return error.Set(BNGRAD_INVALID_ARGUMENT, e.what());
+  } catch (const std::bad_alloc&) {
+    return error.Set(BNGRAD_FAILED, "out of memory");
+  } catch (const std::exception& e) {
+    return error.Set(BNGRAD_FAILED, e.what());
+  } catch (...) {
+    return error.Set(BNGRAD_FAILED, "unknown error");
+  }
+}
+
+Layout ToLayout(const bngrad_layout* layout) {
+  if (layout == nullptr) throw InvalidArgument("layout is null");
+  const auto list = [](const char* name, const int64_t* values, int32_t count) {
+    if (count < 0 || (count > 0 && values == nullptr)) {
+      throw InvalidArgument(std::string(name) + ": expected a count and, unless it is 0, an array");
+    }
+    return std::vector<int64_t>(values, values + count);
+  };
+  return MakeLayout(list("dims", layout->dims, layout->rank), list("axes", layout->axes, layout->axes_count));
+}
+
+Types ToTypes(const bngrad_layout& layout) {
+  const Types types = {static_cast<ElementType>(layout.type), static_cast<ElementType>(layout.scale_type),
+                       static_cast<ElementType>(layout.stat_type)};
+  if (!IsSupported(types)) {
+    throw InvalidArgument("types " + std::to_string(layout.type) + ", " + std::to_string(layout.scale_type) +
+                          ", " + std::to_string(layout.stat_type) +
+                          " of X, scale and mean: expected all 1 (float) or " + "all 11 (double)");
+  }
+  return types;
+}
+
+void CheckFlag(const char* name, int32_t value) {
+  if (value != 0 && value != 1) {
+    throw InvalidArgument(std::string(name) + " is " + std::to_string(value) + ", expected 0 or 1");
+  }
+}
+
+// `count` elements may be at null only if there are none.
+void CheckInput(const char* name, const void* data, int64_t count) {
+  if (data == nullptr && count > 0) throw InvalidArgument(std::string(name) + " is null");
+}
+
+}  // namespace
+}  // namespace bngrad
+
+using namespace bngrad;
+
+const char* bngrad_version() { return BNGRAD_VERSION; }
+
+int32_t bngrad_isa_count() { return IsaCount(); }
+
+const char* bngrad_isa_name(int32_t i) { return i >= 0 && i < IsaCount() ? IsaAt(i).name : nullptr; }
+
+int32_t bngrad_isa_supported(int32_t i) { return i >= 0 && i < IsaCount() && IsaAt(i).supported() ? 1 : 0; }
+
+int32_t bngrad_active_isa(const char** name, char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    const Isa& isa = ActiveIsa();
+    if (name != nullptr) *name = isa.name;
+  });
+}
+
+int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t training_mode, const void* dy,
+                                        const void* x, const void* scale, const void* mean,
+                                        const void* inv_std, void* dx, void* dscale, void* dbias,
+                                        int32_t num_threads, char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    const Layout l = ToLayout(layout);
+    CheckFlag("training_mode", training_mode);
+    CheckInput("dy", dy, l.channels * l.reduced);
+    CheckInput("x", x, l.channels * l.reduced);
+    CheckInput("scale", scale, l.channels);
+    CheckInput("mean", mean, l.channels);
+    CheckInput("inv_std", inv_std, l.channels);
+    const GradArguments arguments = {
+        ToTypes(*layout), training_mode == 1, dy, x, scale, mean, inv_std, dx, dscale, dbias};
+    OwnThreads threads(num_threads);
+    Grad(l, arguments, *ActiveIsa().table, threads);
+  });
+}
+
+int32_t bngrad_batch_normalization_training(const bngrad_layout* layout, double epsilon, double momentum,
+                                            int32_t unbiased_running_var, const void* x, const void* scale,
+                                            const void* bias, const void* running_mean,
+                                            const void* running_var, void* y, void* new_running_mean,
+                                            void* new_running_var, void* saved_mean, void* saved_inv_std,
+                                            int32_t num_threads, char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    const Layout l = ToLayout(layout);
+    CheckEpsilon(epsilon);
+    CheckMomentum(momentum);
+    CheckFlag("unbiased_running_var", unbiased_running_var);
+    CheckInput("x", x, l.channels * l.reduced);
+    CheckInput("scale", scale, l.channels);
+    CheckInput("bias", bias, l.channels);
+    CheckInput("running_mean", running_mean, l.channels);
+    CheckInput("running_var", running_var, l.channels);
+    const TrainingArguments arguments = {ToTypes(*layout),
+                                         epsilon,
+                                         momentum,
+                                         unbiased_running_var == 1,
+                                         x,
+                                         scale,
+                                         bias,
+                                         running_mean,
+                                         running_var,
+                                         y,
+                                         new_running_mean,
+                                         new_running_var,
+                                         saved_mean,
+                                         saved_inv_std};
+    OwnThreads threads(num_threads);
+    Training(l, arguments, *ActiveIsa().table, threads);
+  });
+}
+
+int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, double epsilon, const void* x,
+                                              void* mean, void* inv_std, int32_t num_threads, char* error,
+                                              size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    const Layout l = ToLayout(layout);
+    CheckEpsilon(epsilon);
+    CheckInput("x", x, l.channels * l.reduced);
+    OwnThreads threads(num_threads);
+    Statistics(l, {ToTypes(*layout), epsilon, x, mean, inv_std}, *ActiveIsa().table, threads);
+  });
+}

@@ -1,0 +1,73 @@
+#include "cpu_features.hpp"
+
+#include <cstdint>
+
+#if defined(BNGRAD_X86_64)
+#if defined(_MSC_VER)
+#include <intrin.h>
+#else
+#include <cpuid.h>
+#endif
+#endif
+
+namespace bngrad {
+
+#if defined(BNGRAD_X86_64)
+namespace {
+
+struct Registers {
+  uint32_t eax, ebx, ecx, edx;
+};
+
+// All zero for a leaf that the CPU does not have.
+Registers CpuId(uint32_t leaf) {
+  Registers r = {};
+#if defined(_MSC_VER)
+  int v[4];
+  __cpuid(v, 0);
+  if (static_cast<uint32_t>(v[0]) < leaf) return r;
+  __cpuidex(v, static_cast<int>(leaf), 0);
+  r = {static_cast<uint32_t>(v[0]), static_cast<uint32_t>(v[1]), static_cast<uint32_t>(v[2]),
+       static_cast<uint32_t>(v[3])};
+#else
+  __get_cpuid_count(leaf, 0, &r.eax, &r.ebx, &r.ecx, &r.edx);
+#endif
+  return r;
+}
+
+// Whether the system saves these parts of the registers (bits of XCR0) when it switches threads.
+bool SystemSaves(uint32_t parts) {
+  constexpr uint32_t kOsxsave = 1u << 27;
+  if ((CpuId(1).ecx & kOsxsave) == 0) return false;
+#if defined(_MSC_VER)
+  const uint32_t saved = static_cast<uint32_t>(_xgetbv(0));
+#else
+  uint32_t saved, high;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+#endif
+  return (saved & parts) == parts;
+}
+
+constexpr uint32_t kXmmYmm = 0x6;          // SSE and AVX state
+constexpr uint32_t kZmm = kXmmYmm | 0xe0;  // and opmask, upper halves, upper sixteen
+
+}  // namespace
+
+bool CpuHasAvx2() {
+  constexpr uint32_t kAvx2 = 1u << 5;
+  return SystemSaves(kXmmYmm) && (CpuId(7).ebx & kAvx2) != 0;
+}
+
+bool CpuHasAvx512() {
+  constexpr uint32_t kAvx512F = 1u << 16;
+  return SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
+}
+
+#else
+
+bool CpuHasAvx2() { return false; }
+bool CpuHasAvx512() { return false; }
+
+#endif
+
+}  // namespace bngrad

@@ -1,0 +1,56 @@
+#include "dispatch.hpp"
+
+#include <cstdlib>
+#include <iterator>
+
+#include "cpu_features.hpp"
+#include "error.hpp"
+
+namespace bngrad {
+
+#define BNGRAD_KERNELS(isa, supported) \
+  namespace isa {                      \
+  extern const KernelTable kTable;     \
+  }
+#include "kernels/kernels.inc"
+#undef BNGRAD_KERNELS
+
+namespace {
+
+const Isa kIsas[] = {
+#define BNGRAD_KERNELS(isa, supported) {#isa, [] { return supported; }, &isa::kTable},
+#include "kernels/kernels.inc"
+#undef BNGRAD_KERNELS
+};
+
+struct Choice {
+  const Isa* isa;
+  std::string error;
+};
+
+Choice Choose() {
+  const char* const forced = std::getenv(kIsaVariable);
+  std::string names;
+  for (const Isa& isa : kIsas) {
+    if (forced == nullptr ? isa.supported() : std::string(forced) == isa.name) {
+      if (isa.supported()) return {&isa, ""};
+      return {nullptr, std::string(kIsaVariable) + "=" + forced + ": this CPU or system has no " + forced};
+    }
+    names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  }
+  return {nullptr, std::string(kIsaVariable) + "=" + forced + " is unknown, expected one of " + names};
+}
+
+}  // namespace
+
+int IsaCount() { return static_cast<int>(std::size(kIsas)); }
+
+const Isa& IsaAt(int i) { return kIsas[i]; }
+
+const Isa& ActiveIsa() {
+  static const Choice choice = Choose();
+  if (choice.isa == nullptr) throw InvalidArgument(choice.error);
+  return *choice.isa;
+}
+
+}  // namespace bngrad

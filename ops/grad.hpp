@@ -1,0 +1,23 @@
+// BatchNormalizationGrad. With xhat = (X - mean) * inv_std and M elements a channel:
+//   dbias = sum dY        dscale = sum dY*xhat
+//   training: dX = scale*inv_std * (dY - (dbias + xhat*dscale)/M)      mean and inv_std are functions of X
+//   frozen:   dX = scale*inv_std * dY                                  they are constants
+// M = 0 gives sums of zero.
+#pragma once
+#include "element_type.hpp"
+#include "kernels/kernel.h"
+#include "layout.hpp"
+#include "threads.hpp"
+
+namespace bngrad {
+
+struct GradArguments {
+  Types types;
+  bool training;
+  const void *dy, *x, *scale, *mean, *inv_std;
+  void *dx, *dscale, *dbias;  // null: not wanted
+};
+
+void Grad(const Layout& layout, const GradArguments& arguments, const KernelTable& table, Parallel& parallel);
+
+}  // namespace bngrad

@@ -1,0 +1,17 @@
+// The kernels for AVX2. An island: see kernel.h.
+#include <immintrin.h>
+
+#include "kernel.h"
+
+namespace bngrad::avx2 {
+namespace {
+
+#include "simd_avx2.h"
+#include "table-inl.h"
+
+}  // namespace
+
+extern const KernelTable kTable;
+const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>()};
+
+}  // namespace bngrad::avx2

@@ -1,0 +1,17 @@
+// The kernels for AVX-512F. An island: see kernel.h.
+#include <immintrin.h>
+
+#include "kernel.h"
+
+namespace bngrad::avx512 {
+namespace {
+
+#include "simd_avx512.h"
+#include "table-inl.h"
+
+}  // namespace
+
+extern const KernelTable kTable;
+const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>()};
+
+}  // namespace bngrad::avx512

@@ -1,0 +1,15 @@
+// The kernels for any CPU. An island: see kernel.h.
+#include "kernel.h"
+
+namespace bngrad::scalar {
+namespace {
+
+#include "simd_scalar.h"
+#include "table-inl.h"
+
+}  // namespace
+
+extern const KernelTable kTable;
+const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>()};
+
+}  // namespace bngrad::scalar

@@ -1,0 +1,128 @@
+// The verbs on AVX2 (see table-inl.h). Included inside bngrad::avx2 and an unnamed namespace.
+
+struct All {};
+struct First {
+  int64_t n;
+};
+
+struct F32x16 {
+  __m256 v[2];
+};
+struct F64x16 {
+  __m256d v[4];
+};
+
+// All ones in the lanes first.n covers: quarter k of 16 doubles or floats, half k of 16 floats.
+inline __m256i DoubleMask(First first, int k) {
+  const __m256i lane = _mm256_setr_epi64x(4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3);
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(first.n), lane);
+}
+inline __m128i QuarterMask(First first, int k) {
+  const __m128i lane = _mm_setr_epi32(4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3);
+  return _mm_cmpgt_epi32(_mm_set1_epi32(static_cast<int>(first.n)), lane);
+}
+inline __m256i HalfMask(First first, int k) {
+  const int b = 8 * k;
+  const __m256i lane = _mm256_setr_epi32(b, b + 1, b + 2, b + 3, b + 4, b + 5, b + 6, b + 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(first.n)), lane);
+}
+
+inline F32x16 Load(const float* p, All) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
+inline F32x16 Load(const float* p, First n) {
+  return {{_mm256_maskload_ps(p, HalfMask(n, 0)), _mm256_maskload_ps(p + 8, HalfMask(n, 1))}};
+}
+inline F64x16 Load(const double* p, All) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_loadu_pd(p + 4 * k);
+  return r;
+}
+inline F64x16 Load(const double* p, First n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskload_pd(p + 4 * k, DoubleMask(n, k));
+  return r;
+}
+
+inline F64x16 Widen(const float* p, All) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k));
+  return r;
+}
+inline F64x16 Widen(const float* p, First n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_cvtps_pd(_mm_maskload_ps(p + 4 * k, QuarterMask(n, k)));
+  return r;
+}
+template <class Count>
+F64x16 Widen(const double* p, Count count) {
+  return Load(p, count);
+}
+
+inline void Store(float* p, const F32x16& a, All) {
+  _mm256_storeu_ps(p, a.v[0]);
+  _mm256_storeu_ps(p + 8, a.v[1]);
+}
+inline void Store(float* p, const F32x16& a, First n) {
+  _mm256_maskstore_ps(p, HalfMask(n, 0), a.v[0]);
+  _mm256_maskstore_ps(p + 8, HalfMask(n, 1), a.v[1]);
+}
+inline void Store(double* p, const F64x16& a, All) {
+  for (int k = 0; k < 4; ++k) _mm256_storeu_pd(p + 4 * k, a.v[k]);
+}
+inline void Store(double* p, const F64x16& a, First n) {
+  for (int k = 0; k < 4; ++k) _mm256_maskstore_pd(p + 4 * k, DoubleMask(n, k), a.v[k]);
+}
+
+inline F32x16 Broadcast16(float s) { return {{_mm256_set1_ps(s), _mm256_set1_ps(s)}}; }
+inline F32x16 Add16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}};
+}
+inline F32x16 Sub16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}};
+}
+inline F32x16 Mul16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}};
+}
+
+inline F64x16 Broadcast16(double s) {
+  const __m256d v = _mm256_set1_pd(s);
+  return {{v, v, v, v}};
+}
+inline F64x16 Add16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_add_pd(a.v[k], b.v[k]);
+  return r;
+}
+inline F64x16 Sub16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_sub_pd(a.v[k], b.v[k]);
+  return r;
+}
+inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mul_pd(a.v[k], b.v[k]);
+  return r;
+}
+
+inline F64x16 Keep(const F64x16& a, All) { return a; }
+inline F64x16 Keep(const F64x16& a, First n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_and_pd(a.v[k], _mm256_castsi256_pd(DoubleMask(n, k)));
+  return r;
+}
+
+// To the second level cache: the first may not be able to hold all that is asked for.
+inline void Prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+inline void Prefetch(const double* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+  _mm_prefetch(reinterpret_cast<const char*>(p + 8), _MM_HINT_T1);
+}
+
+// Past the cache, to a cache line boundary; Fence() before anyone else reads it.
+inline void Stream(float* p, const F32x16& a) {
+  _mm256_stream_ps(p, a.v[0]);
+  _mm256_stream_ps(p + 8, a.v[1]);
+}
+inline void Stream(double* p, const F64x16& a) {
+  for (int k = 0; k < 4; ++k) _mm256_stream_pd(p + 4 * k, a.v[k]);
+}
+inline void Fence() { _mm_sfence(); }

@@ -1,0 +1,84 @@
+// The verbs on AVX-512F (see table-inl.h). Included inside bngrad::avx512 and an unnamed namespace.
+
+struct All {};
+struct First {
+  int64_t n;
+};
+
+struct F32x16 {
+  __m512 v;
+};
+struct F64x16 {
+  __m512d v[2];
+};
+
+inline __mmask16 Mask(First first) { return static_cast<__mmask16>((1u << first.n) - 1); }
+inline __mmask8 LowMask(First first) { return static_cast<__mmask8>(Mask(first)); }
+inline __mmask8 HighMask(First first) { return static_cast<__mmask8>(Mask(first) >> 8); }
+
+inline F32x16 Load(const float* p, All) { return {_mm512_loadu_ps(p)}; }
+inline F32x16 Load(const float* p, First n) { return {_mm512_maskz_loadu_ps(Mask(n), p)}; }
+inline F64x16 Load(const double* p, All) { return {{_mm512_loadu_pd(p), _mm512_loadu_pd(p + 8)}}; }
+inline F64x16 Load(const double* p, First n) {
+  return {{_mm512_maskz_loadu_pd(LowMask(n), p), _mm512_maskz_loadu_pd(HighMask(n), p + 8)}};
+}
+
+inline F64x16 Widen(const float* p, All) {
+  return {{_mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))}};
+}
+inline F64x16 Widen(const float* p, First n) {
+  const __m512 v = Load(p, n).v;
+  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+  return {{_mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(high)}};
+}
+template <class Count>
+F64x16 Widen(const double* p, Count count) {
+  return Load(p, count);
+}
+
+inline void Store(float* p, F32x16 a, All) { _mm512_storeu_ps(p, a.v); }
+inline void Store(float* p, F32x16 a, First n) { _mm512_mask_storeu_ps(p, Mask(n), a.v); }
+inline void Store(double* p, const F64x16& a, All) {
+  _mm512_storeu_pd(p, a.v[0]);
+  _mm512_storeu_pd(p + 8, a.v[1]);
+}
+inline void Store(double* p, const F64x16& a, First n) {
+  _mm512_mask_storeu_pd(p, LowMask(n), a.v[0]);
+  _mm512_mask_storeu_pd(p + 8, HighMask(n), a.v[1]);
+}
+
+inline F32x16 Broadcast16(float s) { return {_mm512_set1_ps(s)}; }
+inline F32x16 Add16(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32x16 Sub16(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32x16 Mul16(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+
+inline F64x16 Broadcast16(double s) { return {{_mm512_set1_pd(s), _mm512_set1_pd(s)}}; }
+inline F64x16 Add16(const F64x16& a, const F64x16& b) {
+  return {{_mm512_add_pd(a.v[0], b.v[0]), _mm512_add_pd(a.v[1], b.v[1])}};
+}
+inline F64x16 Sub16(const F64x16& a, const F64x16& b) {
+  return {{_mm512_sub_pd(a.v[0], b.v[0]), _mm512_sub_pd(a.v[1], b.v[1])}};
+}
+inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
+  return {{_mm512_mul_pd(a.v[0], b.v[0]), _mm512_mul_pd(a.v[1], b.v[1])}};
+}
+
+inline F64x16 Keep(const F64x16& a, All) { return a; }
+inline F64x16 Keep(const F64x16& a, First n) {
+  return {{_mm512_maskz_mov_pd(LowMask(n), a.v[0]), _mm512_maskz_mov_pd(HighMask(n), a.v[1])}};
+}
+
+// To the second level cache: the first may not be able to hold all that is asked for.
+inline void Prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
+inline void Prefetch(const double* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+  _mm_prefetch(reinterpret_cast<const char*>(p + 8), _MM_HINT_T1);
+}
+
+// Past the cache, to a cache line boundary; Fence() before anyone else reads it.
+inline void Stream(float* p, F32x16 a) { _mm512_stream_ps(p, a.v); }
+inline void Stream(double* p, const F64x16& a) {
+  _mm512_stream_pd(p, a.v[0]);
+  _mm512_stream_pd(p + 8, a.v[1]);
+}
+inline void Fence() { _mm_sfence(); }

@@ -1,0 +1,80 @@
+// The verbs in plain C++ (see table-inl.h), for any CPU. Included inside bngrad::scalar and an unnamed
+// namespace.
+
+struct All {};
+struct First {
+  int64_t n;
+};
+
+struct F32x16 {
+  float v[kLanes];
+};
+struct F64x16 {
+  double v[kLanes];
+};
+
+constexpr int64_t Lanes(All) { return kLanes; }
+constexpr int64_t Lanes(First first) { return first.n; }
+
+template <class V, class T, class Count>
+V LoadAs(const T* p, Count count) {
+  V r = {};
+  for (int64_t i = 0; i < Lanes(count); ++i) r.v[i] = p[i];
+  return r;
+}
+template <class Count>
+F32x16 Load(const float* p, Count count) {
+  return LoadAs<F32x16>(p, count);
+}
+template <class Count>
+F64x16 Load(const double* p, Count count) {
+  return LoadAs<F64x16>(p, count);
+}
+template <class T, class Count>
+F64x16 Widen(const T* p, Count count) {
+  return LoadAs<F64x16>(p, count);
+}
+template <class T, class V, class Count>
+void Store(T* p, const V& a, Count count) {
+  for (int64_t i = 0; i < Lanes(count); ++i) p[i] = a.v[i];
+}
+
+inline F32x16 Broadcast16(float s) {
+  F32x16 r;
+  for (int i = 0; i < kLanes; ++i) r.v[i] = s;
+  return r;
+}
+inline F64x16 Broadcast16(double s) {
+  F64x16 r;
+  for (int i = 0; i < kLanes; ++i) r.v[i] = s;
+  return r;
+}
+template <class V>
+V Add16(V a, const V& b) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] += b.v[i];
+  return a;
+}
+template <class V>
+V Sub16(V a, const V& b) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] -= b.v[i];
+  return a;
+}
+template <class V>
+V Mul16(V a, const V& b) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] *= b.v[i];
+  return a;
+}
+template <class Count>
+F64x16 Keep(F64x16 a, Count count) {
+  for (int64_t i = Lanes(count); i < kLanes; ++i) a.v[i] = 0;
+  return a;
+}
+
+// Plain C++ has no word for these two.
+template <class T>
+void Prefetch(const T*) {}
+template <class T, class V>
+void Stream(T* p, const V& a) {
+  Store(p, a, All{});
+}
+inline void Fence() {}

@@ -1,0 +1,95 @@
+// The sweeps that sum. Included by each <isa>.cc after its verbs, inside bngrad::<isa> and an unnamed
+// namespace.
+
+// What is added for 16 elements. `count` is All, or First{n} at the end of a row: lanes past n add zero, even
+// where the center is infinite.
+struct SumX {
+  static constexpr int kKind = kSumX;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
+    acc[0] = Add16(acc[0], Widen(in[0] + i, count));
+  }
+  template <class T>
+  static void Ahead(const T* const* in, int64_t i) {
+    Prefetch(in[0] + i);
+  }
+};
+
+struct SumSquares {
+  static constexpr int kKind = kSumSquares;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
+    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
+    acc[0] = Add16(acc[0], d);
+    acc[1] = Add16(acc[1], Mul16(d, d));
+  }
+  template <class T>
+  static void Ahead(const T* const* in, int64_t i) {
+    Prefetch(in[0] + i);
+  }
+};
+
+struct SumGrad {
+  static constexpr int kKind = kSumGrad;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
+    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
+    const F64x16 dy = Widen(in[1] + i, count);
+    acc[0] = Add16(acc[0], dy);
+    acc[1] = Add16(acc[1], Mul16(dy, d));
+  }
+  template <class T>
+  static void Ahead(const T* const* in, int64_t i) {
+    Prefetch(in[0] + i);
+    Prefetch(in[1] + i);
+  }
+};
+
+template <class Sum, class T>
+void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  constexpr int kCount = kSumCounts[Sum::kKind];
+  const T* const in[2] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1])};
+  for (int64_t row = 0; row < block.rows; ++row) {
+    for (int64_t channel = 0; channel < block.channels; ++channel) {
+      const int64_t start = row * block.row_stride + channel * block.channel_stride;
+      const F64x16 c = Broadcast16(center[channel]);
+      double* const lanes = sums + channel * kCount * kLanes;
+      F64x16 acc[kCount];
+      for (int k = 0; k < kCount; ++k) acc[k] = Load(lanes + k * kLanes, All{});
+      int64_t i = 0;
+      for (; i + kLanes <= block.length; i += kLanes) {
+        Sum::Add(acc, in, start + i, c, All{});
+      }
+      if (i < block.length) Sum::Add(acc, in, start + i, c, First{block.length - i});
+      for (int k = 0; k < kCount; ++k) Store(lanes + k * kLanes, acc[k], All{});
+    }
+  }
+}
+
+// 16 columns (or the last few), a handful of rows: the sums are loaded and stored once for all of them.
+template <class Sum, class T, class Count>
+void SumStrip(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
+              int64_t end_row, int64_t column, Count count) {
+  constexpr int kCount = kSumCounts[Sum::kKind];
+  const F64x16 c = Load(center + column, count);
+  F64x16 acc[kCount];
+  for (int k = 0; k < kCount; ++k) acc[k] = Load(sums + k * block.width + column, count);
+  for (; row < end_row; ++row) {
+    Sum::Ahead(in, (row + kRowsAhead) * block.row_stride + column);
+    Sum::Add(acc, in, row * block.row_stride + column, c, count);
+  }
+  for (int k = 0; k < kCount; ++k) Store(sums + k * block.width + column, acc[k], count);
+}
+
+template <class Sum, class T>
+void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  const T* const in[2] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1])};
+  for (int64_t row = 0; row < block.rows; row += kStripRows) {
+    const int64_t end = row + kStripRows < block.rows ? row + kStripRows : block.rows;
+    int64_t i = 0;
+    for (; i + kLanes <= block.length; i += kLanes) {
+      SumStrip<Sum>(block, in, center, sums, row, end, i, All{});
+    }
+    if (i < block.length) SumStrip<Sum>(block, in, center, sums, row, end, i, First{block.length - i});
+  }
+}

@@ -1,0 +1,127 @@
+// ONNX Runtime's custom-op ABI, as far as this library uses it: its own declaration, so that building needs
+// no ONNX Runtime. The ABI is append-only: a function keeps its index in the table, a member its offset in
+// the struct, in every release that serves the API version asked for.
+//
+// Only for 64-bit targets: 32-bit Windows has another calling convention.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+static_assert(sizeof(void*) == 8, "the offsets below are those of 64-bit targets");
+
+extern "C" {
+
+struct OrtAllocator;
+struct OrtCustomOpDomain;
+struct OrtKernelContext;
+struct OrtKernelInfo;
+struct OrtSessionOptions;
+struct OrtShapeInferContext;
+struct OrtStatus;
+struct OrtTensorTypeAndShapeInfo;
+struct OrtValue;
+
+// The table of functions; ort::Function below gives an entry its type.
+struct OrtApi {
+  void (*functions[275])();
+};
+
+struct OrtApiBase {
+  const OrtApi* (*GetApi)(uint32_t version);  // null: newer than the running ONNX Runtime
+  const char* (*GetVersionString)();
+};
+
+// What ONNX Runtime calls for an op. A null member is a feature not used.
+struct OrtCustomOp {
+  uint32_t version;
+  void* (*CreateKernel)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*);
+  const char* (*GetName)(const OrtCustomOp*);
+  const char* (*GetExecutionProviderType)(const OrtCustomOp*);
+  int (*GetInputType)(const OrtCustomOp*, size_t);
+  size_t (*GetInputTypeCount)(const OrtCustomOp*);
+  int (*GetOutputType)(const OrtCustomOp*, size_t);
+  size_t (*GetOutputTypeCount)(const OrtCustomOp*);
+  void (*KernelCompute)(void*, OrtKernelContext*);
+  void (*KernelDestroy)(void*);
+  int (*GetInputCharacteristic)(const OrtCustomOp*, size_t);
+  int (*GetOutputCharacteristic)(const OrtCustomOp*, size_t);
+  int (*GetInputMemoryType)(const OrtCustomOp*, size_t);
+  int (*GetVariadicInputMinArity)(const OrtCustomOp*);
+  int (*GetVariadicInputHomogeneity)(const OrtCustomOp*);
+  int (*GetVariadicOutputMinArity)(const OrtCustomOp*);
+  int (*GetVariadicOutputHomogeneity)(const OrtCustomOp*);
+  OrtStatus* (*CreateKernelV2)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*, void**);
+  OrtStatus* (*KernelComputeV2)(void*, OrtKernelContext*);
+  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp*, OrtShapeInferContext*);
+  int (*GetStartVersion)(const OrtCustomOp*);
+  int (*GetEndVersion)(const OrtCustomOp*);
+  size_t (*GetMayInplace)(int**, int**);
+  void (*ReleaseMayInplace)(int*, int*);
+  size_t (*GetAliasMap)(int**, int**);
+  void (*ReleaseAliasMap)(int*, int*);
+};
+
+}  // extern "C"
+
+static_assert(offsetof(OrtCustomOp, KernelDestroy) == 72);
+static_assert(offsetof(OrtCustomOp, CreateKernelV2) == 136);
+static_assert(offsetof(OrtCustomOp, GetEndVersion) == 168);
+static_assert(sizeof(OrtCustomOp) == 208);
+
+namespace ort {
+
+// The first version with KernelContext_ParallelFor and GetStartVersion. Asking for no more than what is
+// needed makes one binary serve every ONNX Runtime since then.
+constexpr uint32_t kApiVersion = 17;
+constexpr const char* kApiVersionName = "1.17";
+
+enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
+enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
+enum Characteristic { kRequired = 0, kOptional = 1 };
+
+template <size_t kIndex, class Signature>
+struct Function;
+template <size_t kIndex, class Result, class... Arguments>
+struct Function<kIndex, Result(Arguments...)> {
+  Result operator()(const OrtApi* api, Arguments... arguments) const {
+    return reinterpret_cast<Result (*)(Arguments...)>(api->functions[kIndex])(arguments...);
+  }
+};
+
+constexpr Function<0, OrtStatus*(int code, const char* message)> CreateStatus;
+constexpr Function<2, const char*(const OrtStatus*)> GetErrorMessage;
+constexpr Function<93, void(OrtStatus*)> ReleaseStatus;
+
+constexpr Function<26, OrtStatus*(const char* name, OrtCustomOpDomain**)> CreateCustomOpDomain;
+constexpr Function<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomain_Add;
+constexpr Function<28, OrtStatus*(OrtSessionOptions*, OrtCustomOpDomain*)> AddCustomOpDomain;
+
+constexpr Function<51, OrtStatus*(OrtValue*, void**)> GetTensorMutableData;
+constexpr Function<61, OrtStatus*(const OrtTensorTypeAndShapeInfo*, size_t*)> GetDimensionsCount;
+constexpr Function<62, OrtStatus*(const OrtTensorTypeAndShapeInfo*, int64_t*, size_t)> GetDimensions;
+constexpr Function<63, OrtStatus*(const OrtTensorTypeAndShapeInfo*, const char**, size_t)>
+    GetSymbolicDimensions;
+constexpr Function<65, OrtStatus*(const OrtValue*, OrtTensorTypeAndShapeInfo**)> GetTensorTypeAndShape;
+constexpr Function<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
+
+constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
+constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)> KernelInfoGetAttribute_int64;
+constexpr Function<244, OrtStatus*(const OrtKernelInfo*, char*, size_t*)> KernelInfo_GetNodeName;
+
+constexpr Function<88, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetInputCount;
+constexpr Function<89, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetOutputCount;
+constexpr Function<90, OrtStatus*(const OrtKernelContext*, size_t, const OrtValue**)> KernelContext_GetInput;
+constexpr Function<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**)>
+    KernelContext_GetOutput;
+constexpr Function<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
+                                   size_t batches, void* argument)>
+    KernelContext_ParallelFor;
+
+constexpr Function<267, OrtStatus*(const OrtShapeInferContext*, size_t*)> ShapeInferContext_GetInputCount;
+// The info is the context's own: not to be released.
+constexpr Function<268, OrtStatus*(const OrtShapeInferContext*, size_t, OrtTensorTypeAndShapeInfo**)>
+    ShapeInferContext_GetInputTypeShape;
+constexpr Function<270, OrtStatus*(const OrtShapeInferContext*, size_t, const OrtTensorTypeAndShapeInfo*)>
+    ShapeInferContext_SetOutputTypeShape;
+
+}  // namespace ort

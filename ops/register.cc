@@ -1,0 +1,72 @@
+// RegisterCustomOps, the one function that ONNX Runtime looks up when it is handed this library.
+#include <list>
+#include <mutex>
+
+#include "bngrad.h"
+#include "dispatch.hpp"
+#include "ort_op.hpp"
+#include "ort_status.hpp"
+
+namespace bngrad {
+namespace {
+
+constexpr Types kTypes[] = {
+    {ElementType::kFloat, ElementType::kFloat, ElementType::kFloat},
+    {ElementType::kDouble, ElementType::kDouble, ElementType::kDouble},
+};
+
+// One op for each combination of types, under one name: ONNX Runtime 1.19 takes no op with several inputs of
+// undefined type.
+struct Registration {
+  const OrtApi* api;
+  OrtCustomOpDomain* domain = nullptr;
+  std::list<CustomOp> ops;
+
+  explicit Registration(const OrtApi* ort_api) : api(ort_api) {
+    Check(api, ort::CreateCustomOpDomain(api, "bngrad", &domain));
+    for (const OpDefinition* definition :
+         {&GradDefinition(), &TrainingDefinition(), &StatisticsDefinition()}) {
+      for (const Types& types : kTypes) {
+        Check(api, ort::CustomOpDomain_Add(api, domain, &ops.emplace_back(api, *definition, types)));
+      }
+    }
+  }
+};
+
+// The domain for this copy of ONNX Runtime (a process may hold two). Domain and ops are made once and never
+// released: sessions hold pointers to them for as long as they live, and at the end of the process nobody
+// knows whether ONNX Runtime or this library goes first.
+OrtCustomOpDomain* DomainFor(const OrtApi* api) {
+  static std::mutex mutex;
+  static std::list<Registration>& registrations = *new std::list<Registration>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const Registration& registration : registrations) {
+    if (registration.api == api) return registration.domain;
+  }
+  return registrations.emplace_back(api).domain;
+}
+
+// An ONNX Runtime that is too old has an API of its own version, with the same function at the same index.
+OrtStatus* TooOld(const OrtApiBase* base) {
+  const OrtApi* const first = base->GetApi(1);
+  const auto where = [] { return std::string("bngrad"); };
+  return Guard(first, where, [&] {
+    throw Failure(std::string("needs ONNX Runtime ") + ort::kApiVersionName + " or newer, this is " +
+                  base->GetVersionString());
+  });
+}
+
+}  // namespace
+}  // namespace bngrad
+
+extern "C" BNGRAD_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+  const OrtApi* const api = base->GetApi(ort::kApiVersion);
+  if (api == nullptr) return bngrad::TooOld(base);
+  return bngrad::Guard(
+      api, [] { return std::string("bngrad"); },
+      [&] {
+        // A wrong BNGRAD_ISA is better reported here than by the first node that runs.
+        bngrad::ActiveIsa();
+        bngrad::Check(api, ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api)));
+      });
+}

@@ -1,0 +1,261 @@
+#include "sweep.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "partition.hpp"
+
+namespace bngrad {
+namespace {
+
+// Enough to share evenly among many threads, few enough to keep scratch small.
+constexpr int64_t kMaxTasks = 256;
+
+// An output of this size will not be found in cache by whoever reads it; writing it past the cache saves
+// reading it first.
+constexpr int64_t kStreamBytes = 8 << 20;
+
+const void* Advance(const void* data, int64_t bytes) {
+  return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
+}
+
+template <class Arithmetic>
+class Sweeper {
+ public:
+  Sweeper(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program)
+      : layout_(layout),
+        partition_(MakePartition(layout)),
+        kernels_(KernelsFor(table, operands.type)),
+        operands_(operands),
+        program_(program),
+        element_size_(static_cast<int64_t>(SizeOf(operands.type))) {
+    int counts = 1;
+    for (int step = 0; step < program.steps(); ++step)
+      counts = std::max(counts, kSumCounts[program.sum(step)]);
+    // The tree needs one slot even where there is nothing to sum.
+    sums_size_ = std::max<int64_t>(partition_.segments, 1) * counts * partition_.width;
+    factors_size_ = kFactorCounts[program.map()] * partition_.width;
+  }
+
+  void Run(Parallel& parallel) {
+    if (partition_.tiles == 0) return;
+    if (partition_.tile_at_a_time) {
+      RunTileAtATime(parallel);
+    } else {
+      RunPhases(parallel);
+    }
+  }
+
+ private:
+  // Scratch for `slots` tiles, all of it allocated before any task runs: tasks do not throw.
+  void Allocate(int64_t slots) {
+    sums_.resize(static_cast<size_t>(slots * sums_size_));
+    center_.resize(static_cast<size_t>(slots * partition_.width));
+    factors_.resize(static_cast<size_t>(slots * factors_size_));
+  }
+
+  void RunTileAtATime(Parallel& parallel) {
+    const int64_t tasks = std::min(partition_.tiles, kMaxTasks);
+    Allocate(partition_.one_thread ? 1 : tasks);
+    ForEach(parallel, partition_.one_thread, tasks, [&](int64_t task) {
+      const int64_t slot = partition_.one_thread ? 0 : task;
+      const int64_t end = (task + 1) * partition_.tiles / tasks;
+      for (int64_t tile = task * partition_.tiles / tasks; tile < end; ++tile) {
+        Begin(tile, slot);
+        for (int step = 0; step < program_.steps(); ++step) {
+          for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, slot, segment);
+          Finish(step, tile, slot);
+        }
+        // Backwards, see maps-inl.h.
+        for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, slot, segment);
+      }
+    });
+  }
+
+  void RunPhases(Parallel& parallel) {
+    const int64_t tiles = partition_.tiles, segments = partition_.segments;
+    Allocate(tiles);
+    const auto for_each_segment = [&](const auto& task) {
+      const int64_t items = tiles * segments, tasks = std::min(items, kMaxTasks);
+      ForEach(parallel, false, tasks, [&](int64_t i) {
+        const int64_t end = (i + 1) * items / tasks;
+        for (int64_t item = i * items / tasks; item < end; ++item) task(item / segments, item % segments);
+      });
+    };
+    for (int64_t tile = 0; tile < tiles; ++tile) Begin(tile, tile);
+    for (int step = 0; step < program_.steps(); ++step) {
+      for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, tile, tile, segment); });
+      ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, tile, tile); });
+    }
+    if (operands_.output != nullptr) {
+      for_each_segment([&](int64_t tile, int64_t segment) { Map(tile, tile, segment); });
+    }
+  }
+
+  Channels ChannelsOf(int64_t tile, int64_t slot) {
+    const int64_t extent = layout_.family == Family::kRows ? layout_.channel.extent : layout_.inner;
+    const int64_t begin = tile % partition_.tiles_per_outer * partition_.tile_extent;
+    return {tile / partition_.tiles_per_outer * extent + begin,
+            std::min(partition_.tile_extent, extent - begin),
+            partition_.width,
+            Sums(slot, 0),
+            Center(slot),
+            Factors(slot)};
+  }
+
+  // A folded tile has several places for each channel: they get the same center and factors.
+  void Unfold(const Channels& channels) {
+    if (partition_.fold == 1) return;
+    const int64_t count = channels.count, width = channels.width;
+    const auto repeat = [&](auto* values) {
+      for (int64_t i = count; i < width; ++i) values[i] = values[i - count];
+    };
+    repeat(channels.center);
+    Arithmetic* const factors = static_cast<Arithmetic*>(channels.factors);
+    for (int k = 0; k < kFactorCounts[program_.map()]; ++k) repeat(factors + k * width);
+  }
+
+  void Begin(int64_t tile, int64_t slot) {
+    const Channels channels = ChannelsOf(tile, slot);
+    program_.Begin(channels);
+    Unfold(channels);
+  }
+
+  void Finish(int step, int64_t tile, int64_t slot) {
+    // The tree over segments: neighbours first, always in the same places.
+    const int64_t size = kSumCounts[program_.sum(step)] * partition_.width;
+    for (int64_t stride = 1; stride < partition_.segments; stride *= 2) {
+      for (int64_t segment = 0; segment + stride < partition_.segments; segment += 2 * stride) {
+        double* const to = Sums(slot, segment * size);
+        const double* const from = Sums(slot, (segment + stride) * size);
+        for (int64_t i = 0; i < size; ++i) to[i] += from[i];
+      }
+    }
+    const Channels channels = ChannelsOf(tile, slot);
+    if (partition_.segments == 0) std::fill_n(Sums(slot, 0), size, 0.0);
+    if (partition_.fold > 1) {
+      for (int k = 0; k < kSumCounts[program_.sum(step)]; ++k) {
+        double* const sums = Sums(slot, k * partition_.width);
+        for (int64_t i = channels.count; i < partition_.width; ++i) sums[i % channels.count] += sums[i];
+      }
+    }
+    program_.Finish(step, channels);
+    Unfold(channels);
+  }
+
+  void Sum(int step, int64_t tile, int64_t slot, int64_t segment) {
+    const SumKind kind = program_.sum(step);
+    const int count = kSumCounts[kind];
+    double* const sums = Sums(slot, segment * count * partition_.width);
+    if (layout_.family == Family::kColumns) {
+      std::fill_n(sums, count * partition_.width, 0.0);
+      ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
+        const void* const inputs[] = {Input(operands_.x, offset), Input(operands_.dy, offset)};
+        kernels_.sum_columns[kind](block, inputs, Center(slot), sums);
+      });
+      return;
+    }
+    double lanes[kMaxTileChannels * kMaxSums * kLanes] = {};
+    ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
+      const void* const inputs[] = {Input(operands_.x, offset), Input(operands_.dy, offset)};
+      kernels_.sum_rows[kind](block, inputs, Center(slot), lanes);
+    });
+    for (int64_t channel = 0; channel < partition_.width; ++channel) {
+      for (int k = 0; k < count; ++k) {
+        double* const lane = lanes + (channel * count + k) * kLanes;
+        for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+          for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+        }
+        sums[k * partition_.width + channel] = lane[0];
+      }
+    }
+  }
+
+  void Map(int64_t tile, int64_t slot, int64_t segment) {
+    if (operands_.output == nullptr) return;
+    const MapKind kind = program_.map();
+    const MapFunction map =
+        layout_.family == Family::kRows ? kernels_.map_rows[kind] : kernels_.map_columns[kind];
+    ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
+      const void* const inputs[] = {Input(operands_.x, offset), Input(operands_.dy, offset)};
+      map(block, inputs, Factors(slot), static_cast<char*>(operands_.output) + offset * element_size_);
+    });
+  }
+
+  // Calls work(block, offset of its first element) for the blocks that a tile's segment is made of: one for
+  // each index of the outer reduced dimensions that it touches.
+  template <class Work>
+  void ForEachBlock(int64_t tile, int64_t segment, const Work& work) {
+    const bool rows_family = layout_.family == Family::kRows;
+    const int64_t begin = tile % partition_.tiles_per_outer * partition_.tile_extent;
+    const int64_t extent = rows_family ? layout_.channel.extent : layout_.inner;
+    const int64_t channels = std::min(partition_.tile_extent, extent - begin);
+    const int64_t piece = segment % partition_.pieces * partition_.piece;
+    const int64_t base = OffsetOf(layout_.outer_kept, tile / partition_.tiles_per_outer) +
+                         (rows_family ? begin * layout_.channel.stride + piece : begin);
+
+    Block block = {};
+    block.row_stride = layout_.row.stride;
+    block.channels = channels;
+    block.channel_stride = layout_.channel.stride;
+    block.length = rows_family ? std::min(partition_.piece, layout_.inner - piece) : channels;
+    block.stream = layout_.channels * layout_.reduced * element_size_ >= kStreamBytes;
+    block.width = partition_.width;
+
+    int64_t row = segment / partition_.pieces * partition_.segment_rows;
+    const int64_t end = std::min(row + partition_.segment_rows, partition_.rows);
+    while (row < end) {
+      const int64_t outer = row / layout_.row.extent, first = row % layout_.row.extent;
+      block.rows = std::min(end - row, layout_.row.extent - first);
+      row += block.rows;
+      const int64_t offset = base + OffsetOf(layout_.outer_reduced, outer) + first * layout_.row.stride;
+      if (partition_.fold == 1) {
+        work(block, offset);
+      } else {
+        Folded(block, offset, work);
+      }
+    }
+  }
+
+  // The same rows as fewer, `fold` times as long; those left over make one shorter row.
+  template <class Work>
+  void Folded(const Block& block, int64_t offset, const Work& work) {
+    Block folded = block;
+    folded.rows = block.rows / partition_.fold;
+    folded.row_stride = folded.length = partition_.width;
+    if (folded.rows > 0) work(folded, offset);
+    const int64_t done = folded.rows * partition_.fold;
+    if (done == block.rows) return;
+    folded.length = (block.rows - done) * block.length;
+    folded.rows = 1;
+    work(folded, offset + done * block.length);
+  }
+
+  const void* Input(const void* data, int64_t offset) const { return Advance(data, offset * element_size_); }
+  double* Sums(int64_t slot, int64_t i) { return sums_.data() + slot * sums_size_ + i; }
+  double* Center(int64_t slot) { return center_.data() + slot * partition_.width; }
+  Arithmetic* Factors(int64_t slot) { return factors_.data() + slot * factors_size_; }
+
+  const Layout& layout_;
+  const Partition partition_;
+  const TypeKernels& kernels_;
+  const Operands& operands_;
+  const Program& program_;
+  const int64_t element_size_;
+  int64_t sums_size_, factors_size_;  // of a slot
+  std::vector<double> sums_, center_;
+  std::vector<Arithmetic> factors_;
+};
+
+}  // namespace
+
+void Sweep(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program,
+           Parallel& parallel) {
+  if (operands.type == ElementType::kFloat) {
+    Sweeper<float>(layout, table, operands, program).Run(parallel);
+  } else {
+    Sweeper<double>(layout, table, operands, program).Run(parallel);
+  }
+}
+
+}  // namespace bngrad

@@ -1,0 +1,39 @@
+// Who runs the tasks: ONNX Runtime's pool (ort_op.cc) or threads of our own.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace bngrad {
+
+class Parallel {
+ public:
+  virtual ~Parallel() = default;
+  // Calls task(argument, i) for each i < count, in any order, at the same time or not. The task must not
+  // throw.
+  virtual void Run(size_t count, void (*task)(void* argument, size_t i), void* argument) = 0;
+};
+
+// Threads started for each call: for the C ABI, which has no pool to borrow.
+class OwnThreads final : public Parallel {
+ public:
+  // count <= 0: as many as the machine runs at once.
+  explicit OwnThreads(int count);
+  void Run(size_t count, void (*task)(void* argument, size_t i), void* argument) override;
+
+ private:
+  unsigned threads_;
+};
+
+template <class Task>
+void ForEach(Parallel& parallel, bool one_thread, int64_t count, const Task& task) {
+  if (one_thread || count <= 1) {
+    for (int64_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  const auto call = [](void* argument, size_t i) {
+    (*static_cast<const Task*>(argument))(static_cast<int64_t>(i));
+  };
+  parallel.Run(static_cast<size_t>(count), call, const_cast<Task*>(&task));
+}
+
+}  // namespace bngrad

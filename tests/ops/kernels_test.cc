@@ -1,0 +1,219 @@
+// Every kernel function of every instruction set in kernels.inc that this machine runs, on lengths around the
+// edges of a vector, at addresses of any alignment: the results have the bits that the scalar kernels give,
+// whatever lies around the arrays stays as it was, and where the system has pages to protect, nothing past
+// them is even read.
+//
+// Prints a line an instruction set, and what was wrong. Fails if none but scalar was there to be compared,
+// unless the machine has none.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "element_type.hpp"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+using namespace bngrad;
+
+namespace {
+
+// Bytes that end where a page begins that nobody may touch, or begin where one ends.
+class Guarded {
+ public:
+  enum Side { kGuardAfter, kGuardBefore };
+  Guarded(size_t size, Side side) : size_(size) {
+#if defined(__unix__) || defined(__APPLE__)
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t inside = (size + page - 1) / page * page;
+    mapped_ = inside + 2 * page;
+    void* const all = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) std::abort();
+    base_ = static_cast<char*>(all);
+    mprotect(base_ + page, inside, PROT_READ | PROT_WRITE);
+    data_ = base_ + page + (side == kGuardAfter ? inside - size : 0);
+#else
+    (void)side;
+    base_ = static_cast<char*>(std::calloc(size + 1, 1));
+    data_ = base_;
+#endif
+  }
+  ~Guarded() {
+#if defined(__unix__) || defined(__APPLE__)
+    munmap(base_, mapped_);
+#else
+    std::free(base_);
+#endif
+  }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  char* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_, mapped_ = 0;
+  char *base_, *data_;
+};
+
+int failures = 0;
+
+void Fail(const char* isa, const char* function, int kind, const Block& block, const char* what) {
+  if (++failures <= 20) {
+    std::printf("%s %s kind %d rows %d channels %d length %d: %s\n", isa, function, kind,
+                static_cast<int>(block.rows), static_cast<int>(block.channels),
+                static_cast<int>(block.length), what);
+  }
+}
+
+template <class T>
+void Fill(char* data, size_t count, std::mt19937& random) {
+  std::normal_distribution<double> normal(1, 1);
+  for (size_t i = 0; i < count; ++i) {
+    const T value = static_cast<T>(normal(random));
+    std::memcpy(data + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+// One shape, all kinds, one instruction set against scalar.
+template <class T>
+class Comparison {
+ public:
+  Comparison(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scalar, const Block& block,
+             bool rows, Guarded::Side side)
+      : isa_(isa),
+        kernels_(kernels),
+        scalar_(scalar),
+        block_(block),
+        rows_(rows),
+        elements_(static_cast<size_t>((block.rows - 1) * block.row_stride +
+                                      (rows ? (block.channels - 1) * block.channel_stride : 0) +
+                                      block.length)),
+        values_(static_cast<size_t>(rows ? block.channels : block.length)),
+        side_(side),
+        x_(elements_ * sizeof(T), side),
+        dy_(elements_ * sizeof(T), side) {
+    std::mt19937 random(static_cast<unsigned>(block.length));
+    Fill<T>(x_.data(), elements_, random);
+    Fill<T>(dy_.data(), elements_, random);
+    for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
+    for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
+  }
+
+ private:
+  void Sum(int kind, std::mt19937& random) {
+    Block block = block_;
+    block.width = static_cast<int64_t>(values_);
+    const size_t count = values_ * static_cast<size_t>(kSumCounts[kind] * (rows_ ? kLanes : 1));
+    Guarded center(values_ * sizeof(double), side_);
+    Guarded sums(count * sizeof(double), side_), expected(count * sizeof(double), side_);
+    Fill<double>(center.data(), values_, random);
+    Fill<double>(sums.data(), count, random);
+    std::memcpy(expected.data(), sums.data(), sums.size());
+    const void* const inputs[] = {x_.data(), dy_.data()};
+    const double* const c = reinterpret_cast<const double*>(center.data());
+    (rows_ ? kernels_.sum_rows : kernels_.sum_columns)[kind](block, inputs, c,
+                                                             reinterpret_cast<double*>(sums.data()));
+    (rows_ ? scalar_.sum_rows : scalar_.sum_columns)[kind](block, inputs, c,
+                                                           reinterpret_cast<double*>(expected.data()));
+    if (std::memcmp(sums.data(), expected.data(), sums.size()) != 0) {
+      Fail(isa_.name, rows_ ? "sum_rows" : "sum_columns", kind, block, "other bits than scalar");
+    }
+  }
+
+  void Map(int kind, std::mt19937& random) {
+    Block block = block_;
+    block.width = static_cast<int64_t>(values_);
+    const size_t count = values_ * static_cast<size_t>(kFactorCounts[kind]);
+    Guarded factors(count * sizeof(T), side_);
+    Guarded output(elements_ * sizeof(T), side_), expected(elements_ * sizeof(T), side_);
+    Fill<T>(factors.data(), count, random);
+    // Gaps between rows must keep this; scalar writes the same elements, and no test of its own would see
+    // less.
+    std::memset(output.data(), 0x5a, output.size());
+    std::memset(expected.data(), 0x5a, expected.size());
+    const void* const inputs[] = {x_.data(), dy_.data()};
+    (rows_ ? kernels_.map_rows : kernels_.map_columns)[kind](block, inputs, factors.data(), output.data());
+    (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, inputs, factors.data(), expected.data());
+    if (std::memcmp(output.data(), expected.data(), output.size()) != 0) {
+      Fail(isa_.name, rows_ ? "map_rows" : "map_columns", kind, block, "other bits than scalar");
+    }
+    CheckGaps(kind, block, output.data());
+  }
+
+  void CheckGaps(int kind, const Block& block, const char* output) {
+    std::vector<bool> written(elements_, false);
+    for (int64_t row = 0; row < block.rows; ++row) {
+      for (int64_t channel = 0; channel < (rows_ ? block.channels : 1); ++channel) {
+        const int64_t start = row * block.row_stride + channel * block.channel_stride;
+        for (int64_t i = 0; i < block.length; ++i) written[static_cast<size_t>(start + i)] = true;
+      }
+    }
+    T untouched;
+    std::memset(&untouched, 0x5a, sizeof(T));
+    for (size_t i = 0; i < elements_; ++i) {
+      const bool changed = std::memcmp(output + i * sizeof(T), &untouched, sizeof(T)) != 0;
+      if (changed != written[i]) {
+        Fail(isa_.name, rows_ ? "map_rows" : "map_columns", kind, block, "wrote the wrong elements");
+        return;
+      }
+    }
+  }
+
+  const Isa& isa_;
+  const TypeKernels &kernels_, &scalar_;
+  const Block block_;
+  const bool rows_;
+  const size_t elements_, values_;
+  const Guarded::Side side_;
+  const Guarded x_, dy_;
+};
+
+template <class T>
+int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scalar) {
+  int shapes = 0;
+  std::vector<int64_t> lengths = {511, 512, 529, 1100};  // long enough to be streamed
+  for (int64_t length = 1; length <= 70; ++length) lengths.push_back(length);
+  for (const int64_t length : lengths) {
+    for (const int64_t gap : {0, 5}) {
+      for (const int64_t rows : {1, 8, 9}) {
+        for (const Guarded::Side side : {Guarded::kGuardAfter, Guarded::kGuardBefore}) {
+          for (const int64_t channels : {1, 3}) {
+            const int64_t stride = length + gap;
+            Comparison<T>(isa, kernels, scalar,
+                          {rows, channels * stride + gap, channels, stride, length, gap > 0, 0}, true, side);
+            ++shapes;
+          }
+          Comparison<T>(isa, kernels, scalar, {rows, length + gap, 1, 0, length, gap > 0, 0}, false, side);
+          ++shapes;
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+}  // namespace
+
+int main() {
+  int compared = 0;
+  const KernelTable& scalar = *IsaAt(IsaCount() - 1).table;
+  for (int i = 0; i < IsaCount(); ++i) {
+    const Isa& isa = IsaAt(i);
+    if (!isa.supported()) {
+      std::printf("%s: skipped, this machine has none\n", isa.name);
+      continue;
+    }
+    const int shapes = Compare<float>(isa, isa.table->float32, scalar.float32) +
+                       Compare<double>(isa, isa.table->float64, scalar.float64);
+    std::printf("%s: %d shapes, each with every kind of sum and map\n", isa.name, shapes);
+    ++compared;
+  }
+  if (failures > 0) std::printf("%d failures\n", failures);
+  return failures == 0 && compared > 0 ? 0 : 1;
+}

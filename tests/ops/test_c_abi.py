@@ -1,0 +1,258 @@
+"""bngrad.native and the C ABI beneath it: what they refuse, and how they say so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bngrad
+from bngrad import native
+from bngrad.errors import InputError, LibraryError
+
+X = np.ones((2, 3, 4), np.float32)
+C = np.ones(3, np.float32)
+
+
+def grad(dY=X, X=X, scale=C, mean=C, inv_std=C, axes=(0, 2), training_mode=1):
+    return native.batch_normalization_grad(dY, X, scale, mean, inv_std, axes, training_mode)
+
+
+def training(X=X, scale=C, bias=C, running_mean=C, running_var=C, axes=(0, 2), epsilon=1e-5, momentum=0.9):
+    return native.batch_normalization_training(
+        X, scale, bias, running_mean, running_var, axes, epsilon, momentum, unbiased_running_var=False
+    )
+
+
+def statistics(X=X, axes=(0, 2), epsilon=1e-5):
+    return native.batch_normalization_statistics(X, axes, epsilon)
+
+
+ops = pytest.mark.parametrize("op", [grad, training, statistics])
+
+
+@ops
+def test_accepts(op):
+    assert all(np.isfinite(output).all() for output in op())
+
+
+@ops
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, np.complex64])
+def test_dtype_of_x(op, dtype):
+    with pytest.raises(InputError, match=f"X has dtype {np.dtype(dtype)}; expected float32 or float64"):
+        op(X=X.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [(grad, n) for n in ("dY", "scale", "mean", "inv_std")]
+    + [(training, n) for n in ("scale", "bias", "running_mean", "running_var")],
+)
+def test_other_inputs(op, name):
+    right = X if name == "dY" else C
+    with pytest.raises(InputError, match=f"{name} has dtype float64; expected float32, that of X"):
+        op(**{name: right.astype(np.float64)})
+    with pytest.raises(InputError, match=rf"{name} has shape \[2\]; expected \[[234, ]+\]: .*X"):
+        op(**{name: np.ones(2, np.float32)})
+
+
+@ops
+@pytest.mark.parametrize(("axes", "message"), [([3], "out of range"), ([-4], "out of range"), ([0, -3], "twice")])
+def test_axes(op, axes, message):
+    with pytest.raises(InputError, match=message):
+        op(axes=axes)
+
+
+@ops
+@pytest.mark.parametrize("rank", [0, 9])
+def test_rank(op, rank):
+    with pytest.raises(InputError, match=f"X has {rank} dimensions"):
+        op(X=np.ones((1,) * rank, np.float32), axes=[])
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, np.nan, np.inf])
+def test_epsilon(epsilon):
+    for op in (training, statistics):
+        with pytest.raises(InputError, match=r"epsilon is .*, expected a finite number >= 0"):
+            op(epsilon=epsilon)
+
+
+@pytest.mark.parametrize("momentum", [np.nan, -np.inf])
+def test_momentum(momentum):
+    with pytest.raises(InputError, match=r"momentum is .*, expected a finite number"):
+        training(momentum=momentum)
+
+
+def test_training_mode():
+    with pytest.raises(InputError, match="training_mode is 2, expected 0 or 1"):
+        grad(training_mode=2)
+
+
+def test_views_are_taken_as_they_look():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 5, 6)).astype(np.float32)
+    turned, sliced = x.transpose(2, 0, 1), x[:, ::2, 1:]
+    for view in (turned, sliced):
+        for one, other in zip(statistics(view, [1]), statistics(view.copy(), [1]), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_unaligned_buffers():
+    def unaligned(array):
+        moved = np.frombuffer(b"\0" * 4 + array.tobytes(), np.uint8)[4:].view(array.dtype)
+        return moved.reshape(array.shape)
+
+    x = np.random.default_rng(0).normal(size=(3, 5, 70)).astype(np.float32)
+    for one, other in zip(statistics(x), statistics(unaligned(x)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+# The environment.
+
+
+def test_version():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert native.version() == project["project"]["version"]
+
+
+def test_library_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv(native.LIBRARY_VARIABLE, str(tmp_path))
+    with pytest.raises(LibraryError, match=f"{native.LIBRARY_VARIABLE}={tmp_path} is not a file"):
+        native.library_path()
+    wrong = tmp_path / "wrong.so"
+    wrong.write_bytes(b"no library")
+    monkeypatch.setenv(native.LIBRARY_VARIABLE, str(wrong))
+    assert native.library_path() == wrong
+    with pytest.raises(LibraryError, match="cannot be loaded as bngrad's native library"):
+        native.version()
+
+
+def test_library_not_built(monkeypatch, tmp_path):
+    monkeypatch.delenv(native.LIBRARY_VARIABLE, raising=False)
+    monkeypatch.setattr(native.importlib.resources, "files", lambda _: tmp_path)
+    with pytest.raises(LibraryError, match="was not built with this bngrad"):
+        native.library_path()
+
+
+def python(code, **environment):
+    """Runs code in a process of its own: the library reads the environment once."""
+    environment = os.environ | {"PYTHONPATH": str(Path(bngrad.__file__).parents[1])} | environment
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("isa", ["sse9", "AVX2", ""])
+def test_unknown_isa(isa):
+    done = python("from bngrad import native; native.active_isa()", BNGRAD_ISA=isa)
+    assert f"LibraryError: BNGRAD_ISA={isa} is unknown, expected one of " in done.stderr
+    done = python(
+        "from bngrad import native; native.batch_normalization_statistics([1.0], [0], 0)", BNGRAD_ISA=isa
+    )
+    assert f"BNGRAD_ISA={isa} is unknown" in done.stderr
+
+
+def test_unsupported_isa():
+    """Needs a machine that lacks one."""
+    lacking = [isa for isa, supported in native.isas().items() if not supported]
+    if not lacking:
+        pytest.skip("this machine has every instruction set that the library knows")
+    done = python("from bngrad import native; native.active_isa()", BNGRAD_ISA=lacking[0])
+    assert f"BNGRAD_ISA={lacking[0]}: this CPU or system has no {lacking[0]}" in done.stderr
+
+
+def test_onnxruntime_too_old():
+    """As much of one that serves no API 17 as is looked at: the first function of API 1, which makes a status."""
+    messages = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    def create_status(code, message):
+        messages.append((code, message.decode()))
+        return 1234
+
+    api = (ctypes.c_void_p * 275)(ctypes.cast(create_status, ctypes.c_void_p).value)
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
+    def get_api(version):
+        return ctypes.addressof(api) if version <= 16 else None
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p)
+    def get_version():
+        return ctypes.addressof(version)
+
+    version = ctypes.create_string_buffer(b"1.16.3")
+    base = (ctypes.c_void_p * 2)(*(ctypes.cast(f, ctypes.c_void_p).value for f in (get_api, get_version)))
+    register = native._library().RegisterCustomOps
+    register.restype = ctypes.c_void_p
+    assert register(None, base) == 1234
+    assert messages == [(1, "bngrad: needs ONNX Runtime 1.17 or newer, this is 1.16.3")]
+
+
+# What only C can do wrong.
+
+
+def call_statistics(layout, x=X, error_size=200, epsilon=0.0):
+    library = native._library()
+    error = ctypes.create_string_buffer(b"untouched", 200)
+    out = np.empty(3, np.float32).ctypes.data_as(ctypes.c_void_p)
+    x = None if x is None else x.ctypes.data_as(ctypes.c_void_p)
+    status = library.bngrad_batch_normalization_statistics(
+        layout, ctypes.c_double(epsilon), x, out, None, 1, error, ctypes.c_size_t(error_size)
+    )
+    return status, error.value.decode()
+
+
+def make_layout(dims=(2, 3, 4), axes=(0, 2), rank=None, axes_count=None, types=(1, 1, 1)):
+    def array(values):
+        return None if values is None else (ctypes.c_int64 * len(values))(*values)
+
+    rank = len(dims) if rank is None else rank
+    axes_count = len(axes) if axes_count is None else axes_count
+    return native._Layout(array(dims), array(axes), rank, axes_count, *types)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (None, "layout is null"),
+        (make_layout(rank=-1), "dims: expected a count"),
+        (make_layout(axes_count=-1), "axes: expected a count"),
+        (make_layout(dims=None, rank=2), "dims: expected a count and, unless it is 0, an array"),
+        (make_layout(dims=(2, -3, 4)), "X has shape [2,-3,4], expected no negative dimension"),
+        (make_layout(dims=(2**40, 2**40, 0)), "too large to address"),
+        (make_layout(dims=()), "X of shape [] has rank 0, expected 1 to 8"),
+        (make_layout(axes=(5,)), "axes [5]: 5 is out of range for X of shape [2,3,4], expected -3 to 2"),
+        (make_layout(axes=(1, -2)), "axes [1,-2] name dimension 1 of X of shape [2,3,4] twice"),
+        (make_layout(types=(10, 10, 10)), "types 10, 10, 10 of X, scale and mean: expected all 1 (float) or"),
+        (make_layout(types=(1, 11, 1)), "types 1, 11, 1"),
+    ],
+)  # fmt: skip
+def test_c_refusals(layout, message):
+    status, error = call_statistics(layout and ctypes.byref(layout))
+    assert status == 1
+    assert message in error
+
+
+def test_c_null_data():
+    status, error = call_statistics(ctypes.byref(make_layout()), x=None)
+    assert (status, error) == (1, "x is null")
+    status, _ = call_statistics(ctypes.byref(make_layout(dims=(0, 3, 4))), x=None)
+    assert status == 0
+
+
+@pytest.mark.parametrize(("size", "expected"), [(0, "untouched"), (1, ""), (8, "epsilon")])
+def test_c_message_is_cut(size, expected):
+    status, error = call_statistics(ctypes.byref(make_layout()), error_size=size, epsilon=-1)
+    assert (status, error) == (1, expected)
+
+
+def test_c_out_of_memory():
+    """Scratch for the sums of 2^35 channels in 2^12 parts cannot be had, which shows before X is read."""
+    status, error = call_statistics(ctypes.byref(make_layout(dims=(2**20, 2**35), axes=(0,))))
+    assert (status, error) == (2, "out of memory")

@@ -1,0 +1,155 @@
+"""The library as programs in C and C++ meet it: what it exports, how it is compiled, and hosts without Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import SOURCES, cmake
+
+from bngrad import native
+
+needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="the names are those of Linux")
+
+
+def run(*command, **environment):
+    command = [str(c) for c in command]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def symbols(*arguments):
+    """(name, letter of `nm`) of every symbol."""
+    lines = run("nm", "--portability", *arguments).splitlines()
+    return {line.split()[0]: line.split()[1] for line in lines if not line.endswith(":")}
+
+
+@needs_nm
+@only_linux
+def test_exports():
+    names = symbols("-D", "--defined-only", native.library_path())
+    functions = [
+        line.split("(")[0].split()[-1] for line in (SOURCES / "bngrad.h").read_text().split("BNGRAD_EXPORT")[4:]
+    ]
+    assert set(names) == {"RegisterCustomOps", *functions}
+    assert len(functions) == 8
+
+
+@needs_nm
+@only_linux
+def test_kernel_files_are_islands(build):
+    """At -O0: one table each, nothing weak, nothing asked for that another file's flags might have compiled."""
+    objects = sorted(build.glob("**/kernels_o0.dir/**/*.o"))
+    assert {o.name.split(".")[0] for o in objects} == set(native.isas())
+    for o in objects:
+        names = symbols(o)
+        assert [name for name, letter in names.items() if letter.upper() in "VWu"] == []
+        defined = [name for name, letter in names.items() if letter.isupper() and letter != "U"]
+        assert defined == [f"_ZN6bngrad{len(o.name.split('.')[0])}{o.name.split('.')[0]}6kTableE"]
+        undefined = {name for name, letter in names.items() if letter == "U"}
+        assert undefined <= {"_GLOBAL_OFFSET_TABLE_", "memcpy", "memset", "__stack_chk_fail"}
+
+
+def test_kernels_bit_for_bit_and_in_bounds(build):
+    output = run(build / "tests" / "kernels_test")
+    for isa, supported in native.isas().items():
+        expected = r"[1-9]\d* shapes" if supported else "skipped"
+        assert re.search(f"^{isa}: {expected}", output, re.MULTILINE)
+
+
+def test_c_caller(build):
+    assert run(build / "tests" / "c_caller").startswith(f"bngrad {native.version()}, ")
+
+
+@pytest.mark.long
+@only_linux
+def test_sanitizers(tmp_path):
+    """The programs and the tests in ONNX Runtime again, with the address and undefined-behaviour sanitizers."""
+    options = ["-DBUILD_TESTING=ON", "-DBNGRAD_SANITIZE=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    cmake("-S", SOURCES, "-B", tmp_path, *options)
+    cmake("--build", tmp_path, "--parallel", "2")
+    run(tmp_path / "tests" / "kernels_test")
+    run(tmp_path / "tests" / "c_caller")
+    library = tmp_path / "libbngrad.so"
+    # Python is not built with them, so their run-time library comes first by force; leaks are Python's own. Every
+    # instruction set runs the same code but for the kernels, which had their turn: here scalar stands for all.
+    linked = [
+        line.split()[2] for line in run("ldd", library).splitlines() if "libasan" in line or "libubsan" in line
+    ]
+    environment = {
+        "LD_PRELOAD": " ".join(linked),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "BNGRAD_LIBRARY": str(library),
+    }
+    tests = [Path(__file__).with_name(name) for name in ("test_ort_op.py", "test_kernels.py", "test_c_abi.py")]
+    chosen = ["-m", "not long", "-k", "not avx and not ten_million and not out_of_memory"]
+    run(sys.executable, "-m", "pytest", "-q", *chosen, "-p", "no:cacheprovider", *tests, **environment)
+
+
+@pytest.mark.long
+def test_install(build, tmp_path):
+    """`cmake --install` gives a C user a header and a library."""
+    cmake("--install", build, "--prefix", tmp_path)
+    assert [p.name for p in tmp_path.glob("include/*")] == ["bngrad.h"]
+    assert [p.name for p in tmp_path.glob("lib*/*")] == [
+        "libbngrad.so" if sys.platform == "linux" else native.library_path().name
+    ]
+
+
+def onnxruntime_library():
+    found = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not found:
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} brings no library of its own")
+    return found[0]
+
+
+@only_linux
+@pytest.mark.parametrize("threads", [1, 2])
+def test_host_without_python(build, tmp_path, threads):
+    from test_ort_op import grad_op, make_feeds, training_op
+
+    library = onnxruntime_library()
+    for op in (grad_op(), training_op()):
+        feeds = make_feeds(op, [8, 33, 13, 14], [0, 2, 3])
+        model = tmp_path / "model.onnx"
+        model.write_bytes(op.model(feeds, axes_constant=False))
+        arguments = []
+        for name, array in feeds.items():
+            array.tofile(tmp_path / f"{name}.in")
+            arguments += ["in", name, tmp_path / f"{name}.in", ",".join(map(str, array.shape))]
+        for name in op.outputs:
+            arguments += ["out", name, tmp_path / f"{name}.out"]
+        run(build / "tests" / "host", library, native.library_path(), model, threads, *arguments)
+        for name, expected in zip(op.outputs, op.run(feeds, axes_constant=False), strict=True):
+            actual = np.fromfile(tmp_path / f"{name}.out", np.float32).reshape(expected.shape)
+            np.testing.assert_array_equal(actual, expected)
+
+
+@only_linux
+def test_host_reports_our_errors(build, tmp_path):
+    from test_ort_op import grad_op, make_feeds
+
+    op = grad_op()._replace(attributes={"training_mode": 7})
+    (tmp_path / "model.onnx").write_bytes(op.model(make_feeds(op, [2, 3], [0])))
+    command = [
+        build / "tests" / "host",
+        onnxruntime_library(),
+        native.library_path(),
+        tmp_path / "model.onnx",
+        "1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        "bngrad.BatchNormalizationGrad, node 'the_node': attribute training_mode is 7, expected 0 or 1"
+        in done.stderr
+    )
