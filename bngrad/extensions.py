@@ -1,7 +1,8 @@
 """The ops in Python, through onnxruntime-extensions: the same kernel, called back from ONNX Runtime.
 
 Where no native library was built, NumPy computes. onnxruntime-extensions carries float and double only, and
-attributes as text with six digits.
+attributes as text with six digits. It has no way to report an error that an op raises (a shape that does not fit):
+it prints the reason and ends the process.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def _implementation() -> ModuleType:
         native.library_path()
     except LibraryError:
         return reference
+    native.version()  # loads the library: one that cannot be used is an error, not a reason for NumPy
     return native
 
 

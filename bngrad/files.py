@@ -47,10 +47,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             f"{file} is not an ONNX model, or is truncated ({size} bytes): not valid protobuf"
         ) from None
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
-        what = " ".join(str(error).split())
-        raise ModelError(f"{file} is not an ONNX model that can be read: {what}") from error
+        raise ModelError(f"{file} is not an ONNX model that can be read: {_reason(error)}") from error
     if not model.ir_version or (not len(model.graph) and not model.graph.outputs):
         raise ModelError(f"{file} is not an ONNX model: it has no graph")
+    _require_produced(model, str(file))
     return model
 
 
@@ -64,10 +64,48 @@ def as_ir(model: AnyModel) -> ir.Model:
     if isinstance(model, ir.Model):
         return model
     if isinstance(model, onnx.ModelProto):
-        return ir.from_proto(model)
+        try:
+            converted = ir.from_proto(model)
+        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+            raise ModelError(f"the model cannot be read: {_reason(error)}") from error
+        _require_produced(converted, "the model")
+        return converted
     if isinstance(model, str | os.PathLike):
         return load(model)
     raise InputError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause, in one line; what onnx-ir wraps it in has whole graphs in its text."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())
+
+
+def _require_produced(model: ir.Model, what: str) -> None:
+    """Refuses a graph in which a node or an output reads a value that nothing before it makes.
+
+    Raises:
+        ModelError: There is such a value.
+    """
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
+        visited = set()
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            for value in node.inputs:
+                if value is not None and not _is_given(value) and value.producer() not in visited:
+                    reader = f"{node.op_type} node {node.name!r}"
+                    raise ModelError(
+                        f"{what} is not valid: {reader} reads {value.name!r}, which nothing made before"
+                    )
+            visited.add(node)
+        for value in graph.outputs:
+            if not _is_given(value) and value.producer() is None:
+                raise ModelError(f"{what} is not valid: nothing makes its output {value.name!r}")
+
+
+def _is_given(value: ir.Value) -> bool:
+    return value.is_graph_input() or value.is_initializer()
 
 
 def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> Path:
@@ -122,16 +160,24 @@ def save(model: ir.Model, path: Path) -> None:
     """Writes a model, whole or not at all; weights beyond protobuf's limit go to ``<path>.data``.
 
     Raises:
-        InputError: The file cannot be written.
+        InputError: The file cannot be written, or the model's external data cannot be read.
     """
-    weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    if weights < MAX_PROTOBUF_BYTES:
+    tensors = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
+    if sum(tensor.nbytes for tensor in tensors) < MAX_PROTOBUF_BYTES:
         # A tensor in external data names a file beside the input; the output stands for itself.
-        ir.external_data.load_to_model(model)
+        try:
+            ir.external_data.load_to_model(model)
+        except (OSError, ValueError) as error:
+            raise InputError(f"the model's external data cannot be read: {_reason(error)}") from None
         with replacing(path) as temporary:
             temporary.write_bytes(ir.to_proto(model).SerializeToString())
         return
     data = path.with_name(path.name + ".data")
+    for tensor in tensors:
+        if isinstance(tensor, ir.ExternalTensor) and data.exists() and data.samefile(tensor.path):
+            raise InputError(
+                f"output {path} needs the file {data}, which has the input's weights; name another file"
+            )
     try:
         # onnx-ir renames the data into place itself; the model that points at it comes after.
         with replacing(path) as temporary:

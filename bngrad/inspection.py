@@ -13,7 +13,7 @@ from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.import_onnx import is_training_batch_norm
-from bngrad.passes.nodes import all_nodes
+from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.pipeline import unknown_to_stock
 
 _FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
@@ -61,7 +61,7 @@ def inspect(model: ir.Model) -> Inspection:
     """
     model = model.clone()
     ShapeInferencePass(check_type=False, strict_mode=False)(model)
-    nodes = [node for node in all_nodes(model) if not _is_own_body(node)]
+    nodes = list(all_nodes(model))
     gradients = [node for node in nodes if _key(node) in _GRADIENT]
     batch_norms = []
     for node in nodes:
@@ -74,11 +74,11 @@ def inspect(model: ir.Model) -> Inspection:
     for node in unknown_to_stock(model):
         op = _op(node)
         unknown[op] = unknown.get(op, 0) + 1
-    return Inspection(model.opset_imports.get("", 0), model.ir_version, batch_norms, unknown)
+    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown)
 
 
 def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
-    x = node.inputs[1] if _key(node) in _GRADIENT else node.inputs[0]
+    x = _input(node, 1 if _key(node) in _GRADIENT else 0)
     shape = x.shape if x is not None else None
     dtype = x.dtype if x is not None else None
     return BatchNorm(
@@ -102,7 +102,8 @@ def _mode(node: ir.Node) -> str:
 
 def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
     if node.domain == DOMAIN:
-        axes = ir.convenience.get_const_tensor(node.inputs[-1]) if node.inputs[-1] is not None else None
+        value = _input(node, -1)
+        axes = None if value is None else ir.convenience.get_const_tensor(value)
         return None if axes is None else [int(axis) for axis in axes.numpy()]
     return None if rank is None else [0, *range(2, rank)]
 
@@ -122,14 +123,15 @@ def _hazards(node: ir.Node) -> list[str]:
 def _belongs(gradient: ir.Node, forward: ir.Node) -> bool:
     """Whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
     saved_mean = forward.outputs[3] if len(forward.outputs) > 3 else None
-    if saved_mean is not None and gradient.inputs[3] is saved_mean:
+    if saved_mean is not None and _input(gradient, 3) is saved_mean:
         return True
-    return gradient.inputs[1] is forward.inputs[0] and gradient.inputs[2] is forward.inputs[1]
+    x, scale = _input(gradient, 1), _input(gradient, 2)
+    return x is not None and x is _input(forward, 0) and scale is _input(forward, 1)
 
 
-def _is_own_body(node: ir.Node) -> bool:
-    """Whether a node is part of the definition of one of our own ops."""
-    return isinstance(node.graph, ir.Function) and node.graph.domain == DOMAIN
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of a node that may be malformed: inspecting is for models of any kind."""
+    return node.inputs[index] if -len(node.inputs) <= index < len(node.inputs) else None
 
 
 def _key(node: ir.Node) -> tuple[str, str]:

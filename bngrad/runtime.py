@@ -10,6 +10,7 @@ function    Nothing registered: the functions that a rewritten model carries.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import onnx
@@ -83,6 +84,8 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
 def _source(model: AnyModel) -> str | bytes:
     """What ONNX Runtime reads: a path stays one, for external data is relative to it."""
     if isinstance(model, str | os.PathLike):
+        if not Path(model).is_file():
+            raise InputError(f"{os.fspath(model)} does not exist; expected an ONNX model file")
         return os.fspath(model)
     proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(as_ir(model))
     return bytes(proto.SerializeToString())

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import onnx
 from onnx.defs import OpSchema
 
+from bngrad.errors import InputError
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
+from bngrad.reference import normalize_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,7 +124,8 @@ def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalPa
 
 def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> None:
     """The one shape rule: data is like X, a parameter like any parameter, else like X without the axes."""
-    types = {name: context.get_input_type(i) for i, name in enumerate(inputs) if i < context.get_num_inputs()}
+    given = context.get_num_inputs()
+    types = {name: context.get_input_type(i) if i < given else None for i, name in enumerate(inputs)}
     like = {"data": types["X"], "parameter": _parameter_type(context, inputs, types)}
     for i, name in enumerate(outputs):
         if i < context.get_num_outputs() and (inferred := like[QUANTITIES[name].shape]) is not None:
@@ -143,7 +146,10 @@ def _parameter_type(
     result.tensor_type.elem_type = x.tensor_type.elem_type
     if axes is not None and x.tensor_type.HasField("shape"):
         extents = x.tensor_type.shape.dim
-        reduced = {int(axis) % len(extents) for axis in onnx.numpy_helper.to_array(axes)}
+        try:
+            reduced = normalize_axes(onnx.numpy_helper.to_array(axes), len(extents))
+        except InputError as error:
+            raise onnx.shape_inference.InferenceError(str(error)) from None
         result.tensor_type.shape.dim.extend(e for d, e in enumerate(extents) if d not in reduced)
         result.tensor_type.shape.SetInParent()
     return result

@@ -7,7 +7,9 @@ Nothing heavy is imported here nor at the top of a command's file, so that ``--h
 
 from __future__ import annotations
 
+import logging
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Batch-normalization training for ONNX Runtime."""
@@ -46,24 +48,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command and returns its exit code."""
+    debug = "--debug" in arguments
+    if not debug:
+        # onnx-ir tells of a bad model by a traceback on stderr; what it means for the user is in our own message.
+        logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     try:
         result = cli.main(arguments, prog_name="bngrad", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # Whoever reads stdout has seen enough; Python must not try to flush it again.
-        sys.stdout = None  # type: ignore[assignment]
+    except SystemExit:
+        # Only where stdout was closed does click exit here: whoever reads it has seen enough.
         return 0
-    except Exception as error:
-        if "--debug" in arguments:
-            raise
+    except Exception as error:  # noqa: BLE001 - every error becomes one line
+        if debug:
+            traceback.print_exc()
         return _fail(error)
     return result if isinstance(result, int) else 0
 
 
 def _fail(error: Exception) -> int:
     """Says what went wrong in one line."""
-    if isinstance(error, click.ClickException):
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "bngrad"
+        message = f"{error.format_message().rstrip('.')} (see {command} --help)"
+    elif isinstance(error, click.ClickException):
         message = error.format_message()
     elif isinstance(error, BngradError):
         message = str(error)

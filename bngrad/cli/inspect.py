@@ -32,16 +32,20 @@ def inspect_command(model: Path, as_json: bool) -> None:
 
 
 def _print(found: Inspection) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
-    console.print(f"{len(found.batch_norms)} batch norms; ai.onnx {found.opset}, IR version {found.ir_version}")
+    from bngrad.cli.console import stdout_console
+
+    console = stdout_console()
+    console.print(f"batch norms: {len(found.batch_norms)}; ai.onnx {found.opset}, IR version {found.ir_version}")
     if found.batch_norms:
-        table = Table("batch norm", "op", "mode", "axes", "type", "X", "gradient by")
+        table = Table()
+        for heading in ("batch norm", "op", "mode", "axes", "type", "X", "gradient by"):
+            table.add_column(heading, overflow="fold")
         for batch_norm in found.batch_norms:
             axes = "?" if batch_norm.axes is None else ",".join(map(str, batch_norm.axes))
-            table.add_row(
+            cells = (
                 batch_norm.name,
                 batch_norm.op,
                 batch_norm.mode,
@@ -50,6 +54,7 @@ def _print(found: Inspection) -> None:
                 batch_norm.shape,
                 batch_norm.gradient or "-",
             )
+            table.add_row(*map(Text, cells))  # a name may look like rich's markup
         console.print(table)
     for batch_norm in found.batch_norms:
         for hazard in batch_norm.hazards:

@@ -9,7 +9,7 @@ import click
 from bngrad.cli.options import debug_option, json_option
 
 
-@click.group("oracle")
+@click.group("oracle", no_args_is_help=False)
 def oracle_group() -> None:
     """Manage the environment that holds ONNX Runtime's own gradient builder."""
 

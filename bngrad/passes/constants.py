@@ -17,7 +17,10 @@ class Names:
 
     def __init__(self, model: ir.Model) -> None:
         self._taken = {value.name for node in all_nodes(model) for value in (*node.inputs, *node.outputs) if value}
-        self._taken |= set(model.graph.initializers) | {value.name for value in model.graph.inputs}
+        for graph in model.graphs():
+            self._taken |= set(graph.initializers) | {value.name for value in graph.inputs}
+        for function in model.functions.values():
+            self._taken |= {value.name for value in function.inputs}
 
     def fresh(self, wanted: str) -> str:
         """Returns ``wanted``, or that with a number appended."""

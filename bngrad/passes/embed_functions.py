@@ -66,4 +66,6 @@ def _import_domain(model: ir.Model) -> bool:
     missing = [imports for imports in scopes if DOMAIN not in imports]
     for imports in missing:
         imports[DOMAIN] = VERSION
+        # The import passes put nodes of the default domain beside ours.
+        imports.setdefault("", model.opset_imports[""])
     return bool(missing)

@@ -22,6 +22,11 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
         yield from ir.traversal.RecursiveGraphIterator(function)
 
 
+def default_opset(model: ir.Model) -> int | None:
+    """The version of the default domain that a model imports, by either of its names; None if it does not."""
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+
+
 def describe(node: ir.Node) -> str:
     """How an error names a node."""
     domain = f"{node.domain}." if node.domain else ""

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
-from bngrad.opset import DOMAIN
+from bngrad.opset import DOMAIN, FUNCTIONS
 from bngrad.ort_dialect import stock_ops
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.import_onnx import ImportOnnxPass
@@ -83,16 +83,17 @@ def _count(model: ir.Model) -> dict[str, int]:
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:
     """The nodes of a model that stock ONNX Runtime cannot run, not even with this library registered."""
     known = {(domain, name) for domain, name, _ in model.functions} | stock_ops()
-    return [n for n in all_nodes(model) if n.domain != DOMAIN and (n.domain, n.op_type) not in known]
+    known |= {(DOMAIN, name) for name in FUNCTIONS}
+    return [node for node in all_nodes(model) if (node.domain, node.op_type) not in known]
 
 
 def _require_stock(model: ir.Model) -> None:
     unknown = unknown_to_stock(model)
     if unknown:
         types = ", ".join(sorted({node.op_type for node in unknown}))
+        others = f", nor can {len(unknown) - 1} more ({types})" if len(unknown) > 1 else ""
         raise UnsupportedNodeError(
-            f"{describe(unknown[0])} cannot run on stock ONNX Runtime, nor can "
-            f"{len(unknown) - 1} others ({types}); "
+            f"{describe(unknown[0])} cannot run on stock ONNX Runtime{others}; "
             "keep a training build and pass --target training"
         )
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bngrad.errors import ModelError
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
-from bngrad.passes.nodes import all_nodes
+from bngrad.passes.nodes import all_nodes, default_opset
 
 _HIDDEN = "bngrad.hidden"
 _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
@@ -21,16 +21,26 @@ _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
 class RaiseOpsetPass(ir.passes.FunctionalPass):
     """Converts a model below opset 15 to opset 15; any other is returned as a copy that shares its tensors.
 
-    Guarantees: names of graph inputs and outputs, initializers and nodes are as before.
-    Refuses, with `ModelError`: a model that onnx's version converter refuses, and one with functions of its own,
-    which the converter does not convert.
+    Guarantees: names of graph inputs and outputs, initializers and nodes, and nodes' metadata, are as before; the
+    default domain is imported as "", which a model may also call "ai.onnx".
+    Refuses, with `ModelError`: a model that onnx's version converter refuses, one with functions of its own, which
+    the converter does not convert, and one that does not import the default domain.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        version = model.opset_imports.get("", MIN_OPSET)
+        version = default_opset(model)
+        if version is None:
+            raise ModelError(
+                "the model does not import the ai.onnx opset, so nothing says what its ops mean; expected "
+                f"{MIN_OPSET} or newer (or the file is truncated)"
+            )
+        model = model.clone()
+        for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+            if "ai.onnx" in imports:
+                imports[""] = imports.pop("ai.onnx")
         if version >= MIN_OPSET:
-            return ir.passes.PassResult(model.clone(), modified=False)
+            return ir.passes.PassResult(model, modified=False)
         if model.functions:
             name = next(iter(model.functions.values())).name
             raise ModelError(
@@ -57,7 +67,7 @@ def _convert(model: ir.Model, version: int) -> ir.Model:
     _move(converted.graph, _HIDDEN, "")
     result = ir.from_proto(converted)
     result.opset_imports.pop(_HIDDEN, None)
-    _keep_node_names(model, result)
+    _keep_names_and_metadata(model, result)
     return result
 
 
@@ -70,10 +80,13 @@ def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
                 _move(subgraph, source, target)
 
 
-def _keep_node_names(before: ir.Model, after: ir.Model) -> None:
-    """The converter drops some nodes' names; the names of their outputs say which is which."""
-    names = {value.name: node.name for node in all_nodes(before) for value in node.outputs if value.name}
+def _keep_names_and_metadata(before: ir.Model, after: ir.Model) -> None:
+    """The converter drops some nodes' names and all metadata; the names of their outputs say which is which."""
+    originals: dict[str | None, ir.Node] = {
+        value.name: node for node in all_nodes(before) for value in node.outputs if value.name
+    }
     for node in all_nodes(after):
         for value in node.outputs:
-            if not node.name and value.name in names:
-                node.name = names[value.name]
+            if original := originals.get(value.name):
+                node.name = node.name or original.name
+                node.metadata_props.update(original.metadata_props)

@@ -45,7 +45,7 @@ def _last_gradient(model: ir.Model, index: int) -> ir.Node:
 LONG = pytest.mark.long
 CASES = [
     *(pytest.param("digits_resnet20", fault, id=f"digits-{fault}") for fault in FAULTS),
-    *(pytest.param("shufflenet", fault, id=f"shufflenet-{fault}") for fault in FAULTS),
+    *(pytest.param("shufflenet", fault, id=f"shufflenet-{fault}", marks=LONG) for fault in FAULTS),
     pytest.param("densenet121", "left frozen", id="densenet121-left frozen"),
     *(
         pytest.param("densenet121", fault, id=f"densenet121-{fault}", marks=LONG)

@@ -1,0 +1,28 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20240229)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew, for you to review")
+
+
+@pytest.fixture
+def golden(request):
+    """Compares a text with the file of this name in tests/golden."""
+
+    def compare(name, text):
+        path = request.config.rootpath / "tests" / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, f"run with --update-golden and review {name}"
+
+    return compare

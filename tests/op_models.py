@@ -1,0 +1,113 @@
+"""Models of one ``bngrad`` op each, inputs for them, and what they must answer."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from bngrad import reference
+from bngrad.opset import DOMAIN, VERSION, function_proto
+from bngrad.schemas import QUANTITIES, signature
+
+GRAD = "BatchNormalizationGrad"
+TRAINING = "BatchNormalizationTraining"
+STATISTICS = "BatchNormalizationStatistics"
+
+EPSILON = float(np.float32(1e-3))
+MOMENTUM = float(np.float32(0.9))
+CASES = {
+    "grad-training": (GRAD, {"training_mode": 1}),
+    "grad-frozen": (GRAD, {"training_mode": 0}),
+    "training-biased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 0}),
+    "training-unbiased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 1}),
+    "statistics": (STATISTICS, {"epsilon": EPSILON}),
+}
+"""Every op in every mode, with attributes that float32 holds exactly."""
+
+ELEMENT_TYPES = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
+TOLERANCES = {np.float32: 3e-5, np.float64: 1e-12}
+"""Of inputs of about 1 and inv_std up to 1 / sqrt(EPSILON): absolute, and relative to the expected value."""
+
+EXTENTS = (2, 3, 2, 4, 2, 1, 3, 2)
+
+
+def subsets(rank):
+    """Every set of axes of a rank, the empty one included."""
+    return [axes for k in range(rank + 1) for axes in itertools.combinations(range(rank), k)]
+
+
+def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape=None, axes=None, types=None):
+    """A model that is one op.
+
+    With neither ``shape`` nor ``axes`` it takes data of every rank and any axes; ``types`` gives inputs other
+    element types.
+    """
+    inputs, outputs, _ = signature(op)
+    element_type = ELEMENT_TYPES[dtype]
+    parameter = None
+    if shape is not None and axes is not None:
+        parameter = reference.parameter_shape(shape, reference.normalize_axes(axes, len(shape)))
+    shapes = {"data": shape, "parameter": parameter, "axes": None}
+    values = {
+        name: helper.make_tensor_value_info(
+            name,
+            (types or {}).get(name, TensorProto.INT64 if name == "axes" else element_type),
+            ["k"] if name == "axes" else shapes[QUANTITIES[name].shape],
+        )
+        for name in inputs + outputs
+    }
+    nodes = [helper.make_node(op, inputs, outputs, name="bn", domain=DOMAIN, **attributes)]
+    if axes is not None:
+        del values["axes"]
+        tensor = helper.make_tensor("axes", TensorProto.INT64, [len(axes)], axes)
+        nodes.insert(0, helper.make_node("Constant", [], ["axes"], value=tensor))
+    graph = helper.make_graph(
+        nodes, "one_op", [values[n] for n in inputs if n in values], [values[n] for n in outputs]
+    )
+    return helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, VERSION)],
+        functions=[function_proto(op, opset)] if function else [],
+        ir_version=8,
+    )
+
+
+def op_feeds(op, shape, axes, rng, dtype=np.float32):
+    """Inputs of about 1 for an op: variances and inv_std positive."""
+    inputs, _, _ = signature(op)
+    parameter = reference.parameter_shape(shape, reference.normalize_axes(axes, len(shape)))
+    feeds = {}
+    for name in inputs:
+        if name == "axes":
+            feeds[name] = np.array(axes, np.int64)
+        elif name in ("inv_std", "running_var"):
+            feeds[name] = rng.uniform(0.5, 2, parameter).astype(dtype)
+        else:
+            extents = shape if QUANTITIES[name].shape == "data" else parameter
+            feeds[name] = rng.standard_normal(extents).astype(dtype)
+    return feeds
+
+
+def expected(op, feeds, attributes):
+    """What the float64 reference answers, by output name."""
+    function = getattr(reference, re.sub(r"(?<!^)(?=[A-Z])", "_", op).lower())
+    return dict(zip(signature(op)[1], function(**feeds, **attributes), strict=True))
+
+
+def assert_matches(got, want, tolerance, what=""):
+    """Compares outputs by name: shapes, NaN for NaN, and numbers."""
+    assert set(got) == set(want), what
+    for name, value in want.items():
+        assert got[name].shape == value.shape, f"{name} {what}"
+        np.testing.assert_allclose(
+            got[name], value, rtol=tolerance, atol=tolerance, equal_nan=True, err_msg=f"{name} {what}"
+        )
+
+
+def opset_versions():
+    """Every ai.onnx opset from the oldest that the functions need to the newest that this onnx has."""
+    return range(15, onnx.defs.onnx_opset_version() + 1)

@@ -1,0 +1,184 @@
+"""Models below opset 15."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from pass_models import close, content, feeds_for, header, ops, proto, run
+
+from bngrad.errors import ModelError
+from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
+from bngrad.passes.raise_opset import RaiseOpsetPass
+
+OLD = range(7, MIN_OPSET)
+CONV = """g (float[N,2,6,6] x, float[3,2,3,3] w, float[3] b) => (float[N,3] y)
+    <float[3,3] u = {1,2,3,4,5,6,7,8,9}> {
+    [convolve] c = Conv<pads = [1, 1, 1, 1]>(x, w, b)
+    [relu] r = Relu(c)
+    [pool] p = GlobalAveragePool(r)
+    [flatten] f = Flatten(p)
+    [multiply] y = MatMul(f, u)
+}"""
+
+
+def raised(original):
+    before = content(original)
+    result = RaiseOpsetPass()(original)
+    assert content(original) == before
+    assert result.model is not original
+    assert result.model.opset_imports[""] >= MIN_OPSET
+    assert not RaiseOpsetPass()(result.model).modified
+    return result
+
+
+@pytest.mark.parametrize("opset", OLD)
+def test_an_old_model_computes_the_same_at_15(opset, rng):
+    original = proto(CONV, opset)
+    result = raised(ir.from_proto(original))
+    assert result.modified
+    assert result.model.opset_imports[""] == MIN_OPSET
+    assert result.model.ir_version == MIN_IR_VERSION
+    after = ir.to_proto(result.model)
+    onnx.checker.check_model(after, full_check=True)
+    feeds = feeds_for(original, rng)
+    close(run(after, feeds), run(original, feeds), 1e-6)
+
+
+@pytest.mark.parametrize("opset", OLD)
+def test_names_survive(opset):
+    original = proto(CONV, opset)
+    after = ir.to_proto(raised(ir.from_proto(original)).model)
+    names = {node.name for node in original.graph.node}
+    assert names <= {node.name for node in after.graph.node}
+    for part in ("input", "output", "initializer"):
+        assert [v.name for v in getattr(after.graph, part)] == [v.name for v in getattr(original.graph, part)]
+    values = {name for node in original.graph.node for name in node.output}
+    assert values <= {name for node in after.graph.node for name in node.output}
+
+
+@pytest.mark.parametrize("opset", OLD)
+def test_the_pooling_gradients_that_ort_puts_into_the_default_domain(opset):
+    """The converter does not know them."""
+    text = """g (float[N,2,3,3] dy, int64[N,2,3,3] mask, bool c) => (float[N,2,6,6] a, float[N,2,6,6] b) {
+        [max] m = MaxPoolGrad<kernel_shape = [2, 2], strides = [2, 2]>(dy, mask)
+        a = Relu(m)
+        b = If(c) <
+            then_branch = t () => (float[N,2,6,6] d) {
+                [average] d = AveragePoolGrad<kernel_shape = [2, 2], strides = [2, 2]>(dy) },
+            else_branch = e () => (float[N,2,6,6] f) { f = Identity(a) }>
+    }"""
+    original = ir.from_proto(proto(text, opset))
+    after = raised(original).model
+    assert ops(after) == ops(original)
+    assert after.opset_imports == {"": MIN_OPSET, "com.microsoft": 1}
+    for name in ("max", "average"):
+        before, kept = (
+            next(n for n in ir.traversal.RecursiveGraphIterator(m.graph) if n.name == name)
+            for m in (original, after)
+        )
+        assert {a: v.value for a, v in before.attributes.items()} == {
+            a: v.value for a, v in kept.attributes.items()
+        }
+
+
+@pytest.mark.parametrize("opset", OLD)
+def test_nodes_of_other_domains_stay(opset):
+    text = """g (float[N,2] dy, float[N,2] x) => (float[N,2] y) {
+        [grad] d = com.microsoft.ReluGrad(dy, x)
+        y = Neg(d) }"""
+    original = ir.from_proto(proto(text, opset))
+    assert ops(raised(original).model) == ["com.microsoft.ReluGrad", "Neg"]
+
+
+@pytest.mark.parametrize("opset", [7, 12, 14])
+def test_what_is_said_about_the_model_and_its_nodes_survives(opset):
+    original = proto(CONV, opset)
+    original.producer_name, original.doc_string, original.graph.doc_string = "me", "a model", "a graph"
+    entry = original.metadata_props.add()
+    entry.key, entry.value = "who", "me"
+    for node in original.graph.node:
+        node.doc_string = f"about {node.name}"
+        entry = node.metadata_props.add()
+        entry.key, entry.value = "layer", node.name
+    after = ir.to_proto(raised(ir.from_proto(original)).model)
+    assert (after.producer_name, after.doc_string, after.graph.doc_string) == ("me", "a model", "a graph")
+    assert after.metadata_props == original.metadata_props
+    kept = {node.name: node for node in after.graph.node}
+    for node in original.graph.node:
+        assert kept[node.name].doc_string == node.doc_string
+        assert kept[node.name].metadata_props == node.metadata_props
+
+
+@pytest.mark.parametrize("opset", [15, 17, 21, 23])
+def test_a_newer_model_is_copied(opset):
+    original = ir.from_proto(proto(CONV, opset))
+    result = raised(original)
+    assert not result.modified
+    assert content(result.model) == content(original)
+    result.model.graph[0].name = "changed"
+    assert original.graph[0].name == "convolve"
+    weights = original.graph.initializers["u"].const_value
+    assert result.model.graph.initializers["u"].const_value is weights
+
+
+def test_an_initializer_that_is_a_graph_input_too(rng):
+    """As IR version 3 had it."""
+    text = """<ir_version: 3, opset_import: ["" : 9]>
+        g (float[N,2] x, float[2,2] w) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}> { y = MatMul(x, w) }"""
+    original = onnx.parser.parse_model(text)
+    after = ir.to_proto(raised(ir.from_proto(original)).model)
+    feeds = {"x": rng.standard_normal((3, 2)).astype(np.float32)}
+    close(run(after, feeds), run(original, feeds), 1e-6)
+    assert [v.name for v in after.graph.input] == ["x", "w"]
+
+
+def test_the_default_domain_by_its_long_name():
+    text = header(9).replace('""', '"ai.onnx"') + CONV
+    result = raised(ir.from_proto(onnx.parser.parse_model(text)))
+    assert result.model.opset_imports == {"": MIN_OPSET}
+    text = (
+        header(17, "f").replace('"" :', '"ai.onnx" :')
+        + """g (float[2] x) => (float[2] y) { y = f.F(x) }
+        <domain: "f", opset_import: ["ai.onnx" : 17]> F (x) => (y) { y = Neg(x) }"""
+    )
+    result = raised(ir.from_proto(onnx.parser.parse_model(text)))
+    assert result.model.opset_imports == {"": 17, "f": 1}
+    assert [dict(f.opset_imports) for f in result.model.functions.values()] == [{"": 17}]
+
+
+REFUSED = {
+    "functions": (
+        """<ir_version: 8, opset_import: ["" : 13, "f" : 1]>
+        g (float[2] x) => (float[2] y) { y = f.F(x) }
+        <domain: "f", opset_import: ["" : 13]> F (x) => (y) { y = Neg(x) }""",
+        (
+            "the model imports ai.onnx 13 and has functions (such as 'F'), which the version "
+            "converter leaves alone; "
+            "export it with opset 15 or newer"
+        ),
+    ),
+    "the-converter-refuses": (
+        header(7)
+        + "g (float[N,3] x, float[3] p) => (float[N,3] y) { y, a, b, c, d = BatchNormalization(x, p, p, p, p) }",
+        "the model imports ai.onnx 7 and cannot be raised to 15: ",
+    ),
+    "no-default-domain": (
+        header(7, "com.microsoft").replace('"" : 7, ', "")
+        + "g (float[N,3] x) => (float[N,3] y) { y = com.microsoft.ReluGrad(x, x) }",
+        "the model does not import the ai.onnx opset",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case):
+    text, message = REFUSED[case]
+    original = ir.from_proto(onnx.parser.parse_model(text))
+    before = content(original)
+    with pytest.raises(ModelError) as error:
+        RaiseOpsetPass()(original)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+    assert content(original) == before

@@ -1,0 +1,243 @@
+"""The ops through onnxruntime-extensions: what it carries, and how it takes what an op answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from op_models import CASES, GRAD, STATISTICS, TOLERANCES, TRAINING, assert_matches, expected, op_feeds, op_model
+
+from bngrad import extensions
+from bngrad.opset import FUNCTIONS
+from bngrad.runtime import register, session
+from bngrad.schemas import QUANTITIES, signature
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
+
+
+def run(op, attributes, feeds, dtype, provider="python"):
+    names = signature(op)[1]
+    values = session(op_model(op, attributes, dtype=dtype), provider).run(names, feeds)
+    return dict(zip(names, values, strict=True))
+
+
+# The extension hands an attribute over as text of six significant digits, which makes this much of a difference.
+EPSILONS = {0.0: 0, 1e-12: 0, 1e-5: 0, 1e-3: 0, 0.5: 0, 1.234567e-5: 1e-5, 0.9999999: 1e-5}
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_epsilon(epsilon):
+    """A variance far below epsilon, so that the answer is epsilon's."""
+    x = np.array([[1e-9], [3e-9]], np.float64) * (epsilon or 1e9)
+    feeds = {"X": x, "axes": np.array([0])}
+    exact = float(np.float32(epsilon))
+    got = run(STATISTICS, {"epsilon": epsilon}, feeds, np.float64)
+    want = expected(STATISTICS, feeds, {"epsilon": exact})
+    assert_matches(got, want, TOLERANCES[np.float64] + EPSILONS[epsilon])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 0.9, 0.99, 0.999, 1.0])
+@pytest.mark.parametrize("unbiased", [0, 1])
+def test_momentum(momentum, unbiased, rng):
+    feeds = op_feeds(TRAINING, (4, 3), (0,), rng, np.float64)
+    attributes = {"epsilon": 1e-3, "momentum": momentum, "unbiased_running_var": unbiased}
+    got = run(TRAINING, attributes, feeds, np.float64)
+    exact = {**attributes, "epsilon": float(np.float32(1e-3)), "momentum": float(np.float32(momentum))}
+    assert_matches(got, expected(TRAINING, feeds, exact), TOLERANCES[np.float64])
+
+
+@DTYPES
+@pytest.mark.parametrize("case", CASES)
+def test_float_and_double_live_under_one_name(case, dtype, rng):
+    op, attributes = CASES[case]
+    feeds = op_feeds(op, (4, 3, 2), (0, 2), rng, dtype)
+    got = run(op, attributes, feeds, dtype)
+    assert all(value.dtype == dtype for value in got.values())
+    assert_matches(got, expected(op, feeds, attributes), TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_float16_is_refused_by_the_session(name):
+    inputs, outputs, _ = signature(name)
+    half = {n: TensorProto.FLOAT16 for n in inputs + outputs if QUANTITIES[n].shape != "axes"}
+    (attributes,) = {op: a for op, a in CASES.values() if op == name}.values()
+    model = op_model(name, attributes, types=half, function=False)
+    with pytest.raises(
+        Exception, match=rf"Type 'tensor\(float16\)' of input .*{name}.* in node \(bn\) is invalid"
+    ):
+        session(model, "python")
+
+
+def test_a_node_that_lacks_an_attribute_is_refused():
+    with pytest.raises(Exception, match="epsilon"):
+        session(op_model(STATISTICS, {}, function=False), "python").run(None, {"X": np.ones((2, 3), np.float32)})
+
+
+class Spied(np.ndarray):
+    """An array that tells which of the ways to its elements were asked for."""
+
+    asked: list[str]
+
+    def _tell(self, what):
+        type(self).asked.append(what)
+
+    def __getitem__(self, index):
+        self._tell("element")
+        return super().__getitem__(index)
+
+    def __iter__(self):
+        self._tell("iteration")
+        return super().__iter__()
+
+    def __len__(self):
+        self._tell("length")
+        return super().__len__()
+
+    def tolist(self):
+        self._tell("list")
+        return super().tolist()
+
+
+def test_the_extension_takes_the_buffer_not_the_elements(monkeypatch, rng):
+    """The whole point of _Handover: were the elements asked for one by one, an op would be 30 times as slow."""
+    calls = []
+
+    class SpiedHandover(extensions._Handover):
+        def flatten(self):
+            calls.append("flatten")
+            return super().flatten()
+
+        def tolist(self):
+            calls.append("tolist")
+            return super().tolist().view(Spied)
+
+    Spied.asked = []
+    monkeypatch.setattr(extensions, "_Handover", SpiedHandover)
+    feeds = op_feeds(GRAD, (4, 3, 2), (0, 2), rng)
+    got = run(GRAD, {"training_mode": 1}, feeds, np.float32)
+    assert_matches(got, expected(GRAD, feeds, {"training_mode": 1}), TOLERANCES[np.float32])
+    assert calls == ["flatten", "tolist"] * 3
+    assert Spied.asked == []
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(24.0).reshape(2, 3, 4),
+        np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1),
+        np.arange(10.0)[::3],
+        np.float64(3),
+        np.empty((0, 3)),
+    ],
+    ids=["contiguous", "transposed", "strided", "scalar", "empty"],
+)
+def test_a_handover_offers_what_an_array_does(array):
+    handover = extensions._Handover(np.asarray(array))
+    assert handover.shape == np.shape(array)
+    handed = handover.flatten().tolist()
+    assert isinstance(handed, np.ndarray)
+    assert handed.flags.c_contiguous
+    assert handed.ndim == 1
+    assert list(handed) == np.asarray(array).flatten().tolist()
+
+
+def test_an_array_that_is_contiguous_is_not_copied():
+    array = np.arange(24.0).reshape(2, 3, 4)
+    assert np.shares_memory(extensions._Handover(array).flatten().tolist(), array)
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((4,), (0,)), ((0, 3), (0,)), ((2, 0), (0,)), ((0,), (0,))], ids=str)
+def test_outputs_without_dimensions_or_elements(shape, axes, rng):
+    feeds = op_feeds(GRAD, shape, axes, rng)
+    got = run(GRAD, {"training_mode": 1}, feeds, np.float32)
+    assert_matches(got, expected(GRAD, feeds, {"training_mode": 1}), TOLERANCES[np.float32])
+
+
+def test_defining_again_changes_nothing():
+    extensions.define_ops()
+    from onnxruntime_extensions._ocos import Opdef
+
+    before = len(Opdef._odlist)
+    extensions.define_ops()
+    for _ in range(2):
+        register(onnxruntime.SessionOptions(), "python")
+    assert len(Opdef._odlist) == before
+    ours = [d.op_type for d in Opdef._odlist.values() if d.op_type.startswith("bngrad::")]
+    assert sorted(ours) == sorted(f"bngrad::{name}" for name in FUNCTIONS for _ in extensions.DTYPES)
+
+
+IN_ANOTHER_PROCESS = """
+import sys
+import numpy as np
+from bngrad import extensions, reference
+from bngrad.runtime import session
+from op_models import CASES, TOLERANCES, assert_matches, expected, op_feeds, op_model
+assert extensions._implementation() is reference
+rng = np.random.default_rng(0)
+for op, attributes in CASES.values():
+    for dtype, tolerance in TOLERANCES.items():
+        feeds = op_feeds(op, (4, 3, 2), (0, 2), rng, dtype)
+        names = list(expected(op, feeds, attributes))
+        values = session(op_model(op, attributes, dtype=dtype), "python").run(names, feeds)
+        assert_matches(dict(zip(names, values)), expected(op, feeds, attributes), tolerance)
+        assert all(value.dtype == dtype for value in values)
+print("computed by NumPy")
+"""
+
+
+def python(code, library):
+    here = str(Path(__file__).parent)
+    environment = {**os.environ, "BNGRAD_LIBRARY": str(library)}
+    environment["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_numpy_computes_where_there_is_no_library(tmp_path):
+    done = python(IN_ANOTHER_PROCESS, tmp_path / "none.so")
+    assert (done.returncode, done.stdout.strip()) == (0, "computed by NumPy"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("feeds['dY'] = feeds['dY'][:, :2]", "dY has shape [4, 2]; expected [4, 3]"),
+        ("feeds['axes'] = np.array([5])", "axis 5 is out of range for X of rank 2"),
+        ("feeds['axes'] = np.array([0, 0])", "axes [0, 0] name a dimension of X twice"),
+    ],
+    ids=["shape", "axis", "twice"],
+)
+def test_the_reason_of_an_error_in_an_op_reaches_the_user(change, reason, tmp_path):
+    """The extension ends the process where an op raises; it says why, and nothing computes on."""
+    done = python(
+        f"""
+import numpy as np
+from bngrad.runtime import session
+from op_models import GRAD, op_feeds, op_model
+feeds = op_feeds(GRAD, (4, 3), (0,), np.random.default_rng(0))
+{change}
+session(op_model(GRAD, {{"training_mode": 1}}), "python").run(None, feeds)
+print("went on")
+""",
+        tmp_path / "none.so",
+    )
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert reason in done.stderr
+
+
+def test_a_library_that_cannot_be_used_is_an_error_not_numpy(tmp_path):
+    library = tmp_path / "text.so"
+    library.write_text("not a library")
+    done = python(
+        "import onnxruntime, bngrad\nbngrad.register(onnxruntime.SessionOptions(), provider='python')", library
+    )
+    assert done.returncode == 1
+    assert f"bngrad.errors.LibraryError: {library} cannot be loaded as bngrad's native library" in done.stderr

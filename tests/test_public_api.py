@@ -1,0 +1,77 @@
+"""The public names, and that they cost nothing until they are used."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import bngrad
+
+NAMES = ["BngradError", "__version__", "get_library_path", "register", "rewrite", "session", "validate"]
+HEAVY = ["onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "rich", "onnxruntime_extensions"]
+
+
+def test_the_public_names():
+    assert sorted(bngrad.__all__) == sorted(NAMES)
+    for name in NAMES:
+        assert getattr(bngrad, name) is not None
+
+
+def test_every_public_name_has_a_docstring_and_is_the_one_of_its_module():
+    for name, module in bngrad._HOMES.items():
+        value = getattr(bngrad, name)
+        assert value is getattr(importlib.import_module(f"bngrad.{module}"), name)
+        assert value.__doc__
+
+
+def test_a_name_that_does_not_exist():
+    with pytest.raises(AttributeError, match="module 'bngrad' has no attribute 'rewrit'"):
+        bngrad.rewrit  # noqa: B018
+
+
+def test_every_error_is_a_bngrad_error():
+    errors = importlib.import_module("bngrad.errors")
+    kinds = [e for e in vars(errors).values() if isinstance(e, type) and e.__module__ == "bngrad.errors"]
+    assert len(kinds) > 3
+    assert all(issubclass(kind, bngrad.BngradError) for kind in kinds)
+    assert issubclass(errors.UnsupportedNodeError, errors.ModelError)
+
+
+LIGHT = {
+    "import": "import bngrad",
+    "errors": "from bngrad import BngradError",
+    "library-path": "import bngrad.errors, bngrad.cli",
+    "help": "from bngrad.cli import run; assert run(['--help']) == 0",
+    "help-of-a-command": "from bngrad.cli import run; assert run(['rewrite', '--help']) == 0",
+    "help-of-validate": "from bngrad.cli import run; assert run(['validate', '--help']) == 0",
+    "version": "from bngrad.cli import run; assert run(['--version']) == 0",
+    "wrong-option": "from bngrad.cli import run; assert run(['inspect', '--frob']) == 2",
+}
+
+
+@pytest.mark.parametrize("case", LIGHT)
+def test_nothing_heavy_is_imported_before_it_is_needed(case):
+    code = f"import sys\n{LIGHT[case]}\nprint('imported', *(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "imported"
+
+
+def test_a_type_checker_sees_what_is_there_at_run_time():
+    """The names under TYPE_CHECKING are written out again; they must not drift."""
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse(Path(bngrad.__file__).read_text(encoding="utf-8"))
+    seen = {
+        alias.name: node.module.removeprefix("bngrad.")
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == bngrad._HOMES
