@@ -18,7 +18,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not long"
 
 test-long: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m long
 
 lint: $(READY)
 	$(BIN)/ruff check .
