@@ -110,10 +110,17 @@ def _infer_batch_norm_internal(context: InferenceContext) -> None:
 def _infer_concat_training(context: InferenceContext) -> None:
     """Every extent but that of the axis is the first input's; along the axis they add up."""
     types = [context.get_input_type(i) for i in range(context.get_num_inputs())]
-    if any(t is None or not t.tensor_type.HasField("shape") for t in types):
+    if context.get_num_outputs() > 1:
+        lengths = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [len(types)])
+        context.set_output_type(1, lengths)
+    if any(t is None for t in types):
         return
     result = onnx.TypeProto()
     result.CopyFrom(types[0])
+    if not all(t.tensor_type.HasField("shape") for t in types):
+        result.tensor_type.ClearField("shape")
+        context.set_output_type(0, result)
+        return
     extents = result.tensor_type.shape.dim
     axis = context.get_attribute("axis").i % len(extents)
     along = [t.tensor_type.shape.dim[axis] for t in types]
@@ -121,9 +128,6 @@ def _infer_concat_training(context: InferenceContext) -> None:
     if all(extent.HasField("dim_value") for extent in along):
         extents[axis].dim_value = sum(extent.dim_value for extent in along)
     context.set_output_type(0, result)
-    if context.get_num_outputs() > 1:
-        lengths = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [len(along)])
-        context.set_output_type(1, lengths)
 
 
 register_schemas()

@@ -69,7 +69,8 @@ def refusal(
     """
     present = [value for value in node.inputs if value is not None]
     if len(present) != inputs or len(node.inputs) != inputs:
-        return f"it has {len(present)} inputs; expected {inputs}, all present"
+        given = str(len(present)) if len(present) == len(node.inputs) else f"{len(present)} of {len(node.inputs)}"
+        return f"it has {given} inputs; expected {inputs}, all present"
     for value in present:
         if value.dtype not in (None, *SUPPORTED_DTYPES):
             expected = " or ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES)

@@ -212,7 +212,7 @@ REFUSED = {
     "four-inputs": (batch_norm(4).replace(", mean, var)", ", mean)"), "it has 4 inputs; expected 5, all present"),
     "an-input-left-out": (
         batch_norm(4).replace(", mean, var)", ", , var)"),
-        "it has 4 inputs; expected 5, all present",
+        "it has 4 of 5 inputs; expected 5, all present",
     ),
 }
 

@@ -348,10 +348,15 @@ REFUSED = {
             [bn] y, a, b, d, e = com.microsoft.BatchNormInternal(x, p, p, p, p, p) }}""",
         "it has 6 inputs; expected 5, all present",
     ),
+    "six-inputs-of-which-five-are-present": (
+        f"""g (float[{dims(4)}] x, float[3] p) => (float[{dims(4)}] y) {{
+            [bn] y, a, b, d, e = com.microsoft.BatchNormInternal(x, p, , p, p, p) }}""",
+        "it has 5 of 6 inputs; expected 5, all present",
+    ),
     "an-input-left-out": (
         f"""g (float[{dims(4)}] x, float[3] p) => (float[{dims(4)}] y) {{
             [bn] y, a, b = com.microsoft.BatchNormalizationGrad(x, x, p, , p) }}""",
-        "it has 4 inputs; expected 5, all present",
+        "it has 4 of 5 inputs; expected 5, all present",
     ),
     "frozen": (
         internal_and_grad(4).replace("training_mode = 1", "training_mode = 0"),
