@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from conftest import SOURCES, cmake
+from cmake_build import SOURCES, cmake
 
 from bngrad import native
 
