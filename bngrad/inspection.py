@@ -122,8 +122,8 @@ def _hazards(node: ir.Node) -> list[str]:
 
 def _belongs(gradient: ir.Node, forward: ir.Node) -> bool:
     """Whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
-    saved_mean = forward.outputs[3] if len(forward.outputs) > 3 else None
-    if saved_mean is not None and _input(gradient, 3) is saved_mean:
+    saved_mean = _input(gradient, 3)
+    if saved_mean is not None and saved_mean in forward.outputs[3:4]:
         return True
     x, scale = _input(gradient, 1), _input(gradient, 2)
     return x is not None and x is _input(forward, 0) and scale is _input(forward, 1)

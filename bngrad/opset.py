@@ -6,6 +6,8 @@ carries (so that it runs where no library is registered), the schemas in `schema
 
 Rules for a body:
 
+* Arithmetic is in `COMPUTE`: float for float, float16 and bfloat16 (a sum in 16 bits overflows, or loses its
+  terms), double for double. Every input is cast to it, every output back to its own type: one rounding.
 * Only ops that mean the same at every ai.onnx opset from 15 to the newest, for the model's own opset is
   stamped on the function when it is embedded (onnx's checker refuses a mixture).
 * Reduction axes come from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate such
@@ -33,6 +35,9 @@ MIN_OPSET = 15
 MIN_IR_VERSION = 8
 """The oldest ONNX IR version that has model-local functions."""
 
+COMPUTE = onnx.TensorProto.FLOAT
+"""The type that the bodies compute in; `function_proto` puts double in its place for models in double."""
+
 _opset = Opset(DOMAIN, VERSION)
 
 
@@ -45,16 +50,83 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     dX = scale * inv_std * (dY - (dbias + xhat * dscale) / M).
     With training_mode = 0 they are constants (frozen statistics), and dX = scale * inv_std * dY.
     """
-    inv_std_x = op.Unsqueeze(inv_std, axes)
-    xhat = (X - op.Unsqueeze(mean, axes)) * inv_std_x
-    dbias = op.ReduceSum(dY, axes, keepdims=0, noop_with_empty_axes=1)
-    dscale = op.ReduceSum(dY * xhat, axes, keepdims=0, noop_with_empty_axes=1)
-    M = op.CastLike(op.Size(X), X) / op.CastLike(op.Size(scale), X)
-    through_statistics = (op.Unsqueeze(dbias, axes) + xhat * op.Unsqueeze(dscale, axes)) / M
+    dy = op.Cast(dY, to=COMPUTE)
+    inv_std_x = op.Unsqueeze(op.Cast(inv_std, to=COMPUTE), axes)
+    xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
+    sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
+    sum_dy_xhat = op.ReduceSum(dy * xhat, axes, keepdims=0, noop_with_empty_axes=1)
+    M = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(sum_dy), to=COMPUTE)
+    through_statistics = (op.Unsqueeze(sum_dy, axes) + xhat * op.Unsqueeze(sum_dy_xhat, axes)) / M
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
     # Where, not a product with 0: a frozen dX must not see an infinity of the sums.
-    dX = op.Unsqueeze(scale, axes) * inv_std_x * op.Where(training, dY - through_statistics, dY)
+    of_xhat = op.Where(training, dy - through_statistics, dy)
+    dX = op.CastLike(op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes) * inv_std_x * of_xhat, X)
+    dscale = op.CastLike(sum_dy_xhat, scale)
+    dbias = op.CastLike(sum_dy, scale)
     return dX, dscale, dbias
+
+
+@script(_opset, default_opset=op)
+def BatchNormalizationReluGrad(dZ, Z, X, scale, mean, inv_std, axes, training_mode: int):
+    """The gradient of Z = relu(Y) with Y a batch normalization of X.
+
+    dY = dZ where Z > 0, else 0; the rest is BatchNormalizationGrad.
+    """
+    zero = op.Cast(op.Constant(value_float=0.0), to=COMPUTE)
+    dY = op.CastLike(op.Where(op.Cast(Z, to=COMPUTE) > zero, op.Cast(dZ, to=COMPUTE), zero), X)
+    dX, dscale, dbias = BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode=training_mode)
+    return dX, dscale, dbias
+
+
+@script(_opset, default_opset=op)
+def BatchNormalizationGradGrad(
+    ddX,
+    ddscale,
+    ddbias,
+    dY,
+    X,
+    scale,
+    mean,
+    inv_std,
+    axes,
+    training_mode: int,
+):
+    """The gradient of BatchNormalizationGrad: ddX, ddscale and ddbias are those of the loss by dX, dscale, dbias.
+
+    With mean(t) over axes and P(t) = t - mean(t) - xhat * mean(t * xhat), for training_mode = 1:
+    d_dY = scale * inv_std * P(ddX) + ddscale * xhat + ddbias;
+    d_X = ddscale * inv_std * P(dY)
+    - scale * inv_std^2 * (xhat * mean(ddX * P(dY)) + mean(dY * xhat) * P(ddX) + mean(ddX * xhat) * P(dY));
+    d_scale = inv_std * sum(ddX * P(dY)).
+    For training_mode = 0: d_dY = scale * inv_std * ddX + ddscale * xhat + ddbias; d_X = ddscale * inv_std * dY;
+    d_scale = inv_std * sum(ddX * dY).
+    """
+    dy = op.Cast(dY, to=COMPUTE)
+    ddx = op.Cast(ddX, to=COMPUTE)
+    inv_std_c = op.Cast(inv_std, to=COMPUTE)
+    inv_std_x = op.Unsqueeze(inv_std_c, axes)
+    scale_x = op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes)
+    ddscale_x = op.Unsqueeze(op.Cast(ddscale, to=COMPUTE), axes)
+    ddbias_x = op.Unsqueeze(op.Cast(ddbias, to=COMPUTE), axes)
+    xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
+    M = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
+    training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
+
+    mean_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean_dy_xhat = op.Unsqueeze(op.ReduceSum(dy * xhat, axes, keepdims=0, noop_with_empty_axes=1) / M, axes)
+    mean_ddx = op.ReduceSum(ddx, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean_ddx_xhat = op.Unsqueeze(op.ReduceSum(ddx * xhat, axes, keepdims=0, noop_with_empty_axes=1) / M, axes)
+    P_dy = op.Where(training, dy - op.Unsqueeze(mean_dy, axes) - xhat * mean_dy_xhat, dy)
+    P_ddx = op.Where(training, ddx - op.Unsqueeze(mean_ddx, axes) - xhat * mean_ddx_xhat, ddx)
+    sum_ddx_P_dy = op.ReduceSum(ddx * P_dy, axes, keepdims=0, noop_with_empty_axes=1)
+
+    d_dY = op.CastLike(scale_x * inv_std_x * P_ddx + ddscale_x * xhat + ddbias_x, X)
+    through_dx = xhat * op.Unsqueeze(sum_ddx_P_dy / M, axes) + mean_dy_xhat * P_ddx + mean_ddx_xhat * P_dy
+    through_dscale = ddscale_x * inv_std_x * P_dy
+    of_x = op.Where(training, through_dscale - scale_x * inv_std_x * inv_std_x * through_dx, through_dscale)
+    d_X = op.CastLike(of_x, X)
+    d_scale = op.CastLike(inv_std_c * sum_ddx_P_dy, scale)
+    return d_dY, d_X, d_scale
 
 
 @script(_opset, default_opset=op)
@@ -77,19 +149,27 @@ def BatchNormalizationTraining(
     which is multiplied by M / max(M - 1, 1) if unbiased_running_var is 1 (MIOpen, TensorFlow, PyTorch) and
     not if it is 0 (ONNX, nGraph). With M = 0 the statistics are NaN.
     """
-    one = op.CastLike(op.Constant(value_float=1.0), X)
-    M = op.CastLike(op.Size(X), X) / op.CastLike(op.Size(scale), X)
-    saved_mean = op.ReduceSum(X, axes, keepdims=0, noop_with_empty_axes=1) / M
-    centered = X - op.Unsqueeze(saved_mean, axes)
+    x = op.Cast(X, to=COMPUTE)
+    one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
+    total = op.ReduceSum(x, axes, keepdims=0, noop_with_empty_axes=1)
+    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(total), to=COMPUTE)
+    mean = total / M
+    centered = x - op.Unsqueeze(mean, axes)
     var = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1) / M
-    saved_inv_std = op.Reciprocal(op.Sqrt(var + op.CastLike(op.Constant(value_float=epsilon), X)))
-    Y = centered * op.Unsqueeze(saved_inv_std, axes) * op.Unsqueeze(scale, axes) + op.Unsqueeze(bias, axes)
+    inv_std = op.Reciprocal(op.Sqrt(var + op.Cast(op.Constant(value_float=epsilon), to=COMPUTE)))
+    xhat = centered * op.Unsqueeze(inv_std, axes)
+    scale_x = op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes)
+    Y = op.CastLike(xhat * scale_x + op.Unsqueeze(op.Cast(bias, to=COMPUTE), axes), X)
 
     unbiased = op.Cast(op.Constant(value_int=unbiased_running_var), to=onnx.TensorProto.BOOL)
     bessel = op.Where(unbiased, M / op.Max(M - one, one), one)
-    keep = op.CastLike(op.Constant(value_float=momentum), X)
-    new_running_mean = keep * running_mean + (one - keep) * saved_mean
-    new_running_var = keep * running_var + (one - keep) * (var * bessel)
+    keep = op.Cast(op.Constant(value_float=momentum), to=COMPUTE)
+    next_mean = keep * op.Cast(running_mean, to=COMPUTE) + (one - keep) * mean
+    next_var = keep * op.Cast(running_var, to=COMPUTE) + (one - keep) * (var * bessel)
+    new_running_mean = op.CastLike(next_mean, running_mean)
+    new_running_var = op.CastLike(next_var, running_mean)
+    saved_mean = op.CastLike(mean, running_mean)
+    saved_inv_std = op.CastLike(inv_std, running_mean)
     return Y, new_running_mean, new_running_var, saved_mean, saved_inv_std
 
 
@@ -97,33 +177,49 @@ def BatchNormalizationTraining(
 def BatchNormalizationStatistics(X, axes, epsilon: float):
     """The statistics that a gradient needs, for a system that did not save them.
 
-    mean and var are the mean and the biased variance of X over axes; inv_std = 1 / sqrt(var + epsilon).
-    With no element to reduce they are NaN.
+    mean and var are the mean and the biased variance of X over axes; inv_std = 1 / sqrt(var + epsilon). They are
+    double if X is, else float, whatever X is. With no element to reduce they are NaN.
     """
-    total = op.ReduceSum(X, axes, keepdims=0, noop_with_empty_axes=1)
-    M = op.CastLike(op.Size(X), X) / op.CastLike(op.Size(total), X)
+    x = op.Cast(X, to=COMPUTE)
+    total = op.ReduceSum(x, axes, keepdims=0, noop_with_empty_axes=1)
+    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(total), to=COMPUTE)
     mean = total / M
-    centered = X - op.Unsqueeze(mean, axes)
+    centered = x - op.Unsqueeze(mean, axes)
     var = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1) / M
-    inv_std = op.Reciprocal(op.Sqrt(var + op.CastLike(op.Constant(value_float=epsilon), X)))
+    inv_std = op.Reciprocal(op.Sqrt(var + op.Cast(op.Constant(value_float=epsilon), to=COMPUTE)))
     return mean, inv_std
 
 
 FUNCTIONS: dict[str, OnnxFunction[..., Any]] = {
     function.name: function
-    for function in (BatchNormalizationGrad, BatchNormalizationTraining, BatchNormalizationStatistics)
+    for function in (
+        BatchNormalizationGrad,
+        BatchNormalizationReluGrad,
+        BatchNormalizationGradGrad,
+        BatchNormalizationTraining,
+        BatchNormalizationStatistics,
+    )
 }
 """Every op of the domain, by name."""
 
+CALLS = {"BatchNormalizationReluGrad": ("BatchNormalizationGrad",)}
+"""Which functions a function calls; a model needs those too."""
 
-def function_proto(name: str, opset_version: int) -> onnx.FunctionProto:
+
+def function_proto(name: str, opset_version: int, *, double: bool = False) -> onnx.FunctionProto:
     """Returns an op as a model-local function.
 
     Args:
         name: A key of `FUNCTIONS`.
         opset_version: The ai.onnx opset of the model that will hold it, `MIN_OPSET` or newer.
+        double: Whether to compute in double: for data in double it must be, for any other it may.
     """
     proto = FUNCTIONS[name].to_function_proto()
-    (opset_import,) = proto.opset_import
-    opset_import.version = opset_version
+    for opset_import in proto.opset_import:
+        if opset_import.domain == "":
+            opset_import.version = opset_version
+    if double:
+        for attribute in (a for node in proto.node if node.op_type == "Cast" for a in node.attribute):
+            if attribute.name == "to" and attribute.i == COMPUTE:
+                attribute.i = onnx.TensorProto.DOUBLE
     return proto

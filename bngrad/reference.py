@@ -40,6 +40,14 @@ class Gradients(NamedTuple):
     dbias: Array
 
 
+class SecondGradients(NamedTuple):
+    """What BatchNormalizationGradGrad returns."""
+
+    d_dY: Array
+    d_X: Array
+    d_scale: Array
+
+
 class Normalized(NamedTuple):
     """What BatchNormalizationTraining returns."""
 
@@ -121,6 +129,111 @@ def batch_normalization_grad(
         dscale = (dy * xhat).sum(axis=reduced, keepdims=True)
         dx = dy - (dbias + xhat * dscale) / _reduced_count(x, reduced) if training_mode else dy
         return Gradients(scale_ * inv_std_ * dx, dscale.squeeze(reduced), dbias.squeeze(reduced))
+
+
+def batch_normalization_relu_grad(
+    dZ: ArrayLike,
+    Z: ArrayLike,
+    X: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    inv_std: ArrayLike,
+    axes: ArrayLike,
+    training_mode: bool,
+) -> Gradients:
+    """The gradient of Z = relu(Y), Y a batch normalization of X: dY = dZ where Z > 0, else 0.
+
+    Args:
+        dZ: Gradient of the loss by Z, the shape of X.
+        Z: The output of the ReLU, the shape of X.
+        X: As the other arguments, see `batch_normalization_grad`.
+        scale: See there.
+        mean: See there.
+        inv_std: See there.
+        axes: See there.
+        training_mode: See there.
+
+    Returns:
+        dX with the shape of X; dscale and dbias with the shape of scale.
+
+    Raises:
+        InputError: Shapes that do not belong together, or bad axes.
+    """
+    x, dz, z = _float64(X), _float64(dZ), _float64(Z)
+    reduced = normalize_axes(axes, x.ndim)
+    _expect_shape("dZ", dz, x.shape, x, reduced)
+    _expect_shape("Z", z, x.shape, x, reduced)
+    return batch_normalization_grad(np.where(z > 0, dz, 0.0), x, scale, mean, inv_std, reduced, training_mode)
+
+
+def batch_normalization_grad_grad(
+    ddX: ArrayLike,
+    ddscale: ArrayLike,
+    ddbias: ArrayLike,
+    dY: ArrayLike,
+    X: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    inv_std: ArrayLike,
+    axes: ArrayLike,
+    training_mode: bool,
+) -> SecondGradients:
+    """The gradient of `batch_normalization_grad`, for a loss of dX, dscale and dbias.
+
+    With mean(t) over ``axes`` and P(t) = t - mean(t) - xhat * mean(t * xhat), in training mode::
+
+        d_dY    = scale * inv_std * P(ddX) + ddscale * xhat + ddbias
+        d_X     = ddscale * inv_std * P(dY)
+                  - scale * inv_std^2 * (xhat * mean(ddX * P(dY)) + mean(dY * xhat) * P(ddX)
+                                         + mean(ddX * xhat) * P(dY))
+        d_scale = inv_std * sum(ddX * P(dY))
+
+    and with frozen statistics P(t) = t, and d_X = ddscale * inv_std * dY. (Differentiate the formulas on top; mean
+    and inv_std depend on X in training mode, and mean(xhat^2) = var / (var + epsilon) is not taken for 1.)
+
+    Args:
+        ddX: Gradient of the loss by dX, the shape of X.
+        ddscale: Gradient of the loss by dscale, the shape of scale.
+        ddbias: Gradient of the loss by dbias, the shape of scale.
+        dY: As the other arguments, see `batch_normalization_grad`.
+        X: See there.
+        scale: See there.
+        mean: See there.
+        inv_std: See there.
+        axes: See there.
+        training_mode: See there.
+
+    Returns:
+        d_dY and d_X with the shape of X; d_scale with the shape of scale.
+
+    Raises:
+        InputError: Shapes that do not belong together, or bad axes.
+    """
+    x, dy, ddx = _float64(X), _float64(dY), _float64(ddX)
+    reduced = normalize_axes(axes, x.ndim)
+    _expect_shape("ddX", ddx, x.shape, x, reduced)
+    _expect_shape("dY", dy, x.shape, x, reduced)
+    ddscale_, ddbias_, scale_, mean_, inv_std_ = _parameters(
+        x, reduced, ddscale=ddscale, ddbias=ddbias, scale=scale, mean=mean, inv_std=inv_std
+    )
+    count = _reduced_count(x, reduced)
+
+    def total(t: Array) -> Array:
+        return np.asarray(t.sum(axis=reduced, keepdims=True))
+
+    with _ieee_silence():
+        xhat = (x - mean_) * inv_std_
+        if not training_mode:
+            d_x = ddscale_ * inv_std_ * dy
+            d_dy = scale_ * inv_std_ * ddx + ddscale_ * xhat + ddbias_
+            return SecondGradients(d_dy, d_x, (inv_std_ * total(ddx * dy)).squeeze(reduced))
+        of_dy, of_ddx = total(dy * xhat) / np.float64(count), total(ddx * xhat) / np.float64(count)
+        p_dy = dy - total(dy) / np.float64(count) - xhat * of_dy
+        p_ddx = ddx - total(ddx) / np.float64(count) - xhat * of_ddx
+        through_dx = xhat * total(ddx * p_dy) / np.float64(count) + of_dy * p_ddx + of_ddx * p_dy
+        d_x = ddscale_ * inv_std_ * p_dy - scale_ * inv_std_**2 * through_dx
+        d_dy = scale_ * inv_std_ * p_ddx + ddscale_ * xhat + ddbias_
+        return SecondGradients(d_dy, d_x, (inv_std_ * total(ddx * p_dy)).squeeze(reduced))
 
 
 def batch_normalization_training(

@@ -38,10 +38,18 @@ QUANTITIES: dict[str, Quantity] = {
     "Y": Quantity("T", "data", "The normalized, scaled and shifted X; the shape of X"),
     "dY": Quantity("T", "data", "Gradient of the loss by Y; the shape of X"),
     "dX": Quantity("T", "data", "Gradient of the loss by X; the shape of X"),
+    "Z": Quantity("T", "data", "relu(Y); the shape of X"),
+    "dZ": Quantity("T", "data", "Gradient of the loss by Z; the shape of X"),
+    "ddX": Quantity("T", "data", "Gradient of the loss by dX; the shape of X"),
+    "d_dY": Quantity("T", "data", "Gradient of the loss by dY; the shape of X"),
+    "d_X": Quantity("T", "data", "Gradient of the loss by X, through the gradients; the shape of X"),
     "scale": Quantity("T1", "parameter", "Multiplies the normalized X" + _LIKE_SCALE),
     "bias": Quantity("T1", "parameter", "Added after scaling" + _LIKE_SCALE),
     "dscale": Quantity("T1", "parameter", "Gradient of the loss by scale" + _LIKE_SCALE),
     "dbias": Quantity("T1", "parameter", "Gradient of the loss by bias" + _LIKE_SCALE),
+    "ddscale": Quantity("T1", "parameter", "Gradient of the loss by dscale" + _LIKE_SCALE),
+    "ddbias": Quantity("T1", "parameter", "Gradient of the loss by dbias" + _LIKE_SCALE),
+    "d_scale": Quantity("T1", "parameter", "Gradient of the loss by scale, through the gradients" + _LIKE_SCALE),
     "mean": Quantity("T2", "parameter", "Mean that X is centered by" + _LIKE_SCALE),
     "inv_std": Quantity("T2", "parameter", "1 / sqrt(variance + epsilon), not the variance itself" + _LIKE_SCALE),
     "saved_mean": Quantity("T2", "parameter", "Mean of this batch" + _LIKE_SCALE),
@@ -62,11 +70,11 @@ ATTRIBUTES: dict[str, str] = {
     "unbiased_running_var": "Whether the running variance takes Bessel's correction, M / max(M - 1, 1)",
 }
 
-_FLOATS = ["tensor(float)", "tensor(double)"]
+_FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPE_CONSTRAINTS = {
     "T": "Type of the data",
-    "T1": "Type of scale and bias and their gradients",
-    "T2": "Type of the statistics",
+    "T1": "Type of scale and bias and their gradients: T or float",
+    "T2": "Type of the statistics: T or float",
 }
 _ATTR_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
@@ -123,35 +131,67 @@ def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalPa
 
 
 def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> None:
-    """The one shape rule: data is like X, a parameter like any parameter, else like X without the axes."""
-    given = context.get_num_inputs()
-    types = {name: context.get_input_type(i) if i < given else None for i, name in enumerate(inputs)}
-    like = {"data": types["X"], "parameter": _parameter_type(context, inputs, types)}
-    for i, name in enumerate(outputs):
-        if i < context.get_num_outputs() and (inferred := like[QUANTITIES[name].shape]) is not None:
-            context.set_output_type(i, inferred)
+    """Sets the type of every output.
 
-
-def _parameter_type(
-    context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto | None]
-) -> onnx.TypeProto | None:
-    for name in inputs:
-        known = types[name]
-        if QUANTITIES[name].shape == "parameter" and known is not None:
-            return known
-    x, axes = types["X"], context.get_input_data(inputs.index("axes"))
+    One rule for all ops: data has the shape of X; a parameter that of any other parameter, else that of X without
+    the axes. The element type is that of the inputs of the same type constraint; where there is none (the
+    statistics of X alone) it is the type that the op computes in.
+    """
+    types = {
+        name: given.tensor_type
+        for i, name in enumerate(inputs)
+        if i < context.get_num_inputs() and (given := context.get_input_type(i)) is not None
+    }
+    x = types.get("X")
     if x is None:
+        return
+    elements = _element_types(types)
+    shapes = {"data": x, "parameter": _parameter_shape(context, inputs, types)}
+    for i, name in enumerate(outputs[: context.get_num_outputs()]):
+        quantity = QUANTITIES[name]
+        result = onnx.TypeProto()
+        result.tensor_type.elem_type = elements[quantity.type_constraint]
+        like = shapes[quantity.shape]
+        if like is not None and like.HasField("shape"):
+            result.tensor_type.shape.CopyFrom(like.shape)
+        context.set_output_type(i, result)
+
+
+def _element_types(types: Mapping[str, onnx.TypeProto.Tensor]) -> dict[str, int]:
+    """The element type of T, T1 and T2, after ONNX's rule for BatchNormalization: the latter are T or float."""
+    data = types["X"].elem_type
+    computed = data if data == onnx.TensorProto.DOUBLE else onnx.TensorProto.FLOAT
+    elements = {"T": data, "T1": computed, "T2": computed}
+    for name, given in types.items():
+        constraint = QUANTITIES[name].type_constraint
+        if constraint in ("T1", "T2"):
+            if given.elem_type not in (data, onnx.TensorProto.FLOAT):
+                got, of_x = (onnx.TensorProto.DataType.Name(t).lower() for t in (given.elem_type, data))
+                raise onnx.shape_inference.InferenceError(
+                    f"{name} is {got}; expected float or {of_x}, the type of X"
+                )
+            elements[constraint] = given.elem_type
+    return elements
+
+
+def _parameter_shape(
+    context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto.Tensor]
+) -> onnx.TypeProto.Tensor | None:
+    """A tensor type with the shape of a parameter; None where nothing tells it."""
+    for name, given in types.items():
+        if QUANTITIES[name].shape == "parameter" and given.HasField("shape"):
+            return given
+    axes = context.get_input_data(inputs.index("axes"))
+    if axes is None or not types["X"].HasField("shape"):
         return None
-    result = onnx.TypeProto()
-    result.tensor_type.elem_type = x.tensor_type.elem_type
-    if axes is not None and x.tensor_type.HasField("shape"):
-        extents = x.tensor_type.shape.dim
-        try:
-            reduced = normalize_axes(onnx.numpy_helper.to_array(axes), len(extents))
-        except InputError as error:
-            raise onnx.shape_inference.InferenceError(str(error)) from None
-        result.tensor_type.shape.dim.extend(e for d, e in enumerate(extents) if d not in reduced)
-        result.tensor_type.shape.SetInParent()
+    extents = types["X"].shape.dim
+    try:
+        reduced = normalize_axes(onnx.numpy_helper.to_array(axes), len(extents))
+    except InputError as error:
+        raise onnx.shape_inference.InferenceError(str(error)) from None
+    result = onnx.TypeProto.Tensor()
+    result.shape.dim.extend(extent for d, extent in enumerate(extents) if d not in reduced)
+    result.shape.SetInParent()
     return result
 
 

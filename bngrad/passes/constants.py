@@ -16,7 +16,8 @@ class Names:
     """Hands out value names that are new in every graph, subgraph and function of a model."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken = {value.name for node in all_nodes(model) for value in (*node.inputs, *node.outputs) if value}
+        values = (value for node in all_nodes(model) for value in (*node.inputs, *node.outputs))
+        self._taken = {value.name for value in values if value is not None}
         for graph in model.graphs():
             self._taken |= set(graph.initializers) | {value.name for value in graph.inputs}
         for function in model.functions.values():

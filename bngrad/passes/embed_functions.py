@@ -2,22 +2,28 @@
 
 With them the model runs on any stock ONNX Runtime: as a registered custom op where there is one, else as the
 function. The two may share domain and name; ORT prefers the custom op.
+
+A function has one body for all its nodes, and a body computes in one type. So a model with any batch norm in
+double gets bodies in double, which are right for the other types too, only slower.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from bngrad.opset import DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, VERSION, function_proto
-from bngrad.passes.nodes import all_nodes
+from bngrad.errors import UnsupportedNodeError
+from bngrad.opset import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, VERSION, function_proto
+from bngrad.passes.nodes import all_nodes, describe
+from bngrad.schemas import signature
 
 
 class EmbedFunctionsPass(ir.passes.InPlacePass):
     """Imports the domain wherever it is used and, unless told not to, adds the functions of the ops in use.
 
     Guarantees: the opset import of every graph and function that holds a ``bngrad`` node names the domain; each op
-    in use has a function, which imports the model's own ai.onnx opset. A function of ours that is there already
-    stays, one that is not used any more goes.
+    in use has a function, which imports the model's own ai.onnx opset; one that is not in use any more goes.
+    Refuses, with `UnsupportedNodeError`: BatchNormalizationStatistics of data in double and of other data in one
+    model, for the type of its outputs is that of the computation.
 
     Args:
         functions: Whether to add the functions; without them the model runs only where the ops are registered.
@@ -37,26 +43,52 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        used = _used(model)
-        wanted = used if self.functions else set()
-        present = {key for key in model.functions if key[0] == DOMAIN and key[1] in FUNCTIONS}
-        for key in present:
-            if key[1] not in wanted:
-                del model.functions[key]
-        missing = wanted - {key[1] for key in present}
-        for name in sorted(missing):
-            function = ir.serde.deserialize_function(function_proto(name, model.opset_imports[""]))
-            model.functions[function.identifier()] = function
-        imported = _import_domain(model)
-        modified = imported or bool(missing) or {key[1] for key in present} != wanted
+        wanted = _used(model) if self.functions else set()
+        for name in tuple(wanted):
+            wanted.update(CALLS.get(name, ()))
+        present = {key[1] for key in model.functions if key[0] == DOMAIN and key[1] in FUNCTIONS}
+        before = {name: _serialized(model, name) for name in present}
+        double = _computes_in_double(model)
+        for name in present:
+            del model.functions[DOMAIN, name, ""]
+        for name in sorted(wanted):
+            proto = function_proto(name, model.opset_imports[""], double=double)
+            model.functions[DOMAIN, name, ""] = ir.serde.deserialize_function(proto)
+        modified = _import_domain(model) or before != {name: _serialized(model, name) for name in wanted}
         if model.functions and model.ir_version < MIN_IR_VERSION:
             model.ir_version = MIN_IR_VERSION
             modified = True
         return ir.passes.PassResult(model, modified=modified)
 
 
+def _serialized(model: ir.Model, name: str) -> bytes:
+    function = ir.serde.serialize_function(model.functions[DOMAIN, name, ""])
+    return bytes(function.SerializeToString(deterministic=True))
+
+
+def _computes_in_double(model: ir.Model) -> bool:
+    """Whether any node of ours has its data in double."""
+    nodes = [node for node in _own_nodes(model) if (x := _x(node)) is not None and x.dtype is not None]
+    in_double = [node for node in nodes if _x(node).dtype == ir.DataType.DOUBLE]  # type: ignore[union-attr]
+    others = [node for node in nodes if node not in in_double and node.op_type == "BatchNormalizationStatistics"]
+    if in_double and others:
+        raise UnsupportedNodeError(
+            f"{describe(others[0])} has data in another type than {describe(in_double[0])}, which has double; "
+            "a model can have one definition of an op: pass --no-functions and register the library"
+        )
+    return bool(in_double)
+
+
+def _x(node: ir.Node) -> ir.Value | None:
+    return node.inputs[signature(node.op_type)[0].index("X")]
+
+
+def _own_nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for node in all_nodes(model) if node.domain == DOMAIN and node.op_type in FUNCTIONS]
+
+
 def _used(model: ir.Model) -> set[str]:
-    return {node.op_type for node in all_nodes(model) if node.domain == DOMAIN and node.op_type in FUNCTIONS}
+    return {node.op_type for node in _own_nodes(model)}
 
 
 def _import_domain(model: ir.Model) -> bool:

@@ -13,37 +13,34 @@ and then overwritten, so that Y is wrong. In inference mode it is fine, and is l
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
-from bngrad.passes.nodes import all_nodes, raise_refusals, refusal
-from bngrad.passes.retarget import Retargeter, forward_attributes
+from bngrad.passes.import_pass import Context, ImportPass
+from bngrad.passes.nodes import refusal
+from bngrad.passes.retarget import forward_attributes, retarget_over_channels
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
-class ImportOnnxPass(ir.passes.InPlacePass):
-    """Rewrites every training-mode BatchNormalization of a model, its subgraphs and its functions.
+class ImportOnnxPass(ImportPass):
+    """Rewrites every training-mode BatchNormalization.
 
-    Matches: float and double, X of rank 2 to 8 or of a rank that is not known (then it is reshaped to [N, C, S]).
-    Refuses, with `UnsupportedNodeError` and before it changes anything: other types and ranks, missing inputs.
-    Guarantees: no such node is left; names are as before.
+    Matches: X of rank 2 to 8 or of a rank that is not known (then it is reshaped to [N, C, S]).
+    Refuses: other ranks and types, missing inputs.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Runs the pass."""
-        found = [node for node in all_nodes(model) if is_training_batch_norm(node)]
-        reasons = [
-            (node, refusal(node, inputs=5, data=(0,), minimum_rank=2, layout="[N, C, ...]")) for node in found
-        ]
-        raise_refusals([(node, reason) for node, reason in reasons if reason])
-        retargeter = Retargeter(model)
-        for node in found:
-            retargeter.over_channels(node, "BatchNormalizationTraining", forward_attributes(node))
-        return ir.passes.PassResult(model, modified=bool(found))
+    def matches(self, node: ir.Node) -> bool:
+        """See `ImportPass`."""
+        return is_training_batch_norm(node)
 
-    def ensures(self, model: ir.Model) -> None:
-        """No training-mode BatchNormalization is left."""
-        for node in all_nodes(model):
-            if is_training_batch_norm(node):
-                raise ir.passes.PostconditionError(f"{node.name} is still a training-mode BatchNormalization")
+    def refusal(self, node: ir.Node) -> str | None:
+        """See `ImportPass`."""
+        return refusal(node, inputs=5, data=(0,), minimum_rank=2, layout="[N, C, ...]")
+
+    def rewrite(self, node: ir.Node, context: Context) -> None:
+        """See `ImportPass`."""
+        retarget_over_channels(node, "BatchNormalizationTraining", forward_attributes(node), context)
 
 
 def is_training_batch_norm(node: ir.Node) -> bool:

@@ -20,45 +20,37 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
-from bngrad.passes.nodes import all_nodes, raise_refusals, refusal
-from bngrad.passes.retarget import Retargeter, forward_attributes
+from bngrad.passes.import_pass import Context, ImportPass
+from bngrad.passes.nodes import refusal
+from bngrad.passes.retarget import forward_attributes, retarget_over_channels
 
 _DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
 """Which inputs have X's shape."""
 
 
-class ImportOrtPass(ir.passes.InPlacePass):
-    """Rewrites every BatchNormInternal and BatchNormalizationGrad of a model, its subgraphs and its functions.
+class ImportOrtPass(ImportPass):
+    """Rewrites every BatchNormInternal and BatchNormalizationGrad.
 
-    Matches: float and double, X of rank 2 to 8 or of a rank that is not known (then it is reshaped to [N, C, S]).
-    Refuses, with `UnsupportedNodeError` and before it changes anything: other types and ranks, missing inputs,
-    and a BatchNormInternal with training_mode = 0, which ORT has no kernel for.
-    Guarantees: no such node is left; names are as before.
+    Matches: X of rank 2 to 8 or of a rank that is not known (then it is reshaped to [N, C, S]).
+    Refuses: other ranks and types, missing inputs, and a BatchNormInternal with training_mode = 0, for which ORT
+    has no kernel.
     """
 
-    def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Runs the pass."""
-        found = [node for node in all_nodes(model) if (node.domain, node.op_type) in _DATA_INPUTS]
-        raise_refusals([(node, reason) for node in found if (reason := _refusal(node))])
-        retargeter = Retargeter(model)
-        for node in found:
-            if (node.domain, node.op_type) == BATCH_NORM_GRAD:
-                retargeter.over_channels(node, "BatchNormalizationGrad", [ir.AttrInt64("training_mode", 1)])
-            else:
-                retargeter.over_channels(node, "BatchNormalizationTraining", forward_attributes(node))
-        return ir.passes.PassResult(model, modified=bool(found))
+    def matches(self, node: ir.Node) -> bool:
+        """See `ImportPass`."""
+        return (node.domain, node.op_type) in _DATA_INPUTS
 
-    def ensures(self, model: ir.Model) -> None:
-        """No batch norm of ORT's dialect is left."""
-        for node in all_nodes(model):
-            if (node.domain, node.op_type) in _DATA_INPUTS:
-                raise ir.passes.PostconditionError(f"{node.name} is still {node.op_type}")
+    def refusal(self, node: ir.Node) -> str | None:
+        """See `ImportPass`."""
+        if "training_mode" in node.attributes and node.attributes["training_mode"].value != 1:
+            return "it has training_mode 0; expected 1, for ORT saves no statistics otherwise"
+        data = _DATA_INPUTS[node.domain, node.op_type]
+        return refusal(node, inputs=5, data=data, minimum_rank=2, layout="[N, C, ...]")
 
-
-def _refusal(node: ir.Node) -> str | None:
-    training_mode = node.attributes.get("training_mode")
-    if training_mode is not None and training_mode.value != 1:
-        got = f"@{training_mode.ref_attr_name}" if training_mode.is_ref() else training_mode.value
-        return f"it has training_mode {got}; expected 1, for ORT saves no statistics otherwise"
-    data = _DATA_INPUTS[node.domain, node.op_type]
-    return refusal(node, inputs=5, data=data, minimum_rank=2, layout="[N, C, ...]")
+    def rewrite(self, node: ir.Node, context: Context) -> None:
+        """See `ImportPass`."""
+        if (node.domain, node.op_type) == BATCH_NORM_GRAD:
+            training = [ir.AttrInt64("training_mode", 1)]
+            retarget_over_channels(node, "BatchNormalizationGrad", training, context)
+        else:
+            retarget_over_channels(node, "BatchNormalizationTraining", forward_attributes(node), context)

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
+from bngrad.opset import DOMAIN
 from bngrad.reference import MAX_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+"""The types that data may have; a parameter or statistic has that type too, or is float."""
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yields every node of the main graph, of its subgraphs, and of the model's functions and theirs."""
+    """Yields every node of the main graph and its subgraphs, and of the functions and theirs.
+
+    The functions that define our own ops are left out: they are no part of the model, but of this package.
+    """
     yield from ir.traversal.RecursiveGraphIterator(model.graph)
-    for function in model.functions.values():
-        yield from ir.traversal.RecursiveGraphIterator(function)
+    for (domain, _, _), function in model.functions.items():
+        if domain != DOMAIN:
+            yield from ir.traversal.RecursiveGraphIterator(function)
 
 
 def default_opset(model: ir.Model) -> int | None:
@@ -71,17 +77,40 @@ def refusal(
     if len(present) != inputs or len(node.inputs) != inputs:
         given = str(len(present)) if len(present) == len(node.inputs) else f"{len(present)} of {len(node.inputs)}"
         return f"it has {given} inputs; expected {inputs}, all present"
-    for value in present:
-        if value.dtype not in (None, *SUPPORTED_DTYPES):
-            expected = " or ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES)
-            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected {expected}"
+    reason = type_refusal([node.inputs[i] for i in data], [v for i, v in enumerate(node.inputs) if i not in data])
+    if reason:
+        return reason
     rank = known_rank(node.inputs[i] for i in data)
     if rank is not None and not minimum_rank <= rank <= MAX_RANK:
         return f"its X has rank {rank}; expected {minimum_rank} to {MAX_RANK} ({layout})"
     return None
 
 
-def owner(node: ir.Node) -> ir.Graph | ir.Function:
-    """The graph or function that a visited node is in."""
+def type_refusal(data: Iterable[ir.Value | None], parameters: Iterable[ir.Value | None]) -> str | None:
+    """Why values of these types cannot be the inputs of one of our ops; None if they can, or are not known.
+
+    Args:
+        data: What has X's type.
+        parameters: What has X's type or is float, after ONNX's rule for BatchNormalization.
+    """
+    found: ir.DataType | None = None
+    for value in data:
+        if value is None or value.dtype is None:
+            continue
+        if value.dtype not in SUPPORTED_DTYPES:
+            expected = ", ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES)
+            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected one of {expected}"
+        if found not in (None, value.dtype):
+            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected {found.name.lower()} like X"
+        found = value.dtype
+    for value in parameters:
+        if value is not None and value.dtype is not None and value.dtype not in (ir.DataType.FLOAT, found):
+            like = "" if found is None else f" or {found.name.lower()}, the type of X"
+            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected float{like}"
+    return None
+
+
+def owner(node: ir.Node) -> ir.Graph:
+    """The graph that a visited node is in; for a node of a function that is the function's."""
     assert node.graph is not None, "a node that a pass visits is in a graph"  # noqa: S101
     return node.graph

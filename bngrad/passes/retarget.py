@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.opset import DOMAIN
-from bngrad.passes.constants import ConstantAxes, Names
 from bngrad.passes.nodes import known_rank
 from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
 from bngrad.schemas import QUANTITIES, signature
@@ -19,44 +18,42 @@ from bngrad.schemas import QUANTITIES, signature
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bngrad.passes.constants import Names
+    from bngrad.passes.import_pass import Context
 
-class Retargeter:
-    """Makes nodes of one model ops of ``bngrad``."""
 
-    def __init__(self, model: ir.Model) -> None:
-        self._names = Names(model)
-        self._axes = ConstantAxes(self._names)
+def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], context: Context) -> None:
+    """Makes a node, whose inputs are already those of ``op_type`` but for axes, that op.
 
-    def over_channels(self, node: ir.Node, op_type: str, attributes: Sequence[ir.Attr]) -> None:
-        """Makes a node, whose inputs are already those of ``op_type`` but for axes, that op.
+    It reduces over every dimension but 1, whatever the rank of X; the node must not have been refused.
 
-        It reduces over every dimension but 1, whatever the rank of X; the node must not have been refused.
+    Args:
+        node: The node.
+        op_type: The op of ``bngrad``.
+        attributes: All its attributes.
+        context: The model's.
+    """
+    inputs, outputs, _ = signature(op_type)
+    data_inputs = [i for i, name in enumerate(inputs) if QUANTITIES[name].shape == "data"]
+    data_outputs = [i for i, name in enumerate(outputs) if QUANTITIES[name].shape == "data"]
+    rank = known_rank([*(node.inputs[i] for i in data_inputs), *(node.outputs[i] for i in data_outputs)])
+    if rank is None:
+        collapse_spatial(node, data_inputs, data_outputs, context.names)
+    axes = context.axes.value(node, COLLAPSED_AXES if rank is None else (0, *range(2, rank)))
+    node.domain, node.op_type, node.overload, node.version = DOMAIN, op_type, "", None
+    node.attributes.clear()
+    node.attributes.update({attribute.name: attribute for attribute in attributes})
+    node.resize_inputs(len(inputs))
+    node.replace_input_with(inputs.index("axes"), axes)
+    _name_outputs(node, outputs, context.names)
 
-        Args:
-            node: The node.
-            op_type: The op of ``bngrad``.
-            attributes: All its attributes.
-        """
-        inputs, outputs, _ = signature(op_type)
-        data_inputs = [i for i, name in enumerate(inputs) if QUANTITIES[name].shape == "data"]
-        data_outputs = [i for i, name in enumerate(outputs) if QUANTITIES[name].shape == "data"]
-        rank = known_rank([*(node.inputs[i] for i in data_inputs), *(node.outputs[i] for i in data_outputs)])
-        if rank is None:
-            collapse_spatial(node, data_inputs, data_outputs, self._names)
-        axes = self._axes.value(node, COLLAPSED_AXES if rank is None else (0, *range(2, rank)))
-        node.domain, node.op_type, node.overload, node.version = DOMAIN, op_type, "", None
-        node.attributes.clear()
-        node.attributes.update({attribute.name: attribute for attribute in attributes})
-        node.resize_inputs(len(inputs))
-        node.replace_input_with(inputs.index("axes"), axes)
-        self._name_outputs(node, outputs)
 
-    def _name_outputs(self, node: ir.Node, outputs: Sequence[str]) -> None:
-        """Gives the node all its outputs, for an op of onnxruntime-extensions cannot leave one out."""
-        node.resize_outputs(len(outputs))
-        for value, name in zip(node.outputs, outputs, strict=True):
-            if not value.name:
-                value.name = self._names.fresh(f"{node.name or node.op_type}_{name}")
+def _name_outputs(node: ir.Node, outputs: Sequence[str], names: Names) -> None:
+    """Gives the node all its outputs, for an op of onnxruntime-extensions cannot leave one out."""
+    node.resize_outputs(len(outputs))
+    for value, name in zip(node.outputs, outputs, strict=True):
+        if not value.name:
+            value.name = names.fresh(f"{node.name or node.op_type}_{name}")
 
 
 def forward_attributes(node: ir.Node) -> list[ir.Attr]:
