@@ -1,12 +1,12 @@
 """The ops in Python, through onnxruntime-extensions: the same kernel, called back from ONNX Runtime.
 
 Where no native library was built, NumPy computes. onnxruntime-extensions carries float and double only, and
-attributes as text with six digits. It has no way to report an error that an op raises (a shape that does not fit):
-it prints the reason and ends the process.
+attributes as text with six digits.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,20 +21,32 @@ from bngrad.opset import DOMAIN, FUNCTIONS
 from bngrad.schemas import QUANTITIES, signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from numpy.typing import NDArray
 
+    Array = NDArray[Any]
+    DType = np.dtype[Any]
     Outputs = tuple["_Handover", ...]
 
-DTYPES: dict[np.dtype[Any], int] = {
-    np.dtype(np.float32): PyCustomOpDef.dt_float,
-    np.dtype(np.float64): PyCustomOpDef.dt_double,
+_FLOAT, _DOUBLE, _INT64 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)
+_ORT_TYPES: dict[DType, int] = {
+    _FLOAT: PyCustomOpDef.dt_float,
+    _DOUBLE: PyCustomOpDef.dt_double,
+    _INT64: PyCustomOpDef.dt_int64,
 }
-"""The types of data that the extension carries. float16 and bfloat16 need the native provider."""
-
 _ATTRIBUTE_TYPES = {"int": PyCustomOpDef.dt_int64, "float": PyCustomOpDef.dt_float}
+
+TYPES: list[dict[str, DType]] = [
+    {"T": data, "T1": parameter, "T2": statistic, "tensor(int64)": _INT64}
+    for data in (_FLOAT, _DOUBLE)
+    for parameter in {_FLOAT, data}
+    for statistic in {_FLOAT, data}
+]
+"""The types that the extension carries. float16 and bfloat16 need the native provider."""
+
+_log = logging.getLogger(__name__)
 
 
 def library_path() -> str:
@@ -52,14 +64,29 @@ def define_ops() -> None:
     implementation = _implementation()
     for name in FUNCTIONS:
         compute = getattr(implementation, _function_name(name))
-        for dtype, ort_type in DTYPES.items():
-            inputs, outputs, attributes = signature(name)
+        for inputs, outputs in _variants(name):
             onnxruntime_extensions.onnx_op(
                 op_type=f"{DOMAIN}::{name}",
-                inputs=[PyCustomOpDef.dt_int64 if QUANTITIES[i].shape == "axes" else ort_type for i in inputs],
-                outputs=[ort_type] * len(outputs),
-                attrs={a: _ATTRIBUTE_TYPES[kind] for a, kind in attributes.items()},
-            )(_body(compute, dtype))
+                inputs=[_ORT_TYPES[dtype] for dtype in inputs],
+                outputs=[_ORT_TYPES[dtype] for dtype in outputs],
+                attrs={attribute: _ATTRIBUTE_TYPES[kind] for attribute, kind in signature(name)[2].items()},
+            )(_body(name, compute, outputs))
+
+
+def _variants(name: str) -> list[tuple[Sequence[DType], Sequence[DType]]]:
+    """The types of an op's inputs and outputs, each combination once."""
+    inputs, outputs, _ = signature(name)
+    variants: dict[tuple[DType, ...], tuple[DType, ...]] = {}
+    for types in TYPES:
+        # With no input of its type, a statistic has the type that the op computes in.
+        own = (
+            dict(types)
+            if any(QUANTITIES[i].type_constraint == "T2" for i in inputs)
+            else types | {"T2": types["T"]}
+        )
+        key = tuple(own[QUANTITIES[i].type_constraint] for i in inputs)
+        variants[key] = tuple(own[QUANTITIES[o].type_constraint] for o in outputs)
+    return list(variants.items())
 
 
 def _implementation() -> ModuleType:
@@ -77,13 +104,27 @@ def _function_name(op_type: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", op_type).lower()
 
 
-def _body(compute: Callable[..., tuple[NDArray[Any], ...]], dtype: np.dtype[Any]) -> Callable[..., Outputs]:
-    def body(*inputs: NDArray[Any], **attributes: float) -> Outputs:
+def _body(name: str, compute: Callable[..., tuple[Array, ...]], dtypes: Sequence[DType]) -> Callable[..., Outputs]:
+    _, outputs, _ = signature(name)
+
+    def body(*inputs: Array, **attributes: float) -> Outputs:
         # The text "1e-05" is the attribute's float32 value, not the nearest double.
         exact = {a: float(np.float32(v)) if isinstance(v, float) else v for a, v in attributes.items()}
-        return tuple(_Handover(np.asarray(output, dtype)) for output in compute(*inputs, **exact))
+        try:
+            results = compute(*inputs, **exact)
+        except Exception as error:  # noqa: BLE001 - whatever leaves this function ends the process
+            _log.error("bngrad.%s: %s; its outputs are NaN", name, error)
+            results = _nan(name, outputs, inputs)
+        return tuple(_Handover(np.asarray(r, dtype)) for r, dtype in zip(results, dtypes, strict=True))
 
     return body
+
+
+def _nan(name: str, outputs: Sequence[str], inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Outputs that nobody takes for an answer, since onnxruntime-extensions cannot report an error."""
+    given = dict(zip(signature(name)[0], inputs, strict=True))
+    parameter = given.get("scale", np.zeros(()))
+    return tuple(np.full_like(given["X"] if QUANTITIES[o].shape == "data" else parameter, np.nan) for o in outputs)
 
 
 class _Handover:
@@ -94,7 +135,7 @@ class _Handover:
     with any buffer, so this hands it the flat array instead.
     """
 
-    def __init__(self, array: NDArray[Any]) -> None:
+    def __init__(self, array: Array) -> None:
         self._array = np.ascontiguousarray(array)
         self.shape = array.shape
 
@@ -102,6 +143,6 @@ class _Handover:
         """Returns itself; the array is contiguous."""
         return self
 
-    def tolist(self) -> NDArray[Any]:
+    def tolist(self) -> Array:
         """Returns the flat array, not a list."""
         return self._array.reshape(-1)
