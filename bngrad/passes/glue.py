@@ -1,0 +1,30 @@
+"""Arithmetic that several dialects need in front of our ops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from bngrad.passes.emit import Emitter
+
+
+def statistics_dtype(x: ir.Value) -> ir.DataType:
+    """The type that statistics of X are computed in: double for double, else float."""
+    return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+
+
+def inverse_std(emit: Emitter, variance: ir.Value, epsilon: float, dtype: ir.DataType) -> ir.Value:
+    """1 / sqrt(variance + epsilon), for a system that hands a gradient the variance.
+
+    Args:
+        emit: Where the nodes go.
+        variance: The biased variance.
+        epsilon: Added to it, as a float32 as all systems do.
+        dtype: What to compute and return, see `statistics_dtype`.
+    """
+    shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(epsilon, dtype))
+    result = emit.op("Reciprocal", emit.op("Sqrt", shifted))
+    result.dtype, result.shape = dtype, variance.shape
+    return result

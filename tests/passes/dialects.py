@@ -1,0 +1,119 @@
+"""What the tests of the import passes share: a foreign node as a model, rewritten, and run by each provider."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+from onnx import helper
+from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
+
+from bngrad import ort_dialect, schemas  # noqa: F401 - both register schemas
+from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.runtime import register
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DTYPES = {
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+TOLERANCES = {"float": 1e-6, "double": 1e-14, "float16": 5e-4, "bfloat16": 4e-3}
+"""The accuracy to reach for each type of data: the largest error over the largest reference value."""
+
+
+def node_model(
+    op_type: str,
+    inputs: Mapping[str, np.ndarray | None],
+    outputs: Sequence[str],
+    *,
+    domain: str = "",
+    opset: int = 17,
+    constants: Sequence[str] = (),
+    **attributes: object,
+) -> ir.Model:
+    """A model of one foreign node; its inputs are graph inputs, but for those in ``constants``.
+
+    Args:
+        op_type: The node's.
+        inputs: Arrays by name, in the node's order; None leaves that input out.
+        outputs: Names in the node's order; "" leaves one out.
+        domain: The node's.
+        opset: Of the default domain.
+        constants: Inputs that are initializers.
+        attributes: The node's.
+    """
+    names = ["" if array is None else name for name, array in inputs.items()]
+    node = helper.make_node(op_type, names, list(outputs), name="foreign", domain=domain, **attributes)
+    given = {name: array for name, array in inputs.items() if array is not None}
+    graph = helper.make_graph(
+        [node],
+        "dialect",
+        [_value_info(name, array) for name, array in given.items() if name not in constants],
+        [onnx.ValueInfoProto(name=name) for name in outputs if name],
+        [onnx.numpy_helper.from_array(given[name], name) for name in constants],
+    )
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=8))
+
+
+def rewritten(model: ir.Model, import_pass: ir.passes.InPlacePass) -> ir.Model:
+    """What the pipeline makes of a model with one import pass: typed, checked, with its functions."""
+    model = model.clone()
+    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    import_pass(model)
+    EmbedFunctionsPass()(model)
+    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    CheckerPass(full_check=True)(model)
+    return model
+
+
+def run(model: ir.Model, feeds: Mapping[str, np.ndarray], provider: str = "function") -> dict[str, np.ndarray]:
+    """The outputs of a model by name; feeds that are no graph inputs are left out."""
+    options = onnxruntime.SessionOptions()
+    register(options, provider)
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    given = {value.name: _ort_value(feeds[value.name]) for value in session.get_inputs()}
+    names = [value.name for value in session.get_outputs()]
+    results = session.run_with_ort_values(names, given)
+    return {name: _array(value) for name, value in zip(names, results, strict=True)}
+
+
+def worst_error(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest absolute error over the largest absolute reference value."""
+    assert got.shape == np.shape(want)
+    if got.size == 0:
+        return 0.0
+    largest = float(np.max(np.abs(want)))
+    return float(np.max(np.abs(got.astype(np.float64) - want))) / (largest or 1.0)
+
+
+def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
+    array = np.ascontiguousarray(array)
+    if array.dtype == DTYPES["bfloat16"]:
+        bits = array.view(np.uint16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _array(value: onnxruntime.OrtValue) -> np.ndarray:
+    if value.element_type() != onnx.TensorProto.BFLOAT16:
+        return value.numpy()
+    # NumPy has no bfloat16, so ONNX Runtime hands out no array: the bits are read where they are.
+    shape = value.shape()
+    bits = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
+    return np.frombuffer(bits, np.uint16).view(DTYPES["bfloat16"]).reshape(shape).copy()
