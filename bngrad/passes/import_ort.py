@@ -42,8 +42,10 @@ class ImportOrtPass(ImportPass):
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        if "training_mode" in node.attributes and node.attributes["training_mode"].value != 1:
-            return "it has training_mode 0; expected 1, for ORT saves no statistics otherwise"
+        training_mode = node.attributes.get("training_mode")
+        if training_mode is not None and training_mode.value != 1:
+            got = f"@{training_mode.ref_attr_name}" if training_mode.is_ref() else training_mode.value
+            return f"it has training_mode {got}; expected 1, for ORT saves no statistics otherwise"
         data = _DATA_INPUTS[node.domain, node.op_type]
         return refusal(node, inputs=5, data=data, minimum_rank=2, layout="[N, C, ...]")
 

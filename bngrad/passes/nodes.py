@@ -98,16 +98,20 @@ def type_refusal(data: Iterable[ir.Value | None], parameters: Iterable[ir.Value 
         if value is None or value.dtype is None:
             continue
         if value.dtype not in SUPPORTED_DTYPES:
-            expected = ", ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES)
-            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected one of {expected}"
+            return _wrong_type(value, "one of " + ", ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES))
         if found not in (None, value.dtype):
-            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected {found.name.lower()} like X"
+            return _wrong_type(value, f"{found.name.lower()}, the type of the data before it")
         found = value.dtype
+    allowed = dict.fromkeys((ir.DataType.FLOAT, found) if found is not None else SUPPORTED_DTYPES)
     for value in parameters:
-        if value is not None and value.dtype is not None and value.dtype not in (ir.DataType.FLOAT, found):
-            like = "" if found is None else f" or {found.name.lower()}, the type of X"
-            return f"its input {value.name!r} is {value.dtype.name.lower()}; expected float{like}"
+        if value is not None and value.dtype not in (None, *allowed):
+            return _wrong_type(value, " or ".join(dtype.name.lower() for dtype in allowed))
     return None
+
+
+def _wrong_type(value: ir.Value, expected: str) -> str:
+    got = value.dtype.name.lower() if value.dtype is not None else "of no type"
+    return f"its input {value.name!r} is {got}; expected {expected}"
 
 
 def owner(node: ir.Node) -> ir.Graph:

@@ -1,8 +1,8 @@
 """Raises a model to the oldest ai.onnx opset that the functions of ``bngrad`` can be embedded at.
 
-onnx's version converter does the work. It does not know the training ops that ORT's gradient builder puts into
-the default domain, so those are hidden from it in a domain of their own meanwhile; they are the same at every
-opset.
+onnx's version converter does the work. It does not know the ops that ORT's gradient builder, and converters from
+other frameworks, put into the default domain, so those are hidden from it in a domain of their own meanwhile; they
+are the same at every opset.
 """
 
 from __future__ import annotations
@@ -73,11 +73,16 @@ def _convert(model: ir.Model, version: int) -> ir.Model:
 
 def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
     for node in graph.node:
-        if node.domain == source and node.op_type in _ORT_OPS_IN_DEFAULT_DOMAIN:
+        if node.domain == source and _is_foreign(node.op_type):
             node.domain = target
         for attribute in node.attribute:
             for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 _move(subgraph, source, target)
+
+
+def _is_foreign(op_type: str) -> bool:
+    """Whether the default domain has no such op, or has it only because `ort_dialect` says so."""
+    return op_type in _ORT_OPS_IN_DEFAULT_DOMAIN or not onnx.defs.has(op_type)
 
 
 def _keep_names_and_metadata(before: ir.Model, after: ir.Model) -> None:

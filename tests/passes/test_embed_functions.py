@@ -79,12 +79,14 @@ def test_functions_that_are_not_used_any_more_go(functions):
     assert ours(graph) == (["BatchNormalizationStatistics"] if functions else [])
 
 
-def test_a_function_that_is_there_stays_as_it_is():
+def test_a_definition_that_is_not_ours_is_replaced():
     graph = model(embedded=["BatchNormalizationStatistics"])
     (function,) = graph.functions.values()
-    function.doc_string = "changed by its owner"
-    embedded(graph)
-    assert [f.doc_string for f in graph.functions.values()] == ["changed by its owner"]
+    right = function.doc_string
+    function.doc_string = "of some other version"
+    assert embedded(graph)
+    assert [f.doc_string for f in graph.functions.values()] == [right]
+    assert not embedded(graph)
 
 
 IN_A_FUNCTION = f"""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>

@@ -191,18 +191,20 @@ def test_a_frozen_one_beside_one_in_training_stays():
 
 
 REFUSED = {
-    "float16": (
-        batch_norm(4, "float16"),
+    "integers": (
+        batch_norm(4, "int32"),
         (
             "BatchNormalization node 'bn' (outputs y, new_mean, new_var) cannot be rewritten: its "
-            "input 'x' is float16; "
-            "expected float or double"
+            "input 'x' is int32; expected one of float, double, float16, bfloat16"
         ),
     ),
-    "bfloat16": (batch_norm(4, "bfloat16"), "its input 'x' is bfloat16; expected float or double"),
-    "float16-statistics": (
+    "float16-statistics-of-float": (
         batch_norm(4).replace("float[3] var", "float16[3] var"),
-        "its input 'var' is float16; expected float or double",
+        "its input 'var' is float16; expected float",
+    ),
+    "double-statistics-of-float16": (
+        batch_norm(4, "float16").replace("float16[3] var", "double[3] var"),
+        "its input 'var' is double; expected float or float16",
     ),
     "rank-1": (
         batch_norm(4).replace(f"float[{dims(4)}]", "float[3]"),

@@ -306,22 +306,24 @@ def with_types(text, dtype):
     return text.replace("float[", f"{dtype}[")
 
 
-HALF = "expected float or double"
+KNOWN = "expected one of float, double, float16, bfloat16"
 REFUSED = {
-    "float16": (
-        with_types(internal_and_grad(4), "float16"),
+    "integers": (
+        with_types(internal_and_grad(4), "int32"),
         (
             f"com.microsoft.BatchNormInternal node 'forward' (outputs y, new_mean, new_var, "
             f"saved_mean, saved_inv_std) "
-            f"cannot be rewritten: its input 'x' is float16; {HALF} (and 1 more)"
+            f"cannot be rewritten: its input 'x' is int32; {KNOWN} (and 1 more)"
         ),
     ),
-    "bfloat16": (with_types(internal_and_grad(4), "bfloat16"), f"its input 'x' is bfloat16; {HALF} (and 1 more)"),
-    "integers": (with_types(internal_and_grad(4), "int32"), f"its input 'x' is int32; {HALF} (and 1 more)"),
     "one-half-parameter": (
         f"""g (float[{dims(4)}] x, float[3] p, float16[3] h) => (float[{dims(4)}] y) {{
             [bn] y, a, b, d, e = com.microsoft.BatchNormInternal(x, p, p, h, p) }}""",
-        f"node 'bn' (outputs y, a, b, d, e) cannot be rewritten: its input 'h' is float16; {HALF}",
+        "node 'bn' (outputs y, a, b, d, e) cannot be rewritten: its input 'h' is float16; expected float",
+    ),
+    "x-and-dy-of-different-types": (
+        internal_and_grad(4).replace(f"float[{dims(4)}] dy", f"double[{dims(4)}] dy"),
+        "its input 'x' is float; expected double, the type of the data before it",
     ),
     "rank-1": (
         """g (float[3] x, float[3] p) => (float[3] y) {
