@@ -77,6 +77,7 @@ def validate_command(
     1 if anything differs.
     """
     from bngrad import files
+    from bngrad.cli.console import stdout_console
     from bngrad.cli.progress import progress
     from bngrad.validation import output
     from bngrad.validation.arrays import load_arrays
@@ -95,5 +96,5 @@ def validate_command(
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        output.print_text(report, rows)
+        output.print_text(report, stdout_console(), rows)
     return 0 if report.passed else 1

@@ -21,15 +21,14 @@ _ALL_ROWS = 10_000
 _WIDTH = 180
 
 
-def print_text(report: Report, rows: int = 8, console: Console | None = None) -> None:
+def print_text(report: Report, console: Console, rows: int = 8) -> None:
     """Prints a report.
 
     Args:
         report: What to print.
+        console: Where to.
         rows: How many rows of each check, worst first; every failure is printed besides.
-        console: Where to; stdout by default.
     """
-    console = console or _console()
     nodes = ", ".join(f"{count} {op}" for op, count in report.batch_norms.items())
     console.print(f"{report.model}: {nodes}", markup=False, highlight=False, soft_wrap=True)
     for note in report.notes:
@@ -86,15 +85,9 @@ def write_html(report: Report, path: Path) -> None:
         InputError: The file cannot be written.
     """
     console = Console(record=True, file=io.StringIO(), width=_WIDTH)
-    print_text(report, _ALL_ROWS, console)
+    print_text(report, console, _ALL_ROWS)
     with replacing(path) as temporary:
         temporary.write_text(console.export_html(), encoding="utf-8")
-
-
-def _console() -> Console:
-    """Stdout; a file or a pipe has no width that names would have to be folded to."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
 
 
 def _summary(check: Check) -> Table:
