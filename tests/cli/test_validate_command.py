@@ -1,0 +1,131 @@
+"""``bngrad validate``: what it prints and writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import onnx
+import pytest
+
+from bngrad.cli import run
+from models import digits_resnet20
+
+TRAINING_GRAPH = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[N,3,4,4] dy, float[N,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v)
+    => (float[N,3,4,4] y, float[3] m2, float[3] v2, float[N,3,4,4] x_grad, float[3] s_grad, float[3] b_grad) {
+    [forward] y, m2, v2, sm, si = com.microsoft.BatchNormInternal<epsilon = 0.001, momentum = 0.9>(x, s, b, m, v)
+    [backward] x_grad, s_grad, b_grad = com.microsoft.BatchNormalizationGrad<epsilon = 0.001>(dy, x, s, sm, si)
+}"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(TRAINING_GRAPH), "model.onnx")
+    return tmp_path
+
+
+def test_a_training_graph_passes_with_every_provider(capsys):
+    assert run(["validate", "model.onnx", "--rows", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for words in ("lock-step", "whole graph", "float64", "native", "python", "function", "passed: ort"):
+        assert words in out
+    assert "FAILED" not in out
+
+
+@pytest.mark.parametrize("against", ["ort", "reference", "numeric"])
+def test_the_digits_network_passes_against_everything(against, capsys):
+    Path("digits.onnx").write_bytes(digits_resnet20.build().SerializeToString())
+    arguments = ["--against", against, "--provider", "function", "--json", "--dim", "N=2"]
+    assert run(["validate", "digits.onnx", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"] is True
+    assert report["batch_norms"] == {"BatchNormInternal": 21, "BatchNormalizationGrad": 21}
+    made = {check["name"]: len(check["rows"]) for check in report["checks"] if not check["skipped"]}
+    expected = {
+        "ort": ["lock-step", "whole graph", "float64"],
+        "reference": ["lock-step", "float64"],
+        "numeric": ["central differences"],
+    }
+    assert list(made) == expected[against]
+    assert all(made.values())
+
+
+def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
+    assert run(["rewrite", "model.onnx", "-o", "wrong.onnx"]) == 0
+    wrong = onnx.load("wrong.onnx")
+    backward = next(node for node in wrong.graph.node if node.name == "backward")
+    backward.input[3], backward.input[4] = backward.input[4], backward.input[3]
+    onnx.save(wrong, "wrong.onnx")
+    capsys.readouterr()
+
+    arguments = ["--rewritten", "wrong.onnx", "--junit", "report.xml", "--html", "report.html", "--rows", "0"]
+    assert run(["validate", "model.onnx", *arguments]) == 1
+    assert "FAILED: ort" in capsys.readouterr().out
+    failed = [case for case in ET.parse("report.xml").iter("testcase") if case.find("failure") is not None]  # noqa: S314
+    assert {case.get("name", "").split()[0] for case in failed if case.get("classname") == "lock-step"} == {
+        "backward"
+    }
+    assert "backward" in Path("report.html").read_text(encoding="utf-8")
+
+    assert run(["validate", "model.onnx", "--rewritten", "wrong.onnx", "--json"]) == 1
+    lock_step = json.loads(capsys.readouterr().out)["checks"][0]
+    assert lock_step["rows"][0]["subject"] == "backward"
+    assert not lock_step["rows"][0]["passed"]
+
+
+def test_inputs_from_a_file_are_taken(capsys):
+    np.savez("given.npz", x=np.full((5, 3, 4, 4), 7, np.float32))
+    assert run(["validate", "model.onnx", "--inputs", "given.npz", "--json", "--provider", "function"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["inputs"]["x"] == report["inputs"]["dy"] == [5, 3, 4, 4]
+
+
+def test_a_plain_tolerance_replaces_the_bounds(capsys):
+    arguments = ["validate", "model.onnx", "--provider", "function", "--json"]
+    assert run([*arguments, "--rtol", "0", "--atol", "0"]) == 1
+    capsys.readouterr()
+    assert run([*arguments, "--rtol", "1e-3", "--atol", "1e-3"]) == 0
+
+
+BAD = {
+    "pickle": (["--inputs", "pickled.npz"], "pickled.npz is not an .npz file of plain arrays"),
+    "no-such-file": (["--inputs", "none.npz"], "none.npz does not exist"),
+    "text": (["--inputs", "model.onnx"], "model.onnx is not an .npz file of plain arrays"),
+    "unknown-input": (
+        ["--inputs", "unknown.npz"],
+        "there is no input 'q'; the model's inputs are dy, x, s, b, m, v",
+    ),
+    "wrong-shape": (["--inputs", "shape.npz"], "input 's' was given with shape [4]; expected [3]"),
+    "wrong-type": (["--inputs", "type.npz"], "input 's' was given as float64; expected float32"),
+    "unknown-dimension": (["--dim", "Q=3"], "no symbolic dimension 'Q' among the inputs; there are: N"),
+    "no-extent": (["--dim", "N=0"], "dimension 'N' is 0; expected 1 or more"),
+    "wrt": (["--wrt", "x"], "is a training graph already; --wrt is for forward models"),
+    "rewritten-missing": (["--rewritten", "none.onnx"], "none.onnx does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(case, capsys):
+    np.savez("pickled.npz", x=np.array([object()], dtype=object))
+    np.savez("unknown.npz", q=np.zeros(3, np.float32))
+    np.savez("shape.npz", s=np.zeros(4, np.float32))
+    np.savez("type.npz", s=np.zeros(3))
+    arguments, message = BAD[case]
+    assert run(["validate", "model.onnx", *arguments, "--junit", "report.xml"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("bngrad: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not Path("report.xml").exists()
+
+
+def test_a_rewritten_model_is_not_the_original(capsys):
+    assert run(["rewrite", "model.onnx", "-o", "rewritten.onnx"]) == 0
+    assert run(["validate", "rewritten.onnx"]) == 2
+    assert "the model is rewritten already; give the original" in capsys.readouterr().err
