@@ -16,15 +16,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bngrad.api import rewrite as rewrite
     from bngrad.errors import BngradError as BngradError
+    from bngrad.parameter_shape import derive_parameter_shape as derive_parameter_shape
     from bngrad.runtime import get_library_path as get_library_path
     from bngrad.runtime import register as register
     from bngrad.runtime import session as session
     from bngrad.validation.validate import validate as validate
 
-__all__ = ["BngradError", "__version__", "get_library_path", "register", "rewrite", "session", "validate"]
+__all__ = [
+    "BngradError",
+    "__version__",
+    "derive_parameter_shape",
+    "get_library_path",
+    "register",
+    "rewrite",
+    "session",
+    "validate",
+]
 
 _HOMES = {
     "BngradError": "errors",
+    "derive_parameter_shape": "parameter_shape",
     "get_library_path": "runtime",
     "register": "runtime",
     "rewrite": "api",

@@ -10,7 +10,16 @@ import pytest
 
 import bngrad
 
-NAMES = ["BngradError", "__version__", "get_library_path", "register", "rewrite", "session", "validate"]
+NAMES = [
+    "BngradError",
+    "__version__",
+    "derive_parameter_shape",
+    "get_library_path",
+    "register",
+    "rewrite",
+    "session",
+    "validate",
+]
 HEAVY = ["onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "rich", "onnxruntime_extensions"]
 
 

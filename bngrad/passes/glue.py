@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ def inverse_std(emit: Emitter, variance: ir.Value, epsilon: float, dtype: ir.Dat
     Args:
         emit: Where the nodes go.
         variance: The biased variance.
-        epsilon: Added to it, as a float32 as all systems do.
+        epsilon: Added to it, rounded to float32 as all systems do.
         dtype: What to compute and return, see `statistics_dtype`.
     """
-    shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(epsilon, dtype))
+    exact = float(np.float32(epsilon))
+    shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(exact, dtype))
     result = emit.op("Reciprocal", emit.op("Sqrt", shifted))
     result.dtype, result.shape = dtype, variance.shape
     return result

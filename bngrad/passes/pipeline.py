@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import onnx_ir as ir
 from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
@@ -13,13 +13,38 @@ from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.opset import DOMAIN, FUNCTIONS
 from bngrad.ort_dialect import stock_ops
 from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.import_aten import ImportAtenPass
+from bngrad.passes.import_directml import ImportDirectmlPass
+from bngrad.passes.import_miopen_activation import ImportMiopenActivationPass
+from bngrad.passes.import_miopen_backward import ImportMiopenBackwardPass
+from bngrad.passes.import_miopen_forward import ImportMiopenForwardPass
+from bngrad.passes.import_ngraph import ImportNgraphPass
 from bngrad.passes.import_onnx import ImportOnnxPass
 from bngrad.passes.import_ort import ImportOrtPass
+from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.nodes import all_nodes, describe
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
+if TYPE_CHECKING:
+    from bngrad.passes.import_pass import ImportPass
+
 Target = Literal["stock", "training"]
 """What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
+
+
+IMPORTS: tuple[type[ImportPass], ...] = (
+    ImportOrtPass,
+    # Before ONNX's: tf2onnx makes a BatchNormalization with too many outputs of TensorFlow's.
+    ImportTensorflowPass,
+    ImportOnnxPass,
+    ImportNgraphPass,
+    ImportMiopenBackwardPass,
+    ImportMiopenForwardPass,
+    ImportMiopenActivationPass,
+    ImportDirectmlPass,
+    ImportAtenPass,
+)
+"""The dialects that `rewrite` knows."""
 
 
 class Rewritten(NamedTuple):
@@ -47,8 +72,7 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
     passes = ir.passes.Sequential(
         RaiseOpsetPass(),
         ShapeInferencePass(check_type=False, strict_mode=False),
-        ImportOrtPass(),
-        ImportOnnxPass(),
+        *(import_pass() for import_pass in IMPORTS),
         EmbedFunctionsPass(functions),
         # Once more, now that the schemas of what was rewritten are known: a checked model has types throughout.
         ShapeInferencePass(check_type=False, strict_mode=False),
@@ -61,7 +85,7 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
             raise error.__cause__ from None
         raise
     after = _count(result)
-    if not after:
+    if not after and not foreign_nodes(model):
         raise ModelError(
             "the model has no batch norm in training mode and no batch-norm gradient; expected a training graph "
             "(make one with ONNX Runtime's gradient builder)"
@@ -78,6 +102,12 @@ def _count(model: ir.Model) -> dict[str, int]:
         if node.domain == DOMAIN:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
     return counts
+
+
+def foreign_nodes(model: ir.Model) -> list[ir.Node]:
+    """The batch norms of a model that are another system's, and that `rewrite` makes ours."""
+    imports = [import_pass() for import_pass in IMPORTS]
+    return [node for node in all_nodes(model) if any(one.matches(node) for one in imports)]
 
 
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from bngrad.opset import DOMAIN
 from bngrad.passes.nodes import known_rank
 from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
+from bngrad.reference import MAX_RANK
 from bngrad.schemas import QUANTITIES, signature
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], context: Context) -> None:
     """Makes a node, whose inputs are already those of ``op_type`` but for axes, that op.
 
-    It reduces over every dimension but 1, whatever the rank of X; the node must not have been refused.
+    It reduces over every dimension but 1, whatever the rank of X: one that is not known, or higher than our ops
+    take, is reshaped to 3. The node must not have been refused.
 
     Args:
         node: The node.
@@ -37,9 +39,12 @@ def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.
     data_inputs = [i for i, name in enumerate(inputs) if QUANTITIES[name].shape == "data"]
     data_outputs = [i for i, name in enumerate(outputs) if QUANTITIES[name].shape == "data"]
     rank = known_rank([*(node.inputs[i] for i in data_inputs), *(node.outputs[i] for i in data_outputs)])
-    if rank is None:
+    reduced: tuple[int, ...] = COLLAPSED_AXES
+    if rank is None or rank > MAX_RANK:
         collapse_spatial(node, data_inputs, data_outputs, context.names)
-    axes = context.axes.value(node, COLLAPSED_AXES if rank is None else (0, *range(2, rank)))
+    else:
+        reduced = (0, *range(2, rank))
+    axes = context.axes.value(node, reduced)
     node.domain, node.op_type, node.overload, node.version = DOMAIN, op_type, "", None
     node.attributes.clear()
     node.attributes.update({attribute.name: attribute for attribute in attributes})

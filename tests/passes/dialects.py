@@ -103,7 +103,7 @@ def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
 
 
 def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")  # np.ascontiguousarray makes a scalar a vector
     if array.dtype == DTYPES["bfloat16"]:
         bits = array.view(np.uint16)
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
-from pass_models import content, header, proto
 
 from bngrad.opset import FUNCTIONS, MIN_IR_VERSION, function_proto
 from bngrad.passes.embed_functions import EmbedFunctionsPass
+from pass_models import content, header, proto
 
 STATISTICS = (
     "axes = Constant<value = int64[1] {0}>()  y, i = bngrad.BatchNormalizationStatistics<epsilon = 0.1>(x, axes)"

@@ -5,6 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+
+from bngrad import reference
+from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.passes.import_onnx import ImportOnnxPass, is_training_batch_norm
+from bngrad.passes.pipeline import rewrite
 from pass_models import (
     AXES_OF_RANK,
     attributes_of,
@@ -20,11 +25,6 @@ from pass_models import (
     proto,
     run,
 )
-
-from bngrad import reference
-from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.passes.import_onnx import ImportOnnxPass, is_training_batch_norm
-from bngrad.passes.pipeline import rewrite
 
 
 def batch_norm(rank, dtype="float", attributes="epsilon = 0.001, momentum = 0.8, "):

@@ -6,6 +6,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+
+from bngrad.errors import UnsupportedNodeError
+from bngrad.passes.import_ort import ImportOrtPass
+from bngrad.passes.pipeline import rewrite
 from pass_models import (
     AXES_OF_RANK,
     attributes_of,
@@ -22,10 +26,6 @@ from pass_models import (
     proto,
     run,
 )
-
-from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_ort import ImportOrtPass
-from bngrad.passes.pipeline import rewrite
 
 
 def imported(text, opset=17, *domains):

@@ -6,6 +6,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+
+from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.passes.pipeline import rewrite, unknown_to_stock
 from pass_models import (
     close,
     content,
@@ -21,9 +24,6 @@ from pass_models import (
     run,
 )
 from training_graphs import WRT, feeds, forward, training_graph
-
-from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.passes.pipeline import rewrite, unknown_to_stock
 
 # Below 9 the builder's own batch norm is not valid to it; below 11 neither is the Gemm without C of rank 2.
 BUILDER_CASES = [(rank, opset) for rank in (2, 3, 4, 5) for opset in range(11 if rank == 2 else 9, 22)]

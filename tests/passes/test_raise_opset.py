@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from pass_models import close, content, feeds_for, header, ops, proto, run
 
 from bngrad.errors import ModelError
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.raise_opset import RaiseOpsetPass
+from pass_models import close, content, feeds_for, header, ops, proto, run
 
 OLD = range(7, MIN_OPSET)
 CONV = """g (float[N,2,6,6] x, float[3,2,3,3] w, float[3] b) => (float[N,3] y)

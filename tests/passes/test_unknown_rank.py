@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from pass_models import feeds_for, find, header, model, ops, proto, run
 
 from bngrad.passes.constants import Names
 from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
+from pass_models import feeds_for, find, header, model, ops, proto, run
 
 # BatchNormalization itself tells what the reshapes do to its numbers: it takes [N, C, S] as any other rank.
 GRAPH = """g (float[N,3,2,5] x, float[3] p, float[3] q, float[3] m, float[3] var) => (float[N,3,2,5] y) {
@@ -39,7 +39,8 @@ def test_the_numbers_do_not_change(rank, rng):
 
 def test_only_the_data_is_reshaped_and_what_read_it_reads_the_restored():
     result = collapsed(GRAPH, "BatchNormalization", [0], [0])
-    assert ops(result) == ["Constant", "Shape", "Reshape", "BatchNormalization", "Reshape", "Neg"]
+    shapes = ["Shape", "Shape", "Shape", "ReduceProd", "Concat"]
+    assert ops(result) == [*shapes, "Reshape", "BatchNormalization", "Reshape", "Neg"]
     bn, neg = find(result, "BatchNormalization"), find(result, "Neg")
     assert bn.name == "bn"
     assert [v.name for v in bn.inputs[1:]] == ["p", "q", "m", "var"]
@@ -78,7 +79,7 @@ def test_an_output_that_is_left_out_gets_no_reshape():
     drop = find(result, "Dropout")
     drop.outputs[1].name = ""
     collapse_spatial(drop, [0], [0, 1], Names(result))
-    assert ops(result) == ["Constant", "Shape", "Reshape", "Dropout", "Reshape"]
+    assert ops(result)[-3:] == ["Reshape", "Dropout", "Reshape"]
 
 
 def test_names_that_are_taken_are_not_used_again():

@@ -1,0 +1,66 @@
+"""The shape of the scale and bias that belong to an input, as MIOpen's miopenDeriveBNTensorDescriptor tells it.
+
+============= ================ =======================================================
+mode          parameters       one mean and variance for
+============= ================ =======================================================
+spatial       1C11 or 1C111    each channel, over the batch and all positions
+per_activation 1CHW or 1CDHW   each channel and position, over the batch
+============= ================ =======================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from bngrad.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Mode = Literal["spatial", "per_activation"]
+
+_MODES: dict[str | int, Mode] = {
+    "spatial": "spatial",
+    "miopenBNSpatial": "spatial",
+    1: "spatial",
+    "per_activation": "per_activation",
+    "miopenBNPerActivation": "per_activation",
+    0: "per_activation",
+}
+
+
+def batch_norm_mode(mode: str | int) -> Mode:
+    """Returns a mode by its plain name, whatever it was named by.
+
+    Args:
+        mode: ``spatial`` or ``per_activation``, or the name or value of MIOpen's enumerator.
+
+    Raises:
+        InputError: There is no such mode.
+    """
+    if mode not in _MODES:
+        raise InputError(f"mode {mode!r} does not exist; expected 'spatial' (or 1) or 'per_activation' (or 0)")
+    return _MODES[mode]
+
+
+def derive_parameter_shape(x_shape: Sequence[int], mode: str | int) -> tuple[int, ...]:
+    """Returns the shape of scale, bias and the statistics for an input.
+
+    Args:
+        x_shape: NCHW or NCDHW.
+        mode: See `batch_norm_mode`.
+
+    Returns:
+        1C11 or 1C111 for the spatial mode, 1CHW or 1CDHW for the other.
+
+    Raises:
+        InputError: The input has not 4 or 5 dimensions, one is negative, or there is no such mode.
+    """
+    kind = batch_norm_mode(mode)
+    shape = tuple(int(extent) for extent in x_shape)
+    if len(shape) not in (4, 5):
+        raise InputError(f"X has {len(shape)} dimensions; expected 4 (NCHW) or 5 (NCDHW)")
+    if min(shape) < 0:
+        raise InputError(f"X has shape {list(shape)}; expected no negative extent")
+    channels, *positions = shape[1:]
+    return (1, channels, *([1] * len(positions) if kind == "spatial" else positions))
