@@ -14,7 +14,7 @@ from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.nodes import all_nodes, default_opset
-from bngrad.passes.pipeline import unknown_to_stock
+from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
 
 _FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
 _GRADIENT = {BATCH_NORM_GRAD, (DOMAIN, "BatchNormalizationGrad")}
@@ -27,7 +27,11 @@ class BatchNorm:
     name: str
     op: str
     mode: str
-    """``training``: with the batch's statistics; ``frozen``: with given ones; ``gradient``: no forward node."""
+    """What is known of it.
+
+    ``training``: with the batch's statistics; ``frozen``: with given ones; ``gradient``: it has no forward node;
+    ``foreign``: another system's, which `rewrite` knows.
+    """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
     dtype: str
@@ -70,6 +74,7 @@ def inspect(model: ir.Model) -> Inspection:
             gradients = [g for g in gradients if g not in matching]
             batch_norms.append(_describe(node, matching))
     batch_norms += [_describe(gradient, [gradient]) for gradient in gradients]
+    batch_norms += [_describe_foreign(n) for n in foreign_nodes(model) if _key(n) not in _FORWARD | _GRADIENT]
     unknown: dict[str, int] = {}
     for node in unknown_to_stock(model):
         op = _op(node)
@@ -80,17 +85,36 @@ def inspect(model: ir.Model) -> Inspection:
 def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
     x = _input(node, 1 if _key(node) in _GRADIENT else 0)
     shape = x.shape if x is not None else None
-    dtype = x.dtype if x is not None else None
     return BatchNorm(
-        name=node.name or str(node.outputs[0].name),
+        name=_name(node),
         op=_op(node),
         mode=_mode(node),
         axes=_axes(node, None if shape is None else len(shape)),
-        dtype="unknown" if dtype is None else dtype.name.lower(),
-        shape="unknown" if shape is None else "x".join("?" if d is None else str(d) for d in shape),
+        dtype=_dtype(x),
+        shape=_shape(x),
         gradient=", ".join(sorted({_op(gradient) for gradient in gradients})),
         hazards=_hazards(node),
     )
+
+
+def _describe_foreign(node: ir.Node) -> BatchNorm:
+    """Only the system's own pass knows what its inputs are; the first output is Y or dX, which is like X."""
+    like_x = node.outputs[0]
+    return BatchNorm(_name(node), _op(node), "foreign", None, _dtype(like_x), _shape(like_x), gradient="")
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or str(node.outputs[0].name)
+
+
+def _dtype(value: ir.Value | None) -> str:
+    return "unknown" if value is None or value.dtype is None else value.dtype.name.lower()
+
+
+def _shape(value: ir.Value | None) -> str:
+    if value is None or value.shape is None:
+        return "unknown"
+    return "x".join("?" if extent is None else str(extent) for extent in value.shape)
 
 
 def _mode(node: ir.Node) -> str:

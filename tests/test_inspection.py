@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import bngrad
 from bngrad.inspection import inspect
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "bngrad" : 1, "f" : 1]>\n'
@@ -159,3 +160,17 @@ def test_what_stock_ort_lacks_is_counted():
     )
     assert found.not_in_stock == {"com.microsoft.ReluGrad": 2, "MaxPoolGrad": 1}
     assert (found.opset, found.ir_version) == (17, 8)
+
+
+def test_another_systems_batch_norm_is_foreign_until_it_is_rewritten():
+    model = ir.from_proto(
+        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "tf" : 1]>
+        g (float[2,4,4,3] dy, float[2,4,4,3] x, float[3] s, float[3] m, float[3] v) => (float[2,4,4,3] dx) {
+            [grad] dx, ds, db = tf.FusedBatchNormGradV2 <epsilon = 0.001> (dy, x, s, m, v) }""")
+    )
+    (found,) = inspect(model).batch_norms
+    assert (found.name, found.op, found.mode) == ("grad", "tf.FusedBatchNormGradV2", "foreign")
+    assert (found.dtype, found.shape) == ("float", "2x4x4x3")
+    (rewritten,) = inspect(bngrad.rewrite(model)).batch_norms
+    assert (rewritten.op, rewritten.mode) == ("bngrad.BatchNormalizationGrad", "gradient")
+    assert rewritten.axes == [0, 1, 2]

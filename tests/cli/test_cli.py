@@ -46,6 +46,7 @@ def folder(tmp_path, monkeypatch):
         "frozen.onnx": FROZEN,
         "none.onnx": NO_BATCH_NORM,
         "half.onnx": TRAINING_GRAPH.replace("float[", "float16["),
+        "integers.onnx": TRAINING_GRAPH.replace("float[", "int32["),
         "rank9.onnx": RANK_9,
         "hazard.onnx": HAZARD,
     }.items():
@@ -269,12 +270,12 @@ ERRORS = {
     **{f"validate-{case}": (["validate", file], message) for case, (file, message) in BAD_FILES.items()},
     "no-batch-norm": (["rewrite", "none.onnx", *OUT], NOTHING),
     "frozen": (["rewrite", "frozen.onnx", *OUT], NOTHING),
-    "float16": (
-        ["rewrite", "half.onnx", *OUT],
+    "integers": (
+        ["rewrite", "integers.onnx", *OUT],
         (
             "com.microsoft.BatchNormInternal node 'forward' (outputs y, m2, v2, sm, si) cannot be "
             "rewritten: its input "
-            "'x' is float16; expected float or double (and 1 more)"
+            "'x' is int32; expected one of float, double, float16, bfloat16 (and 1 more)"
         ),
     ),
     "rank-9": (
