@@ -67,16 +67,22 @@ def _serialized(model: ir.Model, name: str) -> bytes:
 
 
 def _computes_in_double(model: ir.Model) -> bool:
-    """Whether any node of ours has its data in double."""
-    nodes = [node for node in _own_nodes(model) if (x := _x(node)) is not None and x.dtype is not None]
-    in_double = [node for node in nodes if _x(node).dtype == ir.DataType.DOUBLE]  # type: ignore[union-attr]
-    others = [node for node in nodes if node not in in_double and node.op_type == "BatchNormalizationStatistics"]
+    """Whether any node of ours has its data in double, or might: types within functions are not known."""
+    types = {node: x.dtype for node in _own_nodes(model) if (x := _x(node)) is not None}
+    in_double = [node for node, dtype in types.items() if dtype == ir.DataType.DOUBLE]
+    others = [
+        node
+        for node, dtype in types.items()
+        if dtype not in (None, ir.DataType.DOUBLE) and node.op_type == "BatchNormalizationStatistics"
+    ]
     if in_double and others:
         raise UnsupportedNodeError(
             f"{describe(others[0])} has data in another type than {describe(in_double[0])}, which has double; "
             "a model can have one definition of an op: pass --no-functions and register the library"
         )
-    return bool(in_double)
+    given = (*model.graph.inputs, *model.graph.initializers.values())
+    might = None in types.values() and not others and any(value.dtype == ir.DataType.DOUBLE for value in given)
+    return bool(in_double) or might
 
 
 def _x(node: ir.Node) -> ir.Value | None:

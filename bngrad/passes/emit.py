@@ -99,8 +99,9 @@ class Emitter:
         outputs: Sequence[str],
         attributes: Mapping[str, Any],
     ) -> Sequence[ir.Value]:
-        # The first node of ours is what the foreign one was; the others are glue.
-        successor = domain == DOMAIN and not self._succeeded
+        # The first node of ours is what the foreign one was; the others, and statistics for it, are glue.
+        ours = domain == DOMAIN and op_type != "BatchNormalizationStatistics"
+        successor = ours and not self._succeeded
         self._succeeded = self._succeeded or successor
         name = self._node.name if successor else self._context.names.fresh(f"{self._prefix}_{op_type}")
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), name=name)

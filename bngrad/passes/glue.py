@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -22,11 +21,10 @@ def inverse_std(emit: Emitter, variance: ir.Value, epsilon: float, dtype: ir.Dat
     Args:
         emit: Where the nodes go.
         variance: The biased variance.
-        epsilon: Added to it, rounded to float32 as all systems do.
+        epsilon: Added to it; where the system keeps a float32, that number and not the decimal it came from.
         dtype: What to compute and return, see `statistics_dtype`.
     """
-    exact = float(np.float32(epsilon))
-    shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(exact, dtype))
+    shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(epsilon, dtype))
     result = emit.op("Reciprocal", emit.op("Sqrt", shifted))
     result.dtype, result.shape = dtype, variance.shape
     return result
