@@ -10,10 +10,12 @@ import onnx
 from onnx import TensorProto, helper
 
 from bngrad import reference
-from bngrad.opset import DOMAIN, VERSION, function_proto
+from bngrad.opset import CALLS, DOMAIN, VERSION, function_proto
 from bngrad.schemas import QUANTITIES, signature
 
 GRAD = "BatchNormalizationGrad"
+RELU_GRAD = "BatchNormalizationReluGrad"
+GRAD_GRAD = "BatchNormalizationGradGrad"
 TRAINING = "BatchNormalizationTraining"
 STATISTICS = "BatchNormalizationStatistics"
 
@@ -22,6 +24,10 @@ MOMENTUM = float(np.float32(0.9))
 CASES = {
     "grad-training": (GRAD, {"training_mode": 1}),
     "grad-frozen": (GRAD, {"training_mode": 0}),
+    "relu-grad-training": (RELU_GRAD, {"training_mode": 1}),
+    "relu-grad-frozen": (RELU_GRAD, {"training_mode": 0}),
+    "grad-grad-training": (GRAD_GRAD, {"training_mode": 1}),
+    "grad-grad-frozen": (GRAD_GRAD, {"training_mode": 0}),
     "training-biased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 0}),
     "training-unbiased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 1}),
     "statistics": (STATISTICS, {"epsilon": EPSILON}),
@@ -71,9 +77,14 @@ def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape
     return helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, VERSION)],
-        functions=[function_proto(op, opset)] if function else [],
+        functions=functions(op, opset, double=dtype == np.float64) if function else [],
         ir_version=8,
     )
+
+
+def functions(op, opset=17, *, double=False):
+    """The function of an op and those that it calls."""
+    return [function_proto(name, opset, double=double) for name in (op, *CALLS.get(op, ()))]
 
 
 def op_feeds(op, shape, axes, rng, dtype=np.float32):

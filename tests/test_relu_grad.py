@@ -13,10 +13,10 @@ from bngrad.errors import InputError
 from bngrad.opset import DOMAIN, VERSION
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from op_models import EXTENTS, subsets
-from typed_ops import DTYPES, TYPES, TypedSession, assert_accurate, typed_feeds, typed_model
+from ort_values import DTYPES, PROVIDERS, TypedSession
+from typed_ops import TYPES, assert_accurate, typed_feeds, typed_model
 
 RELU_GRAD, GRAD = "BatchNormalizationReluGrad", "BatchNormalizationGrad"
-PROVIDERS = ["function"]
 FLOAT = ("float", "float", "float")
 MODES = pytest.mark.parametrize("training", [1, 0], ids=["training", "frozen"])
 PATTERNS = [(EXTENTS[:rank], axes) for rank in range(1, 5) for axes in subsets(rank)]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from bngrad import reference
 from bngrad.errors import InputError
 from op_models import EXTENTS, subsets
-from typed_ops import TYPES, TypedSession, assert_accurate, typed_feeds, typed_model
+from ort_values import PROVIDERS, TypedSession
+from typed_ops import TYPES, assert_accurate, typed_feeds, typed_model
 
 GRAD_GRAD = "BatchNormalizationGradGrad"
-PROVIDERS = ["function"]
 EPSILON = 0.1
 
 PATTERNS = [(EXTENTS[:rank], axes) for rank in range(1, 5) for axes in subsets(rank)]

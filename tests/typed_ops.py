@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from onnx import helper
 
 from bngrad.opset import DOMAIN, VERSION
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.runtime import register
 from bngrad.schemas import QUANTITIES, signature
 from op_models import expected, op_feeds
-
-DTYPES = {
-    "float": np.dtype(np.float32),
-    "double": np.dtype(np.float64),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
-TOLERANCES = {"float": 1e-6, "double": 1e-14, "float16": 5e-4, "bfloat16": 4e-3}
-"""The accuracy to reach: the largest error over the largest reference value, by the type of an output."""
+from ort_values import DTYPES, TOLERANCES
 
 TYPES = [(t, t1, t2) for t in DTYPES for t1 in dict.fromkeys((t, "float")) for t2 in dict.fromkeys((t, "float"))]
 """Every T, T1 and T2 that the ops take."""
@@ -51,22 +38,6 @@ def typed_model(op, types, opset=17, **attributes):
     return ir.to_proto(model)
 
 
-class TypedSession:
-    """A model in a session of a provider; it takes and gives bfloat16 too."""
-
-    def __init__(self, model, provider="function"):
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        register(options, provider)
-        serialized = model.SerializeToString()
-        self._session = onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
-
-    def __call__(self, feeds):
-        names = [value.name for value in self._session.get_outputs()]
-        results = self._session.run_with_ort_values(names, {name: _value(array) for name, array in feeds.items()})
-        return {name: _array(value) for name, value in zip(names, results, strict=True)}
-
-
 def typed_feeds(op, types, shape, axes, rng, *, mean=0.0):
     """Inputs of about 1 for an op; with ``mean`` its X and mean are that much larger."""
     feeds = op_feeds(op, shape, axes, rng, np.float64)
@@ -86,20 +57,3 @@ def assert_accurate(op, types, got, feeds, attributes, tolerance=None):
         bound = max(TOLERANCES[kind], tolerance or 0)
         error = np.max(np.abs(got[name].astype(np.float64) - want), initial=0)
         assert error <= bound * np.max(np.abs(want), initial=0), f"{name} of axes {feeds['axes']}: {error}"
-
-
-def _value(array):
-    array = np.asarray(array, order="C")  # np.ascontiguousarray makes a scalar a vector
-    if array.dtype == DTYPES["bfloat16"]:
-        bits = array.view(np.uint16)
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-
-
-def _array(value):
-    if value.element_type() != onnx.TensorProto.BFLOAT16:
-        return value.numpy()
-    # NumPy has no bfloat16, so ONNX Runtime hands out no array: the bits are read where they are.
-    shape = value.shape()
-    bits = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
-    return np.frombuffer(bits, np.uint16).view(DTYPES["bfloat16"]).reshape(shape).copy()

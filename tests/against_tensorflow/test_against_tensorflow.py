@@ -10,7 +10,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from dialects import DTYPES, rewritten, run, worst_error
+
+from bngrad import reference
+from bngrad.errors import UnsupportedNodeError
+from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.import_tensorflow import ImportTensorflowPass
+from bngrad.passes.nodes import all_nodes
+from dialects import rewritten, run, worst_error
+from ort_values import DTYPES
 from tensorflow_formulas import (
     FORMATS,
     FORWARDS,
@@ -24,12 +31,6 @@ from tensorflow_formulas import (
     shape_of,
 )
 from test_coverage_tensorflow import SECOND_ORDER
-
-from bngrad import reference
-from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from bngrad.passes.nodes import all_nodes
 
 pytestmark = pytest.mark.long
 

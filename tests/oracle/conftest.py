@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from oracle_cases import CNN, CNN_WEIGHTS, parse
 
 from bngrad import oracle as public
+from oracle_cases import CNN, CNN_WEIGHTS, parse
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from oracle_cases import cnn_feeds, parse
 
 from bngrad.errors import InputError, ModelError
+from oracle_cases import cnn_feeds, parse
 
 
 def computed(model):

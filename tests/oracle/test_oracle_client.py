@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from oracle_cases import CNN, CNN_WEIGHTS, cnn_feeds, parse
 
 from bngrad.errors import InputError, ModelError, OracleError
 from bngrad.oracle import Oracle
+from oracle_cases import CNN, CNN_WEIGHTS, cnn_feeds, parse
 
 
 def test_gradient_outputs_come_in_the_order_asked_for(oracle):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from oracle_cases import BATCH_NORM, CNN, CNN_WEIGHTS, FRESH, TO_LOSS, cnn_feeds, gradients, model, parse, sum_of
 
 from bngrad.errors import ModelError
 from bngrad.oracle import prepare_forward
+from oracle_cases import BATCH_NORM, CNN, CNN_WEIGHTS, FRESH, TO_LOSS, cnn_feeds, gradients, model, parse, sum_of
 
 ONES = np.ones((4, 2), np.float32)
 TWO = np.array([2, 3], np.float32)

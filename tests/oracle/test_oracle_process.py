@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle_cases import CNN_WEIGHTS, cnn_feeds, parse
 
 import bngrad
 from bngrad.errors import OracleError
 from bngrad.oracle import Oracle, process
 from bngrad.oracle.process import Worker, WorkerStartError
+from oracle_cases import CNN_WEIGHTS, cnn_feeds, parse
 
 ROOT = Path(bngrad.__file__).parents[1]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from oracle_cases import BATCH_NORM, FRESH, TO_LOSS, gradients, model, parse, sum_of
 
 from bngrad.errors import ModelError
 from bngrad.oracle import prepare_forward
+from oracle_cases import BATCH_NORM, FRESH, TO_LOSS, gradients, model, parse, sum_of
 
 ONES = np.ones((4, 2), np.float32)
 

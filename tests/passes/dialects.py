@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from onnx import helper
 from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
 
 from bngrad import ort_dialect, schemas  # noqa: F401 - both register schemas
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.runtime import register
+from ort_values import TypedSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-DTYPES = {
-    "float": np.dtype(np.float32),
-    "double": np.dtype(np.float64),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
-TOLERANCES = {"float": 1e-6, "double": 1e-14, "float16": 5e-4, "bfloat16": 4e-3}
-"""The accuracy to reach for each type of data: the largest error over the largest reference value."""
 
 
 def node_model(
@@ -78,15 +66,7 @@ def rewritten(model: ir.Model, import_pass: ir.passes.InPlacePass) -> ir.Model:
 
 def run(model: ir.Model, feeds: Mapping[str, np.ndarray], provider: str = "function") -> dict[str, np.ndarray]:
     """The outputs of a model by name; feeds that are no graph inputs are left out."""
-    options = onnxruntime.SessionOptions()
-    register(options, provider)
-    session = onnxruntime.InferenceSession(
-        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    given = {value.name: _ort_value(feeds[value.name]) for value in session.get_inputs()}
-    names = [value.name for value in session.get_outputs()]
-    results = session.run_with_ort_values(names, given)
-    return {name: _array(value) for name, value in zip(names, results, strict=True)}
+    return TypedSession(ir.to_proto(model), provider)(feeds)
 
 
 def worst_error(got: np.ndarray, want: np.ndarray) -> float:
@@ -100,20 +80,3 @@ def worst_error(got: np.ndarray, want: np.ndarray) -> float:
 
 def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-
-
-def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
-    array = np.asarray(array, order="C")  # np.ascontiguousarray makes a scalar a vector
-    if array.dtype == DTYPES["bfloat16"]:
-        bits = array.view(np.uint16)
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-
-
-def _array(value: onnxruntime.OrtValue) -> np.ndarray:
-    if value.element_type() != onnx.TensorProto.BFLOAT16:
-        return value.numpy()
-    # NumPy has no bfloat16, so ONNX Runtime hands out no array: the bits are read where they are.
-    shape = value.shape()
-    bits = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
-    return np.frombuffer(bits, np.uint16).view(DTYPES["bfloat16"]).reshape(shape).copy()

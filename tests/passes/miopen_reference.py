@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from dialects import DTYPES, TOLERANCES, node_model, rewritten, run, worst_error
+from dialects import node_model, rewritten, run, worst_error
+from ort_values import DTYPES, TOLERANCES
 
 SHAPES = {"NCHW": (4, 3, 2, 5), "NCDHW": (3, 2, 2, 3, 2), "NHWC": (4, 2, 5, 3), "NDHWC": (3, 2, 3, 2, 2)}
 MODES = ("spatial", "per_activation")
-PROVIDERS = ("function",)
 
 
 def ncs(array, layout):

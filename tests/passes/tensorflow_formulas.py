@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from dialects import DTYPES, TOLERANCES, node_model, rewritten, run, worst_error
+from dialects import node_model, rewritten, run, worst_error
+from ort_values import DTYPES, TOLERANCES
 
-PROVIDERS = ["function"]
 DOMAIN = "ai.onnx.converters.tensorflow"
 FORMATS = ("NHWC", "NCHW", "NDHWC", "NCDHW")
 MODES = {"training": 1, "frozen": 0}

@@ -13,7 +13,8 @@ import pytest
 
 from bngrad import reference
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from dialects import TOLERANCES, run, worst_error
+from dialects import run, worst_error
+from ort_values import TOLERANCES
 from tensorflow_formulas import FORMATS, MODES, axes_of_format, gradient_inputs, shape_of
 
 TESTS = pathlib.Path(__file__).parents[1]

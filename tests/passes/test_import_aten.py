@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.import_aten import ImportAtenPass
-from dialects import DTYPES, TOLERANCES, node_model, rewritten, run, worst_error
+from dialects import node_model, rewritten, run, worst_error
+from ort_values import DTYPES, PROVIDERS, TOLERANCES
 from pass_models import content, find, model, ops
 
 ROOT = Path(__file__).parents[2]
-PROVIDERS = ["function"]
 EPS = float(np.float32(1e-3))
 
 ORDER = {

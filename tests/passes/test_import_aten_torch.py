@@ -15,7 +15,8 @@ import pytest
 
 from bngrad.passes.aten_nodes import SCHEMAS
 from bngrad.passes.import_aten import ImportAtenPass
-from dialects import DTYPES, TOLERANCES, rewritten, run, worst_error
+from dialects import rewritten, run, worst_error
+from ort_values import DTYPES, TOLERANCES
 from test_import_aten import EPS, MODES, NATIVE, OPTIONAL_WEIGHT, ORDER, OUTPUTS, TYPES, feeds, node, tensors
 
 pytestmark = pytest.mark.long

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.passes.import_directml import ImportDirectmlPass
-from dialects import TOLERANCES, node_model, rewritten, run, worst_error
+from dialects import node_model, rewritten, run, worst_error
 from directml_nodes import (
     ADVICE,
     GIVEN,
@@ -30,6 +30,7 @@ from directml_nodes import (
     gradients,
     refused,
 )
+from ort_values import TOLERANCES
 from pass_models import attributes_of, axes_of, content, find, header, model, ops, proto
 
 ROOT = pathlib.Path(__file__).parents[2]

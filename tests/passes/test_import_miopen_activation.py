@@ -8,19 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.passes.import_miopen_activation import ImportMiopenActivationPass
-from dialects import DTYPES, TOLERANCES, node_model, rewritten
-from miopen_reference import (
-    MODES,
-    PROVIDERS,
-    SHAPES,
-    backward,
-    check,
-    ncs,
-    of_ncs,
-    parameter,
-    run_node,
-    tensors,
-)
+from dialects import node_model, rewritten
+from miopen_reference import MODES, SHAPES, backward, check, ncs, of_ncs, parameter, run_node, tensors
+from ort_values import DTYPES, PROVIDERS, TOLERANCES
 from pass_models import find, ops
 
 OP = "miopenFusionBatchNormActivBackward"

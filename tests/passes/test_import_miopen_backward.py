@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.passes.import_miopen_backward import ImportMiopenBackwardPass
-from dialects import DTYPES, node_model, rewritten, run
+from dialects import node_model, rewritten, run
 from miopen_reference import (
     MODES,
-    PROVIDERS,
     SHAPES,
     backward,
     batch_statistics,
@@ -22,6 +21,7 @@ from miopen_reference import (
     run_node,
     tensors,
 )
+from ort_values import DTYPES, PROVIDERS
 from pass_models import attributes_of, axes_of, find, ops
 
 OPS = ("miopenBatchNormalizationBackward", "miopenBatchNormalizationBackward_V2")

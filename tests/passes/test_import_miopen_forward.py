@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.passes.import_miopen_forward import ImportMiopenForwardPass
-from dialects import DTYPES, node_model, rewritten, run
+from dialects import node_model, rewritten, run
 from miopen_reference import (
     MODES,
-    PROVIDERS,
     SHAPES,
     batch_statistics,
     check,
@@ -23,6 +22,7 @@ from miopen_reference import (
     run_node,
     tensors,
 )
+from ort_values import DTYPES, PROVIDERS
 from pass_models import attributes_of, find, ops
 
 TRAINING = ("miopenBatchNormalizationForwardTraining", "miopenBatchNormalizationForwardTraining_V2")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.passes.import_ngraph import ImportNgraphPass
-from dialects import DTYPES, TOLERANCES, node_model, rewritten, run, worst_error
+from dialects import node_model, rewritten, run, worst_error
 from ngraph_nodes import (
     BACKPROP,
     BACKPROP_OUTPUTS,
@@ -32,6 +32,7 @@ from ngraph_nodes import (
     of_unknown_rank,
     training,
 )
+from ort_values import DTYPES, TOLERANCES
 from pass_models import attributes_of, axes_of, content, find, header, proto
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -7,11 +7,12 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.passes.import_ngraph import ImportNgraphPass
-from dialects import DTYPES, node_model, rewritten, run
+from dialects import node_model, rewritten, run
 from ngraph_nodes import (
     FORWARD,
     FORWARD_OUTPUTS,
 )
+from ort_values import DTYPES
 from pass_models import proto
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.nodes import all_nodes
-from dialects import DTYPES, rewritten, run, worst_error
+from dialects import rewritten, run, worst_error
+from ort_values import DTYPES, PROVIDERS
 from pass_models import find, ops
 from tensorflow_formulas import (
     FORMATS,
     FORWARD_OUTPUTS,
     FORWARDS,
     MODES,
-    PROVIDERS,
     TINY,
     attributes_with_defaults,
     axes_of_format,

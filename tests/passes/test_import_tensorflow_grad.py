@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from dialects import DTYPES, rewritten, run, worst_error
+from dialects import rewritten, run, worst_error
+from ort_values import DTYPES, PROVIDERS
 from tensorflow_formulas import (
     FORMATS,
     GRADIENT_OUTPUTS,
     GRADIENTS,
     MODES,
-    PROVIDERS,
     TINY,
     axes_of_format,
     check_gradient,

@@ -4,12 +4,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from faults import FAULTS
 
 import bngrad
 from bngrad.oracle import Oracle, prepare_forward
 from bngrad.passes.pipeline import rewrite
 from bngrad.validation.inputs import bind_dimensions, draw_inputs
+from faults import FAULTS
 from models import digits_resnet20, light
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from training_op_cases import CASES, DOMAIN, values
 
 from bngrad.validation.training_ops import FUNCTIONS, MICROSOFT
+from training_op_cases import CASES, DOMAIN, values
 
 
 def numeric_gradient(forward, arguments, index, dy, step=1e-6):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime as ort
 import pytest
-from training_op_cases import CASES, DOMAIN, Case, values
 
 from bngrad.errors import OracleError, UnsupportedNodeError
 from bngrad.oracle import Oracle
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
 from bngrad.validation.training_ops._windows import slide
+from training_op_cases import CASES, DOMAIN, Case, values
 
 ORT_IS_WRONG = {
     "ConvGrad-same-upper": "ignores auto_pad",
