@@ -71,14 +71,23 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
 
     Raises:
         InputError: The argument is no model, or there is no such provider.
-        LibraryError: The library is missing, or this ONNX Runtime does not take it.
+        LibraryError: The library is missing, this ONNX Runtime does not take it, or the provider is ``python`` and
+            the model has 16-bit types, which onnxruntime-extensions does not carry.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     # A training graph has many small tensors that live long; planning them into one block doubles the peak.
     options.enable_mem_pattern = False
     register(options, provider)
-    return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if provider == "python" and "float16" in str(error):
+            raise LibraryError(
+                "the python provider has float and double only, for onnxruntime-extensions carries no float16 and "
+                f"no bfloat16; use native or function ({' '.join(str(error).split())})"
+            ) from error
+        raise
 
 
 def _source(model: AnyModel) -> str | bytes:
