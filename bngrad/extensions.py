@@ -1,11 +1,17 @@
 """The ops in Python, through onnxruntime-extensions: the same kernel, called back from ONNX Runtime.
 
-Where no native library was built, NumPy computes. onnxruntime-extensions carries float and double only, and
-attributes as text with six digits.
+Where no native library was built, NumPy computes. onnxruntime-extensions limits what the ops can do:
+
+* It carries float and double only. A session with a node of float16 or bfloat16 data is refused when it is made
+  ("Type 'tensor(float16)' of input parameter ... is invalid"): such models need the native provider, or the
+  functions that they carry.
+* Attributes arrive as text with six digits.
+* An exception that leaves an op ends the process. So an op that fails logs the reason and answers NaN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from functools import cache
@@ -16,8 +22,9 @@ import onnxruntime_extensions
 from onnxruntime_extensions import PyCustomOpDef
 
 from bngrad import native, reference
-from bngrad.errors import LibraryError
+from bngrad.errors import InputError, LibraryError
 from bngrad.opset import DOMAIN, FUNCTIONS
+from bngrad.reference import normalize_axes, parameter_shape
 from bngrad.schemas import QUANTITIES, signature
 
 if TYPE_CHECKING:
@@ -123,8 +130,14 @@ def _body(name: str, compute: Callable[..., tuple[Array, ...]], dtypes: Sequence
 def _nan(name: str, outputs: Sequence[str], inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Outputs that nobody takes for an answer, since onnxruntime-extensions cannot report an error."""
     given = dict(zip(signature(name)[0], inputs, strict=True))
-    parameter = given.get("scale", np.zeros(()))
-    return tuple(np.full_like(given["X"] if QUANTITIES[o].shape == "data" else parameter, np.nan) for o in outputs)
+    data = given["X"].shape
+    parameter: tuple[int, ...] = ()
+    if "scale" in given:
+        parameter = given["scale"].shape
+    else:
+        with contextlib.suppress(InputError):  # wrong axes leave no shape to be right
+            parameter = parameter_shape(data, normalize_axes(given["axes"], len(data)))
+    return tuple(np.full(data if QUANTITIES[o].shape == "data" else parameter, np.nan) for o in outputs)
 
 
 class _Handover:

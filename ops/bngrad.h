@@ -4,9 +4,12 @@
  * ops, hand this library to RegisterCustomOpsLibrary; nothing in this header is needed for that.)
  *
  * X is a dense array of `rank` dimensions (1 to 8), `axes` names the ones that are reduced, in any order,
- * negative from the end, possibly none. A channel is what is left: every array that is not X, dY, dX or Y has
- * one value a channel, in the order of X's dimensions without the axes. M is the number of elements reduced
- * to one.
+ * negative from the end, possibly none. A channel is what is left. X, Y, Z and all their gradients have the
+ * shape of X; every other array has one value a channel, in the order of X's dimensions without the axes. M
+ * is the number of elements reduced to one.
+ *
+ * Elements are computed in double if X is double, else in float; sums always in double. Results are rounded
+ * once, to nearest.
  *
  * All calls:
  * - return BNGRAD_OK, or another bngrad_status after writing a message of at most error_size bytes, with its
@@ -43,7 +46,7 @@ typedef enum bngrad_status {
 } bngrad_status;
 
 /* Element types, with ONNX's numbers. */
-enum { BNGRAD_FLOAT = 1, BNGRAD_DOUBLE = 11 };
+enum { BNGRAD_FLOAT = 1, BNGRAD_FLOAT16 = 10, BNGRAD_DOUBLE = 11, BNGRAD_BFLOAT16 = 16 };
 
 /* X, and what makes a channel of it. */
 typedef struct bngrad_layout {
@@ -51,9 +54,9 @@ typedef struct bngrad_layout {
   const int64_t* axes;
   int32_t rank;
   int32_t axes_count;
-  int32_t type;       /* of X, dY, dX, Y */
-  int32_t scale_type; /* of scale, bias, dscale, dbias: the same as `type`, in this version */
-  int32_t stat_type;  /* of mean, inv_std, running_mean ...: the same as `type`, in this version */
+  int32_t type;       /* of X and every array of its shape */
+  int32_t scale_type; /* of scale, bias and their gradients: the same as `type`, or BNGRAD_FLOAT */
+  int32_t stat_type;  /* of mean, inv_std, running_mean ...: the same as `type`, or BNGRAD_FLOAT */
 } bngrad_layout;
 
 /* "major.minor.patch" */
@@ -78,6 +81,27 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad(const bngrad_layout* layou
                                                       void* dscale, void* dbias, int32_t num_threads,
                                                       char* error, size_t error_size);
 
+/* The same for Z = relu(Y) and dZ, the gradient by Z: dY = dZ where Z > 0, else 0. */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_relu_grad(const bngrad_layout* layout, int32_t training_mode,
+                                                           const void* dz, const void* z, const void* x,
+                                                           const void* scale, const void* mean,
+                                                           const void* inv_std, void* dx, void* dscale,
+                                                           void* dbias, int32_t num_threads, char* error,
+                                                           size_t error_size);
+
+/* The gradient of bngrad_batch_normalization_grad: ddx, ddscale and ddbias are those of the loss by dX,
+ * dscale and dbias. With mean(t) over the M elements of a channel, and P(t) = t - mean(t) - xhat*mean(t*xhat)
+ * with training_mode 1, P(t) = t with 0: d_dY = scale*inv_std*P(ddX) + ddscale*xhat + ddbias      d_scale =
+ * inv_std * sum(ddX*P(dY)) d_X = ddscale*inv_std*P(dY), and with training_mode 1 less scale*inv_std^2 *
+ * (xhat*mean(ddX*P(dY)) + mean(dY*xhat)*P(ddX) + mean(ddX*xhat)*P(dY)) */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_grad(const bngrad_layout* layout, int32_t training_mode,
+                                                           const void* ddx, const void* ddscale,
+                                                           const void* ddbias, const void* dy, const void* x,
+                                                           const void* scale, const void* mean,
+                                                           const void* inv_std, void* d_dy, void* d_x,
+                                                           void* d_scale, int32_t num_threads, char* error,
+                                                           size_t error_size);
+
 /* saved_mean = mean of X, saved_inv_std = 1/sqrt(biased variance + epsilon),
  * Y = (X - saved_mean)*saved_inv_std*scale + bias,
  * new_running = momentum*running + (1 - momentum)*batch, where the batch's variance is biased, or multiplied
@@ -88,7 +112,8 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_training(
     void* new_running_mean, void* new_running_var, void* saved_mean, void* saved_inv_std, int32_t num_threads,
     char* error, size_t error_size);
 
-/* mean of X, inv_std = 1/sqrt(biased variance + epsilon). M = 0: NaN. */
+/* mean of X, inv_std = 1/sqrt(biased variance + epsilon). M = 0: NaN. stat_type is no choice here:
+ * BNGRAD_DOUBLE if X is double, else BNGRAD_FLOAT. */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, double epsilon,
                                                             const void* x, void* mean, void* inv_std,
                                                             int32_t num_threads, char* error,

@@ -7,6 +7,7 @@
 #include "bngrad.h"
 #include "dispatch.hpp"
 #include "grad.hpp"
+#include "grad_grad.hpp"
 #include "training.hpp"
 
 namespace bngrad {
@@ -54,7 +55,19 @@ Types ToTypes(const bngrad_layout& layout) {
   if (!IsSupported(types)) {
     throw InvalidArgument("types " + std::to_string(layout.type) + ", " + std::to_string(layout.scale_type) +
                           ", " + std::to_string(layout.stat_type) +
-                          " of X, scale and mean: expected all 1 (float) or " + "all 11 (double)");
+                          " of X, scale and mean: expected 1 (float), 10 (float16), 11 (double) or "
+                          "16 (bfloat16) for X, and that or 1 for each of the others");
+  }
+  return types;
+}
+
+// The statistics of X alone have the type that X is computed in.
+Types ToStatisticsTypes(const bngrad_layout& layout) {
+  const Types types = ToTypes(layout);
+  if (types.stat != ArithmeticOf(types.data)) {
+    throw InvalidArgument("stat_type is " + std::to_string(layout.stat_type) + ", expected " +
+                          std::to_string(static_cast<int32_t>(ArithmeticOf(types.data))) + " for X of type " +
+                          std::to_string(layout.type));
   }
   return types;
 }
@@ -103,9 +116,55 @@ int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t tra
     CheckInput("mean", mean, l.channels);
     CheckInput("inv_std", inv_std, l.channels);
     const GradArguments arguments = {
-        ToTypes(*layout), training_mode == 1, dy, x, scale, mean, inv_std, dx, dscale, dbias};
+        ToTypes(*layout), training_mode == 1, dy, nullptr, x, scale, mean, inv_std, dx, dscale, dbias};
     OwnThreads threads(num_threads);
     Grad(l, arguments, *ActiveIsa().table, threads);
+  });
+}
+
+int32_t bngrad_batch_normalization_relu_grad(const bngrad_layout* layout, int32_t training_mode,
+                                             const void* dz, const void* z, const void* x, const void* scale,
+                                             const void* mean, const void* inv_std, void* dx, void* dscale,
+                                             void* dbias, int32_t num_threads, char* error,
+                                             size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    const Layout l = ToLayout(layout);
+    CheckFlag("training_mode", training_mode);
+    CheckInput("dz", dz, l.channels * l.reduced);
+    CheckInput("z", z, l.channels * l.reduced);
+    CheckInput("x", x, l.channels * l.reduced);
+    CheckInput("scale", scale, l.channels);
+    CheckInput("mean", mean, l.channels);
+    CheckInput("inv_std", inv_std, l.channels);
+    const GradArguments arguments = {
+        ToTypes(*layout), training_mode == 1, dz, z, x, scale, mean, inv_std, dx, dscale, dbias};
+    OwnThreads threads(num_threads);
+    Grad(l, arguments, *ActiveIsa().table, threads);
+  });
+}
+
+int32_t bngrad_batch_normalization_grad_grad(const bngrad_layout* layout, int32_t training_mode,
+                                             const void* ddx, const void* ddscale, const void* ddbias,
+                                             const void* dy, const void* x, const void* scale,
+                                             const void* mean, const void* inv_std, void* d_dy, void* d_x,
+                                             void* d_scale, int32_t num_threads, char* error,
+                                             size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    const Layout l = ToLayout(layout);
+    CheckFlag("training_mode", training_mode);
+    CheckInput("ddx", ddx, l.channels * l.reduced);
+    CheckInput("ddscale", ddscale, l.channels);
+    CheckInput("ddbias", ddbias, l.channels);
+    CheckInput("dy", dy, l.channels * l.reduced);
+    CheckInput("x", x, l.channels * l.reduced);
+    CheckInput("scale", scale, l.channels);
+    CheckInput("mean", mean, l.channels);
+    CheckInput("inv_std", inv_std, l.channels);
+    const GradGradArguments arguments = {
+        ToTypes(*layout), training_mode == 1, ddx, ddscale, ddbias, dy, x, scale, mean, inv_std, d_dy, d_x,
+        d_scale};
+    OwnThreads threads(num_threads);
+    GradGrad(l, arguments, *ActiveIsa().table, threads);
   });
 }
 
@@ -152,6 +211,6 @@ int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, doubl
     CheckEpsilon(epsilon);
     CheckInput("x", x, l.channels * l.reduced);
     OwnThreads threads(num_threads);
-    Statistics(l, {ToTypes(*layout), epsilon, x, mean, inv_std}, *ActiveIsa().table, threads);
+    Statistics(l, {ToStatisticsTypes(*layout), epsilon, x, mean, inv_std}, *ActiveIsa().table, threads);
   });
 }

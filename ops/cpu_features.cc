@@ -54,13 +54,13 @@ constexpr uint32_t kZmm = kXmmYmm | 0xe0;  // and opmask, upper halves, upper si
 }  // namespace
 
 bool CpuHasAvx2() {
-  constexpr uint32_t kAvx2 = 1u << 5;
-  return SystemSaves(kXmmYmm) && (CpuId(7).ebx & kAvx2) != 0;
+  constexpr uint32_t kF16c = 1u << 29, kAvx2 = 1u << 5;
+  return SystemSaves(kXmmYmm) && (CpuId(1).ecx & kF16c) != 0 && (CpuId(7).ebx & kAvx2) != 0;
 }
 
 bool CpuHasAvx512() {
   constexpr uint32_t kAvx512F = 1u << 16;
-  return SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
+  return CpuHasAvx2() && SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
 }
 
 #else

@@ -3,7 +3,7 @@
 
 namespace bngrad {
 
-bool CpuHasAvx2();
+bool CpuHasAvx2();  // and F16C, which every CPU with AVX2 has had so far
 bool CpuHasAvx512();
 
 }  // namespace bngrad

@@ -9,52 +9,44 @@
 
 namespace bngrad {
 
-enum class ElementType : int32_t { kFloat = 1, kDouble = 11 };
+enum class ElementType : int32_t { kFloat = 1, kFloat16 = 10, kDouble = 11, kBFloat16 = 16 };
+
+constexpr ElementType kElementTypes[] = {ElementType::kFloat, ElementType::kDouble, ElementType::kFloat16,
+                                         ElementType::kBFloat16};
 
 // The types of an op's X, scale and mean: T, T1, T2 of the ONNX specification.
 struct Types {
   ElementType data, scale, stat;
 };
 
-inline bool IsSupported(const Types& types) {
-  const bool known = types.data == ElementType::kFloat || types.data == ElementType::kDouble;
-  return known && types.scale == types.data && types.stat == types.data;
+// T is any of kElementTypes, T1 and T2 are T or float each.
+bool IsSupported(const Types& types);
+
+// What T is computed in: double for double, else float.
+constexpr ElementType ArithmeticOf(ElementType type) {
+  return type == ElementType::kDouble ? ElementType::kDouble : ElementType::kFloat;
 }
 
-inline size_t SizeOf(ElementType type) {
-  return type == ElementType::kFloat ? sizeof(float) : sizeof(double);
-}
+size_t SizeOf(ElementType type);
 
-inline const TypeKernels& KernelsFor(const KernelTable& table, ElementType type) {
-  return type == ElementType::kFloat ? table.float32 : table.float64;
-}
+const TypeKernels& KernelsFor(const KernelTable& table, ElementType type);
 
 class ConstValues {
  public:
   ConstValues(const void* data, ElementType type) : data_(data), type_(type) {}
-  double operator[](int64_t i) const {
-    return type_ == ElementType::kFloat ? static_cast<double>(static_cast<const float*>(data_)[i])
-                                        : static_cast<const double*>(data_)[i];
-  }
+  double operator[](int64_t i) const;
 
  private:
   const void* data_;
   ElementType type_;
 };
 
-// An output that nobody asked for has no data, and swallows what is set.
+// An output that nobody asked for has no data, and swallows what is set. What is set is rounded once.
 class Values {
  public:
   Values(void* data, ElementType type) : data_(data), type_(type) {}
   bool wanted() const { return data_ != nullptr; }
-  void Set(int64_t i, double value) const {
-    if (!wanted()) return;
-    if (type_ == ElementType::kFloat) {
-      static_cast<float*>(data_)[i] = static_cast<float>(value);
-    } else {
-      static_cast<double*>(data_)[i] = value;
-    }
-  }
+  void Set(int64_t i, double value) const;
 
  private:
   void* data_;

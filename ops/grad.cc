@@ -1,7 +1,5 @@
 #include "grad.hpp"
 
-#include <cmath>
-
 #include "sweep.hpp"
 
 namespace bngrad {
@@ -12,6 +10,7 @@ class GradProgram final : public Program {
  public:
   GradProgram(const Layout& layout, const GradArguments& a)
       : training_(a.training),
+        relu_(a.z != nullptr),
         m_(static_cast<double>(layout.reduced)),
         scale_(a.scale, a.types.scale),
         mean_(a.mean, a.types.stat),
@@ -20,8 +19,11 @@ class GradProgram final : public Program {
         dbias_(a.dbias, a.types.scale) {}
 
   int steps() const override { return training_ || dscale_.wanted() || dbias_.wanted() ? 1 : 0; }
-  SumKind sum(int) const override { return kSumGrad; }
-  MapKind map() const override { return training_ ? kMapGradTraining : kMapGradFrozen; }
+  SumKind sum(int) const override { return relu_ ? kSumReluGrad : kSumGrad; }
+  MapKind map() const override {
+    if (relu_) return training_ ? kMapReluGradTraining : kMapReluGradFrozen;
+    return training_ ? kMapGradTraining : kMapGradFrozen;
+  }
 
   void Begin(const Channels& channels) const override {
     for (int64_t c = 0; c < channels.count; ++c) {
@@ -41,18 +43,17 @@ class GradProgram final : public Program {
       dscale_.Set(channel, dscale);
       if (!training_) continue;
       // dbias/M may dwarf dY - dbias/M, so what rounding takes from it is subtracted as well.
-      const double k1 = dbias / m_;
-      const double k1_high = static_cast<Arithmetic>(k1);
+      const Split<Arithmetic> k1(dbias / m_);
       channels.SetFactor<Arithmetic>(0, c, mean_[channel]);
       channels.SetFactor<Arithmetic>(1, c, scale_[channel] * inv_std);
-      channels.SetFactor<Arithmetic>(2, c, k1_high);
-      channels.SetFactor<Arithmetic>(3, c, std::isfinite(k1_high) ? k1 - k1_high : 0);
+      channels.SetFactor<Arithmetic>(2, c, k1.high);
+      channels.SetFactor<Arithmetic>(3, c, k1.low);
       channels.SetFactor<Arithmetic>(4, c, inv_std * dscale / m_);
     }
   }
 
  private:
-  const bool training_;
+  const bool training_, relu_;
   const double m_;
   const ConstValues scale_, mean_, inv_std_;
   const Values dscale_, dbias_;
@@ -61,7 +62,7 @@ class GradProgram final : public Program {
 }  // namespace
 
 void Grad(const Layout& layout, const GradArguments& a, const KernelTable& table, Parallel& parallel) {
-  const Operands operands = {a.types.data, a.x, a.dy, a.dx};
+  const Operands operands = {a.types.data, {a.x, a.dy, a.z}, {a.dx}};
   if (a.types.data == ElementType::kDouble) {
     Sweep(layout, table, operands, GradProgram<double>(layout, a), parallel);
   } else {

@@ -1,7 +1,9 @@
-// BatchNormalizationGrad. With xhat = (X - mean) * inv_std and M elements a channel:
+// BatchNormalizationGrad and BatchNormalizationReluGrad. With xhat = (X - mean) * inv_std and M elements a
+// channel:
 //   dbias = sum dY        dscale = sum dY*xhat
 //   training: dX = scale*inv_std * (dY - (dbias + xhat*dscale)/M)      mean and inv_std are functions of X
 //   frozen:   dX = scale*inv_std * dY                                  they are constants
+// and, where a ReLU follows, Z = relu(Y), dY = dZ where Z > 0, else 0.
 // M = 0 gives sums of zero.
 #pragma once
 #include "element_type.hpp"
@@ -14,7 +16,9 @@ namespace bngrad {
 struct GradArguments {
   Types types;
   bool training;
-  const void *dy, *x, *scale, *mean, *inv_std;
+  const void* dy;  // dZ where there is a Z
+  const void* z;   // null: there is no ReLU
+  const void *x, *scale, *mean, *inv_std;
   void *dx, *dscale, *dbias;  // null: not wanted
 };
 

@@ -14,6 +14,7 @@ class GradNode final : public Node {
     const GradArguments arguments = {types,
                                      training_,
                                      c.DataLikeX(0),
+                                     nullptr,
                                      c.DataLikeX(1),
                                      c.ChannelData(2),
                                      c.ChannelData(3),

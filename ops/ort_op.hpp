@@ -84,8 +84,10 @@ struct OpDefinition {
   std::unique_ptr<Node> (*make_node)(const NodeAttributes& attributes);
 };
 
-// One file each: ort_grad.cc, ort_training.cc, ort_statistics.cc.
+// One file each: ort_grad.cc and so on.
 const OpDefinition& GradDefinition();
+const OpDefinition& ReluGradDefinition();
+const OpDefinition& GradGradDefinition();
 const OpDefinition& TrainingDefinition();
 const OpDefinition& StatisticsDefinition();
 

@@ -1,6 +1,8 @@
 // RegisterCustomOps, the one function that ONNX Runtime looks up when it is handed this library.
+#include <algorithm>
 #include <list>
 #include <mutex>
+#include <vector>
 
 #include "bngrad.h"
 #include "dispatch.hpp"
@@ -10,10 +12,26 @@
 namespace bngrad {
 namespace {
 
-constexpr Types kTypes[] = {
-    {ElementType::kFloat, ElementType::kFloat, ElementType::kFloat},
-    {ElementType::kDouble, ElementType::kDouble, ElementType::kDouble},
-};
+// A type variable that no input has is no choice: its outputs have the type that T is computed in.
+bool Takes(const OpDefinition& op, const Types& types) {
+  const auto chosen = [&](Role role, ElementType type) {
+    const auto has = [role](const Parameter& input) { return input.role == role; };
+    return type == ArithmeticOf(types.data) || std::any_of(op.inputs.begin(), op.inputs.end(), has);
+  };
+  return IsSupported(types) && chosen(Role::kT1, types.scale) && chosen(Role::kT2, types.stat);
+}
+
+std::vector<Types> TypesOf(const OpDefinition& op) {
+  std::vector<Types> all;
+  for (const ElementType data : kElementTypes) {
+    for (const ElementType scale : kElementTypes) {
+      for (const ElementType stat : kElementTypes) {
+        if (Takes(op, {data, scale, stat})) all.push_back({data, scale, stat});
+      }
+    }
+  }
+  return all;
+}
 
 // One op for each combination of types, under one name: ONNX Runtime 1.19 takes no op with several inputs of
 // undefined type.
@@ -24,9 +42,9 @@ struct Registration {
 
   explicit Registration(const OrtApi* ort_api) : api(ort_api) {
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &domain));
-    for (const OpDefinition* definition :
-         {&GradDefinition(), &TrainingDefinition(), &StatisticsDefinition()}) {
-      for (const Types& types : kTypes) {
+    for (const OpDefinition* definition : {&GradDefinition(), &ReluGradDefinition(), &GradGradDefinition(),
+                                           &TrainingDefinition(), &StatisticsDefinition()}) {
+      for (const Types& types : TypesOf(*definition)) {
         Check(api, ort::CustomOpDomain_Add(api, domain, &ops.emplace_back(api, *definition, types)));
       }
     }

@@ -1,6 +1,7 @@
 #include "sweep.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "partition.hpp"
@@ -15,9 +16,17 @@ constexpr int64_t kMaxTasks = 256;
 // reading it first.
 constexpr int64_t kStreamBytes = 8 << 20;
 
-const void* Advance(const void* data, int64_t bytes) {
-  return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
-}
+// The arrays of a kernel call, each from the block's first element on. Null stays null.
+template <class Pointer, size_t kCount>
+struct Advanced {
+  Advanced(const Pointer (&arrays)[kCount], int64_t bytes) {
+    using Byte = std::conditional_t<std::is_same_v<Pointer, void*>, char*, const char*>;
+    for (size_t i = 0; i < kCount; ++i) {
+      pointers[i] = arrays[i] == nullptr ? nullptr : static_cast<Byte>(arrays[i]) + bytes;
+    }
+  }
+  Pointer pointers[kCount];
+};
 
 template <class Arithmetic>
 class Sweeper {
@@ -87,7 +96,7 @@ class Sweeper {
       for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, tile, tile, segment); });
       ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, tile, tile); });
     }
-    if (operands_.output != nullptr) {
+    if (MapWanted()) {
       for_each_segment([&](int64_t tile, int64_t segment) { Map(tile, tile, segment); });
     }
   }
@@ -150,15 +159,14 @@ class Sweeper {
     if (layout_.family == Family::kColumns) {
       std::fill_n(sums, count * partition_.width, 0.0);
       ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
-        const void* const inputs[] = {Input(operands_.x, offset), Input(operands_.dy, offset)};
-        kernels_.sum_columns[kind](block, inputs, Center(slot), sums);
+        kernels_.sum_columns[kind](block, InputsAt(offset).pointers, Center(slot), sums);
       });
       return;
     }
-    double lanes[kMaxTileChannels * kMaxSums * kLanes] = {};
+    double lanes[kMaxTileChannels * kMaxSums * kLanes];
+    std::fill_n(lanes, partition_.width * count * kLanes, 0.0);
     ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
-      const void* const inputs[] = {Input(operands_.x, offset), Input(operands_.dy, offset)};
-      kernels_.sum_rows[kind](block, inputs, Center(slot), lanes);
+      kernels_.sum_rows[kind](block, InputsAt(offset).pointers, Center(slot), lanes);
     });
     for (int64_t channel = 0; channel < partition_.width; ++channel) {
       for (int k = 0; k < count; ++k) {
@@ -172,13 +180,13 @@ class Sweeper {
   }
 
   void Map(int64_t tile, int64_t slot, int64_t segment) {
-    if (operands_.output == nullptr) return;
+    if (!MapWanted()) return;
     const MapKind kind = program_.map();
     const MapFunction map =
         layout_.family == Family::kRows ? kernels_.map_rows[kind] : kernels_.map_columns[kind];
     ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
-      const void* const inputs[] = {Input(operands_.x, offset), Input(operands_.dy, offset)};
-      map(block, inputs, Factors(slot), static_cast<char*>(operands_.output) + offset * element_size_);
+      const Advanced outputs(operands_.outputs, offset * element_size_);
+      map(block, InputsAt(offset).pointers, Factors(slot), outputs.pointers);
     });
   }
 
@@ -231,7 +239,11 @@ class Sweeper {
     work(folded, offset + done * block.length);
   }
 
-  const void* Input(const void* data, int64_t offset) const { return Advance(data, offset * element_size_); }
+  bool MapWanted() const {
+    return std::any_of(std::begin(operands_.outputs), std::end(operands_.outputs),
+                       [](const void* output) { return output != nullptr; });
+  }
+  auto InputsAt(int64_t offset) const { return Advanced(operands_.inputs, offset * element_size_); }
   double* Sums(int64_t slot, int64_t i) { return sums_.data() + slot * sums_size_ + i; }
   double* Center(int64_t slot) { return center_.data() + slot * partition_.width; }
   Arithmetic* Factors(int64_t slot) { return factors_.data() + slot * factors_size_; }
@@ -251,10 +263,10 @@ class Sweeper {
 
 void Sweep(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program,
            Parallel& parallel) {
-  if (operands.type == ElementType::kFloat) {
-    Sweeper<float>(layout, table, operands, program).Run(parallel);
-  } else {
+  if (operands.type == ElementType::kDouble) {
     Sweeper<double>(layout, table, operands, program).Run(parallel);
+  } else {
+    Sweeper<float>(layout, table, operands, program).Run(parallel);
   }
 }
 

@@ -1,6 +1,7 @@
-// Runs the phases of an op over all of X: sums per channel, numbers made of them, an output element for each
+// Runs the phases of an op over all of X: sums per channel, numbers made of them, output elements for each
 // element. What is summed and made is the Program's business, where and by whom is the Sweep's.
 #pragma once
+#include <cmath>
 #include <cstdint>
 
 #include "element_type.hpp"
@@ -25,6 +26,14 @@ struct Channels {
   }
 };
 
+// A number in two parts, see MapKind. One that is infinite has no low part: it would be NaN.
+template <class Arithmetic>
+struct Split {
+  explicit Split(double value)
+      : high(static_cast<Arithmetic>(value)), low(std::isfinite(high) ? value - high : 0) {}
+  double high, low;
+};
+
 // An op as a sequence of steps that sum, and at most one map. Called from several threads, for different
 // tiles.
 class Program {
@@ -41,9 +50,8 @@ class Program {
 
 struct Operands {
   ElementType type;
-  const void* x;
-  const void* dy;  // null where no step needs it
-  void* output;    // null: no map
+  const void* inputs[kMaxInputs];  // in the order of SumKind; null where no step needs it
+  void* outputs[kMaxOutputs];      // null: not wanted
 };
 
 void Sweep(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program,

@@ -89,7 +89,7 @@ void CheckMomentum(double momentum) {
 
 void Training(const Layout& layout, const TrainingArguments& a, const KernelTable& table,
               Parallel& parallel) {
-  const Operands operands = {a.types.data, a.x, nullptr, a.y};
+  const Operands operands = {a.types.data, {a.x}, {a.y}};
   if (a.types.data == ElementType::kDouble) {
     Sweep(layout, table, operands, TrainingProgram<double>(layout, a), parallel);
   } else {

@@ -83,8 +83,8 @@ def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape
 
 
 def functions(op, opset=17, *, double=False):
-    """The function of an op and those that it calls."""
-    return [function_proto(name, opset, double=double) for name in (op, *CALLS.get(op, ()))]
+    """The function of an op, after those that it calls: onnx's evaluator wants them in this order."""
+    return [function_proto(name, opset, double=double) for name in (*CALLS.get(op, ()), op)]
 
 
 def op_feeds(op, shape, axes, rng, dtype=np.float32):

@@ -11,12 +11,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto
-from op_models import CASES, GRAD, STATISTICS, TOLERANCES, TRAINING, assert_matches, expected, op_feeds, op_model
 
 from bngrad import extensions
 from bngrad.opset import FUNCTIONS
 from bngrad.runtime import register, session
 from bngrad.schemas import QUANTITIES, signature
+from op_models import CASES, GRAD, STATISTICS, TOLERANCES, TRAINING, assert_matches, expected, op_feeds, op_model
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
 
@@ -62,15 +62,15 @@ def test_float_and_double_live_under_one_name(case, dtype, rng):
     assert_matches(got, expected(op, feeds, attributes), TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("data", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_float16_is_refused_by_the_session(name):
+def test_16_bit_types_are_refused_by_the_session(name, data):
     inputs, outputs, _ = signature(name)
-    half = {n: TensorProto.FLOAT16 for n in inputs + outputs if QUANTITIES[n].shape != "axes"}
+    element_type = getattr(TensorProto, data.upper())
+    types = {n: element_type for n in inputs + outputs if QUANTITIES[n].shape != "axes"}
     (attributes,) = {op: a for op, a in CASES.values() if op == name}.values()
-    model = op_model(name, attributes, types=half, function=False)
-    with pytest.raises(
-        Exception, match=rf"Type 'tensor\(float16\)' of input .*{name}.* in node \(bn\) is invalid"
-    ):
+    model = op_model(name, attributes, types=types, function=False)
+    with pytest.raises(Exception, match=rf"Type 'tensor\({data}\)' of input .*{name}.* in node \(bn\) is invalid"):
         session(model, "python")
 
 
@@ -169,7 +169,7 @@ def test_defining_again_changes_nothing():
         register(onnxruntime.SessionOptions(), "python")
     assert len(Opdef._odlist) == before
     ours = [d.op_type for d in Opdef._odlist.values() if d.op_type.startswith("bngrad::")]
-    assert sorted(ours) == sorted(f"bngrad::{name}" for name in FUNCTIONS for _ in extensions.DTYPES)
+    assert sorted(ours) == sorted(f"bngrad::{name}" for name in FUNCTIONS for _ in extensions._variants(name))
 
 
 IN_ANOTHER_PROCESS = """
@@ -205,32 +205,59 @@ def test_numpy_computes_where_there_is_no_library(tmp_path):
     assert (done.returncode, done.stdout.strip()) == (0, "computed by NumPy"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("feeds['dY'] = feeds['dY'][:, :2]", "dY has shape [4, 2]; expected [4, 3]"),
-        ("feeds['axes'] = np.array([5])", "axis 5 is out of range for X of rank 2"),
-        ("feeds['axes'] = np.array([0, 0])", "axes [0, 0] name a dimension of X twice"),
-    ],
-    ids=["shape", "axis", "twice"],
-)
-def test_the_reason_of_an_error_in_an_op_reaches_the_user(change, reason, tmp_path):
-    """The extension ends the process where an op raises; it says why, and nothing computes on."""
-    done = python(
-        f"""
-import numpy as np
-from bngrad.runtime import session
-from op_models import GRAD, op_feeds, op_model
-feeds = op_feeds(GRAD, (4, 3), (0,), np.random.default_rng(0))
-{change}
-session(op_model(GRAD, {{"training_mode": 1}}), "python").run(None, feeds)
-print("went on")
-""",
-        tmp_path / "none.so",
+ERRORS = {
+    "axis": ({"axes": np.array([5])}, "out of range"),
+    "twice": ({"axes": np.array([0, 0])}, "twice"),
+    "shape": ({"scale": np.ones(7, np.float32)}, "scale has shape [7]; expected [3]"),
+    "data": ({"dY": np.ones((4, 2), np.float32)}, "dY has shape [4, 2]; expected [4, 3]"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_op_that_fails_logs_the_reason_and_answers_nan(name, error, caplog, rng):
+    """An exception that left it would end the process."""
+    change, reason = ERRORS[error]
+    (attributes,) = {op: a for op, a in CASES.values() if op == name}.values()
+    feeds = op_feeds(name, (4, 3), (0,), rng)
+    if not change.keys() <= feeds.keys():
+        pytest.skip(f"{name} has no {', '.join(change)}")
+    got = run(name, attributes, feeds | change, np.float32)
+    assert all(np.isnan(value).all() for value in got.values())
+    assert all(got[o].shape == (4, 3) for o in got if QUANTITIES[o].shape == "data")
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("bngrad.extensions", "ERROR")
+    assert record.getMessage().startswith(f"bngrad.{name}: ")
+    assert reason in record.getMessage()
+    assert record.getMessage().endswith("; its outputs are NaN")
+
+
+def test_statistics_that_fail_have_the_right_shape(caplog):
+    feeds = {"X": np.ones((4, 3), np.float32), "axes": np.array([0])}
+    got = run(STATISTICS, {"epsilon": -1.0}, feeds, np.float32)
+    assert [value.shape for value in got.values()] == [(3,), (3,)]
+    assert all(np.isnan(value).all() for value in got.values())
+    assert "epsilon is -1" in caplog.text
+
+
+@pytest.mark.parametrize("kinds", [("T1",), ("T2",), ("T1", "T2")], ids="-".join)
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_in_float_beside_data_in_double(case, kinds, rng):
+    op, attributes = CASES[case]
+    inputs, outputs, _ = signature(op)
+    if not any(QUANTITIES[i].type_constraint in kinds for i in inputs):
+        pytest.skip(f"{op} has no such input")
+    single = [n for n in inputs + outputs if QUANTITIES[n].type_constraint in kinds]
+    model = op_model(
+        op, attributes, dtype=np.float64, types=dict.fromkeys(single, TensorProto.FLOAT), function=False
     )
-    assert done.returncode != 0
-    assert done.stdout == ""
-    assert reason in done.stderr
+    feeds = op_feeds(op, (4, 3, 2), (0, 2), rng, np.float64)
+    feeds = {name: value.astype(np.float32) if name in single else value for name, value in feeds.items()}
+    got = dict(zip(outputs, session(model, "python").run(outputs, feeds), strict=True))
+    for name, value in expected(op, feeds, attributes).items():
+        dtype = np.float32 if name in single else np.float64
+        assert got[name].dtype == dtype
+        np.testing.assert_allclose(got[name], value, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
 
 
 def test_a_library_that_cannot_be_used_is_an_error_not_numpy(tmp_path):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_models import EXTENTS, subsets
 
 from bngrad import reference
 from bngrad.errors import InputError
+from op_models import EXTENTS, subsets
 
 EPSILON = 0.1
 

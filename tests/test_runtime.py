@@ -9,13 +9,13 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from op_models import CASES, GRAD, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
 import bngrad
 from bngrad import reference
 from bngrad.errors import InputError, LibraryError
 from bngrad.opset import FUNCTIONS, function_proto
 from bngrad.runtime import PROVIDERS, get_library_path, register, session
+from op_models import CASES, GRAD, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
 # Every op, each of them fed with what another one answers.
 ALL_OPS = """<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>
@@ -38,7 +38,8 @@ DTYPES = pytest.mark.parametrize("dtype", TYPE_NAMES, ids=TYPE_NAMES.values())
 
 def all_ops(dtype=np.float32, *, functions=True):
     model = onnx.parser.parse_model(ALL_OPS.replace("T[", TYPE_NAMES[dtype] + "["))
-    model.functions.extend(function_proto(name, 17) for name in FUNCTIONS if functions)
+    double = dtype == np.float64
+    model.functions.extend(function_proto(name, 17, double=double) for name in FUNCTIONS if functions)
     return model
 
 

@@ -7,10 +7,10 @@ import re
 import onnx
 import pytest
 from onnx import TensorProto
-from op_models import CASES, GRAD, STATISTICS, TRAINING, op_model, opset_versions
 
 from bngrad import schemas
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION, function_proto
+from op_models import CASES, GRAD, STATISTICS, TRAINING, op_model, opset_versions
 
 ATTRIBUTES = dict(CASES.values())
 

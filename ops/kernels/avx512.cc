@@ -12,6 +12,7 @@ namespace {
 }  // namespace
 
 extern const KernelTable kTable;
-const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>()};
+const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>(), MakeTypeKernels<Float16>(),
+                            MakeTypeKernels<BFloat16>()};
 
 }  // namespace bngrad::avx512

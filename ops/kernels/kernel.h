@@ -15,30 +15,52 @@ constexpr int64_t kLanes = 16;
 // A rows kernel is given at most this many channels, whose lanes the caller keeps on its stack.
 constexpr int64_t kMaxTileChannels = 64;
 
-// What a sweep over the inputs sums for each channel. The sums are made in double whatever the element type:
-// the element is widened first, so subtracting the center and multiplying round to 53 bits.
-enum SumKind {
-  kSumX,        // sum X
-  kSumSquares,  // sum D, sum D*D        D = X - center
-  kSumGrad,     // sum dY, sum dY*D      D = X - center
+// The element types that C++ has no name for: IEEE 754's binary16, and the upper half of a float.
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// Arrays of the shape of X that a kernel reads and writes, at most.
+constexpr int kMaxInputs = 3;
+constexpr int kMaxOutputs = 2;
+
+// What a sweep over the inputs sums for each channel; inputs are listed in the kernels' order, `-` for one
+// that is not read. The sums are made in double whatever the element type: the element is widened first, so
+// subtracting the center and multiplying round to 53 bits.
+enum SumKind {           // D = X - center
+  kSumX,                 // X            sum X
+  kSumSquares,           // X            sum D, sum D*D
+  kSumGrad,              // X, dY        sum dY, sum dY*D
+  kSumReluGrad,          // X, dZ, Z     the same with dY = dZ where Z > 0, else 0
+  kSumGradGradTraining,  // X, dY, ddX   sum dY, sum dY*D, sum ddX, sum ddX*D, sum ddX*dY
+  kSumGradGradFrozen,    // -, dY, ddX   sum ddX*dY
   kSumKinds
 };
-constexpr int kSumCounts[kSumKinds] = {1, 2, 2};
-constexpr int kMaxSums = 2;
+constexpr int kSumCounts[kSumKinds] = {1, 2, 2, 2, 5, 1};
+constexpr int kMaxSums = 5;
 
-// What a sweep computes for each element, in the arithmetic type (float for float, double for double), from
-// the factors of its channel, listed in the order in which the kernels read them. A quantity that may be much
+// What a sweep computes for each element, in the arithmetic type (double for double, else float), from the
+// factors of its channel, listed in the order in which the kernels read them. A quantity that may be much
 // larger than the result comes in two parts, high + low, the low part being what rounding took from the high.
-enum MapKind {
-  kMapForward,       // Y = ((X - mean) - mean_low) * gain + bias        mean, mean_low, gain, bias
-  kMapGradTraining,  // dX = gain * ((dY - k1) - ((X - mean)*k2 + k1_low))   mean, gain, k1, k1_low, k2
-  kMapGradFrozen,    // dX = gain * dY                                   gain
+enum MapKind {           // D = X - mean, inputs as above
+  kMapForward,           // Y = (D - mean_low) * gain + bias                mean, mean_low, gain, bias
+  kMapGradTraining,      // dX = gain * ((dY - k1) - (D*k2 + k1_low))       mean, gain, k1, k1_low, k2
+  kMapGradFrozen,        // dX = gain * dY                                  gain
+  kMapReluGradTraining,  // the same two with dY = dZ where Z > 0, else 0
+  kMapReluGradFrozen,
+  kMapGradGradTraining,  // d_dY = gain*(ddX - k1) + (D*slope + bias)       mean, gain, slope, bias, k1
+                         // d_X = (slope*(dY - k2) - b*(ddX - k1)) - (D*c + d)   k2, b, c, d
+  kMapGradGradFrozen,    // d_dY = gain*ddX + (D*slope + bias)              mean, gain, slope, bias
+                         // d_X = slope*dY
   kMapKinds
 };
-constexpr int kFactorCounts[kMapKinds] = {4, 5, 1};
-constexpr int kMaxFactors = 5;
+constexpr int kFactorCounts[kMapKinds] = {4, 5, 1, 5, 1, 9, 4};
+constexpr int kOutputCounts[kMapKinds] = {1, 1, 1, 1, 1, 2, 2};
 
-// A piece of X (and of dY and dX alike) as one kernel call sees it; lengths and strides in elements.
+// A piece of X (and of every array of its shape) as one kernel call sees it; lengths and strides in elements.
 //   rows kernels:    element (row, channel, i) is at row*row_stride + channel*channel_stride + i, i < length:
 //                    the innermost dimension is reduced
 //   columns kernels: element (row, i) is at row*row_stride + i, and i is the channel: the innermost is kept
@@ -50,14 +72,15 @@ struct Block {
   int64_t width;  // from one quantity (a sum of columns, a factor) to the next, in elements
 };
 
-// inputs[0] is X, inputs[1] is dY, each at the block's first element; one that the kind does not use may be
-// null. `center` has one value a channel. A kernel adds to its sums:
+// kMaxInputs pointers, each to the block's first element; one that the kind does not use may be null.
+// `center` has one value a channel. A kernel adds to its sums:
 //   rows kernels:    sums[(channel*count + k)*kLanes + lane], to be added up by the caller
 //   columns kernels: sums[k*width + channel]
 using SumFunction = void (*)(const Block&, const void* const* inputs, const double* center, double* sums);
 
-// factors[k*width + channel], in the arithmetic type.
-using MapFunction = void (*)(const Block&, const void* const* inputs, const void* factors, void* output);
+// factors[k*width + channel], in the arithmetic type. Of two outputs one may be null: it is not wanted.
+using MapFunction = void (*)(const Block&, const void* const* inputs, const void* factors,
+                             void* const* outputs);
 
 struct TypeKernels {
   SumFunction sum_rows[kSumKinds];
@@ -69,6 +92,8 @@ struct TypeKernels {
 struct KernelTable {
   TypeKernels float32;
   TypeKernels float64;
+  TypeKernels float16;
+  TypeKernels bfloat16;
 };
 
 }  // namespace bngrad

@@ -1,33 +1,82 @@
-// The sweeps that write an element for each element. Included by each <isa>.cc after its verbs, inside
+// The sweeps that write elements for each element. Included by each <isa>.cc after its verbs, inside
 // bngrad::<isa> and an unnamed namespace. The mean is subtracted before anything is multiplied: folding these
 // formulas to a*dY + b*X + c would lose the digits that X and mean share.
 
 struct MapForward {
   static constexpr int kKind = kMapForward;
   template <class T, class V, class Count>
-  static V Apply(const T* const* in, int64_t i, const V* f, Count count) {
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
     const V d = Sub16(Sub16(Load(in[0] + i, count), f[0]), f[1]);
-    return Add16(Mul16(d, f[2]), f[3]);
+    out[0] = Add16(Mul16(d, f[2]), f[3]);
   }
 };
 
+template <class Dy>
 struct MapGradTraining {
-  static constexpr int kKind = kMapGradTraining;
+  static constexpr int kKind = Dy::kRelu ? kMapReluGradTraining : kMapGradTraining;
   template <class T, class V, class Count>
-  static V Apply(const T* const* in, int64_t i, const V* f, Count count) {
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
     const V d = Sub16(Load(in[0] + i, count), f[0]);
-    const V centered_dy = Sub16(Load(in[1] + i, count), f[2]);
-    return Mul16(f[1], Sub16(centered_dy, Add16(Mul16(d, f[4]), f[3])));
+    const V centered_dy = Sub16(Dy::Loaded(in, i, count), f[2]);
+    out[0] = Mul16(f[1], Sub16(centered_dy, Add16(Mul16(d, f[4]), f[3])));
   }
 };
 
+template <class Dy>
 struct MapGradFrozen {
-  static constexpr int kKind = kMapGradFrozen;
+  static constexpr int kKind = Dy::kRelu ? kMapReluGradFrozen : kMapGradFrozen;
   template <class T, class V, class Count>
-  static V Apply(const T* const* in, int64_t i, const V* f, Count count) {
-    return Mul16(f[0], Load(in[1] + i, count));
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    out[0] = Mul16(f[0], Dy::Loaded(in, i, count));
   }
 };
+
+struct MapGradGradTraining {
+  static constexpr int kKind = kMapGradGradTraining;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    const V d = Sub16(Load(in[0] + i, count), f[0]);
+    const V centered_ddx = Sub16(Load(in[2] + i, count), f[4]);
+    const V centered_dy = Sub16(Load(in[1] + i, count), f[5]);
+    out[0] = Add16(Mul16(f[1], centered_ddx), Add16(Mul16(d, f[2]), f[3]));
+    out[1] = Sub16(Sub16(Mul16(f[2], centered_dy), Mul16(f[6], centered_ddx)), Add16(Mul16(d, f[7]), f[8]));
+  }
+};
+
+struct MapGradGradFrozen {
+  static constexpr int kKind = kMapGradGradFrozen;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    const V d = Sub16(Load(in[0] + i, count), f[0]);
+    out[0] = Add16(Mul16(f[1], Load(in[2] + i, count)), Add16(Mul16(d, f[2]), f[3]));
+    out[1] = Mul16(f[2], Load(in[1] + i, count));
+  }
+};
+
+// How results are written: through the cache, or past it.
+struct Cached {
+  template <class T, class V, class Count>
+  static void Put(T* p, const V& v, Count count) {
+    Store(p, v, count);
+  }
+};
+struct Streamed {
+  template <class T, class V>
+  static void Put(T* p, const V& v, All) {
+    Stream(p, v);
+  }
+};
+
+// Element i of each output that is wanted; a map with one output has it wanted.
+template <class Map, class Way, class T, class V, class Count>
+void MapElements(const T* const* in, T* const* out, int64_t i, const V* f, Way, Count count) {
+  constexpr int kOutputs = kOutputCounts[Map::kKind];
+  V results[kOutputs];
+  Map::Apply(in, i, f, results, count);
+  for (int k = 0; k < kOutputs; ++k) {
+    if (kOutputs == 1 || out[k] != nullptr) Way::Put(out[k] + i, results[k], count);
+  }
+}
 
 // Elements before the next cache line boundary; -1 if none comes, because p is not aligned for its type.
 template <class T>
@@ -37,37 +86,41 @@ int64_t ToCacheLine(const T* p) {
   return static_cast<int64_t>((kCacheLine - past) % kCacheLine / sizeof(T));
 }
 
+// The same for all outputs that are wanted; -1 if they differ.
 template <class Map, class T>
-void MapRows(const Block& block, const void* const* inputs, const void* factors, void* output) {
+int64_t ToCacheLine(T* const* out, int64_t i) {
+  constexpr bool kTwo = kOutputCounts[Map::kKind] == 2;
+  const int64_t first = ToCacheLine((kTwo && out[0] == nullptr ? out[1] : out[0]) + i);
+  return kTwo && out[1] != nullptr && ToCacheLine(out[1] + i) != first ? -1 : first;
+}
+
+template <class Map, class T>
+void MapRows(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
   using Arithmetic = typename TypeTraits<T>::Arithmetic;
   using V = typename TypeTraits<T>::Vector;
   constexpr int kCount = kFactorCounts[Map::kKind];
-  const T* const in[2] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1])};
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
   const Arithmetic* const factor = static_cast<const Arithmetic*>(factors);
-  T* const out = static_cast<T*>(output);
   // From the last row, which the sums read last and the nearest cache still has.
   for (int64_t row = block.rows - 1; row >= 0; --row) {
     for (int64_t channel = 0; channel < block.channels; ++channel) {
-      const int64_t start = row * block.row_stride + channel * block.channel_stride;
       V f[kCount];
       for (int k = 0; k < kCount; ++k) f[k] = Broadcast16(factor[k * block.width + channel]);
-      int64_t i = 0;
+      int64_t i = row * block.row_stride + channel * block.channel_stride;
+      const int64_t end = i + block.length;
       if (block.stream && block.length >= kMinStreamed) {
-        const First head{ToCacheLine(out + start)};
-        if (head.n > 0) Store(out + start, Map::Apply(in, start, f, head), head);
+        // 16 lanes may be half a cache line.
+        const First head{ToCacheLine<Map>(out, i) % kLanes};
+        if (head.n > 0) MapElements<Map>(in, out, i, f, Cached{}, head);
         if (head.n >= 0) {
-          for (i = head.n; i + kLanes <= block.length; i += kLanes) {
-            Stream(out + start + i, Map::Apply(in, start + i, f, All{}));
-          }
+          for (i += head.n; i + kLanes <= end; i += kLanes)
+            MapElements<Map>(in, out, i, f, Streamed{}, All{});
         }
       }
-      for (; i + kLanes <= block.length; i += kLanes) {
-        Store(out + start + i, Map::Apply(in, start + i, f, All{}), All{});
-      }
-      if (i < block.length) {
-        const First rest{block.length - i};
-        Store(out + start + i, Map::Apply(in, start + i, f, rest), rest);
-      }
+      for (; i + kLanes <= end; i += kLanes) MapElements<Map>(in, out, i, f, Cached{}, All{});
+      if (i < end) MapElements<Map>(in, out, i, f, Cached{}, First{end - i});
     }
   }
   if (block.stream) Fence();
@@ -75,30 +128,28 @@ void MapRows(const Block& block, const void* const* inputs, const void* factors,
 
 // Row after row, so that memory is read and written from one end to the other; the factors come from cache.
 template <class Map, class T>
-void MapColumns(const Block& block, const void* const* inputs, const void* factors, void* output) {
-  const T* const in[2] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1])};
+void MapColumns(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
   const auto* const factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
-  T* const out = static_cast<T*>(output);
   // Only if every row begins at a cache line.
-  const bool stream = block.stream && ToCacheLine(out) == 0 && block.row_stride * sizeof(T) % kCacheLine == 0;
-  const auto value = [&](int64_t row, int64_t column, auto count) {
+  const bool stream =
+      block.stream && ToCacheLine<Map>(out, 0) == 0 && block.row_stride * sizeof(T) % kCacheLine == 0;
+  const auto map = [&](int64_t row, int64_t column, auto way, auto count) {
     constexpr int kCount = kFactorCounts[Map::kKind];
     typename TypeTraits<T>::Vector f[kCount];
     for (int k = 0; k < kCount; ++k) f[k] = Load(factor + k * block.width + column, count);
-    return Map::Apply(in, row * block.row_stride + column, f, count);
+    MapElements<Map>(in, out, row * block.row_stride + column, f, way, count);
   };
   for (int64_t row = 0; row < block.rows; ++row) {
-    T* const out_row = out + row * block.row_stride;
     int64_t i = 0;
     if (stream) {
-      for (; i + kLanes <= block.length; i += kLanes) Stream(out_row + i, value(row, i, All{}));
+      for (; i + kLanes <= block.length; i += kLanes) map(row, i, Streamed{}, All{});
     } else {
-      for (; i + kLanes <= block.length; i += kLanes) Store(out_row + i, value(row, i, All{}), All{});
+      for (; i + kLanes <= block.length; i += kLanes) map(row, i, Cached{}, All{});
     }
-    if (i < block.length) {
-      const First rest{block.length - i};
-      Store(out_row + i, value(row, i, rest), rest);
-    }
+    if (i < block.length) map(row, i, Cached{}, First{block.length - i});
   }
   if (stream) Fence();
 }

@@ -1,4 +1,6 @@
 // The kernels for any CPU. An island: see kernel.h.
+#include <cstring>
+
 #include "kernel.h"
 
 namespace bngrad::scalar {
@@ -10,6 +12,7 @@ namespace {
 }  // namespace
 
 extern const KernelTable kTable;
-const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>()};
+const KernelTable kTable = {MakeTypeKernels<float>(), MakeTypeKernels<double>(), MakeTypeKernels<Float16>(),
+                            MakeTypeKernels<BFloat16>()};
 
 }  // namespace bngrad::scalar

@@ -103,6 +103,21 @@ inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
   return r;
 }
 
+inline F32x16 IfPositive(const F32x16& z, const F32x16& a) {
+  F32x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[k] = _mm256_and_ps(a.v[k], _mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GT_OQ));
+  }
+  return r;
+}
+inline F64x16 IfPositive(const F64x16& z, const F64x16& a) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) {
+    r.v[k] = _mm256_and_pd(a.v[k], _mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GT_OQ));
+  }
+  return r;
+}
+
 inline F64x16 Keep(const F64x16& a, All) { return a; }
 inline F64x16 Keep(const F64x16& a, First n) {
   F64x16 r;
@@ -126,3 +141,46 @@ inline void Stream(double* p, const F64x16& a) {
   for (int k = 0; k < 4; ++k) _mm256_stream_pd(p + 4 * k, a.v[k]);
 }
 inline void Fence() { _mm_sfence(); }
+
+inline F64x16 ToDouble(const F32x16& a) {
+  F64x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(a.v[k]));
+    r.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v[k], 1));
+  }
+  return r;
+}
+
+// float16: F16C.
+inline F32x16 FromHalf(__m256i bits) {
+  return {
+      {_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))}};
+}
+inline __m256i ToHalf(const F32x16& a) {
+  const __m128i low = _mm256_cvtps_ph(a.v[0], _MM_FROUND_TO_NEAREST_INT);
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(low),
+                                 _mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT), 1);
+}
+
+// bfloat16: see FromFloat in float16-inl.h.
+inline __m256 UpperHalfToFloat(__m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline __m256i RoundToUpperHalf(__m256 a) {
+  const __m256i bits = _mm256_castps_si256(a), upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+  const __m256i nan = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  return _mm256_blendv_epi8(rounded, nan, _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
+}
+inline F32x16 FromUpperHalf(__m256i bits) {
+  return {
+      {UpperHalfToFloat(_mm256_castsi256_si128(bits)), UpperHalfToFloat(_mm256_extracti128_si256(bits, 1))}};
+}
+inline __m256i ToUpperHalf(const F32x16& a) {
+  const __m256i packed = _mm256_packus_epi32(RoundToUpperHalf(a.v[0]), RoundToUpperHalf(a.v[1]));
+  return _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0));  // packing goes by halves of a register
+}
+
+#include "simd_16bit.h"

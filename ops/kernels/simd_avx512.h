@@ -26,11 +26,11 @@ inline F64x16 Load(const double* p, First n) {
 inline F64x16 Widen(const float* p, All) {
   return {{_mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))}};
 }
-inline F64x16 Widen(const float* p, First n) {
-  const __m512 v = Load(p, n).v;
-  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
-  return {{_mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(high)}};
+inline F64x16 ToDouble(F32x16 a) {
+  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
+  return {{_mm512_cvtps_pd(_mm512_castps512_ps256(a.v)), _mm512_cvtps_pd(high)}};
 }
+inline F64x16 Widen(const float* p, First n) { return ToDouble(Load(p, n)); }
 template <class Count>
 F64x16 Widen(const double* p, Count count) {
   return Load(p, count);
@@ -63,6 +63,17 @@ inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
   return {{_mm512_mul_pd(a.v[0], b.v[0]), _mm512_mul_pd(a.v[1], b.v[1])}};
 }
 
+inline F32x16 IfPositive(F32x16 z, F32x16 a) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(z.v, _mm512_setzero_ps(), _CMP_GT_OQ), a.v)};
+}
+inline F64x16 IfPositive(const F64x16& z, const F64x16& a) {
+  F64x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[k] = _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(z.v[k], _mm512_setzero_pd(), _CMP_GT_OQ), a.v[k]);
+  }
+  return r;
+}
+
 inline F64x16 Keep(const F64x16& a, All) { return a; }
 inline F64x16 Keep(const F64x16& a, First n) {
   return {{_mm512_maskz_mov_pd(LowMask(n), a.v[0]), _mm512_maskz_mov_pd(HighMask(n), a.v[1])}};
@@ -82,3 +93,24 @@ inline void Stream(double* p, const F64x16& a) {
   _mm512_stream_pd(p + 8, a.v[1]);
 }
 inline void Fence() { _mm_sfence(); }
+
+// float16.
+inline F32x16 FromHalf(__m256i bits) { return {_mm512_cvtph_ps(bits)}; }
+inline __m256i ToHalf(F32x16 a) {
+  return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+// bfloat16: see FromFloat in float16-inl.h.
+inline F32x16 FromUpperHalf(__m256i bits) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
+inline __m256i ToUpperHalf(F32x16 a) {
+  const __m512i bits = _mm512_castps_si512(a.v), upper = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+  const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
+}
+
+#include "simd_16bit.h"

@@ -13,29 +13,39 @@ struct F64x16 {
   double v[kLanes];
 };
 
+#include "float16-inl.h"
+
 constexpr int64_t Lanes(All) { return kLanes; }
 constexpr int64_t Lanes(First first) { return first.n; }
 
-template <class V, class T, class Count>
-V LoadAs(const T* p, Count count) {
-  V r = {};
-  for (int64_t i = 0; i < Lanes(count); ++i) r.v[i] = p[i];
+template <class T, class Count>
+F32x16 Load(const T* p, Count count) {
+  F32x16 r = {};
+  for (int64_t i = 0; i < Lanes(count); ++i) r.v[i] = ToFloat(p[i]);
   return r;
 }
 template <class Count>
-F32x16 Load(const float* p, Count count) {
-  return LoadAs<F32x16>(p, count);
-}
-template <class Count>
 F64x16 Load(const double* p, Count count) {
-  return LoadAs<F64x16>(p, count);
+  F64x16 r = {};
+  for (int64_t i = 0; i < Lanes(count); ++i) r.v[i] = p[i];
+  return r;
 }
 template <class T, class Count>
 F64x16 Widen(const T* p, Count count) {
-  return LoadAs<F64x16>(p, count);
+  F64x16 r = {};
+  for (int64_t i = 0; i < Lanes(count); ++i) r.v[i] = ToFloat(p[i]);
+  return r;
 }
-template <class T, class V, class Count>
-void Store(T* p, const V& a, Count count) {
+template <class Count>
+F64x16 Widen(const double* p, Count count) {
+  return Load(p, count);
+}
+template <class T, class Count>
+void Store(T* p, const F32x16& a, Count count) {
+  for (int64_t i = 0; i < Lanes(count); ++i) FromFloat(a.v[i], p + i);
+}
+template <class Count>
+void Store(double* p, const F64x16& a, Count count) {
   for (int64_t i = 0; i < Lanes(count); ++i) p[i] = a.v[i];
 }
 
@@ -62,6 +72,11 @@ V Sub16(V a, const V& b) {
 template <class V>
 V Mul16(V a, const V& b) {
   for (int i = 0; i < kLanes; ++i) a.v[i] *= b.v[i];
+  return a;
+}
+template <class V>
+V IfPositive(const V& z, V a) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] = z.v[i] > 0 ? a.v[i] : 0;
   return a;
 }
 template <class Count>

@@ -1,54 +1,70 @@
 // The sweeps that sum. Included by each <isa>.cc after its verbs, inside bngrad::<isa> and an unnamed
 // namespace.
 
-// What is added for 16 elements. `count` is All, or First{n} at the end of a row: lanes past n add zero, even
-// where the center is infinite.
+// What is added for 16 elements, and which inputs are read for it. `count` is All, or First{n} at the end of
+// a row: lanes past n add zero, even where the center is infinite.
 struct SumX {
   static constexpr int kKind = kSumX;
+  static constexpr bool kReads[kMaxInputs] = {true};
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
     acc[0] = Add16(acc[0], Widen(in[0] + i, count));
-  }
-  template <class T>
-  static void Ahead(const T* const* in, int64_t i) {
-    Prefetch(in[0] + i);
   }
 };
 
 struct SumSquares {
   static constexpr int kKind = kSumSquares;
+  static constexpr bool kReads[kMaxInputs] = {true};
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
     const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
     acc[0] = Add16(acc[0], d);
     acc[1] = Add16(acc[1], Mul16(d, d));
   }
-  template <class T>
-  static void Ahead(const T* const* in, int64_t i) {
-    Prefetch(in[0] + i);
-  }
 };
 
+template <class Dy>
 struct SumGrad {
-  static constexpr int kKind = kSumGrad;
+  static constexpr int kKind = Dy::kRelu ? kSumReluGrad : kSumGrad;
+  static constexpr bool kReads[kMaxInputs] = {true, true, Dy::kRelu};
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
     const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
-    const F64x16 dy = Widen(in[1] + i, count);
+    const F64x16 dy = Dy::Widened(in, i, count);
     acc[0] = Add16(acc[0], dy);
     acc[1] = Add16(acc[1], Mul16(dy, d));
   }
-  template <class T>
-  static void Ahead(const T* const* in, int64_t i) {
-    Prefetch(in[0] + i);
-    Prefetch(in[1] + i);
+};
+
+struct SumGradGradTraining {
+  static constexpr int kKind = kSumGradGradTraining;
+  static constexpr bool kReads[kMaxInputs] = {true, true, true};
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
+    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
+    const F64x16 dy = Widen(in[1] + i, count), ddx = Widen(in[2] + i, count);
+    acc[0] = Add16(acc[0], dy);
+    acc[1] = Add16(acc[1], Mul16(dy, d));
+    acc[2] = Add16(acc[2], ddx);
+    acc[3] = Add16(acc[3], Mul16(ddx, d));
+    acc[4] = Add16(acc[4], Mul16(ddx, dy));
+  }
+};
+
+struct SumGradGradFrozen {
+  static constexpr int kKind = kSumGradGradFrozen;
+  static constexpr bool kReads[kMaxInputs] = {false, true, true};
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
+    acc[0] = Add16(acc[0], Mul16(Widen(in[2] + i, count), Widen(in[1] + i, count)));
   }
 };
 
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
   constexpr int kCount = kSumCounts[Sum::kKind];
-  const T* const in[2] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1])};
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
   for (int64_t row = 0; row < block.rows; ++row) {
     for (int64_t channel = 0; channel < block.channels; ++channel) {
       const int64_t start = row * block.row_stride + channel * block.channel_stride;
@@ -75,7 +91,9 @@ void SumStrip(const Block& block, const T* const* in, const double* center, doub
   F64x16 acc[kCount];
   for (int k = 0; k < kCount; ++k) acc[k] = Load(sums + k * block.width + column, count);
   for (; row < end_row; ++row) {
-    Sum::Ahead(in, (row + kRowsAhead) * block.row_stride + column);
+    for (int k = 0; k < kMaxInputs; ++k) {
+      if (Sum::kReads[k]) Prefetch(in[k] + (row + kRowsAhead) * block.row_stride + column);
+    }
     Sum::Add(acc, in, row * block.row_stride + column, c, count);
   }
   for (int k = 0; k < kCount; ++k) Store(sums + k * block.width + column, acc[k], count);
@@ -83,7 +101,8 @@ void SumStrip(const Block& block, const T* const* in, const double* center, doub
 
 template <class Sum, class T>
 void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  const T* const in[2] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1])};
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
   for (int64_t row = 0; row < block.rows; row += kStripRows) {
     const int64_t end = row + kStripRows < block.rows ? row + kStripRows : block.rows;
     int64_t i = 0;

@@ -4,11 +4,14 @@
 //   All, First{n}        which lanes a load or a store touches; a load makes the others zero
 //   Load(p, count)       16 elements in their arithmetic type
 //   Widen(p, count)      16 elements as doubles
-//   Store(p, v, count)
+//   Store(p, v, count)   rounded to the type of p, to nearest, ties to even
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
+//   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   Keep(v, count)       v with the other lanes made zero, whatever they held
 //   Prefetch(p)          16 elements that will be read soon; p may lie past the array
-//   Stream(p, v)         a store past the cache, to a cache line boundary; Fence() when all are done
+//   Stream(p, v)         a store past the cache, p aligned to 16 elements or a cache line, the smaller;
+//   Fence()
+//                        when all are done
 
 // Rows for which the sums of 16 columns stay in registers. Reading so is no sequence that the CPU's
 // prefetching follows, so the rows after them are asked for.
@@ -20,11 +23,9 @@ constexpr size_t kCacheLine = 64;
 // Shorter rows have as many partial cache lines as whole ones.
 constexpr int64_t kMinStreamed = 32 * kLanes;
 
-// An element type, and the type that maps compute in. float16 and bfloat16 will load into F32x16.
+// An element type, and the type that maps compute in.
 template <class T>
-struct TypeTraits;
-template <>
-struct TypeTraits<float> {
+struct TypeTraits {
   using Arithmetic = float;
   using Vector = F32x16;
 };
@@ -34,14 +35,46 @@ struct TypeTraits<double> {
   using Vector = F64x16;
 };
 
+// The gradient of the loss by Y: given, or that of a ReLU's output Z where the ReLU let it through.
+struct GivenDy {
+  static constexpr bool kRelu = false;
+  template <class T, class Count>
+  static auto Loaded(const T* const* in, int64_t i, Count count) {
+    return Load(in[1] + i, count);
+  }
+  template <class T, class Count>
+  static F64x16 Widened(const T* const* in, int64_t i, Count count) {
+    return Widen(in[1] + i, count);
+  }
+};
+struct ReluDy {
+  static constexpr bool kRelu = true;
+  template <class T, class Count>
+  static auto Loaded(const T* const* in, int64_t i, Count count) {
+    return IfPositive(Load(in[2] + i, count), Load(in[1] + i, count));
+  }
+  template <class T, class Count>
+  static F64x16 Widened(const T* const* in, int64_t i, Count count) {
+    return IfPositive(Widen(in[2] + i, count), Widen(in[1] + i, count));
+  }
+};
+
 #include "maps-inl.h"
 #include "sums-inl.h"
 
 // In the order of SumKind and MapKind.
 template <class T>
 constexpr TypeKernels MakeTypeKernels() {
-  return {{SumRows<SumX, T>, SumRows<SumSquares, T>, SumRows<SumGrad, T>},
-          {SumColumns<SumX, T>, SumColumns<SumSquares, T>, SumColumns<SumGrad, T>},
-          {MapRows<MapForward, T>, MapRows<MapGradTraining, T>, MapRows<MapGradFrozen, T>},
-          {MapColumns<MapForward, T>, MapColumns<MapGradTraining, T>, MapColumns<MapGradFrozen, T>}};
+  return {
+      {SumRows<SumX, T>, SumRows<SumSquares, T>, SumRows<SumGrad<GivenDy>, T>, SumRows<SumGrad<ReluDy>, T>,
+       SumRows<SumGradGradTraining, T>, SumRows<SumGradGradFrozen, T>},
+      {SumColumns<SumX, T>, SumColumns<SumSquares, T>, SumColumns<SumGrad<GivenDy>, T>,
+       SumColumns<SumGrad<ReluDy>, T>, SumColumns<SumGradGradTraining, T>, SumColumns<SumGradGradFrozen, T>},
+      {MapRows<MapForward, T>, MapRows<MapGradTraining<GivenDy>, T>, MapRows<MapGradFrozen<GivenDy>, T>,
+       MapRows<MapGradTraining<ReluDy>, T>, MapRows<MapGradFrozen<ReluDy>, T>,
+       MapRows<MapGradGradTraining, T>, MapRows<MapGradGradFrozen, T>},
+      {MapColumns<MapForward, T>, MapColumns<MapGradTraining<GivenDy>, T>,
+       MapColumns<MapGradFrozen<GivenDy>, T>, MapColumns<MapGradTraining<ReluDy>, T>,
+       MapColumns<MapGradFrozen<ReluDy>, T>, MapColumns<MapGradGradTraining, T>,
+       MapColumns<MapGradGradFrozen, T>}};
 }

@@ -55,6 +55,33 @@ int main(void) {
       bngrad_batch_normalization_grad(&layout, 0, dy, x, scale, mean, inv_std, dx, NULL, NULL, 0, NULL, 0);
   expect("frozen dx[5]", dx[5], 8);
 
+  /* With Z from Y = 2*xhat + 1 and xhat + 0 only the positive xhat let dY through. */
+  const double z[] = {0, 3, 0, 1, 0, 3, 1, 0};
+  failures += bngrad_batch_normalization_relu_grad(&layout, 0, dy, z, x, scale, mean, inv_std, dx, dscale,
+                                                   dbias, 1, error, sizeof error);
+  expect("relu dx[0]", dx[0], 0);
+  expect("relu dx[1]", dx[1], 4);
+  expect("relu dbias", dbias[0], 6);
+  expect("relu dscale", dscale[1], 0);
+
+  /* d_dY of frozen statistics is 2*ddX + 1*xhat + 0 in channel 0; d_scale is sum ddX*dY. */
+  const double ddx[] = {1, 0, 0, 0, 0, 0, 0, 0}, ddscale[] = {1, 0};
+  failures += bngrad_batch_normalization_grad_grad(&layout, 0, ddx, ddscale, zero, dy, x, scale, mean,
+                                                   inv_std, y, dx, dscale, 1, error, sizeof error);
+  expect("d_dy[0]", y[0], 2 - 1);
+  expect("d_dy[1]", y[1], 1);
+  expect("d_x[5]", dx[5], 4);
+  expect("d_scale", dscale[0], 1);
+
+  /* The same numbers in bfloat16, whose 1 is the upper half of 1.0f, with the rest in float. */
+  const bngrad_layout half = {dims, axes, 3, 2, BNGRAD_BFLOAT16, BNGRAD_FLOAT, BNGRAD_FLOAT};
+  const uint16_t ones[] = {0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80, 0x3f80};
+  float half_mean[2], half_inv_std[2];
+  failures += bngrad_batch_normalization_statistics(&half, 0.25, ones, half_mean, half_inv_std, 1, error,
+                                                    sizeof error);
+  expect("mean of bfloat16", half_mean[0], 1);
+  expect("inv_std of bfloat16", half_inv_std[1], 2);
+
   if (bngrad_batch_normalization_grad(&layout, 2, dy, x, scale, mean, inv_std, dx, dscale, dbias, 0, error,
                                       sizeof error) != BNGRAD_INVALID_ARGUMENT ||
       strcmp(error, "training_mode is 2, expected 0 or 1") != 0) {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cmake_build import CMAKE, SOURCES, cmake
-from isa_process import Kernels
 
 from bngrad import native
+from cmake_build import CMAKE, SOURCES, cmake
+from isa_process import Kernels
 
 
 @pytest.fixture(scope="session", params=native.isas())

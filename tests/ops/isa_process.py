@@ -30,6 +30,12 @@ class Kernels:
     def grad(self, *arguments, **options):
         return self.call("batch_normalization_grad", *arguments, **options)
 
+    def relu_grad(self, *arguments, **options):
+        return self.call("batch_normalization_relu_grad", *arguments, **options)
+
+    def grad_grad(self, *arguments, **options):
+        return self.call("batch_normalization_grad_grad", *arguments, **options)
+
     def training(self, *arguments, **options):
         return self.call("batch_normalization_training", *arguments, **options)
 

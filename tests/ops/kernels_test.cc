@@ -5,10 +5,12 @@
 //
 // Prints a line an instruction set, and what was wrong. Fails if none but scalar was there to be compared,
 // unless the machine has none.
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -31,13 +33,18 @@ class Guarded {
   Guarded(size_t size, Side side) : size_(size) {
 #if defined(__unix__) || defined(__APPLE__)
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t inside = (size + page - 1) / page * page;
-    mapped_ = inside + 2 * page;
-    void* const all = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) std::abort();
-    base_ = static_cast<char*>(all);
-    mprotect(base_ + page, inside, PROT_READ | PROT_WRITE);
-    data_ = base_ + page + (side == kGuardAfter ? inside - size : 0);
+    inside_ = (size + page - 1) / page * page;
+    std::vector<char*>& spare = spare_[inside_];
+    if (spare.empty()) {
+      void* const all = mmap(nullptr, inside_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (all == MAP_FAILED) std::abort();
+      base_ = static_cast<char*>(all);
+      mprotect(base_ + page, inside_, PROT_READ | PROT_WRITE);
+    } else {
+      base_ = spare.back();
+      spare.pop_back();
+    }
+    data_ = base_ + page + (side == kGuardAfter ? inside_ - size : 0);
 #else
     (void)side;
     base_ = static_cast<char*>(std::calloc(size + 1, 1));
@@ -46,7 +53,7 @@ class Guarded {
   }
   ~Guarded() {
 #if defined(__unix__) || defined(__APPLE__)
-    munmap(base_, mapped_);
+    spare_[inside_].push_back(base_);
 #else
     std::free(base_);
 #endif
@@ -57,7 +64,9 @@ class Guarded {
   size_t size() const { return size_; }
 
  private:
-  size_t size_, mapped_ = 0;
+  // Those of each size that are free: mapping takes longer than most kernels.
+  static inline std::map<size_t, std::vector<char*>> spare_;
+  size_t size_, inside_ = 0;
   char *base_, *data_;
 };
 
@@ -72,10 +81,43 @@ void Fail(const char* isa, const char* function, int kind, const Block& block, c
 }
 
 template <class T>
+T Rounded(double value) {
+  return static_cast<T>(value);
+}
+
+// Of values about 1 the upper bits, which is all the precision that these two have.
+template <>
+BFloat16 Rounded<BFloat16>(double value) {
+  const float single = static_cast<float>(value);
+  uint32_t bits;
+  std::memcpy(&bits, &single, sizeof(bits));
+  return {static_cast<uint16_t>(bits >> 16)};
+}
+template <>
+Float16 Rounded<Float16>(double value) {
+  if (std::abs(value) < 1e-4) return {0};
+  int exponent;
+  const double fraction = std::frexp(std::abs(value), &exponent);  // from 0.5 to 1
+  const auto mantissa = static_cast<unsigned>((2 * fraction - 1) * 1024);
+  const auto biased = static_cast<unsigned>(exponent + 14);
+  return {static_cast<uint16_t>((value < 0 ? 0x8000u : 0u) | biased << 10 | mantissa)};
+}
+
+// What maps compute in.
+template <class T>
+struct ArithmeticOf {
+  using Type = float;
+};
+template <>
+struct ArithmeticOf<double> {
+  using Type = double;
+};
+
+template <class T>
 void Fill(char* data, size_t count, std::mt19937& random) {
   std::normal_distribution<double> normal(1, 1);
   for (size_t i = 0; i < count; ++i) {
-    const T value = static_cast<T>(normal(random));
+    const T value = Rounded<T>(normal(random));
     std::memcpy(data + i * sizeof(T), &value, sizeof(T));
   }
 }
@@ -97,10 +139,12 @@ class Comparison {
         values_(static_cast<size_t>(rows ? block.channels : block.length)),
         side_(side),
         x_(elements_ * sizeof(T), side),
-        dy_(elements_ * sizeof(T), side) {
+        dy_(elements_ * sizeof(T), side),
+        third_(elements_ * sizeof(T), side) {
     std::mt19937 random(static_cast<unsigned>(block.length));
     Fill<T>(x_.data(), elements_, random);
     Fill<T>(dy_.data(), elements_, random);
+    Fill<T>(third_.data(), elements_, random);
     for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
     for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
   }
@@ -115,7 +159,7 @@ class Comparison {
     Fill<double>(center.data(), values_, random);
     Fill<double>(sums.data(), count, random);
     std::memcpy(expected.data(), sums.data(), sums.size());
-    const void* const inputs[] = {x_.data(), dy_.data()};
+    const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
     const double* const c = reinterpret_cast<const double*>(center.data());
     (rows_ ? kernels_.sum_rows : kernels_.sum_columns)[kind](block, inputs, c,
                                                              reinterpret_cast<double*>(sums.data()));
@@ -130,20 +174,36 @@ class Comparison {
     Block block = block_;
     block.width = static_cast<int64_t>(values_);
     const size_t count = values_ * static_cast<size_t>(kFactorCounts[kind]);
-    Guarded factors(count * sizeof(T), side_);
-    Guarded output(elements_ * sizeof(T), side_), expected(elements_ * sizeof(T), side_);
-    Fill<T>(factors.data(), count, random);
-    // Gaps between rows must keep this; scalar writes the same elements, and no test of its own would see
-    // less.
-    std::memset(output.data(), 0x5a, output.size());
-    std::memset(expected.data(), 0x5a, expected.size());
-    const void* const inputs[] = {x_.data(), dy_.data()};
-    (rows_ ? kernels_.map_rows : kernels_.map_columns)[kind](block, inputs, factors.data(), output.data());
-    (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, inputs, factors.data(), expected.data());
-    if (std::memcmp(output.data(), expected.data(), output.size()) != 0) {
-      Fail(isa_.name, rows_ ? "map_rows" : "map_columns", kind, block, "other bits than scalar");
+    using Arithmetic = typename ArithmeticOf<T>::Type;
+    Guarded factors(count * sizeof(Arithmetic), side_);
+    Fill<Arithmetic>(factors.data(), count, random);
+    // Every output alone, and all at once.
+    const int all = (1 << kOutputCounts[kind]) - 1;
+    for (int wanted = 1; wanted <= all; ++wanted) Map(kind, block, factors, wanted);
+  }
+
+  void Map(int kind, const Block& block, const Guarded& factors, int wanted) {
+    const Guarded output[] = {{elements_ * sizeof(T), side_}, {elements_ * sizeof(T), side_}};
+    const Guarded expected[] = {{elements_ * sizeof(T), side_}, {elements_ * sizeof(T), side_}};
+    void *outputs[kMaxOutputs] = {}, *expecteds[kMaxOutputs] = {};
+    for (int k = 0; k < kMaxOutputs; ++k) {
+      // Gaps between rows must keep this; scalar writes the same elements, and no test of its own would see
+      // less.
+      std::memset(output[k].data(), 0x5a, output[k].size());
+      std::memset(expected[k].data(), 0x5a, expected[k].size());
+      if ((wanted >> k & 1) == 0) continue;
+      outputs[k] = output[k].data();
+      expecteds[k] = expected[k].data();
     }
-    CheckGaps(kind, block, output.data());
+    const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
+    (rows_ ? kernels_.map_rows : kernels_.map_columns)[kind](block, inputs, factors.data(), outputs);
+    (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, inputs, factors.data(), expecteds);
+    for (int k = 0; k < kMaxOutputs; ++k) {
+      if (std::memcmp(output[k].data(), expected[k].data(), output[k].size()) != 0) {
+        Fail(isa_.name, rows_ ? "map_rows" : "map_columns", kind, block, "other bits than scalar");
+      }
+      if (outputs[k] != nullptr) CheckGaps(kind, block, output[k].data());
+    }
   }
 
   void CheckGaps(int kind, const Block& block, const char* output) {
@@ -171,7 +231,7 @@ class Comparison {
   const bool rows_;
   const size_t elements_, values_;
   const Guarded::Side side_;
-  const Guarded x_, dy_;
+  const Guarded x_, dy_, third_;
 };
 
 template <class T>
@@ -210,7 +270,9 @@ int main() {
       continue;
     }
     const int shapes = Compare<float>(isa, isa.table->float32, scalar.float32) +
-                       Compare<double>(isa, isa.table->float64, scalar.float64);
+                       Compare<double>(isa, isa.table->float64, scalar.float64) +
+                       Compare<Float16>(isa, isa.table->float16, scalar.float16) +
+                       Compare<BFloat16>(isa, isa.table->bfloat16, scalar.bfloat16);
     std::printf("%s: %d shapes, each with every kind of sum and map\n", isa.name, shapes);
     ++compared;
   }

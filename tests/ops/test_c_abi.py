@@ -9,12 +9,14 @@ import sys
 import tomllib
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import bngrad
 from bngrad import native
 from bngrad.errors import InputError, LibraryError
+from bngrad.schemas import QUANTITIES
 
 X = np.ones((2, 3, 4), np.float32)
 C = np.ones(3, np.float32)
@@ -34,7 +36,25 @@ def statistics(X=X, axes=(0, 2), epsilon=1e-5):
     return native.batch_normalization_statistics(X, axes, epsilon)
 
 
-ops = pytest.mark.parametrize("op", [grad, training, statistics])
+def relu_grad(dZ=X, Z=X, X=X, scale=C, mean=C, inv_std=C, axes=(0, 2), training_mode=1):
+    return native.batch_normalization_relu_grad(dZ, Z, X, scale, mean, inv_std, axes, training_mode)
+
+
+def grad_grad(
+    ddX=X, ddscale=C, ddbias=C, dY=X, X=X, scale=C, mean=C, inv_std=C, axes=(0, 2), training_mode=1
+):  # fmt: skip
+    arguments = (ddX, ddscale, ddbias, dY, X, scale, mean, inv_std, axes, training_mode)
+    return native.batch_normalization_grad_grad(*arguments)
+
+
+ops = pytest.mark.parametrize("op", [grad, relu_grad, grad_grad, training, statistics])
+INPUTS = {
+    grad: ("dY", "scale", "mean", "inv_std"),
+    relu_grad: ("dZ", "Z", "scale", "mean", "inv_std"),
+    grad_grad: ("ddX", "ddscale", "ddbias", "dY", "scale", "mean", "inv_std"),
+    training: ("scale", "bias", "running_mean", "running_var"),
+}
+inputs = pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in INPUTS.items() for name in names])
 
 
 @ops
@@ -43,23 +63,40 @@ def test_accepts(op):
 
 
 @ops
-@pytest.mark.parametrize("dtype", [np.float16, np.int32, np.complex64])
+@pytest.mark.parametrize("dtype", [np.int32, np.complex64, ">f4", ml_dtypes.float8_e4m3fn], ids=str)
 def test_dtype_of_x(op, dtype):
-    with pytest.raises(InputError, match=f"X has dtype {np.dtype(dtype)}; expected float32 or float64"):
+    with pytest.raises(InputError, match=r"X has dtype .*; expected float32, float64, float16 or bfloat16"):
         op(X=X.astype(dtype))
 
 
-@pytest.mark.parametrize(
-    ("op", "name"),
-    [(grad, n) for n in ("dY", "scale", "mean", "inv_std")]
-    + [(training, n) for n in ("scale", "bias", "running_mean", "running_var")],
-)
+@inputs
 def test_other_inputs(op, name):
-    right = X if name == "dY" else C
-    with pytest.raises(InputError, match=f"{name} has dtype float64; expected float32, that of X"):
+    right = X if QUANTITIES[name].shape == "data" else C
+    with pytest.raises(InputError, match=f"{name} has dtype float64; expected float32, "):
         op(**{name: right.astype(np.float64)})
     with pytest.raises(InputError, match=rf"{name} has shape \[2\]; expected \[[234, ]+\]: .*X"):
         op(**{name: np.ones(2, np.float32)})
+
+
+@inputs
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float64, ml_dtypes.bfloat16], ids=["float16", "double", "bfloat16"]
+)
+def test_parameters_are_like_x_or_float_and_like_each_other(op, name, dtype):
+    kind = QUANTITIES[name].type_constraint
+    group = [n for n in INPUTS[op] if QUANTITIES[n].type_constraint == kind]
+    data = {n: X.astype(dtype) for n in (*INPUTS[op], "X") if QUANTITIES[n].shape == "data"}
+    if kind == "T":
+        with pytest.raises(InputError, match=f"{name} has dtype float32; expected {np.dtype(dtype)}, that of X"):
+            op(**data | {name: X})
+        return
+    op(**data | {n: C.astype(dtype) for n in group})
+    other = np.float16 if dtype != np.float16 else np.float64
+    with pytest.raises(InputError, match=f"{name} has dtype {np.dtype(other)}; expected float32"):
+        op(**data | {name: C.astype(other)})
+    if len(group) > 1:
+        with pytest.raises(InputError, match=r"has dtype .*; expected .*, that of (scale|mean|running_mean)"):
+            op(**data | {name: C.astype(dtype)})
 
 
 @ops
@@ -90,8 +127,9 @@ def test_momentum(momentum):
 
 
 def test_training_mode():
-    with pytest.raises(InputError, match="training_mode is 2, expected 0 or 1"):
-        grad(training_mode=2)
+    for op in (grad, relu_grad, grad_grad):
+        with pytest.raises(InputError, match="training_mode is 2, expected 0 or 1"):
+            op(training_mode=2)
 
 
 def test_views_are_taken_as_they_look():
@@ -229,8 +267,11 @@ def make_layout(dims=(2, 3, 4), axes=(0, 2), rank=None, axes_count=None, types=(
         (make_layout(dims=()), "X of shape [] has rank 0, expected 1 to 8"),
         (make_layout(axes=(5,)), "axes [5]: 5 is out of range for X of shape [2,3,4], expected -3 to 2"),
         (make_layout(axes=(1, -2)), "axes [1,-2] name dimension 1 of X of shape [2,3,4] twice"),
-        (make_layout(types=(10, 10, 10)), "types 10, 10, 10 of X, scale and mean: expected all 1 (float) or"),
+        (make_layout(types=(7, 7, 7)), "types 7, 7, 7 of X, scale and mean: expected 1 (float), 10 (float16), "),
         (make_layout(types=(1, 11, 1)), "types 1, 11, 1"),
+        (make_layout(types=(10, 10, 16)), "16 (bfloat16) for X, and that or 1 for each of the others"),
+        (make_layout(types=(16, 1, 16)), "stat_type is 16, expected 1 for X of type 16"),
+        (make_layout(types=(11, 11, 1)), "stat_type is 1, expected 11 for X of type 11"),
     ],
 )  # fmt: skip
 def test_c_refusals(layout, message):
@@ -244,6 +285,26 @@ def test_c_null_data():
     assert (status, error) == (1, "x is null")
     status, _ = call_statistics(ctypes.byref(make_layout(dims=(0, 3, 4))), x=None)
     assert status == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        ("bngrad_batch_normalization_grad", "dy x scale mean inv_std"),
+        ("bngrad_batch_normalization_relu_grad", "dz z x scale mean inv_std"),
+        ("bngrad_batch_normalization_grad_grad", "ddx ddscale ddbias dy x scale mean inv_std"),
+    ],
+)
+def test_c_every_null_input_has_its_name(function, names):
+    names = names.split()
+    data = X.ctypes.data_as(ctypes.c_void_p)
+    for missing in names:
+        error = ctypes.create_string_buffer(200)
+        inputs = [None if name == missing else data for name in names]
+        status = getattr(native._library(), function)(
+            ctypes.byref(make_layout()), 1, *inputs, None, None, None, 1, error, ctypes.c_size_t(200)
+        )
+        assert (status, error.value.decode()) == (1, f"{missing} is null")
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, "untouched"), (1, ""), (8, "epsilon")])

@@ -1,0 +1,92 @@
+#include "element_type.hpp"
+
+#include <cmath>
+#include <cstring>
+
+namespace bngrad {
+namespace {
+
+#include "kernels/float16-inl.h"
+
+// The float next to value in the direction of zero, with its last bit set unless it is exact: rounded
+// further, to half the bits or fewer, it gives what value itself would.
+float RoundToOdd(double value) {
+  const float nearest = static_cast<float>(value);
+  if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
+  uint32_t bits = BitsOf(nearest);
+  if (std::abs(static_cast<double>(nearest)) > std::abs(value)) --bits;
+  return FloatOf(bits | 1);
+}
+
+template <class T>
+void SetAs(void* data, int64_t i, double value) {
+  FromFloat(RoundToOdd(value), static_cast<T*>(data) + i);
+}
+
+}  // namespace
+
+bool IsSupported(const Types& types) {
+  bool known = false;
+  for (const ElementType type : kElementTypes) known = known || types.data == type;
+  const auto fits = [&](ElementType type) { return type == types.data || type == ElementType::kFloat; };
+  return known && fits(types.scale) && fits(types.stat);
+}
+
+size_t SizeOf(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat:
+      return sizeof(float);
+    case ElementType::kDouble:
+      return sizeof(double);
+    case ElementType::kFloat16:
+    case ElementType::kBFloat16:
+      break;
+  }
+  return sizeof(uint16_t);
+}
+
+const TypeKernels& KernelsFor(const KernelTable& table, ElementType type) {
+  switch (type) {
+    case ElementType::kFloat:
+      return table.float32;
+    case ElementType::kDouble:
+      return table.float64;
+    case ElementType::kFloat16:
+      return table.float16;
+    case ElementType::kBFloat16:
+      break;
+  }
+  return table.bfloat16;
+}
+
+double ConstValues::operator[](int64_t i) const {
+  switch (type_) {
+    case ElementType::kFloat:
+      return static_cast<const float*>(data_)[i];
+    case ElementType::kDouble:
+      return static_cast<const double*>(data_)[i];
+    case ElementType::kFloat16:
+      return ToFloat(static_cast<const Float16*>(data_)[i]);
+    case ElementType::kBFloat16:
+      break;
+  }
+  return ToFloat(static_cast<const BFloat16*>(data_)[i]);
+}
+
+void Values::Set(int64_t i, double value) const {
+  if (!wanted()) return;
+  switch (type_) {
+    case ElementType::kFloat:
+      static_cast<float*>(data_)[i] = static_cast<float>(value);
+      return;
+    case ElementType::kDouble:
+      static_cast<double*>(data_)[i] = value;
+      return;
+    case ElementType::kFloat16:
+      return SetAs<Float16>(data_, i, value);
+    case ElementType::kBFloat16:
+      return SetAs<BFloat16>(data_, i, value);
+  }
+}
+
+}  // namespace bngrad
