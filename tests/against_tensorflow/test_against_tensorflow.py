@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from test_coverage_tensorflow import SECOND_ORDER
 
 from bngrad import reference
 from bngrad.errors import UnsupportedNodeError
@@ -30,7 +31,6 @@ from tensorflow_formulas import (
     gradient_inputs,
     shape_of,
 )
-from test_coverage_tensorflow import SECOND_ORDER
 
 pytestmark = pytest.mark.long
 

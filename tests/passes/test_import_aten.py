@@ -711,15 +711,3 @@ def test_the_example_of_the_document(rng):
     got = run(after, given)
     for name, train in (("dx", True), ("dx_frozen", False)):
         assert worst_error(got[name], aten(t, train)["grad_input"]) <= TOLERANCES["float"], name
-
-
-def test_the_tests_that_the_coverage_table_names_exist():
-    text = (ROOT / "docs/coverage/pytorch.md").read_text("utf-8")
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)", text)
-    rows = [
-        line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| what", "| ---"))
-    ]
-    assert rows
-    assert all("::test_" in row or "not done" in row for row in rows)
-    for path, test in named:
-        assert f"def {test}(" in (ROOT / path).read_text("utf-8"), f"{path}::{test}"
