@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from test_coverage_tensorflow import SECOND_ORDER
 
 from bngrad import reference
 from bngrad.errors import UnsupportedNodeError
@@ -31,6 +30,7 @@ from tensorflow_formulas import (
     gradient_inputs,
     shape_of,
 )
+from test_import_tensorflow_second_order import SECOND_ORDER
 
 pytestmark = pytest.mark.long
 
