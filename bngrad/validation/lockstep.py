@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.runtime import session
 from bngrad.validation.report import Check, Row, absolute_difference, differences
@@ -18,11 +19,9 @@ from bngrad.validation.sites import Site, replacement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import onnx_ir as ir
     from numpy.typing import NDArray
 
     from bngrad.runtime import Provider
-    from bngrad.validation.bounds import Expected
 
     Array = NDArray[Any]
     Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]
@@ -63,9 +62,7 @@ def lock_step(
     """
     check = Check("lock-step", unit="of its bound", limit=1.0)
     for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
-        expected = site.expected(values)
-        for provider in providers:
-            check.rows += _compare(rewritten, site, values, expected, provider, against, tolerance)
+        check.rows += _compare(rewritten, site, values, providers, against, tolerance)
         progress(done, len(sites))
     return check
 
@@ -91,56 +88,48 @@ def _compare(
     rewritten: ir.Model,
     site: Site,
     values: Mapping[str, Array],
-    expected: Mapping[str, Expected],
-    provider: Provider,
+    providers: Sequence[Provider],
     against: str,
     tolerance: Tolerance | None,
 ) -> list[Row]:
+    """The rows of one site: each output, by each provider, against the captured value and the exact one."""
+    expected = site.expected(values)
     names = list(expected)
     try:
-        runner = session(replacement(rewritten, site, values), provider, threads=0)
-        feeds = {i.name: values[i.name] for i in runner.get_inputs()}
-        results = dict(zip(names, runner.run(names, feeds), strict=True))
-    except Exception as error:  # noqa: BLE001 - whatever stops a node is that node's finding
-        what = " ".join(str(error).split())
-        return [
-            Row(
-                site.name,
-                names[0],
-                site.node.op_type,
-                provider,
-                against,
-                np.inf,
-                np.inf,
-                np.inf,
-                passed=False,
-                note=what,
-            )
-        ]
+        model = ir.to_proto(replacement(rewritten, site, values))
+    except ValueError as error:
+        return [_failed(site, names[0], provider, against, _one_line(error)) for provider in providers]
     rows = []
-    for name, got in results.items():
-        exact, bound = expected[name]
-        for other, want, width in ((against, values[name], 2.0), ("float64", exact, 1.0)):
-            allowed = width * bound if tolerance is None else tolerance.atol + tolerance.rtol * np.abs(want)
-            rows.append(_row(site, name, provider, other, got, want, allowed))
+    for provider in providers:
+        try:
+            runner = session(model, provider, threads=0)
+            feeds = {i.name: values[i.name] for i in runner.get_inputs()}
+            results = dict(zip(names, runner.run(names, feeds), strict=True))
+        except Exception as error:  # noqa: BLE001 - whatever stops a node is that node's finding
+            rows.append(_failed(site, names[0], provider, against, _one_line(error)))
+            continue
+        for name, got in results.items():
+            exact, bound = expected[name]
+            for other, want, width in ((against, values[name], 2.0), ("float64", exact, 1.0)):
+                allowed = width * bound if tolerance is None else tolerance.atol + tolerance.rtol * np.abs(want)
+                rows.append(_row(site, name, provider, other, got, want, allowed))
     return rows
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _failed(site: Site, tensor: str, provider: str, against: str, note: str) -> Row:
+    """The row of a comparison that cannot be made."""
+    op_type, inf = site.node.op_type, float(np.inf)
+    return Row(site.name, tensor, op_type, provider, against, inf, inf, inf, passed=False, note=note)
 
 
 def _row(site: Site, tensor: str, provider: str, against: str, got: Array, want: Array, allowed: Array) -> Row:
     if got.shape != want.shape:
         note = f"shape {list(got.shape)}; expected {list(want.shape)}"
-        return Row(
-            site.name,
-            tensor,
-            site.node.op_type,
-            provider,
-            against,
-            np.inf,
-            np.inf,
-            np.inf,
-            passed=False,
-            note=note,
-        )
+        return _failed(site, tensor, provider, against, note)
     max_abs, relative = differences(got, want)
     # Below the smallest normal number a result may be flushed to zero.
     floor = float(np.finfo(np.float32).tiny)

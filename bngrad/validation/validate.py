@@ -23,6 +23,7 @@ import onnx_ir as ir
 from bngrad import native
 from bngrad.errors import InputError, LibraryError, ModelError
 from bngrad.files import as_ir
+from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.nodes import all_nodes
 from bngrad.passes.pipeline import rewrite
@@ -109,7 +110,7 @@ def validate(
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
-        name = str(model) if not isinstance(model, ir.Model) and isinstance(model, str | Path) else "model"
+        name = str(model) if isinstance(model, str | Path) else "model"
         subject = _subject(name, as_ir(model), rewritten, inputs, dims, seed, loss, wrt, oracle)
         report = Report(
             model=name,
@@ -197,7 +198,7 @@ def _differentiated(
     from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
 
     if not any(node.op_type == "BatchNormalization" for node in all_nodes(model)):
-        ours = any(node.domain == "bngrad" for node in all_nodes(model))
+        ours = any(node.domain == DOMAIN for node in all_nodes(model))
         raise ModelError(
             "the model is rewritten already; give the original, and this one with --rewritten"
             if ours
