@@ -1,4 +1,4 @@
-"""Arithmetic that several dialects need in front of our ops."""
+"""Nodes that several dialects need in front of our ops."""
 
 from __future__ import annotations
 
@@ -28,3 +28,16 @@ def inverse_std(emit: Emitter, variance: ir.Value, epsilon: float, dtype: ir.Dat
     result = emit.op("Reciprocal", emit.op("Sqrt", shifted))
     result.dtype, result.shape = dtype, variance.shape
     return result
+
+
+def collapsed_shape(emit: Emitter, x: ir.Value) -> ir.Value:
+    """The shape [N, C, S] for data with channels in dimension 1, of a rank that is not known.
+
+    S is computed, and Reshape is to take it with allowzero = 1: -1 does not say what it is of an empty batch.
+
+    Args:
+        emit: Where the nodes go.
+        x: The data.
+    """
+    s = emit.op("ReduceProd", emit.op("Shape", x, start=2), keepdims=1)
+    return emit.op("Concat", emit.op("Shape", x, end=2), s, axis=0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.emit import Emitter
+from bngrad.passes.glue import collapsed_shape
 
 if TYPE_CHECKING:
     from bngrad.passes.import_pass import Context
@@ -146,9 +147,7 @@ class Operands:
         """A shape to reshape to, made when it is first needed."""
         if name not in self._targets:
             if name == "collapsed":
-                # S is computed, for -1 does not say what it is of an empty batch.
-                s = self._op("ReduceProd", self._shape_of(self.node.present("x"), start=2), keepdims=1)
-                value = self._op("Concat", self._shape_of(self.node.present("x"), end=2), s, axis=0)
+                value = collapsed_shape(self.emit, self.node.present("x"))
             elif name == "whole":
                 value = self._shape_of(self.node.present("x"))
             elif self.node.mode == "spatial":

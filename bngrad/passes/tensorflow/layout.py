@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.passes.glue import collapsed_shape
 from bngrad.passes.tensorflow.node import channels_last, data_indices, data_rank, read_parameters
 
 if TYPE_CHECKING:
@@ -39,13 +40,16 @@ class Layout:
         """Returns data as the op takes it."""
         if self._flat is None:
             return data
-        flat = self._emit.op("Reshape", data, self._flat)
+        # An extent of 0 is 0, and not that of the input at the same place.
+        flat = self._emit.op("Reshape", data, self._flat, allowzero=int(not self._last))
         flat.type = data.type
         return flat
 
     def leave(self, data: ir.Value) -> ir.Value:
         """Returns what the op made of data with the shape of x."""
-        return data if self._flat is None else self._emit.op("Reshape", data, self._emit.op("Shape", self._x))
+        if self._flat is None:
+            return data
+        return self._emit.op("Reshape", data, self._emit.op("Shape", self._x), allowzero=1)
 
     def spread(self, parameter: ir.Value) -> ir.Value:
         """Returns a parameter so that it broadcasts against the data."""
@@ -59,7 +63,7 @@ class Layout:
 
     def _flat_shape(self) -> ir.Value:
         if not self._last:
-            return self._emit.constant([0, 0, -1], ir.DataType.INT64)
+            return collapsed_shape(self._emit, self._x)
         # Not [0, -1, C]: beside a dimension of no element -1 can be anything, and ONNX Runtime refuses it.
         rest = self._emit.constant([-1], ir.DataType.INT64)
         return self._emit.op("Concat", rest, self._emit.op("Shape", self._scale), axis=0)
