@@ -30,7 +30,9 @@ class Layout:
         self._emit = emit
         self._last = channels_last(node)
         self._scale = read_parameters(node)["scale"]
-        self._x = node.inputs[data_indices(node)[0]]
+        x = node.inputs[data_indices(node)[0]]
+        assert x is not None  # noqa: S101 - or the node is refused
+        self._x = x
         rank = data_rank(node)
         self._rank = rank or (2 if self._last else 3)
         self._flat = None if rank else self._flat_shape()
