@@ -12,7 +12,7 @@ import onnx
 
 from bngrad.errors import ModelError
 from bngrad.oracle.graph import attribute, is_default_domain, label, opset
-from bngrad.oracle.names import listed
+from bngrad.names import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from onnx import external_data_helper, helper, numpy_helper
 
 from bngrad.errors import InputError, ModelError, OracleError
 from bngrad.oracle import dims
-from bngrad.oracle.names import listed, unknown_name
+from bngrad.names import listed, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

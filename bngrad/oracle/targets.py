@@ -9,7 +9,7 @@ from onnx import helper
 
 from bngrad.errors import ModelError
 from bngrad.oracle.graph import Type, is_default_domain, label
-from bngrad.oracle.names import listed, unknown_name
+from bngrad.names import listed, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
