@@ -13,10 +13,10 @@ import onnx
 from onnx import external_data_helper, inliner, version_converter
 
 from bngrad.errors import ModelError
+from bngrad.names import listed, unknown_name
 from bngrad.oracle import dims
 from bngrad.oracle.graph import Differentiation, label, opset, types
 from bngrad.oracle.inputs import make_inputs
-from bngrad.names import listed, unknown_name
 from bngrad.oracle.refusals import refuse_batch_norms, refuse_path, refuse_shared_statistics
 from bngrad.oracle.repairs import repair, state_permutations
 from bngrad.oracle.targets import find_loss, find_wrt

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import onnx
 
 from bngrad.errors import ModelError
-from bngrad.oracle.graph import attribute, is_default_domain, label, opset
 from bngrad.names import listed
+from bngrad.oracle.graph import attribute, is_default_domain, label, opset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

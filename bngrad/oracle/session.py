@@ -18,8 +18,8 @@ from google.protobuf.message import EncodeError
 from onnx import external_data_helper, helper, numpy_helper
 
 from bngrad.errors import InputError, ModelError, OracleError
-from bngrad.oracle import dims
 from bngrad.names import listed, unknown_name
+from bngrad.oracle import dims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ import onnx
 from onnx import helper
 
 from bngrad.errors import ModelError
-from bngrad.oracle.graph import Type, is_default_domain, label
 from bngrad.names import listed, unknown_name
+from bngrad.oracle.graph import Type, is_default_domain, label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
