@@ -33,6 +33,13 @@ class Names:
         return name
 
 
+class NodeNames(Names):
+    """The same for nodes, whose names are apart from those of values."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken = {node.name for node in all_nodes(model)}
+
+
 class ConstantAxes:
     """The int64 constants that the ops take as ``axes``: one for each graph and set of axes.
 

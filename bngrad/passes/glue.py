@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from bngrad.passes.emit import Emitter
+    from bngrad.passes.maker import NodeMaker
 
 
 def statistics_dtype(x: ir.Value) -> ir.DataType:
@@ -15,7 +15,13 @@ def statistics_dtype(x: ir.Value) -> ir.DataType:
     return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
-def inverse_std(emit: Emitter, variance: ir.Value, epsilon: float, dtype: ir.DataType) -> ir.Value:
+def cast_like(make: NodeMaker, value: ir.Value, dtype: ir.DataType, like: ir.Value) -> ir.Value:
+    """Returns a value that was computed in a type as the type of another value, if that is known."""
+    value.dtype = dtype
+    return make.cast(value, like.dtype or dtype)
+
+
+def inverse_std(emit: NodeMaker, variance: ir.Value, epsilon: float, dtype: ir.DataType) -> ir.Value:
     """1 / sqrt(variance + epsilon), for a system that hands a gradient the variance.
 
     Args:
@@ -30,7 +36,7 @@ def inverse_std(emit: Emitter, variance: ir.Value, epsilon: float, dtype: ir.Dat
     return result
 
 
-def collapsed_shape(emit: Emitter, x: ir.Value) -> ir.Value:
+def collapsed_shape(emit: NodeMaker, x: ir.Value) -> ir.Value:
     """The shape [N, C, S] for data with channels in dimension 1, of a rank that is not known.
 
     S is computed, and Reshape is to take it with allowzero = 1: -1 does not say what it is of an empty batch.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.constants import ConstantAxes, Names
-from bngrad.passes.nodes import all_nodes, raise_refusals
+from bngrad.passes.nodes import all_nodes, default_opset, raise_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ class Context:
     def __init__(self, model: ir.Model) -> None:
         self.names = Names(model)
         self.axes = ConstantAxes(self.names)
+        self.opset = default_opset(model) or 0
 
 
 class ImportPass(ir.passes.InPlacePass, abc.ABC):

@@ -19,7 +19,10 @@ _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
 
 
 class RaiseOpsetPass(ir.passes.FunctionalPass):
-    """Converts a model below opset 15 to opset 15; any other is returned as a copy that shares its tensors.
+    """Converts a model below an opset to that one; any other is returned as a copy that shares its tensors.
+
+    Args:
+        minimum: The opset; by default the oldest that has every op of our functions.
 
     Guarantees: names of graph inputs and outputs, initializers and nodes, and nodes' metadata, are as before; the
     default domain is imported as "", which a model may also call "ai.onnx".
@@ -27,42 +30,46 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
     the converter does not convert, and one that does not import the default domain.
     """
 
+    def __init__(self, minimum: int = MIN_OPSET) -> None:
+        super().__init__()
+        self.minimum = minimum
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
         version = default_opset(model)
         if version is None:
             raise ModelError(
                 "the model does not import the ai.onnx opset, so nothing says what its ops mean; expected "
-                f"{MIN_OPSET} or newer (or the file is truncated)"
+                f"{self.minimum} or newer (or the file is truncated)"
             )
         model = model.clone()
         for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
             if "ai.onnx" in imports:
                 imports[""] = imports.pop("ai.onnx")
-        if version >= MIN_OPSET:
+        if version >= self.minimum:
             return ir.passes.PassResult(model, modified=False)
         if model.functions:
             name = next(iter(model.functions.values())).name
             raise ModelError(
                 f"the model imports ai.onnx {version} and has functions (such as {name!r}), which the version "
-                f"converter leaves alone; export it with opset {MIN_OPSET} or newer"
+                f"converter leaves alone; export it with opset {self.minimum} or newer"
             )
-        return ir.passes.PassResult(_convert(model, version), modified=True)
+        return ir.passes.PassResult(_convert(model, version, self.minimum), modified=True)
 
 
-def _convert(model: ir.Model, version: int) -> ir.Model:
+def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     proto = ir.to_proto(model)
     # Initializers that are no graph inputs are an idea of IR version 4; before, the converter trips over them.
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     _move(proto.graph, "", _HIDDEN)
     proto.opset_import.append(onnx.helper.make_opsetid(_HIDDEN, 1))
     try:
-        converted = onnx.version_converter.convert_version(proto, MIN_OPSET)
+        converted = onnx.version_converter.convert_version(proto, minimum)
     except Exception as error:
         what = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"the model imports ai.onnx {version} and cannot be raised to {MIN_OPSET}: {what}; export it with "
-            f"opset {MIN_OPSET} or newer"
+            f"the model imports ai.onnx {version} and cannot be raised to {minimum}: {what}; export it with "
+            f"opset {minimum} or newer"
         ) from error
     _move(converted.graph, _HIDDEN, "")
     result = ir.from_proto(converted)
@@ -90,8 +97,11 @@ def _keep_names_and_metadata(before: ir.Model, after: ir.Model) -> None:
     originals: dict[str | None, ir.Node] = {
         value.name: node for node in all_nodes(before) for value in node.outputs if value.name
     }
+    # A node that became several may have left its name to one that makes something else.
+    taken = {node.name for node in all_nodes(after)}
     for node in all_nodes(after):
         for value in node.outputs:
             if original := originals.get(value.name):
-                node.name = node.name or original.name
+                if not node.name and original.name not in taken:
+                    node.name = original.name
                 node.metadata_props.update(original.metadata_props)

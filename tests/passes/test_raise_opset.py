@@ -46,6 +46,16 @@ def test_an_old_model_computes_the_same_at_15(opset, rng):
     close(run(after, feeds), run(original, feeds), 1e-6)
 
 
+def test_a_node_that_becomes_several_leaves_its_name_to_one(rng):
+    body = "g (float[N,2,3] x) => (float[N,2,3] y) { [softmax] y = Softmax<axis = 1>(x) }"
+    original = proto(body, 12)
+    after = ir.to_proto(raised(ir.from_proto(original)).model)
+    assert [node.op_type for node in after.graph.node] == ["Shape", "Flatten", "Softmax", "Reshape"]
+    assert [node.op_type for node in after.graph.node if node.name == "softmax"] == ["Softmax"]
+    feeds = feeds_for(original, rng)
+    close(run(after, feeds), run(original, feeds), 1e-6)
+
+
 @pytest.mark.parametrize("opset", OLD)
 def test_names_survive(opset):
     original = proto(CONV, opset)

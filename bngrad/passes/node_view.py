@@ -1,0 +1,81 @@
+"""Reading a node: its inputs, its attributes, and what is known of their shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bngrad.passes.maker import NodeMaker
+
+
+class NodeView:
+    """What rules and lowerings ask a node; for a class that has it as ``node``."""
+
+    node: ir.Node
+
+    def x(self, index: int) -> ir.Value:
+        """An input that the op always has."""
+        value = self.node.inputs[index]
+        assert value is not None, f"input {index} of {self.node.op_type} is required"  # noqa: S101
+        return value
+
+    def has(self, index: int) -> bool:
+        """Whether the node has an input, which may be optional."""
+        return index < len(self.node.inputs) and self.node.inputs[index] is not None
+
+    def optional(self, index: int) -> ir.Value | None:
+        """An input that may be left out."""
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def has_output(self, index: int) -> bool:
+        """Whether the node has an output, which may be optional, and something reads it."""
+        if index >= len(self.node.outputs):
+            return False
+        value = self.node.outputs[index]
+        return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+
+    def attribute(self, name: str, default: Any) -> Any:  # noqa: ANN401
+        """The value of an attribute, or what it is where it is left out; bytes as a str.
+
+        A default that is a float is rounded to float32, as ONNX stores one that is written out.
+        """
+        attribute = self.node.attributes.get(name)
+        if attribute is None:
+            return float(np.float32(default)) if isinstance(default, float) else default
+        return attribute.value
+
+    def known_int64(self, index: int) -> list[int] | None:
+        """The numbers of an int64 input that is a constant of the graph; None where it is computed."""
+        array = constant_of(self.x(index))
+        return None if array is None else [int(number) for number in array.ravel()]
+
+
+def like(make: NodeMaker, number: float, value: ir.Value) -> ir.Value:
+    """Returns a scalar constant of a value's type."""
+    return make.constant(number, dtype_of(value))
+
+
+def dtype_of(value: ir.Value) -> ir.DataType:
+    """The element type of a value in a model whose values have types."""
+    assert value.dtype is not None, f"{value.name} has a type"  # noqa: S101
+    return value.dtype
+
+
+def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
+    """The elements of a value that is the same in every run; None where it is computed, or can be fed."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a value where all of it is numbers; else None."""
+    if value is None or value.shape is None or not all(isinstance(extent, int) for extent in value.shape):
+        return None
+    return tuple(int(extent) for extent in value.shape.numpy())
