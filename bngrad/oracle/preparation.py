@@ -17,9 +17,9 @@ from bngrad.names import listed, unknown_name
 from bngrad.oracle import dims
 from bngrad.oracle.graph import Differentiation, label, opset, types
 from bngrad.oracle.inputs import make_inputs
-from bngrad.oracle.refusals import refuse_batch_norms, refuse_path, refuse_shared_statistics
-from bngrad.oracle.repairs import repair, state_permutations
-from bngrad.oracle.targets import find_loss, find_wrt
+from bngrad.oracle.refusals import refuse_old_batch_norms, refuse_path, refuse_shared_statistics
+from bngrad.oracle.repairs import repair, spell_out_frozen, state_permutations
+from bngrad.oracle.targets import find_loss, find_wrt, running_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,13 +68,16 @@ def prepare_forward(
         if name not in (known_names := dims.names(model.graph)):
             raise ModelError(unknown_name(name, known_names, "a symbolic dimension"))
     dims.bind(model.graph, sizes or {})
-    refuse_batch_norms(model)
+    refuse_old_batch_norms(model)
     notes += repair(model.graph)
     known = types(model)
     notes += state_permutations(model.graph, known)
+    statistics = running_statistics(model.graph)
+    notes += spell_out_frozen(model.graph, known)
+    known = types(model)
     loss = find_loss(model.graph, loss, known)
     differentiation = Differentiation(model.graph, loss)
-    wrt = find_wrt(model.graph, wrt, loss, known, differentiation)
+    wrt = find_wrt(model.graph, wrt, loss, known, differentiation, statistics)
     values = make_inputs(model.graph, wrt)
     refuse_shared_statistics(model.graph)
     refuse_path(differentiation.nodes(wrt), known, differentiation.reaching)

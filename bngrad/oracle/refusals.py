@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx
+from onnx import helper
 
 from bngrad.errors import ModelError
 from bngrad.names import listed
@@ -23,8 +24,8 @@ _BROADCASTING = {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"}
 _BAD_WITHOUT_KEEPDIMS = {"ReduceL2", "ReduceLogSumExp"}
 
 
-def refuse_batch_norms(model: onnx.ModelProto) -> None:
-    """Refuse batch norms outside of training mode: the builder turns every one of them into a training one.
+def refuse_old_batch_norms(model: onnx.ModelProto) -> None:
+    """Refuse batch norms that do not state their mode: the builder turns every one of them into a training one.
 
     Raises:
         ModelError: there is one, anywhere in the graph; its outputs would be wrong even away from the loss.
@@ -36,12 +37,12 @@ def refuse_batch_norms(model: onnx.ModelProto) -> None:
             f"the model has BatchNormalization at opset {opset(model)}, where training mode is not stated: "
             "convert it to opset 14 or later, with training_mode = 1"
         )
-    frozen = [label(node) for node in found if not attribute(node, "training_mode", 0)]
+    outer = {id(node) for node in model.graph.node}
+    frozen = [label(node) for node in found if id(node) not in outer and not attribute(node, "training_mode", 0)]
     if frozen:
         raise ModelError(
-            f"batch norms with training_mode = 0: {listed(frozen)}; ONNX Runtime's gradient builder would train "
-            "them in silence, so there is no oracle for this model: export it with training_mode = 1, or compare "
-            "with the float64 reference"
+            f"batch norms with training_mode = 0 in the body of an If or a Loop: {listed(frozen)}; ONNX Runtime's "
+            "gradient builder would train them in silence, so there is no oracle for this model"
         )
 
 
@@ -103,8 +104,33 @@ def refuse_path(
                 f"{node.op_type} {label(node)!r} has keepdims = 0: ONNX Runtime's gradient of it is no valid "
                 "model; use keepdims = 1 and Squeeze"
             )
+        if (reason := _wrong_gradient(node, known)) is not None:
+            raise ModelError(f"{node.op_type} {label(node)!r} {reason}: ONNX Runtime's gradient of that is wrong")
         if node.op_type in _BROADCASTING:
             _refuse_symbols(node, [known[name].shape for name in node.input if name in known])
+
+
+def _wrong_gradient(node: onnx.NodeProto, known: Mapping[str, Type]) -> str | None:
+    """What a node has that ORT's kernel or builder computes a wrong gradient for; None for most nodes."""
+    values = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    shapes = [known[name].shape if name in known else None for name in (*node.input, *node.output[:1])]
+    if node.op_type in ("Conv", "AveragePool") and values.get("auto_pad", b"").startswith(b"SAME"):
+        return f"has auto_pad = {values['auto_pad'].decode()}"
+    if node.op_type == "AveragePool" and values.get("ceil_mode") and values.get("count_include_pad"):
+        return "has ceil_mode and count_include_pad"
+    if node.op_type == "AveragePool" and len(values["kernel_shape"]) == 3:
+        strides = values.get("strides", [1, 1, 1])
+        if any(kernel > stride for kernel, stride in zip(values["kernel_shape"], strides, strict=True)):
+            return "has three spatial dimensions and windows that overlap"
+    if node.op_type == "LeakyRelu" and values.get("alpha", 0.01) < 0:
+        return "has a negative alpha"
+    if node.op_type == "Gelu" and values.get("approximate", b"none") != b"none":
+        return f"has approximate = {values['approximate'].decode()}"
+    if node.op_type == "Where" and any(shape != shapes[-1] for shape in shapes[1:3]):
+        return "broadcasts"
+    if node.op_type == "Pow" and None not in shapes and len(shapes[0] or ()) < len(shapes[-1] or ()):
+        return "has a base of lower rank than its exponent"
+    return None
 
 
 def _refuse_symbols(node: onnx.NodeProto, shapes: Sequence[Shape | None]) -> None:

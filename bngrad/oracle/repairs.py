@@ -5,6 +5,7 @@
 | Sum                     | has no gradient for it                       | a chain of Add   |
 | SoftmaxCrossEntropyLoss | fails without the second output              | gets it          |
 | BatchNormalization      | fails without the running outputs            | gets them        |
+| the same, frozen        | trains it in silence                         | spelled out      |
 | Transpose               | fails without the attribute perm             | gets it          |
 | Dropout, training       | fails without the second output              | gets it          |
 | Dropout, inference      | scales it by 1 / (1 - ratio), which is wrong | becomes Identity |
@@ -17,16 +18,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from bngrad.errors import ModelError
-from bngrad.oracle.graph import is_default_domain, label, namer
+from bngrad.oracle.graph import attribute, is_default_domain, label, namer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
 
     from bngrad.oracle.graph import Type
 
@@ -90,6 +94,8 @@ def _repair_loss(node: onnx.NodeProto, context: _Context) -> _Repair:
 
 def _repair_batch_norm(node: onnx.NodeProto, context: _Context) -> _Repair:
     """In training mode the op has three outputs; leaving one out of them is a habit that ORT refuses."""
+    if not attribute(node, "training_mode", 0):
+        return [node], None
     return [node], _name_outputs(node, ["new_running_mean", "new_running_var"], context)
 
 
@@ -120,6 +126,65 @@ def state_permutations(graph: onnx.GraphProto, known: Mapping[str, Type]) -> lis
                 node.attribute.append(helper.make_attribute("perm", list(reversed(range(len(shape))))))
                 count += 1
     return [f"Transpose given its permutation ({count}x)"] if count else []
+
+
+def spell_out_frozen(graph: onnx.GraphProto, known: Mapping[str, Type]) -> list[str]:
+    """Write frozen batch norms as arithmetic, (X - mean) * (scale / sqrt(var + epsilon)) + bias.
+
+    The builder would differentiate them as if they were in training mode; each of these ops it gets right.
+
+    Raises:
+        ModelError: the rank of an X is not known.
+    """
+    name = namer(graph)
+    nodes: list[onnx.NodeProto] = []
+    count = 0
+    for node in graph.node:
+        frozen = is_default_domain(node.domain) and node.op_type == "BatchNormalization"
+        if not frozen or attribute(node, "training_mode", 0):
+            nodes.append(node)
+            continue
+        nodes.extend(_frozen_arithmetic(node, known, name))
+        count += 1
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return [f"frozen BatchNormalization written as arithmetic ({count}x)"] if count else []
+
+
+def _frozen_arithmetic(
+    node: onnx.NodeProto, known: Mapping[str, Type], name: Callable[[str], str]
+) -> list[onnx.NodeProto]:
+    x, scale, bias, mean, var = node.input
+    shape = known[x].shape if x in known else None
+    if shape is None:
+        raise ModelError(f"the rank of {x!r}, the input of batch norm {label(node)!r}, is not known: state it")
+    number = next((entry.f for entry in node.attribute if entry.name == "epsilon"), 1e-5)
+    made: list[onnx.NodeProto] = []
+
+    def op(op_type: str, *inputs: str, output: str | None = None) -> str:
+        output = output or name(f"{label(node)}/{op_type.lower()}")
+        made.append(helper.make_node(op_type, inputs, [output], name=name(f"{label(node)}/{op_type}")))
+        return output
+
+    def constant(what: str, array: npt.NDArray[Any]) -> str:
+        # No initializer: those are weights to whoever looks for what to differentiate by.
+        output = name(f"{label(node)}/{what}")
+        made.append(helper.make_node("Constant", [], [output], name=output, value=numpy_helper.from_array(array)))
+        return output
+
+    epsilon = constant("epsilon", np.array(number, np.float32))
+    axes = constant("axes", np.arange(1, len(shape) - 1))
+
+    def spread(parameter: str) -> str:
+        return op("Unsqueeze", parameter, axes) if len(shape) > 2 else parameter
+
+    factor = op("Div", scale, op("Sqrt", op("Add", var, epsilon)))
+    scaled = op("Mul", op("Sub", x, spread(mean)), spread(factor))
+    op("Add", scaled, spread(bias), output=node.output[0])
+    for old, new in zip((mean, var), node.output[1:3], strict=False):
+        if new:
+            op("Identity", old, output=new)
+    return made
 
 
 _Repair = tuple[list[onnx.NodeProto], str | None]

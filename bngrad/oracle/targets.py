@@ -54,14 +54,21 @@ def find_loss(graph: onnx.GraphProto, loss: str | None, known: Mapping[str, Type
     return loss
 
 
+def running_statistics(graph: onnx.GraphProto) -> dict[str, str]:
+    """The values that batch norms read as running statistics, with what to call the batch norm."""
+    nodes = [node for node in graph.node if node.op_type == "BatchNormalization"]
+    return {name: label(node) for node in nodes for name in node.input[3:5]}
+
+
 def find_wrt(
     graph: onnx.GraphProto,
     wrt: Sequence[str] | None,
     loss: str,
     known: Mapping[str, Type],
     differentiation: Differentiation,
+    statistics: Mapping[str, str],
 ) -> list[str]:
-    """The names to differentiate by, checked."""
+    """The names to differentiate by, checked; none of them may be a running statistic of a batch norm."""
     initializers = {tensor.name for tensor in graph.initializer}
     inputs = [value.name for value in graph.input]
     if not wrt:
@@ -69,6 +76,7 @@ def find_wrt(
         candidates = [name for name in inputs if name in initializers or name in weights]
         candidates += [tensor.name for tensor in graph.initializer if tensor.name not in inputs]
         found = [name for name in candidates if known[name].is_float and name in differentiation.reaching]
+        found = [name for name in found if name not in statistics]
         if not found:
             raise ModelError(
                 f"loss {loss!r} depends on no weights: name what to differentiate by; the inputs are "
@@ -76,12 +84,6 @@ def find_wrt(
             )
         return found
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    statistics = {
-        name: label(node)
-        for node in graph.node
-        if node.op_type == "BatchNormalization"
-        for name in node.input[3:5]
-    }
     for name in wrt:
         if name not in initializers and name not in inputs and name not in constants:
             if name in known:
@@ -91,7 +93,7 @@ def find_wrt(
             raise ModelError(unknown_name(name, [*inputs, *initializers], "an input or initializer"))
         if name in known and not known[name].is_float:
             raise ModelError(f"{name!r} is {known[name]}, which has no gradient")
-        if name not in differentiation.reaching:
+        if name not in differentiation.reaching or name in statistics:
             why = f"; it is a running statistic of batch norm {statistics[name]!r}" if name in statistics else ""
             raise ModelError(f"loss {loss!r} does not depend on {name!r}{why}")
     return list(dict.fromkeys(wrt))

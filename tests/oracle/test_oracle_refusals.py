@@ -64,11 +64,59 @@ IN_BRANCH = model(
 
 NO_MEAN = FRESH.replace("float[2] rm = {0.0, 0.0},", "")
 
+IMAGES = "float[1,2,6,6] x"
+KERNEL = "float[2,2,3,3] w = {" + ", ".join(["1"] * 36) + "}"
+
+
+def one_node(node, inputs="float[4,2] x", initializers="float[2] w = {2.0, 3.0}", opset=17):
+    body = f"a = Mul (x, w)\n b = {node}\n loss = ReduceSum <keepdims = 0> (b)"
+    return model(body, inputs, initializers=initializers, opset=opset)
+
+
+def convolution(attributes):
+    body = f"b = Conv <{attributes}> (x, w)\n loss = ReduceSum <keepdims = 0> (b)"
+    return model(body, IMAGES, initializers=KERNEL)
+
+
+def pool(attributes, shape="[1,1,6,6]"):
+    return one_node(f"AveragePool <{attributes}> (a)", f"float{shape} x", "float w = {2.0}")
+
+
 REFUSED = {
-    "a frozen batch norm": (frozen(), {}, "batch norms with training_mode = 0: 'bn0'; .* in silence"),
-    "nine frozen ones": (frozen(9), {}, "'bn0', 'bn1', 'bn2', 'bn3', 'bn4' and 4 more; "),
-    "a frozen one in a branch": (IN_BRANCH, {}, "training_mode = 0: 'BatchNormalization of t'"),
+    "a frozen one in a branch": (IN_BRANCH, {}, "training_mode = 0 in .*'BatchNormalization of t'; .* in silence"),
     "batch norm of an old opset": (frozen(opset=9), {}, "at opset 9, .* convert it to opset 14 or later"),
+    "padding as it comes": (convolution('auto_pad = "SAME_UPPER"'), {}, "auto_pad = SAME_UPPER: .* is wrong"),
+    "pooling alike": (
+        pool('kernel_shape = [3, 3], auto_pad = "SAME_LOWER"'),
+        {},
+        "AveragePool .* auto_pad = SAME_LOWER",
+    ),
+    "padding that counts, rounded up": (
+        pool("kernel_shape = [4, 4], strides = [4, 4], ceil_mode = 1, count_include_pad = 1, pads = [1, 1, 1, 1]"),
+        {},
+        "has ceil_mode and count_include_pad",
+    ),
+    "overlap in three dimensions": (
+        pool("kernel_shape = [2, 2, 2]", "[1,1,3,3,3]"),
+        {},
+        "three spatial dimensions and windows that overlap",
+    ),
+    "negative slope": (one_node("LeakyRelu <alpha = -0.1> (a)"), {}, "has a negative alpha"),
+    "approximate gelu": (
+        one_node('Gelu <approximate = "tanh"> (a)', opset=20),
+        {},
+        "has approximate = tanh: .* is wrong",
+    ),
+    "choice that broadcasts": (
+        one_node("Where (k, a, w)", "float[4,2] x, bool[4,2] k"),
+        {},
+        "Where .* broadcasts: .* is wrong",
+    ),
+    "power of lower rank": (
+        one_node("Pow (w, x)"),
+        {},
+        "has a base of lower rank than its exponent",
+    ),
     "float64": (float64(), {}, r"no float32 scalar outputs.* are loss float64\[\]"),
     "float64, loss named": (float64(), {"loss": "loss"}, r"is float64\[\], and must be a float32 scalar"),
     "float16 inside": (mixed(10), {}, r"value 'h' .*is float16\[4, 2\]; .* float32 only"),
