@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import onnx_ir as ir
-from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
+from onnx_ir.passes.common import CheckerPass
 
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
-from bngrad.opset import DOMAIN, FUNCTIONS
+from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.ort_dialect import stock_ops
+from bngrad.passes import lower_training
 from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.fuse_relu import FuseReluPass
 from bngrad.passes.import_aten import ImportAtenPass
 from bngrad.passes.import_directml import ImportDirectmlPass
 from bngrad.passes.import_miopen_activation import ImportMiopenActivationPass
@@ -22,10 +25,15 @@ from bngrad.passes.import_ngraph import ImportNgraphPass
 from bngrad.passes.import_onnx import ImportOnnxPass
 from bngrad.passes.import_ort import ImportOrtPass
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
+from bngrad.passes.infer_types import InferTypesPass
+from bngrad.passes.lower import LOWERINGS
+from bngrad.passes.lower_training import LowerTrainingPass
 from bngrad.passes.nodes import all_nodes, describe
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bngrad.passes.import_pass import ImportPass
 
 Target = Literal["stock", "training"]
@@ -53,55 +61,81 @@ class Rewritten(NamedTuple):
     model: ir.Model
     rewritten: dict[str, int]
     """How many nodes became each op of the domain."""
+    lowered: dict[str, int]
+    """How many nodes of each other training op became standard ONNX."""
 
 
-def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True) -> Rewritten:
-    """Returns a copy of a training graph with its batch norms as ``bngrad`` ops; tensors are shared with it.
+def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True, fuse: bool = True) -> Rewritten:
+    """Returns a copy of a training graph that stock ONNX Runtime runs; tensors are shared with it.
+
+    Its batch norms are ``bngrad`` ops, and its other training ops standard ONNX.
 
     Args:
         model: The training graph; it is not changed.
         target: ``stock``: everything in the result runs on stock ONNX Runtime. ``training``: only batch norm is
             rewritten, the other training ops stay for a training build.
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
+        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
     Raises:
-        ModelError: There is no batch norm to rewrite, or the result does not pass onnx's checker.
+        ModelError: There is nothing to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
     """
     before = _count(model)
-    passes = ir.passes.Sequential(
-        RaiseOpsetPass(),
-        ShapeInferencePass(check_type=False, strict_mode=False),
+    result, lowered = for_target(model, target=target, functions=functions, fuse=fuse)
+    after = _count(result)
+    if not after and not lowered and not foreign_nodes(model):
+        raise ModelError(
+            "the model has no batch norm in training mode, no batch-norm gradient and no other training op; "
+            "expected a training graph (make one with bngrad differentiate)"
+        )
+    rewritten = {name: number - before[name] for name, number in after.items()}
+    return Rewritten(result, rewritten, lowered)
+
+
+def for_target(
+    model: ir.Model, *, target: Target, functions: bool = True, fuse: bool = True
+) -> tuple[ir.Model, dict[str, int]]:
+    """Does what `rewrite` does, to a model that may need nothing of it.
+
+    Returns:
+        The rewritten copy, and how many nodes of each training op became standard ONNX.
+    """
+    lower = target == "stock" and any(_lowerable(model))
+    infer = InferTypesPass()
+    result = _run(
+        model,
+        RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET),
+        infer,
         *(import_pass() for import_pass in IMPORTS),
-        EmbedFunctionsPass(functions),
-        # Once more, now that the schemas of what was rewritten are known: a checked model has types throughout.
-        ShapeInferencePass(check_type=False, strict_mode=False),
+        *([FuseReluPass()] if fuse and target == "stock" else []),
     )
+    lowered = dict(Counter(_lowerable(result))) if lower else {}
+    # Types are inferred once more, now that the schemas of what was rewritten are known.
+    result = _run(result, *([LowerTrainingPass()] if lower else []), EmbedFunctionsPass(functions), infer)
+    if target == "stock":
+        _require_stock(result)
+    check(result)
+    return result, lowered
+
+
+def _count(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in all_nodes(model) if node.domain == DOMAIN)
+
+
+def _run(model: ir.Model, *passes: ir.passes.PassBase) -> ir.Model:
     try:
-        result = passes(model).model
+        return ir.passes.Sequential(*passes)(model).model
     except ir.passes.PassError as error:
         # onnx-ir wraps what a pass raises; the reason is what the user can act on.
         if isinstance(error.__cause__, BngradError):
             raise error.__cause__ from None
         raise
-    after = _count(result)
-    if not after and not foreign_nodes(model):
-        raise ModelError(
-            "the model has no batch norm in training mode and no batch-norm gradient; expected a training graph "
-            "(make one with ONNX Runtime's gradient builder)"
-        )
-    if target == "stock":
-        _require_stock(result)
-    _check(result)
-    return Rewritten(result, {name: number - before.get(name, 0) for name, number in after.items()})
 
 
-def _count(model: ir.Model) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for node in all_nodes(model):
-        if node.domain == DOMAIN:
-            counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    return counts
+def _lowerable(model: ir.Model) -> Iterator[str]:
+    """The op types of the nodes that lowering takes."""
+    return (node.op_type for node in all_nodes(model) if (node.domain, node.op_type) in LOWERINGS)
 
 
 def foreign_nodes(model: ir.Model) -> list[ir.Node]:
@@ -128,7 +162,8 @@ def _require_stock(model: ir.Model) -> None:
         )
 
 
-def _check(model: ir.Model) -> None:
+def check(model: ir.Model) -> None:
+    """Raises `ModelError` if a model that a command made does not pass onnx's checker."""
     try:
         CheckerPass(full_check=True)(model)
     except Exception as error:

@@ -108,26 +108,33 @@ def test_the_golden_rewrite_of_an_unknown_rank(golden):
 # ---- options ----
 
 
-def test_stock_is_refused_where_other_training_ops_are_left(oracle):
-    original = ir.from_proto(training_graph(oracle, 4, 17))
-    with pytest.raises(UnsupportedNodeError) as error:
-        rewrite(original)
-    message = str(error.value)
-    assert "cannot run on stock ONNX Runtime, nor can" in message
-    assert message.endswith("keep a training build and pass --target training")
-    for op in ("ConvGrad", "ReluGrad"):
-        assert op in message
+def test_every_training_op_is_lowered_for_stock(oracle, rng):
+    original = training_graph(oracle, 4, 17)
+    answer = rewrite(ir.from_proto(original))
+    assert not unknown_to_stock(answer.model)
+    # The ReLU's gradient is part of the batch norm's.
+    assert answer.rewritten == {"BatchNormalizationTraining": 1, "BatchNormalizationReluGrad": 1}
+    assert "ConvGrad" in answer.lowered
+    assert "ReluGrad" not in answer.lowered
+    arrays = feeds(4, rng)
+    close(run(ir.to_proto(answer.model), arrays, "native"), oracle.run(original, arrays))
+    unfused = rewrite(ir.from_proto(original), fuse=False)
+    assert unfused.rewritten == {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1}
+    assert unfused.lowered["ReluGrad"] == 1
+    close(run(ir.to_proto(unfused.model), arrays, "function"), oracle.run(original, arrays))
 
 
-def test_one_op_that_stock_ort_lacks_is_not_called_several():
-    text = internal_and_grad(4)[:-1] + "    [relu] unused = com.microsoft.ReluGrad(dx, y) }"
-    with pytest.raises(UnsupportedNodeError) as error:
-        rewrite(ir.from_proto(proto(text)))
-    assert str(error.value) == (
-        "com.microsoft.ReluGrad node 'relu' (outputs unused) cannot run on stock ONNX Runtime; "
-        "keep a training build and pass --target training"
-    )
-    assert rewrite(ir.from_proto(proto(text)), target="training").rewritten["BatchNormalizationGrad"] == 1
+def test_stock_is_refused_where_other_training_ops_are_left():
+    for more, others in (("", ""), ("    [two] other = com.microsoft.LSTMGrad(dx, y)\n", ", nor can 1 more (F")):
+        text = internal_and_grad(4)[:-1] + "    [quant] unused = com.microsoft.FakeQuantGrad(dx, y)\n" + more + "}"
+        with pytest.raises(UnsupportedNodeError) as error:
+            rewrite(ir.from_proto(proto(text)))
+        message = str(error.value)
+        assert message.startswith(
+            f"com.microsoft.FakeQuantGrad node 'quant' (outputs unused) cannot run on stock ONNX Runtime{others}"
+        )
+        assert message.endswith("; keep a training build and pass --target training")
+        assert rewrite(ir.from_proto(proto(text)), target="training").rewritten["BatchNormalizationGrad"] == 1
 
 
 def test_an_op_of_the_domain_that_does_not_exist_is_unknown_to_stock():
@@ -186,8 +193,8 @@ def test_every_value_has_a_type_afterwards():
 # ---- what is refused ----
 
 NOTHING = (
-    "the model has no batch norm in training mode and no batch-norm gradient; expected a training graph "
-    "(make one with ONNX Runtime's gradient builder)"
+    "the model has no batch norm in training mode, no batch-norm gradient and no other training op; expected a "
+    "training graph (make one with bngrad differentiate)"
 )
 REFUSED = {
     "no-batch-norm": ("g (float[2] x) => (float[2] y) { y = Neg(x) }", ModelError, NOTHING),

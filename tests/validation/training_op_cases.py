@@ -45,6 +45,7 @@ class Case:
     """A letter for each output; - for one that is left out."""
     extents: tuple[int, ...] | None = None
     """Static shape of the first output, for the ops whose kernels need it."""
+    opset: int = 17
 
     def __str__(self):
         return self.id
@@ -57,7 +58,7 @@ class Case:
     def feeds(self):
         return {f"x{i}": array for i, array in enumerate(self.inputs) if array is not None}
 
-    def model(self, opset=17):
+    def model(self):
         inputs = ["" if array is None else f"x{i}" for i, array in enumerate(self.inputs)]
         outputs = ["" if letter == "-" else letter for letter in self.outputs]
         node = helper.make_node(self.op, inputs, outputs, name="node", domain=DOMAIN[self.op], **self.attributes)
@@ -71,7 +72,7 @@ class Case:
             ],
             [self._output(name, i, float_type) for i, name in enumerate(outputs) if name],
         )
-        imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+        imports = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
     def _output(self, name, index, float_type):
@@ -103,6 +104,14 @@ def _convolutions():
         attributes = {"kernel_shape": kernel, **geometry}
         yield Case("Conv", what, (x, w, values(4)), attributes)
         yield Case("ConvGrad", what, (values(2, 4, *out), x, w), attributes, "abc")
+    for what, w, attributes in [
+        ("strided", values(4, 3, 3, 3), {"strides": [2, 2], "pads": [1, 0, 1, 1], "output_padding": [1, 0]}),
+        ("groups", values(4, 2, 3, 3), {"group": 2}),
+        ("dilated", values(4, 3, 2, 2), {"dilations": [2, 3]}),
+        ("1-D", values(4, 3, 3), {"strides": [2]}),
+    ]:
+        x, bias = values(2, 4, *[5] * (w.ndim - 2)), values(w.shape[1] * attributes.get("group", 1))
+        yield Case("ConvTranspose", what, (x, w, bias), {"kernel_shape": w.shape[2:], **attributes})
     x, dy = values(2, 4, 5, 5), values(2, 8, 5, 5)
     for what, w, attributes in [
         ("groups", values(8, 2, 3, 3), {"group": 2, "pads": [1] * 4}),
@@ -134,6 +143,8 @@ def _pools():
     yield Case(
         "MaxPool", "column-major", (values(2, 3, 4, 5),), {"kernel_shape": [2, 2], "storage_order": 1}, "ab"
     )
+    for shape in [(2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2)]:
+        yield Case("GlobalMaxPool", f"rank-{len(shape)}", (values(*shape),))
     ties = np.zeros([1, 1, 4, 4], np.float32)
     yield Case("MaxPool", "ties", (ties,), {"kernel_shape": [3, 3], "pads": [1] * 4}, "ab")
 
@@ -154,6 +165,19 @@ def _batch_norms():
         inputs = (values(*shape, seed=1), x, scale, mean, positive(3, seed=1))
         yield Case("BatchNormalizationGrad", what, inputs, {"epsilon": 1e-3}, "abc")
 
+    for what, shape in [("rank-2", (3, 4)), ("rank-3", (2, 4, 3)), ("nchw", (2, 4, 2, 3))]:
+        x, scale, bias = values(*shape), values(4), values(4, seed=1)
+        for groups in (1, 2, 4):
+            attributes = {"num_groups": groups, "epsilon": 1e-3}
+            yield Case("GroupNormalization", f"{what}-{groups}", (x, scale, bias), attributes, opset=21)
+    for axis in (-1, 1):
+        for p in (1, 2):
+            yield Case("LpNormalization", f"axis{axis}-p{p}", (values(2, 3, 4),), {"axis": axis, "p": p})
+    yield Case("LpNormalization", "zeros", (np.zeros([2, 3], np.float32),))
+    for size in (1, 3, 5, 9):
+        yield Case("LRN", f"size{size}", (values(2, 5, 3, 2),), {"size": size, "alpha": 0.5, "bias": 2.0})
+    yield Case("LRN", "defaults", (values(2, 5, 3, 2),), {"size": 3})
+
 
 def _losses():
     for what, shape in [("vectors", (5, 4)), ("images", (2, 4, 3, 2))]:
@@ -172,6 +196,14 @@ def _losses():
                 attributes = {"reduction": reduction, **options}
                 yield Case("SoftmaxCrossEntropyLoss", name, (x, *inputs), attributes, "ab")
                 yield Case("SoftmaxCrossEntropyLossGrad", name, (dy, log_prob, *inputs), attributes)
+                yield Case("NegativeLogLikelihoodLoss", name, (x, *inputs), attributes)
+    x, padded = values(3, 4), {"ignore_index": -1}
+    labels = ints(2, -1, 0)
+    yield Case("SoftmaxCrossEntropyLoss", "padding", (x, labels), padded, "ab")
+    yield Case("NegativeLogLikelihoodLoss", "padding", (x, labels), padded)
+    # The loss of padding alone is 0 / 0.
+    for what, labels in [("padding", ints(2, -1, 0)), ("padding-alone", ints(-1, -1, -1))]:
+        yield Case("SoftmaxCrossEntropyLossGrad", what, (values(), log_softmax(x), labels), padded)
     for axis in (-1, 1, 0):
         dy, y = values(3, 4, 5), log_softmax(values(3, 4, 5, seed=1))
         yield Case("SoftmaxGrad_13", f"axis{axis}", (dy, np.exp(y)), {"axis": axis})
@@ -187,6 +219,7 @@ def _activations():
     yield Case("QuickGeluGrad", "default", (dy, x))
     yield Case("QuickGeluGrad", "alpha", (dy, x), {"alpha": 0.7})
     yield Case("BiasGeluGrad_dX", "plain", (dy, x, values(4)))
+    yield Case("BiasFastGeluGrad_dX", "plain", (dy, x, values(4)))
     yield Case("Erf", "plain", (x,))
     yield Case("Gelu", "plain", (x,))
     yield Case("BiasGelu", "plain", (x, values(4)))
@@ -194,7 +227,8 @@ def _activations():
     yield Case("FastGelu", "bias", (x, values(4)))
     yield Case("QuickGelu", "alpha", (x,), {"alpha": 0.7})
     mask, ratio = x > 0, np.array(0.3, np.float32)
-    yield Case("DropoutGrad", "default-ratio", (dy, mask))
+    yield Case("DropoutGrad", "no-mode", (dy, mask))
+    yield Case("DropoutGrad", "default-ratio", (dy, mask, None, np.array(True)))
     yield Case("DropoutGrad", "ratio", (dy, mask, ratio, np.array(True)))
     yield Case("DropoutGrad", "inference", (dy, mask, ratio, np.array(False)))
     yield Case("DropoutGrad", "ratio-0", (dy, np.ones_like(mask), np.zeros([], np.float32), np.array(True)))
@@ -212,6 +246,7 @@ def _arithmetic():
             yield Case("DivGrad", f"{what}-{outputs}", (dy, values(*a), positive(*b)), {}, outputs)
         yield Case("BroadcastGradientArgs", what, (ints(*a), ints(*b)), {}, "ab")
     yield Case("BroadcastGradientArgs", "ones", (ints(1, 1, 4), ints(2, 1, 1)), {}, "ab")
+    yield Case("Mean", "broadcast", (values(2, 1), values(3), values(4, 1, 1)))
     factor = np.array(4.0, np.float32)
     yield Case("Scale", "up", (values(3, 4), factor))
     yield Case("Scale", "down", (values(3, 4), factor), {"scale_down": 1})
@@ -232,6 +267,14 @@ def _arithmetic():
 
 
 def _indexing():
+    for mode in ("constant", "edge", "reflect"):
+        yield Case("Pad", f"{mode}-both-ends", (values(3, 4), ints(0, 1, 2, 3)), {"mode": mode})
+        yield Case("Pad", f"{mode}-taken-away", (values(3, 4), ints(-1, 1, 0, -2)), {"mode": mode})
+    yield Case("Pad", "value", (values(3, 4), ints(1, 0, 0, 2), values()))
+    yield Case("Pad", "axes", (values(3, 4), ints(2, 1), None, ints(-1)), opset=18)
+    for axis in (0, 1, 3, -1):
+        yield Case("Flatten", f"axis{axis}", (values(2, 3, 4),), {"axis": axis})
+    yield Case("Flatten", "empty", (values(2, 0, 4),), {"axis": 2})
     parts = (values(2, 1, 3), values(2, 4, 3), values(2, 2, 3))
     for axis in (1, -2):
         yield Case("ConcatTraining", f"axis{axis}", parts, {"axis": axis}, "ab")
@@ -248,12 +291,29 @@ def _indexing():
     for axis, dy in [(0, values(2, 2, 4, 5)), (1, values(3, 2, 2, 5)), (-1, values(3, 4, 2, 2))]:
         yield Case("GatherGrad", f"axis{axis}", (shape, repeated, dy), {"axis": axis})
     yield Case("GatherGrad", "scalar-index", (shape, np.array(1), values(3, 5)), {"axis": 1})
+    for what, index in [("smaller", np.array([[2, -3]])), ("larger", np.array([[0] * 5, [1] * 5, [-1] * 5]))]:
+        yield Case("GatherElements", what, (values(3, 5), index), {"axis": 0})
+        yield Case("GatherElements", f"{what}-last", (values(3, 5), index), {"axis": -1})
     for axis in (0, -1):
         index = np.array([[0, 1], [1, 1], [0, -1]])
         yield Case("GatherElementsGrad", f"axis{axis}", (values(3, 2), ints(3, 2), index), {"axis": axis})
     yield Case("GatherNDGrad", "points", (shape, np.array([[0, 1, 2], [0, 1, 2], [2, 3, 4]]), values(3)))
     yield Case("GatherNDGrad", "rows", (shape, np.array([[0, 1], [0, 1]]), values(2, 5)))
     yield Case("GatherNDGrad", "batch", (shape, np.array([[1], [3], [1]]), values(3, 5)), {"batch_dims": 1})
+
+
+def _resizes():
+    x, roi = values(2, 2, 4, 3), np.array([0, 0, 0.1, 0, 1, 1, 0.8, 0.9], np.float32)
+    scales = np.array([1.6, 2.4, 1.7, 0.9], np.float32)  # none of them at the edge of another extent
+    for what, out, given, attributes in [
+        ("default", (3, 4, 6, 2), (None, scales), {}),
+        ("shapes", (2, 2, 5, 7), (), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        ("cubic", (3, 4, 6, 2), (None, scales), {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}),
+        ("crop", (2, 2, 5, 7), (roi,), {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}),
+        ("antialias", (2, 2, 2, 2), (), {"mode": "linear", "antialias": 1}),
+        ("axes", (2, 2, 6, 2), (None, scales[:1:-1]), {"axes": [3, 2], "nearest_mode": "floor"}),
+    ]:
+        yield Case("ResizeGrad", what, (values(*out, seed=1), x, *given), attributes)
 
 
 CASES = [
@@ -264,4 +324,5 @@ CASES = [
     *_activations(),
     *_arithmetic(),
     *_indexing(),
+    *_resizes(),
 ]

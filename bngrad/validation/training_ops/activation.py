@@ -41,11 +41,10 @@ def tanh_grad(dY: Array, Y: Array) -> Array:
 
 
 def dropout_grad(dY: Array, mask: Mask, ratio: Array | None = None, training_mode: Mask | None = None) -> Array:
-    """Returns dX = dY * mask / (1 - ratio); dY where the forward pass did not drop anything."""
-    p = 0.5 if ratio is None else float(ratio)
-    if p == 0 or (training_mode is not None and not training_mode):
+    """Returns dX = dY * mask / (1 - ratio) in training mode, else dY."""
+    if training_mode is None or not training_mode:
         return dY
-    return dY * mask / (1 - p)
+    return dY * mask / (1 - (0.5 if ratio is None else float(ratio)))
 
 
 def erf(X: Array) -> Array:
@@ -73,6 +72,11 @@ def bias_gelu(X: Array, bias: Array) -> Array:
 def bias_gelu_grad_dx(dY: Array, X: Array, bias: Array) -> Array:
     """Returns dX = dY * gelu'(X + bias)."""
     return gelu_grad(dY, X + bias)
+
+
+def bias_fast_gelu_grad_dx(dY: Array, X: Array, bias: Array) -> Array:
+    """Returns dX = dY * fast_gelu'(X + bias)."""
+    return fast_gelu_grad(dY, X + bias)
 
 
 def fast_gelu(X: Array, bias: Array | None = None) -> Array:

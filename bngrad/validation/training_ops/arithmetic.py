@@ -1,4 +1,7 @@
-"""Products, quotients and layer norm: what ORT's gradient builder writes beside standard arithmetic."""
+"""Products, quotients and layer norm: what ORT's gradient builder writes beside standard arithmetic.
+
+Mean is here although onnx's reference evaluator has it: that one fails where the first operand is broadcast.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ import numpy as np
 
 if TYPE_CHECKING:
     from bngrad.validation.training_ops._types import Array, Integers
+
+
+def mean(*operands: Array) -> Array:
+    """Returns the mean of the operands, broadcast against each other."""
+    total: Array = sum(operands, np.zeros([], operands[0].dtype))
+    return np.asarray(total / len(operands))
 
 
 def scale(X: Array, factor: Array, *, scale_down: int = 0) -> Array:

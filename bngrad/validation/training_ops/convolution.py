@@ -1,4 +1,7 @@
-"""The gradient of Conv, for any number of spatial dimensions."""
+"""ConvTranspose and the gradient of Conv, for any number of spatial dimensions.
+
+ConvTranspose is here although onnx's reference evaluator has it: that one fills one channel a group only.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.validation.training_ops._windows import slide
+from bngrad.validation.training_ops._windows import Windows, slide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,3 +50,71 @@ def conv_grad(
         dX.append(windows.scatter(np.moveaxis(dcolumn, 1 + spatial, 1)))
         dW.append(np.tensordot(dy, column, ([0, *out], [0, *out])))
     return np.concatenate(dX, axis=1), np.concatenate(dW), dY.sum(axis=(0, *out))
+
+
+def conv_transpose(
+    X: Array,
+    W: Array,
+    B: Array | None = None,
+    *,
+    auto_pad: str | None = None,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """Returns Y[n, m, i * stride + k * dilation - pad] += sum over c of X[n, c, i] * W[c, m, k], then + B[m].
+
+    With groups, c runs over the input channels of the group of m.
+    """
+    spatial = X.ndim - 2
+    windows = _over_output(
+        X.shape[2:],
+        tuple(kernel_shape or W.shape[2:]),
+        tuple(strides or [1] * spatial),
+        tuple(dilations or [1] * spatial),
+        tuple(output_padding or [0] * spatial),
+        None if output_shape is None else tuple(output_shape)[-spatial:],
+        pads,
+        auto_pad or "NOTSET",
+    )
+    Y = np.concatenate(
+        [
+            windows.scatter(np.moveaxis(np.tensordot(x, w, ([1], [0])), 1 + spatial, 1))
+            for x, w in zip(np.split(X, group, axis=1), np.split(W, group), strict=True)
+        ],
+        axis=1,
+    )
+    return Y if B is None else Y + B.reshape(-1, *[1] * spatial)
+
+
+def _over_output(
+    extent: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    output_shape: tuple[int, ...] | None,
+    pads: Sequence[int] | None,
+    auto_pad: str,
+) -> Windows:
+    """The windows that a ConvTranspose has over its output, one for each element of its input."""
+    rank = len(extent)
+    whole = [
+        (n - 1) * s + (k - 1) * d + 1 + added
+        for n, s, k, d, added in zip(extent, stride, kernel, dilation, output_padding, strict=True)
+    ]
+    same = auto_pad in {"SAME_UPPER", "SAME_LOWER"}
+    if output_shape is None and not same:
+        declared = list(pads or [0] * (2 * rank)) if auto_pad == "NOTSET" else [0] * (2 * rank)
+        begin, end = declared[:rank], declared[rank:]
+    else:
+        target = output_shape or tuple(n * s for n, s in zip(extent, stride, strict=True))
+        total = [max(n - wanted, 0) for n, wanted in zip(whole, target, strict=True)]
+        less, more = [t // 2 for t in total], [t - t // 2 for t in total]
+        begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+    out = output_shape or tuple(n - before - after for n, before, after in zip(whole, begin, end, strict=True))
+    return Windows(out, kernel, stride, dilation, tuple(begin), tuple(end), extent)

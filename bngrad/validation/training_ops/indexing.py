@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,3 +66,43 @@ def gather_nd_grad(shape: Integers, indices: Integers, dY: Array, *, batch_dims:
     batch = np.indices(indices.shape[:-1], sparse=True)[:batch_dims]
     np.add.at(dX, (*batch, *np.moveaxis(indices, -1, 0)), dY)
     return dX
+
+
+def pad(
+    data: Array,
+    pads: Integers,
+    value: Array | None = None,
+    axes: Integers | None = None,
+    *,
+    mode: str = "constant",
+) -> Array:
+    """Returns data with pads[i] elements put in front of axis i, and pads[rank + i] behind it.
+
+    A negative number takes elements away, for which onnx's reference evaluator has no code.
+    """
+    along = list(range(data.ndim)) if axes is None else [int(axis) % data.ndim for axis in axes]
+    widths = [(0, 0)] * data.ndim
+    for axis, before, after in zip(along, pads[: len(along)], pads[len(along) :], strict=True):
+        widths[axis] = (int(before), int(after))
+    fill: dict[str, Any] = {"constant_values": 0 if value is None else value} if mode == "constant" else {}
+    how: Any = mode  # NumPy's annotation wants one of the names
+    grown: Array = np.pad(data, [(max(b, 0), max(a, 0)) for b, a in widths], mode=how, **fill)
+    return grown[tuple(slice(max(-b, 0), n + min(a, 0)) for n, (b, a) in zip(grown.shape, widths, strict=True))]
+
+
+def flatten(X: Array, *, axis: int = 1) -> Array:
+    """Returns X as a matrix whose rows are the dimensions before the axis.
+
+    It is here because onnx's reference evaluator fails where there are no rows.
+    """
+    return X.reshape(math.prod(X.shape[:axis]), math.prod(X.shape[axis:]))
+
+
+def gather_elements(X: Array, indices: Integers, *, axis: int = 0) -> Array:
+    """Returns Y[i, j, ...] = X[i, indices[i, j, ...], ...], the index at the axis.
+
+    It is here because onnx's reference evaluator fails where the axis is negative, or indices are smaller than X.
+    """
+    where: list[Integers] = list(np.indices(indices.shape, sparse=True))
+    where[axis] = indices
+    return X[tuple(where)]

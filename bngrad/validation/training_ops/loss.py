@@ -1,7 +1,8 @@
-"""Softmax cross entropy, and the gradients of Softmax and LogSoftmax.
+"""Losses over class labels, and the gradients of Softmax and LogSoftmax.
 
-SoftmaxCrossEntropyLoss is here although onnx's reference evaluator has it: that one takes the logarithm of the
-softmax, which is -inf for an improbable class, and loops over the elements in Python.
+The losses are here although onnx's reference evaluator has them. For SoftmaxCrossEntropyLoss that takes the
+logarithm of the softmax, which is -inf for an improbable class; for NegativeLogLikelihoodLoss it takes the mean
+over all labels where those of -1 are ignored; and it loops over the elements in Python.
 """
 
 from __future__ import annotations
@@ -28,11 +29,24 @@ def softmax_cross_entropy_loss(
     """
     shifted = scores - scores.max(axis=1, keepdims=True)
     log_prob = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    classes, w = _classes_and_weights(labels, weights, scores, ignore_index)
-    loss = -w * np.take_along_axis(log_prob, classes[:, None], axis=1)[:, 0]
-    if reduction != "none":
-        loss = loss.sum() / (w.sum() if reduction == "mean" else 1)
+    loss = negative_log_likelihood_loss(log_prob, labels, weights, reduction=reduction, ignore_index=ignore_index)
     return loss, log_prob
+
+
+def negative_log_likelihood_loss(
+    log_prob: Array,
+    labels: Integers,
+    weights: Array | None = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+) -> Array:
+    """Returns loss = -w * log_prob[label]; mean divides by the sum of w."""
+    classes, w = _classes_and_weights(labels, weights, log_prob, ignore_index)
+    loss: Array = -w * np.take_along_axis(log_prob, classes[:, None], axis=1)[:, 0]
+    if reduction != "none":
+        loss = np.asarray(loss.sum() / (w.sum() if reduction == "mean" else 1))
+    return loss
 
 
 def softmax_cross_entropy_loss_grad(
@@ -44,9 +58,12 @@ def softmax_cross_entropy_loss_grad(
     reduction: str = "mean",
     ignore_index: int | None = None,
 ) -> Array:
-    """Returns dX = dY * w * (exp(log_prob) - onehot(label)); mean divides by the sum of w, as the loss does."""
+    """Returns dX = dY * w * (exp(log_prob) - onehot(label)); mean divides by the sum of w, as the loss does.
+
+    It is 0 where every label is ignored, while that loss is 0 / 0.
+    """
     classes, w = _classes_and_weights(labels, weights, log_prob, ignore_index)
-    scale = dY * w / (w.sum() if reduction == "mean" else 1)
+    scale = dY * w / ((w.sum() or 1) if reduction == "mean" else 1)
     dX = np.exp(log_prob)
     index = classes[:, None]
     np.put_along_axis(dX, index, np.take_along_axis(dX, index, axis=1) - 1, axis=1)

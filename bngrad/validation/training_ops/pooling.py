@@ -1,7 +1,8 @@
 """MaxPool, AveragePool and their gradients, for any number of spatial dimensions.
 
 The forward ops are here although onnx's reference evaluator has them: that one loops over every window in
-Python, about 100 times slower, and counts MaxPool's indices from the start of a plane where all strides are 1.
+Python, about 100 times slower, and counts MaxPool's indices from the start of a plane where all strides are 1. Its
+GlobalMaxPool is right for images only.
 
 ORT's gradient nodes do not get the shape of the forward input: its kernels read it from the static type of their
 output. ``input_extent`` stands for that; `bngrad.validation.float64` fills it in.
@@ -108,3 +109,9 @@ def average_pool_grad(
     share = dY / windows.counts(include_pad=bool(count_include_pad))
     columns = share.reshape(*share.shape, *[1] * len(windows.kernel))
     return windows.scatter(np.broadcast_to(columns, [*share.shape, *windows.kernel]))
+
+
+def global_max_pool(X: Array) -> Array:
+    """Returns Y = max over the spatial dimensions, which are kept."""
+    Y: Array = X.max(axis=tuple(range(2, X.ndim)), keepdims=True)
+    return Y

@@ -1,0 +1,117 @@
+"""Gradients of activations in standard ONNX."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from bngrad.passes.node_view import constant_of, dtype_of, like
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.passes.lower.site import Outputs, Site
+
+
+def relu_grad(site: Site) -> Outputs:
+    """ReluGrad(dY, Y) -> dX: dY where Y > 0, else 0.
+
+    A product with the mask as a number: half the time of Where (measured). dY that is no number stays none.
+    """
+    dY, y = site.x(0), site.x(1)
+    positive = site.op("Greater", y, like(site, 0, y))
+    return [site.op("Mul", dY, site.cast(positive, dtype_of(y)))]
+
+
+def leaky_relu_grad(site: Site) -> Outputs:
+    """LeakyReluGrad(dY, Y) {alpha} -> dX: dY where Y > 0, else alpha dY."""
+    dY, y = site.x(0), site.x(1)
+    positive = site.op("Greater", y, like(site, 0, y))
+    return [site.op("Where", positive, dY, site.op("Mul", dY, like(site, site.attribute("alpha", 0.01), y)))]
+
+
+def sigmoid_grad(site: Site) -> Outputs:
+    """SigmoidGrad(dY, Y) -> dX = dY Y (1 - Y)."""
+    dY, y = site.x(0), site.x(1)
+    return [site.op("Mul", site.op("Mul", dY, y), site.op("Sub", like(site, 1, y), y))]
+
+
+def tanh_grad(site: Site) -> Outputs:
+    """TanhGrad(dY, Y) -> dX = dY (1 - Y^2)."""
+    dY, y = site.x(0), site.x(1)
+    return [site.op("Mul", dY, site.op("Sub", like(site, 1, y), site.op("Mul", y, y)))]
+
+
+def gelu_grad(site: Site) -> Outputs:
+    """GeluGrad(dY, X) -> dX = dY (Phi(X) + X phi(X)), Phi the normal distribution and phi its density."""
+    return [_gelu_grad(site, site.x(0), site.x(1))]
+
+
+def bias_gelu_grad(site: Site) -> Outputs:
+    """BiasGeluGrad_dX(dY, X, B) -> GeluGrad(dY, X + B)."""
+    return [_gelu_grad(site, site.x(0), _biased(site))]
+
+
+def fast_gelu_grad(site: Site) -> Outputs:
+    """FastGeluGrad(dY, X) -> dX = dY / 2 (1 + t + X t'), t = tanh(sqrt(2 / pi) (X + 0.044715 X^3))."""
+    return [_fast_gelu_grad(site, site.x(0), site.x(1))]
+
+
+def bias_fast_gelu_grad(site: Site) -> Outputs:
+    """BiasFastGeluGrad_dX(dY, X, B) -> FastGeluGrad(dY, X + B)."""
+    return [_fast_gelu_grad(site, site.x(0), _biased(site))]
+
+
+def quick_gelu_grad(site: Site) -> Outputs:
+    """QuickGeluGrad(dY, X) {alpha} -> dX = dY s (1 + z (1 - s)), s = sigmoid z, z = alpha X."""
+    dY, x = site.x(0), site.x(1)
+    one = like(site, 1, x)
+    z = site.op("Mul", x, like(site, site.attribute("alpha", 1.702), x))
+    s = site.op("Sigmoid", z)
+    bend = site.op("Mul", z, site.op("Sub", one, s))
+    return [site.op("Mul", site.op("Mul", dY, s), site.op("Add", one, bend))]
+
+
+def dropout_grad(site: Site) -> Outputs:
+    """DropoutGrad(dY, mask, ratio, training_mode) -> dX = dY mask / (1 - ratio), or dY if not in training mode.
+
+    ratio is 0.5 and training_mode false where they are left out. ORT-training 1.19.2 takes training_mode for true.
+    """
+    dY, mask, training = site.x(0), site.x(1), site.optional(3)
+    mode = constant_of(training)
+    if training is None or (mode is not None and not mode.item()):
+        return [dY]
+    ratio = site.optional(2) or like(site, 0.5, dY)
+    # Out of training mode nothing is dropped, and the mask is all true.
+    dropped = ratio if mode is not None else site.op("Mul", ratio, site.cast(training, dtype_of(ratio)))
+    kept = site.op("Sub", like(site, 1, ratio), dropped)
+    scale = site.cast(site.op("Reciprocal", kept), dtype_of(dY))
+    return [site.op("Mul", site.op("Mul", dY, site.cast(mask, dtype_of(dY))), scale)]
+
+
+def _biased(site: Site) -> ir.Value:
+    """X + B, the second and the third input."""
+    result = site.op("Add", site.x(1), site.x(2))
+    result.dtype = dtype_of(site.x(1))
+    return result
+
+
+def _gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
+    """dY / 2 (1 + erf s + 2 / sqrt(pi) s exp(-s^2)) with s = x / sqrt(2)."""
+    s = site.op("Mul", x, like(site, math.sqrt(0.5), x))
+    bell = site.op("Exp", site.op("Neg", site.op("Mul", s, s)))
+    slope = site.op("Mul", site.op("Mul", s, bell), like(site, 2 / math.sqrt(math.pi), x))
+    twice = site.op("Add", site.op("Add", site.op("Erf", s), like(site, 1, x)), slope)
+    return site.op("Mul", site.op("Mul", dY, like(site, 0.5, x)), twice)
+
+
+def _fast_gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
+    """With c = sqrt(2 / pi): t' = (1 - t^2) c (1 + 3 * 0.044715 x^2), and t the tanh of x c (1 + 0.044715 x^2)."""
+    c, one = math.sqrt(2 / math.pi), like(site, 1, x)
+    square = site.op("Mul", x, x)
+    inner = site.op("Add", site.op("Mul", square, like(site, c * 0.044715, x)), like(site, c, x))
+    t = site.op("Tanh", site.op("Mul", x, inner))
+    outer = site.op("Add", site.op("Mul", square, like(site, 3 * c * 0.044715, x)), like(site, c, x))
+    bend = site.op("Mul", site.op("Sub", one, site.op("Mul", t, t)), site.op("Mul", x, outer))
+    twice = site.op("Add", site.op("Add", one, t), bend)
+    return site.op("Mul", site.op("Mul", dY, like(site, 0.5, x)), twice)

@@ -1,0 +1,48 @@
+"""Gradients of arithmetic in standard ONNX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.broadcasting import sum_to
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.maker import NodeMaker
+
+
+def div_grad(site: Site) -> Outputs:
+    """DivGrad(dY, A, B) -> dA = dY / B, dB = -dY A / B^2, each summed to the shape of its operand."""
+    dY, a, b = site.x(0), site.x(1), site.x(2)
+    dA = site.op("Div", dY, b)
+    result: list[ir.Value | None] = [None, None]
+    if site.has_output(0):
+        result[0] = sum_to(site, dA, a, dY, others=[b], axes_of=_repeated_axes)
+    if site.has_output(1):
+        dB = site.op("Neg", site.op("Mul", dA, site.op("Div", a, b)))
+        result[1] = sum_to(site, dB, b, dY, others=[a], axes_of=_repeated_axes)
+    return result
+
+
+def broadcast_gradient_args(site: Site) -> Outputs:
+    """BroadcastGradientArgs(a_shape, b_shape) -> for each, the axes along which it repeats to meet the other."""
+    a, b = site.x(0), site.x(1)
+    return [
+        _repeated_axes(site, a, b) if site.has_output(0) else None,
+        _repeated_axes(site, b, a) if site.has_output(1) else None,
+    ]
+
+
+def _repeated_axes(make: NodeMaker, shape: ir.Value, other: ir.Value) -> ir.Value:
+    """Where the extent is 1, or missing in front, and the other's is not."""
+    lengths = [make.op("Shape", shape), make.op("Shape", other)]
+    rank = make.op("Max", *lengths)
+    zero, one = make.int64([0]), make.int64(1)
+    is_one = []
+    for extents, length in zip((shape, other), lengths, strict=True):
+        missing = make.op("Concat", make.op("Sub", rank, length), zero, axis=0)
+        is_one.append(make.op("Equal", make.op("Pad", extents, missing, one), one))
+    repeated = make.op("And", is_one[0], make.op("Not", is_one[1]))
+    return make.op("Squeeze", make.op("NonZero", repeated), zero)

@@ -1,0 +1,106 @@
+"""The gradients of Gather and its kind in standard ONNX: dY added up where X was read.
+
+ScatterElements adds, not ScatterND: ONNX Runtime's adds rows on several threads, and loses some where an index is
+there twice. Sums are in float for the 16-bit types, for which its ScatterElements has no kernel that adds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.extents import known_extent, zeros
+from bngrad.passes.glue import cast_like, statistics_dtype
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.passes.lower.site import Outputs, Site
+
+_END = 2**63 - 1
+
+
+def refusal(node: ir.Node) -> str | None:
+    """Why a node cannot be lowered whose dX has zeros in it."""
+    if node.outputs[0].dtype is None:
+        return "the type of its dX is not known; expected a model that shape inference can read"
+    return None
+
+
+def gather_grad_refusal(node: ir.Node) -> str | None:
+    """Why a GatherGrad cannot be lowered."""
+    if node.outputs[0].shape is None:
+        return "the rank of its dX is not known; expected a model that shape inference can read"
+    return refusal(node)
+
+
+def gather_grad(site: Site) -> Outputs:
+    """GatherGrad(shape, indices, dY) {axis} -> dX of the shape: dX[..., indices, ...] += dY along the axis."""
+    shape, indices, dY = site.x(0), site.x(1), site.x(2)
+    extents = site.node.outputs[0].shape or ()
+    axis = site.attribute("axis", 0) % len(extents)
+    behind = len(extents) - 1 - axis
+    if indices.shape is None or len(indices.shape) != 1:
+        # The dimensions of indices, of which there may be none, become the one that X has.
+        head = site.int64([0] * axis + [-1])
+        tail = [site.op("Slice", shape, site.int64([axis + 1]), site.int64([_END]))] if behind else []
+        dY = site.op("Reshape", dY, site.op("Concat", head, *tail, axis=0) if tail else head)
+    column = site.op("Reshape", indices, site.int64([-1] + [1] * behind))
+    return [_added(site, _nothing(site, shape), site.op("Expand", column, site.op("Shape", dY)), dY, axis)]
+
+
+def gather_elements_grad(site: Site) -> Outputs:
+    """GatherElementsGrad(dY, shape, indices) {axis} -> dX of the shape: dY added at the indices along the axis."""
+    return [_added(site, _nothing(site, site.x(1)), site.x(2), site.x(0), site.attribute("axis", 0))]
+
+
+def gather_nd_grad_refusal(node: ir.Node) -> str | None:
+    """Why a GatherNDGrad cannot be lowered."""
+    indices = node.inputs[1]
+    if indices is None or known_extent(indices, -1) is None:
+        return "the last extent of its indices is not known; expected a number"
+    return refusal(node)
+
+
+def gather_nd_grad(site: Site) -> Outputs:
+    """GatherNDGrad(shape, indices, dY) {batch_dims} -> dX of the shape: dX[b, indices[b, i]] += dY[b, i].
+
+    X is seen as rows, one for each index that there can be.
+    """
+    shape, indices, dY = site.x(0), site.x(1), site.x(2)
+    batch, length = site.attribute("batch_dims", 0), known_extent(indices, -1) or 0
+    rows = site.op("Reshape", _row_numbers(site, shape, indices, length, batch), site.int64([-1, 1]))
+    updates = site.op("Flatten", dY, axis=len(indices.shape or ()) - 1)
+    data = site.op("Flatten", _nothing(site, shape), axis=batch + length)
+    added = _added(site, data, site.op("Expand", rows, site.op("Shape", updates)), updates, 0)
+    return [site.op("Reshape", added, shape)]
+
+
+def _row_numbers(site: Site, shape: ir.Value, indices: ir.Value, length: int, batch: int) -> ir.Value:
+    """The rows that whole indices are, of which those of a negative index count from the end."""
+    end = site.int64([batch + length])
+    extents = site.op("Slice", shape, site.int64([batch]), end)
+    one, nought = site.int64(1), site.int64(0)
+    row = None
+    if batch:
+        batches = site.op("ReduceProd", site.op("Slice", shape, site.int64([0]), site.int64([batch])), keepdims=1)
+        indices = site.op("Reshape", indices, site.op("Concat", batches, site.int64([-1, length]), axis=0))
+        numbers = site.op("Range", nought, site.op("Squeeze", batches), one)
+        row = site.op("Unsqueeze", numbers, site.int64([1]))
+    indices = site.op("Where", site.op("Less", indices, nought), site.op("Add", indices, extents), indices)
+    for place in range(length):
+        digit = site.op("Gather", indices, site.int64(place), axis=-1)
+        base = site.op("Gather", extents, site.int64([place]))
+        row = digit if row is None else site.op("Add", site.op("Mul", row, base), digit)
+    assert row is not None, "an index has a length"  # noqa: S101
+    return row
+
+
+def _nothing(site: Site, shape: ir.Value) -> ir.Value:
+    """Zeros of a shape, in the type that the gradient is added up in."""
+    return zeros(site, shape, statistics_dtype(site.node.outputs[0]))
+
+
+def _added(site: Site, data: ir.Value, indices: ir.Value, updates: ir.Value, axis: int) -> ir.Value:
+    dtype = statistics_dtype(site.node.outputs[0])
+    total = site.op("ScatterElements", data, indices, site.cast(updates, dtype), axis=axis, reduction="add")
+    return cast_like(site, total, dtype, site.node.outputs[0])

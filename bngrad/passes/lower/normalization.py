@@ -1,0 +1,77 @@
+"""Gradients of layer norm and its like in standard ONNX.
+
+For Y = scale xhat + bias, where xhat = (X - mean) inv_std and the statistics are of the axes from ``axis`` on::
+
+    dX     = inv_std (g - xhat E[g xhat] - E[g])    g = dY scale, and E is the mean over those axes
+    dscale = sum dY xhat                            over the axes before them, as is
+    dbias  = sum dY
+
+The simplified form has no mean: xhat = X inv_std, and dX goes without E[g].
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.glue import cast_like, statistics_dtype
+from bngrad.passes.nodes import known_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.passes.lower.site import Outputs, Site
+
+
+def layer_normalization_grad(site: Site) -> Outputs:
+    """LayerNormalizationGrad(dY, X, scale, mean, inv_std) {axis} -> dX, dscale, dbias."""
+    dtype = statistics_dtype(site.x(1))
+    centered = site.op("Sub", site.cast(site.x(1), dtype), site.cast(site.x(3), dtype))
+    return _gradients(site, centered, site.cast(site.x(4), dtype), dtype, with_mean=True)
+
+
+def simplified_layer_normalization_grad(site: Site) -> Outputs:
+    """SimplifiedLayerNormalizationGrad(dY, X, scale, inv_std) {axis} -> dX, dscale."""
+    dtype = statistics_dtype(site.x(1))
+    return _gradients(site, site.cast(site.x(1), dtype), site.cast(site.x(3), dtype), dtype, with_mean=False)
+
+
+def refusal(node: ir.Node) -> str | None:
+    """Why a node cannot be lowered."""
+    if known_rank(node.inputs[:2]) is None:
+        return "nobody knows the rank of its X; expected a model that shape inference can read"
+    return None
+
+
+def _gradients(
+    site: Site, centered: ir.Value, inv_std: ir.Value, dtype: ir.DataType, *, with_mean: bool
+) -> Outputs:
+    """The formulas above, of what is wanted."""
+    x, scale, outputs = site.x(1), site.x(2), site.node.outputs
+    axes, axis = list(range(known_rank(site.node.inputs[:2]) or 0)), site.attribute("axis", -1)
+    dY, xhat = site.cast(site.x(0), dtype), site.op("Mul", centered, inv_std)
+
+    def mean(value: ir.Value) -> ir.Value:
+        return site.reduce("ReduceMean", value, axes[axis:], keepdims=True)
+
+    def total(value: ir.Value) -> ir.Value:
+        result = site.reduce("ReduceSum", value, axes[:axis], keepdims=False) if axes[:axis] else value
+        return cast_like(site, result, dtype, scale)
+
+    results: list[ir.Value | None] = [None] * len(outputs)
+    if _is_wanted(outputs, 0):
+        g = site.op("Mul", dY, site.cast(scale, dtype))
+        of_xhat = site.op("Sub", g, site.op("Mul", xhat, mean(site.op("Mul", g, xhat))))
+        if with_mean:
+            of_xhat = site.op("Sub", of_xhat, mean(g))
+        results[0] = cast_like(site, site.op("Mul", of_xhat, inv_std), dtype, x)
+    if _is_wanted(outputs, 1):
+        results[1] = total(site.op("Mul", dY, xhat))
+    if _is_wanted(outputs, 2):
+        results[2] = total(dY)
+    return results
+
+
+def _is_wanted(outputs: Sequence[ir.Value], index: int) -> bool:
+    return index < len(outputs) and bool(outputs[index].uses() or outputs[index].is_graph_output())

@@ -1,0 +1,114 @@
+"""Gradients of MaxPool and AveragePool in standard ONNX.
+
+Neither op is told the shape of X: it is in the type of dX, or that of the forward node's input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.passes.lower import sliding
+from bngrad.passes.lower.shapes import extents, reshape, spatial_shape
+from bngrad.passes.lower.site import forward_node
+from bngrad.passes.lower.windows import Windows, declared_pads, windows_of
+from bngrad.passes.node_view import like
+
+if TYPE_CHECKING:
+    from bngrad.passes.lower.site import Outputs, Site
+
+
+def refusal(node: ir.Node) -> str | None:
+    """Somebody must know X's shape, and indices count in row-major order."""
+    if node.attributes.get_int("storage_order", 0):
+        return "it has storage_order = 1; expected 0"
+    if _data(node) is None:
+        return (
+            "nobody knows the spatial shape of its output: it is not in the model, and there is no forward node "
+            f"of the name that {node.op_type} is called after; expected either"
+        )
+    return None
+
+
+def max_pool_grad(site: Site) -> Outputs:
+    """MaxPoolGrad(dY, indices) -> dX: zeros, with dY added where the flat indices say."""
+    dY, indices = site.x(0), site.x(1)
+    x = _data(site.node)
+    assert x is not None, "or it was refused"  # noqa: S101
+    spatial = spatial_shape(site, x, len(site.attribute("kernel_shape", ())))
+    shape = site.op("Concat", site.op("Shape", dY, start=0, end=2), spatial, axis=0)
+    size = site.reduce("ReduceProd", shape, [0], keepdims=True)
+    # ScatterElements adds in no type that is smaller.
+    narrow = dY.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    wide = ir.DataType.FLOAT if narrow else dY.dtype or ir.DataType.FLOAT
+    zeros = site.op("ConstantOfShape", size, value=ir.tensor([0.0], dtype=wide))
+    updates = reshape(site, site.cast(dY, wide) if narrow else dY, -1)
+    dX = site.op("ScatterElements", zeros, reshape(site, indices, -1), updates, axis=0, reduction="add")
+    dX = site.op("Reshape", dX, shape)
+    return [site.op("Cast", dX, to=int(dY.dtype)) if narrow and dY.dtype else dX]
+
+
+def average_pool_grad(site: Site) -> Outputs:
+    """AveragePoolGrad(dY) -> dX: each window hands dY / its count to its elements."""
+    dY = site.x(0)
+    kernel = tuple(site.attribute("kernel_shape", ()))
+    x = _data(site.node)
+    assert x is not None, "or it was refused"  # noqa: S101
+    windows = windows_of(site, x, dY, kernel)
+    share, weight = dY, 1 / prod(kernel)
+    if not _all_count_alike(site, windows):
+        share, weight = site.op("Div", dY, _counts(site, windows, x)), 1.0
+    out = [axis.out for axis in windows.axes]
+    planes = reshape(site, share, -1, 1, spatial_shape(site, dY, len(kernel)) if None in out else site.int64(out))
+    taps = site.op("Expand", like(site, weight, dY), site.int64([1, 1, *kernel]))
+    dX = sliding.spread(site, windows, planes, x, taps)
+    return [reshape(site, dX, site.op("Shape", dY, start=0, end=2), spatial_shape(site, x, len(kernel)))]
+
+
+def _data(node: ir.Node) -> ir.Value | None:
+    """A value with the spatial shape of X, which is all that a gradient needs of it."""
+    dX = node.outputs[0]
+    if dX.shape is not None and None not in extents(dX, 0):
+        return dX
+    indices = node.inputs[1] if len(node.inputs) > 1 else None
+    forward = None if indices is None else indices.producer()
+    forward = forward or forward_node(node)
+    return None if forward is None else forward.inputs[0]
+
+
+def _all_count_alike(site: Site, windows: Windows) -> bool:
+    """Whether every window is sure to count all its taps."""
+    loose = bool(site.attribute("ceil_mode", 0))
+    include = bool(site.attribute("count_include_pad", 0))
+    if include and (windows.same or not loose):
+        return True
+    for axis, (before, after) in zip(windows.axes, declared_pads(site, len(windows.axes)), strict=True):
+        # Without ceil_mode no window reaches beyond the declared padding.
+        behind = after if axis.behind is None and not windows.same and not loose else axis.behind
+        begin = axis.begin
+        if begin is None or behind is None or begin > before * include or behind > after * include:
+            return False
+    return True
+
+
+def _counts(site: Site, windows: Windows, x: ir.Value) -> ir.Value:
+    """The number of each window's taps that lie in X, or with count_include_pad in its declared padding too."""
+    dY, rank = site.x(0), len(windows.axes)
+    pads = declared_pads(site, rank) if site.attribute("count_include_pad", 0) else [(0, 0)] * rank
+    shape = site.op("Add", spatial_shape(site, x, rank), site.int64([sum(both) for both in pads]))
+    one = like(site, 1.0, dY)
+    ones = site.op("Expand", one, site.op("Concat", site.int64([1, 1]), shape, axis=0))
+    within = [
+        replace(
+            axis,
+            begin=None if axis.begin is None else axis.begin - before,
+            behind=None if axis.behind is None else axis.behind - after,
+        )
+        for axis, (before, after) in zip(windows.axes, pads, strict=True)
+    ]
+    data, padding = sliding.fit(site, replace(windows, axes=tuple(within)), ones, dY, None)
+    taps = site.op("Expand", one, site.int64([1, 1, *(axis.kernel or 1 for axis in windows.axes)]))
+    return site.op("Conv", data, taps, pads=padding, strides=windows.stride, dilations=windows.dilation)

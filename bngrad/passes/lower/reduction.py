@@ -1,0 +1,25 @@
+"""What the gradients of means are made of, in standard ONNX."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.glue import cast_like, statistics_dtype
+from bngrad.passes.node_view import static_shape
+
+if TYPE_CHECKING:
+    from bngrad.passes.lower.site import Outputs, Site
+
+
+def scale(site: Site) -> Outputs:
+    """Scale(X, factor) {scale_down} -> X / factor if scale_down, else X factor.
+
+    The factor is one number of any type. It may not fit 16 bits, nor its inverse: such X is computed in float.
+    """
+    x, factor = site.x(0), site.x(1)
+    dtype = statistics_dtype(x)
+    if static_shape(factor) != ():
+        factor = site.op("Reshape", factor, site.int64([]))
+    op_type = "Div" if site.attribute("scale_down", 0) else "Mul"
+    result = site.op(op_type, site.cast(x, dtype), site.cast(factor, dtype))
+    return [cast_like(site, result, dtype, x)]

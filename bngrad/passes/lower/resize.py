@@ -1,0 +1,131 @@
+"""The gradient of Resize in standard ONNX."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.passes.extents import extent_of
+from bngrad.passes.linear_map import identity, pull_back
+from bngrad.passes.node_view import constant_of, dtype_of, like
+from bngrad.passes.nodes import known_rank
+
+if TYPE_CHECKING:
+    from bngrad.passes.lower.site import Outputs, Site
+
+_SAME_FOR_A_MATRIX = (
+    "antialias",
+    "coordinate_transformation_mode",
+    "cubic_coeff_a",
+    "exclude_outside",
+    "mode",
+    "nearest_mode",
+)
+"""The attributes that a Resize of one axis of a matrix has too; nothing is extrapolated, so that it is linear."""
+
+_REPEATS = {("asymmetric", "floor")} | {
+    (f"{mode}half_pixel{kind}", f"round_prefer_{way}")
+    for mode, kind in (("", ""), ("", "_symmetric"), ("pytorch_", ""))
+    for way in ("floor", "ceil")
+}
+"""The coordinates and roundings with which nearest repeats every element k times where the scale is a number k."""
+
+
+def refusal(node: ir.Node) -> str | None:
+    """Why a ResizeGrad cannot be lowered."""
+    policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
+    if _given_scales(node) is None and policy != "stretch":
+        return f"it has keep_aspect_ratio_policy {policy!r} and no scales; expected stretch"
+    x = node.inputs[1]
+    if x is None or x.dtype is None or known_rank(node.inputs[:2]) is None:
+        return "the type and rank of its X are not known; expected a model that shape inference can read"
+    return None
+
+
+def resize_grad(site: Site) -> Outputs:
+    """ResizeGrad(dY, X, roi, scales) -> dX; without scales they are what the shapes say.
+
+    Where it repeated elements along the spatial axes, dX is the sum over each window, the fast form. Else it is a
+    linear map of each axis.
+    """
+    dY, x = site.x(0), site.x(1)
+    rank = known_rank([x, dY]) or 0
+    scales = [_scale(site, axis, rank) for axis in range(rank)]
+    if _repeats(site, scales):
+        window = [int(scale or 1) for scale in scales[2:]]
+        mean = site.op("AveragePool", dY, kernel_shape=window, strides=window)
+        return [site.op("Mul", mean, like(site, math.prod(window), x))]
+    matrices = {axis: _matrix(site, axis, rank) for axis, scale in enumerate(scales) if scale != 1}
+    return [pull_back(site, dY, matrices, x, rank)]
+
+
+def _repeats(site: Site, scales: list[float | None]) -> bool:
+    how = (
+        site.attribute("coordinate_transformation_mode", "half_pixel"),
+        site.attribute("nearest_mode", "round_prefer_floor"),
+    )
+    whole = all(scale is not None and scale >= 1 and scale == int(scale) for scale in scales)
+    pools = site.x(1).dtype == ir.DataType.FLOAT and 3 <= len(scales) <= 5 and scales[:2] == [1, 1]
+    return site.attribute("mode", "nearest") == "nearest" and how in _REPEATS and whole and pools
+
+
+def _scale(site: Site, axis: int, rank: int) -> float | None:
+    """The scale of an axis, 1 only if it stays as it is; None where it takes a run to tell."""
+    places = _places(site, rank)
+    if axis not in places:
+        return 1
+    if _is_cropped(site):
+        return None
+    given = _given_scales(site.node)
+    if given is not None:
+        known = constant_of(given)
+        return None if known is None else float(known[places.index(axis)])
+    before, after = (value.shape[axis] if value.shape is not None else None for value in (site.x(1), site.x(0)))
+    if isinstance(before, int) and isinstance(after, int):
+        return after / before if before else None
+    same = isinstance(before, ir.SymbolicDim) and before.value is not None and before == after
+    return 1 if same else None
+
+
+def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
+    """What the Resize makes of an identity matrix along its second axis."""
+    dY, x = site.x(0), site.x(1)
+    places = _places(site, rank)
+    place = places.index(axis)
+    extent = extent_of(site, x, axis)
+    roi = scales = sizes = None
+    if _is_cropped(site):
+        start, end = (_element(site, site.x(2), place + half) for half in (0, len(places)))
+        first, last = (site.constant([number], dtype_of(site.x(2))) for number in (0, 1))
+        roi = site.op("Concat", first, start, last, end, axis=0)
+    given = _given_scales(site.node)
+    if given is not None:
+        one = site.constant([1], ir.DataType.FLOAT)
+        scales = site.op("Concat", one, _element(site, given, place), axis=0)
+    else:
+        sizes = site.op("Concat", extent, extent_of(site, dY, axis), axis=0)
+    attributes = {name: site.node.attributes[name] for name in _SAME_FOR_A_MATRIX if name in site.node.attributes}
+    return site.op("Resize", identity(site, extent), roi, scales, sizes, **attributes)
+
+
+def _given_scales(node: ir.Node) -> ir.Value | None:
+    """The scales; None where the shapes tell them, for which there may be an empty tensor instead."""
+    scales = node.inputs[3] if len(node.inputs) > 3 else None
+    known = constant_of(scales)
+    return None if known is not None and not known.size else scales
+
+
+def _element(site: Site, vector: ir.Value, place: int) -> ir.Value:
+    return site.op("Gather", vector, site.int64([place]))
+
+
+def _places(site: Site, rank: int) -> list[int]:
+    """The axes that scales and the roi are of, in their order."""
+    return [axis % rank for axis in site.attribute("axes", range(rank))]
+
+
+def _is_cropped(site: Site) -> bool:
+    mode: str = site.attribute("coordinate_transformation_mode", "half_pixel")
+    return mode == "tf_crop_and_resize"

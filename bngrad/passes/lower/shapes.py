@@ -1,0 +1,54 @@
+"""Shapes of values [N, C, *spatial], as numbers or at run time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bngrad.passes.lower.site import Site
+
+
+def extents(value: ir.Value | None, rank: int) -> tuple[int | None, ...]:
+    """The spatial extents as far as they are known."""
+    if value is None or value.shape is None:
+        return (None,) * rank
+    return tuple(extent if isinstance(extent, int) else None for extent in value.shape)[2:]
+
+
+def spatial(site: Site, value: ir.Value, rank: int) -> list[int] | ir.Value:
+    """The spatial extents, as numbers if all are known."""
+    known = [extent for extent in extents(value, rank) if extent is not None]
+    return known if len(known) == rank else site.op("Shape", value, start=2)
+
+
+def spatial_shape(site: Site, value: ir.Value, rank: int) -> ir.Value:
+    """The spatial extents, as a constant if all are known."""
+    result = spatial(site, value, rank)
+    return result if isinstance(result, ir.Value) else site.int64(result)
+
+
+def reshape(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value) -> ir.Value:
+    """Reshapes to parts that follow each other.
+
+    Args:
+        site: Where.
+        value: What to reshape.
+        parts: Each numbers as Reshape takes them (0 for an extent that stays, -1 for what is left), or a part of a
+            shape that is computed.
+    """
+    pieces: list[ir.Value | list[int]] = []
+    for part in parts:
+        if isinstance(part, ir.Value):
+            pieces.append(part)
+        else:
+            numbers = [part] if isinstance(part, int) else list(part)
+            if pieces and isinstance(pieces[-1], list):
+                pieces[-1] += numbers
+            else:
+                pieces.append(numbers)
+    values = [site.int64(piece) if isinstance(piece, list) else piece for piece in pieces]
+    return site.op("Reshape", value, values[0] if len(values) == 1 else site.op("Concat", *values, axis=0))

@@ -1,0 +1,60 @@
+"""One training op that is lowered: what a lowering reads, and makes its nodes with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from bngrad.passes.emit import Emitter
+from bngrad.passes.node_view import NodeView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.passes.import_pass import Context
+
+    Outputs: TypeAlias = Sequence[ir.Value | None]
+    """What takes the place of each output; None for one that the node leaves out."""
+
+
+class Site(Emitter, NodeView):
+    """A node of ORT's training dialect, and the place where its standard form goes.
+
+    Args:
+        node: The node.
+        context: The model's.
+    """
+
+    def __init__(self, node: ir.Node, context: Context) -> None:
+        super().__init__(node, context)
+        self.node = node
+        self.opset = context.opset
+
+    def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int], *, keepdims: bool) -> ir.Value:
+        """Makes a reduction over axes, which only ReduceSum takes as an input at opsets below 18."""
+        if self.opset < 18 and op_type != "ReduceSum":
+            return self.op(op_type, x, axes=list(axes), keepdims=int(keepdims))
+        return self.op(op_type, x, self.int64(list(axes)), keepdims=int(keepdims))
+
+
+def forward_node(node: ir.Node) -> ir.Node | None:
+    """The forward node that a gradient node was made for, as both builders name them: ``<forward>_Grad/<op>_<i>``.
+
+    None where there is none of that name in the same graph.
+    """
+    name, mark, _ = (node.name or "").rpartition("_Grad/")
+    if not mark or node.graph is None:
+        return None
+    return next((other for other in node.graph if other.name == name), None)
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How an op is lowered."""
+
+    rewrite: Callable[[Site], Outputs]
+    """Makes the nodes, in front of the node."""
+    refusal: Callable[[ir.Node], str | None] = lambda _node: None
+    """Why a node cannot be lowered: what it has, and what was expected. None if it can."""

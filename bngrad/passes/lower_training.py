@@ -1,0 +1,39 @@
+"""Every training op that stock ONNX Runtime lacks -> standard ONNX.
+
+Batch norm is not among them: `ImportOrtPass` makes it an op of ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.import_pass import Context, ImportPass
+from bngrad.passes.lower import LOWERINGS
+from bngrad.passes.lower.site import Site
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+OPSET = 16
+"""The oldest ai.onnx opset that has what lowerings use: ScatterElements that adds."""
+
+
+class LowerTrainingPass(ImportPass):
+    """Lowers every node that has an entry in `LOWERINGS`, in the order of the graph.
+
+    Refuses: what an entry refuses, such as a pooling whose input has no shape that anybody knows.
+    """
+
+    def matches(self, node: ir.Node) -> bool:
+        """See `ImportPass`."""
+        return (node.domain, node.op_type) in LOWERINGS
+
+    def refusal(self, node: ir.Node) -> str | None:
+        """See `ImportPass`."""
+        return LOWERINGS[node.domain, node.op_type].refusal(node)
+
+    def rewrite(self, node: ir.Node, context: Context) -> None:
+        """See `ImportPass`."""
+        site = Site(node, context)
+        values = LOWERINGS[node.domain, node.op_type].rewrite(site)
+        site.replace({index: value for index, value in enumerate(values) if value is not None})

@@ -1,0 +1,58 @@
+"""Layer norm and its relatives, forward.
+
+They are here although onnx's reference evaluator has them: GroupNormalization computes in float32 there,
+LpNormalization with p = 1 takes the sum of the elements for that of their sizes, and LRN goes through as many
+channels as there are samples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bngrad.validation.training_ops._types import default
+
+if TYPE_CHECKING:
+    from bngrad.validation.training_ops._types import Array
+
+_EPSILON = default(1e-5)
+_ALPHA = default(1e-4)
+_BETA = default(0.75)
+
+
+def group_normalization(
+    X: Array,
+    scale: Array,
+    bias: Array,
+    *,
+    num_groups: int,
+    epsilon: float = _EPSILON,
+    stash_type: int = 1,  # noqa: ARG001  everything is computed as X is
+) -> Array:
+    """Returns Y = scale * (X - mean) / sqrt(var + epsilon) + bias, with the statistics of each group of channels.
+
+    scale and bias are of channels, as since opset 21.
+    """
+    grouped = X.reshape(X.shape[0], num_groups, -1)
+    mean, var = (statistic(grouped, axis=2, keepdims=True) for statistic in (np.mean, np.var))
+    xhat: Array = ((grouped - mean) / np.sqrt(var + float(epsilon))).reshape(X.shape)
+    scale, bias = (parameter.reshape(-1, *[1] * (X.ndim - 2)) for parameter in (scale, bias))
+    return xhat * scale + bias
+
+
+def lp_normalization(X: Array, *, axis: int = -1, p: int = 2) -> Array:
+    """Returns Y = X / (sum over the axis of |X|^p)^(1/p), and 0 where that is."""
+    length = np.linalg.norm(X, ord=p, axis=axis, keepdims=True)
+    Y: Array = np.divide(X, length, out=np.zeros_like(X), where=length != 0)
+    return Y
+
+
+def lrn(X: Array, *, size: int, alpha: float = _ALPHA, beta: float = _BETA, bias: float = 1.0) -> Array:
+    """Returns Y = X / (bias + alpha / size * square_sum)^beta, which sums over the channels around each."""
+    before = (size - 1) // 2
+    channels = range(X.shape[1])
+    windows = [X[:, max(0, c - before) : c - before + size] for c in channels]
+    square_sum = np.stack([(window**2).sum(axis=1) for window in windows], axis=1)
+    Y: Array = X / (float(bias) + float(alpha) / size * square_sum) ** float(beta)
+    return Y
