@@ -2,7 +2,8 @@
 
 A training graph's batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime: `rewrite`.
 `validate` proves that they compute what the original did. `register` and `get_library_path` bring the native
-implementation into a session; `session` makes one.
+implementation into a session; `session` makes one. `differentiate` makes the training graph of a forward model,
+and `finalize` puts what was trained back into it.
 
 Nothing is imported until it is used: the command line must answer at once.
 """
@@ -14,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bngrad.api import differentiate as differentiate
+    from bngrad.api import finalize as finalize
     from bngrad.api import rewrite as rewrite
     from bngrad.errors import BngradError as BngradError
     from bngrad.parameter_shape import derive_parameter_shape as derive_parameter_shape
@@ -26,6 +29,8 @@ __all__ = [
     "BngradError",
     "__version__",
     "derive_parameter_shape",
+    "differentiate",
+    "finalize",
     "get_library_path",
     "register",
     "rewrite",
@@ -36,6 +41,8 @@ __all__ = [
 _HOMES = {
     "BngradError": "errors",
     "derive_parameter_shape": "parameter_shape",
+    "differentiate": "api",
+    "finalize": "api",
     "get_library_path": "runtime",
     "register": "runtime",
     "rewrite": "api",

@@ -1,4 +1,4 @@
-"""`rewrite` for every kind of model that a caller may have."""
+"""`rewrite`, `differentiate` and `finalize` for every kind of model that a caller may have."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from bngrad.passes import pipeline
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
+    import numpy as np
     import onnx
+    from numpy.typing import NDArray
 
+    from bngrad.autodiff.differentiate import Builder, DifferentiationTarget
     from bngrad.passes.pipeline import Target
 
 
 @overload
-def rewrite(model: ir.Model, *, target: Target = ..., functions: bool = ...) -> ir.Model: ...
+def rewrite(model: ir.Model, *, target: Target = ..., functions: bool = ..., fuse: bool = ...) -> ir.Model: ...
 @overload
 def rewrite(
     model: str | os.PathLike[str] | onnx.ModelProto, *, target: Target = ..., functions: bool = ...
@@ -30,14 +34,16 @@ def rewrite(
     *,
     target: Target = "stock",
     functions: bool = True,
+    fuse: bool = True,
 ) -> onnx.ModelProto | ir.Model:
-    """Makes every batch norm of a training graph an op of ``bngrad``.
+    """Makes every batch norm of a training graph an op of ``bngrad``, and its other training ops standard ONNX.
 
     Args:
         model: A training graph: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
         target: ``stock``: everything in the result runs on any ONNX Runtime. ``training``: only batch norm is
             rewritten, the other training ops stay for a training build.
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
+        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
     Returns:
         The rewritten model, of the kind that came in; for a path an `onnx.ModelProto`.
@@ -47,5 +53,128 @@ def rewrite(
         ModelError: It is no model, there is no batch norm to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
-    result = pipeline.rewrite(as_ir(model), target=target, functions=functions).model
+    result = pipeline.rewrite(as_ir(model), target=target, functions=functions, fuse=fuse).model
+    return result if isinstance(model, ir.Model) else ir.to_proto(result)
+
+
+@overload
+def differentiate(
+    model: ir.Model,
+    *,
+    loss: str | None = ...,
+    wrt: Sequence[str] | None = ...,
+    frozen: Sequence[str] = ...,
+    training: Sequence[str] = ...,
+    builder: Builder = ...,
+    target: DifferentiationTarget = ...,
+    functions: bool = ...,
+    fuse: bool = ...,
+) -> ir.Model: ...
+@overload
+def differentiate(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    loss: str | None = ...,
+    wrt: Sequence[str] | None = ...,
+    frozen: Sequence[str] = ...,
+    training: Sequence[str] = ...,
+    builder: Builder = ...,
+    target: DifferentiationTarget = ...,
+    functions: bool = ...,
+    fuse: bool = ...,
+) -> onnx.ModelProto: ...
+
+
+def differentiate(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    loss: str | None = None,
+    wrt: Sequence[str] | None = None,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+    builder: Builder = "bngrad",
+    target: DifferentiationTarget = "stock",
+    functions: bool = True,
+    fuse: bool = True,
+) -> onnx.ModelProto | ir.Model:
+    """Makes a training graph of a forward model.
+
+    The gradient of ``name`` is the output ``name_grad``. Weights and running statistics become inputs whose values
+    in the model are their defaults; the new running statistics become outputs.
+
+    Args:
+        model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
+        loss: The name of a float scalar; by default the only one among the outputs.
+        wrt: Names of inputs and initializers; by default the weights.
+        frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that are to use their running
+            statistics; the others do what their attribute training_mode says.
+        training: The same for those that are to use the batch's statistics.
+        builder: ``bngrad``: the rules of this package. ``ort``: ONNX Runtime's own gradient builder.
+        target: ``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of
+            ``bngrad``. ``ort``: nothing but the dialect of ORT's training build.
+        functions: Whether to embed the definitions of our ops, so that it runs where nothing is registered.
+        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
+
+    Returns:
+        The training graph, of the kind that came in; for a path an `onnx.ModelProto`.
+
+    Raises:
+        InputError: The model cannot be read, or there is no such builder or target.
+        ModelError: A name is wrong, or the model cannot be differentiated.
+        UnsupportedNodeError: Nodes on the way have no gradient.
+        OracleError: ORT's builder cannot be installed, or fails.
+    """
+    from bngrad.autodiff.differentiate import differentiate as differentiate_ir  # noqa: PLC0415 - rarely needed
+
+    result = differentiate_ir(
+        as_ir(model),
+        loss=loss,
+        wrt=wrt,
+        frozen=frozen,
+        training=training,
+        builder=builder,
+        target=target,
+        functions=functions,
+        fuse=fuse,
+    ).model
+    return result if isinstance(model, ir.Model) else ir.to_proto(result)
+
+
+@overload
+def finalize(
+    model: ir.Model, weights: Mapping[str, NDArray[np.generic]], *, outputs: Sequence[str] | None = ...
+) -> ir.Model: ...
+@overload
+def finalize(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    weights: Mapping[str, NDArray[np.generic]],
+    *,
+    outputs: Sequence[str] | None = ...,
+) -> onnx.ModelProto: ...
+
+
+def finalize(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    weights: Mapping[str, NDArray[np.generic]],
+    *,
+    outputs: Sequence[str] | None = None,
+) -> onnx.ModelProto | ir.Model:
+    """Puts trained weights and running statistics into a forward model, for inference.
+
+    Args:
+        model: The forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
+        weights: New values by the name of an initializer or input. A running statistic may also go by the name of
+            the output that its batch norm gives the new one.
+        outputs: Names of the outputs to keep; by default all but running statistics and losses.
+
+    Returns:
+        The inference model, of the kind that came in; for a path an `onnx.ModelProto`.
+
+    Raises:
+        InputError: A name is unknown, or a value has another shape or type than what it is for.
+        ModelError: It is a training graph, or no output is left.
+    """
+    from bngrad.finalization import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
+
+    result = finalize_ir(as_ir(model), weights, outputs=outputs).model
     return result if isinstance(model, ir.Model) else ir.to_proto(result)

@@ -78,6 +78,8 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
     options.intra_op_num_threads = threads
     # A training graph has many small tensors that live long; planning them into one block doubles the peak.
     options.enable_mem_pattern = False
+    # Weights are inputs with defaults, so that a training loop can feed them; ORT would warn of every one.
+    options.log_severity_level = 3
     register(options, provider)
     try:
         return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])

@@ -14,6 +14,8 @@ NAMES = [
     "BngradError",
     "__version__",
     "derive_parameter_shape",
+    "differentiate",
+    "finalize",
     "get_library_path",
     "register",
     "rewrite",

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bngrad import __version__
+from bngrad.cli.differentiate import differentiate_command
+from bngrad.cli.finalize import finalize_command
 from bngrad.cli.inspect import inspect_command
 from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
@@ -32,7 +34,15 @@ def cli() -> None:
     """Batch-normalization training for ONNX Runtime."""
 
 
-for command in (inspect_command, rewrite_command, validate_command, oracle_group, library_path_command):
+for command in (
+    inspect_command,
+    rewrite_command,
+    differentiate_command,
+    finalize_command,
+    validate_command,
+    oracle_group,
+    library_path_command,
+):
     cli.add_command(command)
 
 

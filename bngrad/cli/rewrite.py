@@ -31,20 +31,38 @@ if TYPE_CHECKING:
     show_default=True,
     help="Embed the ops' definitions, so that the result runs where nothing is registered.",
 )
+@click.option(
+    "--fuse/--no-fuse",
+    default=True,
+    show_default=True,
+    help="Make one op of a ReLU's gradient and the batch norm's behind it.",
+)
 @json_option
 @debug_option
-def rewrite_command(model: Path, output: str, target: Target, functions: bool, as_json: bool) -> None:
-    """Make every batch norm of a training graph a bngrad op."""
+def rewrite_command(model: Path, output: str, target: Target, functions: bool, fuse: bool, as_json: bool) -> None:
+    """Make a training graph one that stock ONNX Runtime runs.
+
+    Every batch norm becomes a bngrad op, every other training op standard ONNX.
+    """
     from bngrad import files
     from bngrad.passes.pipeline import rewrite
 
     source = files.load(model)
     path = files.check_output(output, source=model)
-    result = rewrite(source, target=target, functions=functions)
+    result = rewrite(source, target=target, functions=functions, fuse=fuse)
     files.save(result.model, path)
     if as_json:
-        document = {"model": str(model), "output": str(path), "target": target, "rewritten": result.rewritten}
+        document = {
+            "model": str(model),
+            "output": str(path),
+            "target": target,
+            "rewritten": result.rewritten,
+            "lowered": result.lowered,
+        }
         click.echo(json.dumps(document, indent=2))
     else:
         changed = ", ".join(f"{count} {op}" for op, count in result.rewritten.items())
-        click.echo(f"{path}: {changed}")
+        lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())
+        parts = [changed] if changed else []
+        parts += [f"in standard ONNX {lowered}"] if lowered else []
+        click.echo(f"{path}: {'; '.join(parts)}")

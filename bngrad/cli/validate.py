@@ -40,6 +40,13 @@ def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tu
     show_default=True,
     help="The implementations of the ops to validate.",
 )
+@click.option(
+    "--builder",
+    type=click.Choice(["bngrad", "ort"]),
+    default="bngrad",
+    show_default=True,
+    help="Whose training graph of a forward model to validate: ours, or ONNX Runtime's after a rewrite.",
+)
 @click.option("--rewritten", type=click.Path(), help="Validate this rewrite of MODEL, not one made now.")
 @click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
 @click.option("--wrt", multiple=True, metavar="NAME", help="Differentiate a forward model by this (repeatable).")
@@ -71,7 +78,7 @@ def validate_command(
     as_json: bool,
     **options: Any,  # noqa: ANN401 - handed on as they are
 ) -> int:
-    """Prove that a rewritten training graph computes what the original did.
+    """Prove that a training graph computes what ONNX Runtime's own does.
 
     MODEL is a forward model with a loss, or a training graph that ONNX Runtime's gradient builder made. Exit code
     1 if anything differs.

@@ -43,6 +43,7 @@ def folder(tmp_path, monkeypatch):
     for name, text in {
         "model.onnx": TRAINING_GRAPH,
         "relu.onnx": WITH_RELU_GRAD,
+        "quant.onnx": WITH_RELU_GRAD.replace("ReluGrad", "FakeQuantGrad"),
         "frozen.onnx": FROZEN,
         "none.onnx": NO_BATCH_NORM,
         "half.onnx": TRAINING_GRAPH.replace("float[", "float16["),
@@ -228,7 +229,14 @@ def test_rewrite_json(command):
         "output": "out.onnx",
         "target": "stock",
         "rewritten": {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1},
+        "lowered": {},
     }
+
+
+def test_rewrite_of_other_training_ops(command):
+    line = "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad; in standard ONNX 1 ReluGrad\n"
+    assert command("rewrite", "relu.onnx", "-o", "out.onnx") == (0, line, "")
+    assert {node.domain for node in onnx.load("out.onnx").graph.node} == {"", "bngrad"}
 
 
 def test_rewrite_without_functions(command):
@@ -260,8 +268,8 @@ BAD_FILES = {
     "text": ("text.onnx", "text.onnx is not an ONNX model, or is truncated (33 bytes): not valid protobuf"),
 }
 NOTHING = (
-    "the model has no batch norm in training mode and no batch-norm gradient; expected a training graph (make one "
-    "with ONNX Runtime's gradient builder)"
+    "the model has no batch norm in training mode, no batch-norm gradient and no other training op; expected a "
+    "training graph (make one with bngrad differentiate)"
 )
 OUT = ("-o", "out.onnx")
 ERRORS = {
@@ -287,9 +295,9 @@ ERRORS = {
         ),
     ),
     "not-for-stock": (
-        ["rewrite", "relu.onnx", *OUT],
+        ["rewrite", "quant.onnx", *OUT],
         (
-            "com.microsoft.ReluGrad node 'relu' (outputs r) cannot run on stock ONNX Runtime; keep a "
+            "com.microsoft.FakeQuantGrad node 'relu' (outputs r) cannot run on stock ONNX Runtime; keep a "
             "training build and "
             "pass --target training"
         ),

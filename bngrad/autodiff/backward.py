@@ -1,0 +1,89 @@
+"""What a gradient rule sees of one forward node, and makes its nodes with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bngrad.autodiff.rule import NoGradientError
+from bngrad.passes.maker import NodeMaker
+from bngrad.passes.node_view import NodeView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.passes.import_pass import Context
+
+
+class Backward(NodeMaker, NodeView):
+    """One forward node, on its way back.
+
+    New nodes go to the end of the graph. They are named as ORT's gradient builder names them:
+    ``<forward node>_Grad/<op type>_<number>``.
+
+    Args:
+        node: The forward node.
+        dY: The gradient of the loss by each of its outputs; None where the loss does not depend on one.
+        needed: The inputs whose gradient somebody asks for.
+        context: The model's.
+    """
+
+    def __init__(
+        self, node: ir.Node, dY: Sequence[ir.Value | None], needed: frozenset[int], context: Context
+    ) -> None:
+        super().__init__(context.names, f"{node.name or node.outputs[0].name}_Grad/")
+        self.node = node
+        self.all_dY = tuple(dY)
+        self._needed = needed
+        self._context = context
+        self.opset = context.opset
+        self._made = 0
+
+    @property
+    def dY(self) -> ir.Value:  # noqa: N802 - the field's own name
+        """The gradient of the first output, which most nodes have alone."""
+        (dY, *others) = self.all_dY
+        if dY is None or any(other is not None for other in others):
+            self.refuse("the loss depends on an output of it other than the first; expected the first alone")
+        return dY
+
+    def y(self, index: int = 0) -> ir.Value:
+        """An output of the forward node; one that it leaves out is added to it."""
+        if index >= len(self.node.outputs):
+            self.node.resize_outputs(index + 1)
+        value = self.node.outputs[index]
+        if not value.name:
+            value.name = self.names.fresh(f"{self.node.outputs[0].name}_{index}")
+        return value
+
+    def needs(self, index: int) -> bool:
+        """Whether somebody asks for the gradient of an input."""
+        return index in self._needed
+
+    def attributes(self) -> dict[str, Any]:
+        """All attributes of the forward node, for a gradient op that takes the same."""
+        return dict(self.node.attributes)
+
+    def axes(self, axes: Sequence[int]) -> ir.Value:
+        """Returns the constant for reduction axes."""
+        return self._context.axes.value(self.node, tuple(axes))
+
+    def rank(self, value: ir.Value) -> int:
+        """The rank of a value; refuses the node where nobody knows it."""
+        if value.shape is None:
+            self.refuse(f"the rank of {value.name!r} is not known; expected a model that shape inference can read")
+        return len(value.shape)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Says that no gradient can be made for this node, and why."""
+        raise NoGradientError(reason)
+
+    def _node_name(self, domain: str, op_type: str) -> str:  # noqa: ARG002
+        self._made += 1
+        return self.names.fresh(f"{self._prefix}{op_type}_{self._made - 1}")
+
+    def _place(self, node: ir.Node) -> None:
+        graph = self.node.graph
+        assert graph is not None, "the forward node is in a graph"  # noqa: S101
+        graph.append(node)

@@ -1,0 +1,144 @@
+"""`differentiate`: a forward model and a loss in, a training graph for a target out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
+
+from bngrad.autodiff.forward import make_inputs, running_statistics, set_modes
+from bngrad.autodiff.training_graph import training_graph
+from bngrad.errors import InputError
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.pipeline import check, for_target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Builder = Literal["bngrad", "ort"]
+"""Who differentiates: the rules of this package, or ONNX Runtime's own gradient builder."""
+
+DifferentiationTarget = Literal["stock", "training", "ort"]
+"""What a training graph is for.
+
+``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of ``bngrad``. ``ort``: a
+consumer of ORT's dialect, in which nothing is an op of ``bngrad``.
+"""
+
+
+class Differentiated(NamedTuple):
+    """A training graph, and what it has."""
+
+    model: ir.Model
+    loss: str
+    gradients: dict[str, str]
+    """The output that is the gradient, by the name of what it is by."""
+    running: dict[str, str]
+    """The output that is a new running statistic, by the name of the input that takes it in the next step."""
+    notes: list[str]
+    """What was changed in the forward model, in words."""
+
+
+def differentiate(
+    model: ir.Model,
+    *,
+    loss: str | None = None,
+    wrt: Sequence[str] | None = None,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+    builder: Builder = "bngrad",
+    target: DifferentiationTarget = "stock",
+    functions: bool = True,
+    fuse: bool = True,
+) -> Differentiated:
+    """Makes a training graph of a forward model.
+
+    Args:
+        model: The forward model; it is not changed.
+        loss: The name of a float scalar; by default the only one among the outputs.
+        wrt: Names of inputs and initializers; by default the weights.
+        frozen: Names of batch norms, or patterns, that are to use their running statistics.
+        training: The same for those that are to use the batch's.
+        builder: Who differentiates.
+        target: What the graph is for.
+        functions: Whether to embed the definitions of our ops, so that it runs where nothing is registered.
+        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
+
+    Raises:
+        InputError: There is no such builder or target.
+        ModelError: A name is wrong, or the model cannot be differentiated.
+        UnsupportedNodeError: Nodes on the way have no gradient, or cannot be written for the target.
+        OracleError: ORT's builder cannot be installed, or fails.
+    """
+    for what, given, known in (
+        ("builder", builder, get_args(Builder)),
+        ("target", target, get_args(DifferentiationTarget)),
+    ):
+        if given not in known:
+            raise InputError(f"{what} {given!r} does not exist; expected one of {', '.join(known)}")
+    if builder == "ort":
+        graph, loss_name, notes = _by_ort(model, loss, wrt, frozen, training)
+    else:
+        graph, loss_name = training_graph(model, loss=loss, wrt=wrt, frozen=frozen, training=training)
+        notes = []
+    # The names are found where the batch norms still show which output belongs to which input.
+    running = _running(graph)
+    gradients = {
+        str(value.name).removesuffix("_grad"): str(value.name)
+        for value in graph.graph.outputs
+        if str(value.name).endswith("_grad")
+    }
+    if target == "ort":
+        result = _in_ort_dialect(graph)
+    else:
+        result, _ = for_target(graph, target=target, functions=functions, fuse=fuse)
+    RemoveUnusedOpsetsPass(process_functions=False)(result)
+    return Differentiated(result, loss_name, gradients, running, notes)
+
+
+def _by_ort(
+    model: ir.Model,
+    loss: str | None,
+    wrt: Sequence[str] | None,
+    frozen: Sequence[str],
+    training: Sequence[str],
+) -> tuple[ir.Model, str, list[str]]:
+    """The training graph by ORT's gradient builder; what it gets wrong is refused before."""
+    from bngrad.oracle import Oracle, prepare_forward  # noqa: PLC0415 - only where it is needed
+
+    model = model.clone()
+    set_modes(model, frozen, training)
+    prepared = prepare_forward(ir.to_proto(model), loss, wrt)
+    with Oracle() as oracle:
+        result = ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
+    inputs = {str(value.name): value for value in result.graph.inputs}
+    for name, array in prepared.values.items():
+        # The builder takes weights as inputs without a value; here the value is their default.
+        inputs[name].const_value = ir.tensor(array, name=name)
+        result.graph.register_initializer(inputs[name])
+    statistics = [value for value in running_statistics(result.graph) if not value.is_graph_input()]
+    make_inputs(result.graph, statistics)
+    outputs = set(result.graph.outputs)
+    result.graph.outputs.extend(value for value in _new_statistics(result).values() if value not in outputs)
+    return result, prepared.loss, list(prepared.notes)
+
+
+def _in_ort_dialect(model: ir.Model) -> ir.Model:
+    """What ORT's dialect cannot say, the gradient of a frozen batch norm, is spelled out in standard ops."""
+    EmbedFunctionsPass(functions=True)(model)
+    InlinePass()(model)
+    check(model)
+    return model
+
+
+def _running(model: ir.Model) -> dict[str, str]:
+    return {str(old.name): str(new.name) for old, new in _new_statistics(model).items()}
+
+
+def _new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """The new running statistics of every training-mode batch norm, by the old."""
+    nodes = [node for node in model.graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
+    pairs = [pair for node in nodes for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
+    return {old: new for old, new in pairs if old is not None and new.name}

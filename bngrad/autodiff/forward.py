@@ -1,0 +1,190 @@
+"""What is done to a forward model before it is differentiated.
+
+Functions are inlined, the opset is raised, every value gets its type, and every batch norm becomes what it is to
+be in training: BatchNormInternal, which saves its statistics, or a BatchNormalization that is frozen.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from bngrad.autodiff.fold_affine import fold_affine
+from bngrad.errors import ModelError
+from bngrad.names import unknown_name
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.passes.constants import Names, NodeNames
+from bngrad.passes.infer_types import InferTypesPass
+from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.raise_opset import RaiseOpsetPass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPSET = 18
+"""What a forward model is raised to: since it, every op takes axes as an input."""
+
+
+def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[str] = ()) -> ir.Model:
+    """Returns a copy of a forward model that the builder can walk through.
+
+    Args:
+        model: The forward model.
+        frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics;
+            the others do what their attribute training_mode says.
+        training: The same for those that use the batch's statistics.
+
+    Raises:
+        ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
+    """
+    gradients = [n for n in all_nodes(model) if n.op_type.endswith("Grad") and n.domain in ("", MICROSOFT, DOMAIN)]
+    if gradients:
+        raise ModelError(
+            f"the model is a training graph already: it has {describe(gradients[0])}; give the forward model"
+        )
+    model = model.clone()
+    if model.functions:
+        InlinePass()(model)
+    model = RaiseOpsetPass(OPSET)(model).model
+    names = Names(model)
+    _name_nodes(model)
+    set_modes(model, frozen, training)
+    for node in _batch_norms(model.graph):
+        # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
+        if _in_training_mode(node):
+            _return_statistics(model.graph, node, names)
+        else:
+            _freeze(node)
+    InferTypesPass()(model)
+    fold_affine(model.graph, names)
+    for node in filter(_in_training_mode, _batch_norms(model.graph)):
+        _save_statistics(node, names)
+    return model
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Gives every node without a name that of its first output: it is what errors and patterns can call it by."""
+    names = NodeNames(model)
+    for node in all_nodes(model):
+        if not node.name:
+            node.name = names.fresh(next((value.name for value in node.outputs if value.name), node.op_type))
+
+
+def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+    """Makes graph inputs of initializers and constants, whose values become their defaults.
+
+    A training loop feeds them; and ORT merges equal initializers that are no inputs, which a batch norm of its own
+    then writes into.
+    """
+    for value in values:
+        node = value.producer()
+        if node is not None:
+            _lift(graph, node, value)
+        elif not value.is_graph_input():
+            graph.inputs.append(value)
+
+
+def running_statistics(graph: ir.Graph) -> list[ir.Value]:
+    """The running statistics that training-mode batch norms read, those that are initializers or inputs."""
+    nodes = [node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
+    values = [value for node in nodes for value in node.inputs[3:5] if value is not None]
+    return [v for v in dict.fromkeys(values) if v.producer() is None]
+
+
+def _lift(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
+    tensor = ir.convenience.get_const_tensor(value)
+    new = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
+    value.name = None
+    value.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    graph.register_initializer(new)
+    graph.inputs.append(new)
+
+
+def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
+    """Puts batch norms of the main graph into a mode, by the names of their nodes or patterns of them.
+
+    Raises:
+        ModelError: A pattern matches none.
+    """
+    batch_norms = {str(node.name): node for node in _batch_norms(model.graph)}
+    for mode, patterns in ((0, frozen), (1, training)):
+        for pattern in patterns:
+            found = [node for name, node in batch_norms.items() if fnmatchcase(name, pattern)]
+            if not found:
+                raise ModelError(unknown_name(pattern, batch_norms, "a batch norm"))
+            for node in found:
+                node.attributes["training_mode"] = ir.AttrInt64("training_mode", mode)
+
+
+def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
+    return [node for node in graph if (node.domain, node.op_type) == ("", "BatchNormalization")]
+
+
+def _in_training_mode(node: ir.Node) -> bool:
+    return bool(node.attributes.get_int("training_mode", 0))
+
+
+def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    """Makes the new running statistics of a batch norm in training mode outputs of the graph."""
+    _own_statistics(graph, node, names)
+    node.resize_outputs(3)
+    for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=True):
+        assert old is not None, "a batch norm has running statistics"  # noqa: S101
+        value.name = value.name or names.fresh(f"{old.name}_new")
+        value.type, value.shape = old.type, old.shape
+        if not value.is_graph_output():
+            graph.outputs.append(value)
+
+
+def _save_statistics(node: ir.Node, names: Names) -> None:
+    """BatchNormalization -> BatchNormInternal, which saves the batch's statistics for the way back."""
+    node.domain, node.op_type = BATCH_NORM_INTERNAL
+    node.version = None
+    node.resize_outputs(5)
+    running = node.outputs[1:3]
+    for value, old, what in zip(node.outputs[3:], running, ("saved_mean", "saved_inv_std"), strict=True):
+        value.name = names.fresh(f"{node.name}_{what}")
+        value.type, value.shape = old.type, old.shape
+
+
+def _own_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    """Gives a batch norm running statistics that nothing else reads, as initializers.
+
+    Exporters write equal initializers once, with an Identity for every other user; fed back after a step, each
+    batch norm has its own.
+    """
+    for index, what in ((3, "running_mean"), (4, "running_var")):
+        value = source = node.inputs[index]
+        while source is not None and (maker := source.producer()) is not None and maker.op_type == "Identity":
+            source = maker.inputs[0]
+        tensor = None if source is None else ir.convenience.get_const_tensor(source)
+        if source is None or tensor is None:
+            continue
+        if source is value and source.is_initializer() and len(source.uses()) == 1:
+            continue
+        name = names.fresh(f"{node.name}/{what}")
+        own = ir.Value(name=name, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        own.shape = ir.Shape(tensor.numpy().shape)
+        graph.register_initializer(own)
+        node.replace_input_with(index, own)
+
+
+def _freeze(node: ir.Node) -> None:
+    """Leaves one output: what a frozen batch norm gives for its running statistics is what it was given."""
+    for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=False):
+        if not value.name:
+            continue
+        graph = node.graph
+        assert graph is not None, "it is in the main graph"  # noqa: S101
+        copy = ir.node("Identity", [old], name=f"{node.name}_{value.name}")
+        copy.outputs[0].name, value.name = value.name, None
+        copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+        value.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
+        graph.insert_after(node, copy)
+    node.resize_outputs(1)
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)

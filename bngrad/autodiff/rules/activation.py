@@ -1,0 +1,158 @@
+"""Activations: dX = dY * f'(X), as ORT's own gradient op where it has one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.broadcasting import sum_to
+from bngrad.passes.node_view import dtype_of, like
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def relu(back: Backward) -> Gradients:
+    """dX = dY where Y > 0, else 0."""
+    return [back.microsoft("ReluGrad", back.dY, back.y())]
+
+
+def leaky_relu(back: Backward) -> Gradients:
+    """dX = dY where X > 0, else alpha dY."""
+    # The gradient op asks for the sign of Y, which is that of X unless alpha is negative.
+    y = back.y() if back.attribute("alpha", 0.01) >= 0 else back.x(0)
+    return [back.microsoft("LeakyReluGrad", back.dY, y, **back.attributes())]
+
+
+def prelu(back: Backward) -> Gradients:
+    """dX = dY where X > 0, else dY slope; dslope = dY min(X, 0), summed to its shape."""
+    dY, x, slope = back.dY, back.x(0), back.x(1)
+    dX = dslope = None
+    if back.needs(0):
+        dX = back.op("Where", _positive(back, x), dY, back.op("Mul", dY, slope))
+    if back.needs(1):
+        dslope = sum_to(back, back.op("Mul", dY, back.op("Min", x, like(back, 0, x))), slope, x)
+    return [dX, dslope]
+
+
+def elu(back: Backward) -> Gradients:
+    """dX = dY where X > 0, else dY alpha exp X, which is dY (Y + alpha)."""
+    return _of_exponential(back, back.attribute("alpha", 1.0), 1.0)
+
+
+def selu(back: Backward) -> Gradients:
+    """dX = dY gamma where X > 0, else dY gamma alpha exp X, which is dY (Y + gamma alpha)."""
+    gamma = back.attribute("gamma", 1.0507009873554805)
+    return _of_exponential(back, gamma * back.attribute("alpha", 1.6732632423543772), gamma)
+
+
+def celu(back: Backward) -> Gradients:
+    """dX = dY where X > 0, else dY exp(X / alpha), which is dY (Y / alpha + 1)."""
+    y = back.y()
+    negative = back.op("Div", back.op("Min", y, like(back, 0, y)), like(back, back.attribute("alpha", 1.0), y))
+    return [back.op("Mul", back.dY, back.op("Add", negative, like(back, 1, y)))]
+
+
+def thresholded_relu(back: Backward) -> Gradients:
+    """dX = dY where X > alpha, else 0."""
+    above = back.op("Greater", back.x(0), like(back, back.attribute("alpha", 1.0), back.dY))
+    return [back.op("Mul", back.dY, back.cast(above, dtype_of(back.dY)))]
+
+
+def softsign(back: Backward) -> Gradients:
+    """dX = dY / (1 + |X|)^2."""
+    size = back.op("Add", back.op("Abs", back.x(0)), like(back, 1, back.dY))
+    return [back.op("Div", back.dY, back.op("Mul", size, size))]
+
+
+def mish(back: Backward) -> Gradients:
+    """dX = dY (t + X (1 - t^2) sigmoid X), t = tanh softplus X, of which Y is X t."""
+    x, one = back.x(0), like(back, 1, back.dY)
+    t = back.op("Tanh", back.op("Softplus", x))
+    bend = back.op("Mul", back.op("Sub", one, back.op("Mul", t, t)), back.op("Sigmoid", x))
+    return [back.op("Mul", back.dY, back.op("Add", t, back.op("Mul", x, bend)))]
+
+
+def softplus(back: Backward) -> Gradients:
+    """dX = dY sigmoid X."""
+    return [back.op("Mul", back.dY, back.op("Sigmoid", back.x(0)))]
+
+
+def sigmoid(back: Backward) -> Gradients:
+    """dX = dY Y (1 - Y)."""
+    return [back.microsoft("SigmoidGrad", back.dY, back.y())]
+
+
+def tanh(back: Backward) -> Gradients:
+    """dX = dY (1 - Y^2)."""
+    return [back.microsoft("TanhGrad", back.dY, back.y())]
+
+
+def hard_sigmoid(back: Backward) -> Gradients:
+    """dX = dY alpha where 0 < Y < 1, else 0."""
+    slope = back.op("Mul", _inside(back, back.y()), like(back, back.attribute("alpha", 0.2), back.dY))
+    return [back.op("Mul", back.dY, slope)]
+
+
+def hard_swish(back: Backward) -> Gradients:
+    """dX = dY (h + X / 6 where 0 < h < 1), h = hard sigmoid X."""
+    x = back.x(0)
+    h = back.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    sixth = back.op("Mul", back.op("Mul", x, like(back, 1 / 6, x)), _inside(back, h))
+    return [back.op("Mul", back.dY, back.op("Add", h, sixth))]
+
+
+def gelu(back: Backward) -> Gradients:
+    """GeluGrad, or FastGeluGrad of the approximation by tanh; of ONNX's op and of ORT's."""
+    op_types = {"none": "GeluGrad", "tanh": "FastGeluGrad"}
+    approximate = back.attribute("approximate", "none")
+    if approximate not in op_types:
+        back.refuse(f"it has approximate = {approximate!r}; expected one of {', '.join(op_types)}")
+    return [back.microsoft(op_types[approximate], back.dY, back.x(0))]
+
+
+def quick_gelu(back: Backward) -> Gradients:
+    """QuickGeluGrad, with the alpha of the forward node."""
+    return [back.microsoft("QuickGeluGrad", back.dY, back.x(0), **back.attributes())]
+
+
+def bias_gelu(back: Backward) -> Gradients:
+    """dX = BiasGeluGrad_dX, dB the same, summed to its shape."""
+    return _of_biased(back, "BiasGeluGrad_dX")
+
+
+def fast_gelu(back: Backward) -> Gradients:
+    """dX = FastGeluGrad, or with a bias BiasFastGeluGrad_dX, and dB the same, summed to its shape."""
+    if back.has(1):
+        return _of_biased(back, "BiasFastGeluGrad_dX")
+    return [back.microsoft("FastGeluGrad", back.dY, back.x(0))]
+
+
+def _of_exponential(back: Backward, alpha: float, slope: float) -> Gradients:
+    """Of what rises by a slope for X > 0, and is alpha (exp X - 1) below."""
+    x, y = back.x(0), back.y()
+    if alpha == slope == 1:
+        result = back.op("Add", back.op("Min", y, like(back, 0, y)), like(back, 1, y))
+    else:
+        falling = back.op("Add", y, like(back, alpha, y))
+        result = back.op("Where", _positive(back, x), like(back, slope, y), falling)
+    return [back.op("Mul", back.dY, result)]
+
+
+def _of_biased(back: Backward, op_type: str) -> Gradients:
+    x, bias = back.x(0), back.x(1)
+    dX = back.microsoft(op_type, back.dY, x, bias)
+    return [dX, sum_to(back, dX, bias, x) if back.needs(1) else None]
+
+
+def _positive(back: Backward, x: ir.Value) -> ir.Value:
+    return back.op("Greater", x, like(back, 0, x))
+
+
+def _inside(back: Backward, y: ir.Value) -> ir.Value:
+    """1 where 0 < y < 1, else 0: where a function that is cut off at these is not."""
+    zero, one = like(back, 0, back.dY), like(back, 1, back.dY)
+    between = back.op("And", back.op("Greater", y, zero), back.op("Less", y, one))
+    return back.cast(between, dtype_of(back.dY))

@@ -1,0 +1,77 @@
+"""Arithmetic of several operands, which are broadcast against each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.broadcasting import for_each_input
+from bngrad.ort_dialect import MICROSOFT
+from bngrad.passes.node_view import constant_of, dtype_of, like
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def add(back: Backward) -> Gradients:
+    """dA = dB = dY. Of any number of summands."""
+    return for_each_input(back, lambda _: back.dY)
+
+
+def mean(back: Backward) -> Gradients:
+    """dA = dB = dY / n. Of any number n of summands."""
+    share = back.op("Div", back.dY, like(back, len(back.node.inputs), back.dY))
+    return for_each_input(back, lambda _: share)
+
+
+def sub(back: Backward) -> Gradients:
+    """dA = dY, dB = -dY."""
+    return for_each_input(back, lambda index: back.op("Neg", back.dY) if index else back.dY)
+
+
+def mul(back: Backward) -> Gradients:
+    """dA = dY B, dB = dY A."""
+    return for_each_input(back, lambda index: back.op("Mul", back.dY, back.x(1 - index)))
+
+
+def div(back: Backward) -> Gradients:
+    """dA = dY / B; with dB = -dY A / B^2 it is ORT's DivGrad."""
+    if not back.needs(1):
+        return for_each_input(back, lambda _: back.op("Div", back.dY, back.x(1)))
+    names = ["dA" if back.needs(0) else "", "dB"]
+    dA, dB = back.outputs_of("DivGrad", back.dY, back.x(0), back.x(1), outputs=names, domain=MICROSOFT)
+    return [dA if dA.name else None, dB]
+
+
+def power(back: Backward) -> Gradients:
+    """dA = dY B A^(B - 1), which is 0 where B is; dB = dY Y log A, which is 0 where A is.
+
+    B may be of another type than A.
+    """
+    a, b = back.x(0), back.x(1)
+    number = constant_of(b)
+
+    def flow(index: int) -> ir.Value:
+        if index:
+            log = back.op("Log", back.op("Where", back.op("Equal", a, like(back, 0, a)), like(back, 1, a), a))
+            return back.cast(back.op("Mul", back.op("Mul", back.dY, back.y()), log), dtype_of(b))
+        if number is not None and number.size == 1:
+            return _power_of(back, a, float(number.item()))
+        exponent = back.cast(b, dtype_of(a))
+        # One less, but not of 0: that would be 0 times the reciprocal of A, which may be 0 too.
+        less = back.op("Sub", exponent, back.op("Abs", back.op("Sign", exponent)))
+        return back.op("Mul", back.dY, back.op("Mul", exponent, back.op("Pow", a, less)))
+
+    return for_each_input(back, flow)
+
+
+def _power_of(back: Backward, a: ir.Value, exponent: float) -> ir.Value:
+    """Flows to A from A^B for one number B: the usual ones without a power, which takes ten times a product."""
+    if exponent == 1:
+        return back.dY
+    scaled = back.op("Mul", back.dY, like(back, exponent, a))
+    if exponent == 0:
+        return scaled
+    return back.op("Mul", scaled, a if exponent == 2 else back.op("Pow", a, like(back, exponent - 1, a)))

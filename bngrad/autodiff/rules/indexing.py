@@ -1,0 +1,82 @@
+"""Ops that pick elements by position, and their way back: ORT's own gradient ops where it has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.extents import shape_of, zeros
+from bngrad.passes.node_view import dtype_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def slice_(back: Backward) -> Gradients:
+    """SliceGrad(dY, shape of X, starts, ends, axes, steps): dX = dY where it was taken from, else 0."""
+    return [back.microsoft("SliceGrad", back.dY, shape_of(back, back.x(0)), *back.node.inputs[1:])]
+
+
+def gather(back: Backward) -> Gradients:
+    """GatherGrad(shape of X, indices, dY): dX = dY added up at the indices along the axis."""
+    return [
+        back.microsoft("GatherGrad", shape_of(back, back.x(0)), back.x(1), back.dY, axis=back.attribute("axis", 0))
+    ]
+
+
+def gather_elements(back: Backward) -> Gradients:
+    """GatherElementsGrad(dY, shape of X, indices): dX = each element of dY added at its own index."""
+    axis = back.attribute("axis", 0)
+    return [back.microsoft("GatherElementsGrad", back.dY, shape_of(back, back.x(0)), back.x(1), axis=axis)]
+
+
+def gather_nd(back: Backward) -> Gradients:
+    """GatherNDGrad(shape of X, indices, dY): dX = dY added up where whole indices point."""
+    batch_dims = back.attribute("batch_dims", 0)
+    return [back.microsoft("GatherNDGrad", shape_of(back, back.x(0)), back.x(1), back.dY, batch_dims=batch_dims)]
+
+
+def scatter_elements(back: Backward) -> Gradients:
+    """dX = dY, but 0 where updates replaced X; dupdates = dY there."""
+    axis = {"axis": back.attribute("axis", 0)}
+    return _scattered(back, axis, lambda: back.op("GatherElements", back.dY, back.x(1), **axis))
+
+
+def scatter_nd(back: Backward) -> Gradients:
+    """The same, where whole indices point."""
+    return _scattered(back, {}, lambda: back.op("GatherND", back.dY, back.x(1)))
+
+
+def _scattered(back: Backward, attributes: dict[str, int], picked: Callable[[], ir.Value]) -> Gradients:
+    reduction = back.attribute("reduction", "none")
+    if reduction not in ("none", "add"):
+        back.refuse(f"it has reduction {reduction!r}; expected none or add")
+    dX = dupdates = None
+    if back.needs(0) and reduction == "add":
+        dX = back.dY
+    elif back.needs(0):
+        nothing = zeros(back, shape_of(back, back.x(2)), dtype_of(back.x(0)))
+        dX = back.op(back.node.op_type, back.dY, back.x(1), nothing, **attributes)
+    if back.needs(2):
+        dupdates = picked()
+    return [dX, None, dupdates]
+
+
+def cum_sum(back: Backward) -> Gradients:
+    """dX = CumSum(dY) from the other end."""
+    exclusive, reverse = back.attribute("exclusive", 0), back.attribute("reverse", 0)
+    return [back.op("CumSum", back.dY, back.x(1), exclusive=exclusive, reverse=1 - reverse)]
+
+
+def reverse_sequence(back: Backward) -> Gradients:
+    """dX = the same sequences of dY reversed."""
+    return [back.op("ReverseSequence", back.dY, back.x(1), **back.attributes())]
+
+
+def trilu(back: Backward) -> Gradients:
+    """dX = the same triangle of dY."""
+    return [back.op("Trilu", back.dY, *back.node.inputs[1:], upper=back.attribute("upper", 1))]

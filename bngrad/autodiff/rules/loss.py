@@ -1,0 +1,48 @@
+"""Losses and the softmaxes they are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.glue import cast_like
+from bngrad.passes.labels import read_labels
+from bngrad.passes.node_view import like
+
+if TYPE_CHECKING:
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def softmax(back: Backward) -> Gradients:
+    """SoftmaxGrad_13(dY, Y) along the same axis."""
+    return [back.microsoft("SoftmaxGrad_13", back.dY, back.y(), axis=back.attribute("axis", -1))]
+
+
+def log_softmax(back: Backward) -> Gradients:
+    """LogSoftmaxGrad_13(dY, Y) along the same axis."""
+    return [back.microsoft("LogSoftmaxGrad_13", back.dY, back.y(), axis=back.attribute("axis", -1))]
+
+
+def softmax_cross_entropy_loss(back: Backward) -> Gradients:
+    """SoftmaxCrossEntropyLossGrad(dY, log_prob, labels[, weights]); log_prob is the node's second output.
+
+    Where the loss depends on log_prob too, that is a LogSoftmax over the classes, and what comes from it is added.
+    """
+    dY, d_log_prob = (*back.all_dY, None)[:2]
+    log_prob, parts = back.y(1), []
+    if dY is not None:
+        inputs = (dY, log_prob, back.x(1), *([back.x(2)] if back.has(2) else []))
+        parts.append(back.microsoft("SoftmaxCrossEntropyLossGrad", *inputs, **back.attributes()))
+    if d_log_prob is not None:
+        parts.append(back.microsoft("LogSoftmaxGrad_13", d_log_prob, log_prob, axis=1))
+    return [parts[0] if len(parts) == 1 else back.op("Add", *parts)]
+
+
+def negative_log_likelihood_loss(back: Backward) -> Gradients:
+    """dX is 0 but at the label of each sample, where it is -dY w; the mean divides by the sum of w."""
+    x = back.x(0)
+    classes, share, dtype = read_labels(back, back.dY, x, back.x(1), back.optional(2))
+    share = cast_like(back, back.op("Neg", share), dtype, x)
+    nothing = back.op("Expand", like(back, 0, x), back.op("Shape", x))
+    shares = back.op("Expand", share, back.op("Shape", classes))
+    return [back.op("ScatterElements", nothing, classes, shares, axis=1)]

@@ -1,0 +1,150 @@
+"""Batch norm and its relatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
+from bngrad.passes.glue import cast_like, inverse_std, statistics_dtype
+from bngrad.passes.nodes import refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def batch_norm_training(back: Backward) -> Gradients:
+    """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves."""
+    domain, op_type = BATCH_NORM_GRAD
+    inputs = (back.dY, back.x(0), back.x(1), back.y(3), back.y(4))
+    epsilon = ir.AttrFloat32("epsilon", back.attribute("epsilon", 1e-5))
+    return back.outputs_of(op_type, *inputs, outputs=["dX", "dscale", "dbias"], domain=domain, epsilon=epsilon)
+
+
+def batch_norm_frozen(back: Backward) -> Gradients:
+    """BatchNormalizationGrad of ours with training_mode = 0: mean and variance are constants.
+
+    ORT's dialect has nothing for it: its builder would differentiate a batch norm in training mode. Where nobody
+    asks for dscale or dbias, dX = dY (scale inv_std) takes one pass over the data, and no op of ours.
+    """
+    if back.attribute("training_mode", 0) != 0:
+        back.refuse("it is in training mode; expected BatchNormInternal, which saves its statistics")
+    _refuse_form(back, inputs=5)
+    x, scale, variance = back.x(0), back.x(1), back.x(4)
+    dtype = statistics_dtype(x)
+    mean, inv_std = back.cast(back.x(3), dtype), inverse_std(back, variance, _epsilon(back), dtype)
+    if not (back.needs(1) or back.needs(2)):
+        factor = cast_like(back, back.op("Mul", back.cast(scale, dtype), inv_std), dtype, x)
+        return [
+            back.op("Mul", back.dY, back.op("Unsqueeze", factor, back.int64(list(range(1, back.rank(x) - 1)))))
+        ]
+    axes = back.axes([axis for axis in range(back.rank(x)) if axis != 1])
+    return back.bngrad("BatchNormalizationGrad", back.dY, x, scale, mean, inv_std, axes=axes, training_mode=0)
+
+
+def instance_norm(back: Backward) -> Gradients:
+    """A batch norm over the spatial axes alone: each channel of each sample has its statistics.
+
+    dscale and dbias are summed over the samples.
+    """
+    _refuse_form(back, inputs=3)
+    x, scale = back.x(0), back.x(1)
+    dtype = statistics_dtype(x)
+    axes = back.axes(list(range(2, back.rank(x))))
+    statistics = back.bngrad("BatchNormalizationStatistics", x, axes=axes, epsilon=_epsilon(back))
+    repeated = back.op("Expand", back.cast(scale, dtype), back.op("Shape", x, end=2))
+    inputs = (back.dY, x, repeated, *statistics)
+    dX, *parameters = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
+    return [dX, *(_summed(back, value, [0], scale) for value in parameters)]
+
+
+def group_norm(back: Backward) -> Gradients:
+    """A batch norm over a group of channels: each group of each sample has statistics, and takes dY scale for dY.
+
+    dscale = sum dY xhat and dbias = sum dY, over all but the channels.
+    """
+    if back.opset < 21:
+        back.refuse(f"its scale is one of groups, as at opset {back.opset}; expected opset 21, one of channels")
+    _refuse_form(back, inputs=3)
+    x, scale, dY = back.x(0), back.x(1), back.dY
+    dtype, rank = statistics_dtype(x), back.rank(x)
+    others = [axis for axis in range(rank) if axis != 1]
+    shape, by_group = back.op("Shape", x), _shape_by_group(back)
+    grouped, axes = back.op("Reshape", x, by_group, allowzero=1), back.axes([2])
+    grouped.type = x.type
+    mean, inv_std = back.bngrad("BatchNormalizationStatistics", grouped, axes=axes, epsilon=_epsilon(back))
+    dX = dscale = dbias = None
+    if back.needs(0):
+        over_x = back.op("Unsqueeze", scale, back.int64(list(range(1, rank - 1))))
+        g = back.op("Reshape", back.op("Mul", dY, over_x), by_group, allowzero=1)
+        ones = back.op("Expand", back.constant(1, dtype), back.op("Shape", mean))
+        inputs = (g, grouped, ones, mean, inv_std)
+        dX, *_ = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
+        dX = back.op("Reshape", dX, shape, allowzero=1)
+    if back.needs(1):
+        centered = back.op("Sub", back.cast(grouped, dtype), back.op("Unsqueeze", mean, axes))
+        xhat = back.op("Mul", centered, back.op("Unsqueeze", inv_std, axes))
+        xhat = back.op("Reshape", xhat, shape, allowzero=1)
+        dscale = _summed(back, back.op("Mul", back.cast(dY, dtype), xhat), others, scale)
+    if back.needs(2):
+        dbias = _summed(back, back.cast(dY, dtype), others, scale)
+    return [dX, dscale, dbias]
+
+
+def layer_norm(back: Backward) -> Gradients:
+    """LayerNormalizationGrad(dY, X, scale, mean, inv_std); the statistics are the node's other outputs."""
+    _refuse_repeated_scale(back)
+    inputs = (back.dY, back.x(0), back.x(1), back.y(1), back.y(2))
+    names, axis = ["dX", "dscale", "dbias"], back.attribute("axis", -1)
+    return back.outputs_of("LayerNormalizationGrad", *inputs, outputs=names, domain=MICROSOFT, axis=axis)
+
+
+def rms_norm(back: Backward) -> Gradients:
+    """SimplifiedLayerNormalizationGrad(dY, X, scale, inv_std), where inv_std = 1 / sqrt(E[X^2] + epsilon)."""
+    _refuse_repeated_scale(back)
+    x, axis = back.x(0), back.attribute("axis", -1)
+    dtype = statistics_dtype(x)
+    wide = back.cast(x, dtype)
+    axes = back.int64(list(range(back.rank(x)))[axis:])
+    mean_square = back.op("ReduceMean", back.op("Mul", wide, wide), axes, keepdims=1)
+    mean_square.dtype = dtype
+    inputs = (back.dY, x, back.x(1), inverse_std(back, mean_square, _epsilon(back), dtype))
+    op_type, names = "SimplifiedLayerNormalizationGrad", ["dX", "dscale"]
+    return back.outputs_of(op_type, *inputs, outputs=names, domain=MICROSOFT, axis=axis)
+
+
+def _shape_by_group(back: Backward) -> ir.Value:
+    """The shape [N, G, C / G S] for [N, C, S], without a -1, which does not say what it is of an empty batch."""
+    x, groups = back.x(0), back.int64([back.attribute("num_groups", 1)])
+    rest = back.op("Div", back.op("ReduceProd", back.op("Shape", x, start=1), keepdims=1), groups)
+    return back.op("Concat", back.op("Shape", x, end=1), groups, rest, axis=0)
+
+
+def _summed(back: Backward, value: ir.Value, axes: Sequence[int], parameter: ir.Value) -> ir.Value:
+    """A sum of statistics' type as that of a parameter."""
+    total = back.op("ReduceSum", value, back.int64(list(axes)), keepdims=0)
+    return cast_like(back, total, statistics_dtype(back.x(0)), parameter)
+
+
+def _refuse_form(back: Backward, *, inputs: int) -> None:
+    """Refuses types and ranks that our ops do not take."""
+    reason = refusal(back.node, inputs=inputs, data=(0,), minimum_rank=2, layout="[N, C, ...]")
+    if reason:
+        back.refuse(reason)
+
+
+def _refuse_repeated_scale(back: Backward) -> None:
+    """Refuses a scale that is broadcast to the normalized dimensions: ORT's gradient op takes one of theirs."""
+    x, scale, axis = back.x(0).shape, back.x(1).shape, back.attribute("axis", -1)
+    if x is not None and scale is not None and list(scale) != list(x)[axis:]:
+        back.refuse(f"its scale is {scale} and its X {x}; expected a scale of the shape of X from axis {axis} on")
+
+
+def _epsilon(back: Backward) -> float:
+    """The number that a float32 attribute holds, and not the decimal that it came from."""
+    return float(np.float32(back.attribute("epsilon", 1e-5)))

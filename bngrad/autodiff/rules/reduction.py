@@ -1,0 +1,141 @@
+"""Reductions, global pooling among them.
+
+The gradient of a sum goes to every element that was summed; that of an extreme to the elements that have it, in
+equal shares.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from bngrad.passes.glue import cast_like, statistics_dtype
+from bngrad.passes.node_view import like
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def reduce_sum(back: Backward) -> Gradients:
+    """dX = dY."""
+    return [_spread(back, back.dY)]
+
+
+def reduce_mean(back: Backward) -> Gradients:
+    """dX = dY / M, where M elements make one of the result. Of GlobalAveragePool too."""
+    dtype = statistics_dtype(back.x(0))
+    elements = _elements(back)
+    if elements is None:
+        # As numbers with a fraction: an integer division by zero, where nothing is reduced to nothing, is a crash.
+        whole, reduced = (back.op("Cast", back.op("Size", v), to=int(dtype)) for v in (back.x(0), back.y()))
+        count = back.op("Div", whole, reduced)
+    else:
+        count = back.constant(elements, dtype)
+    return [_spread(back, back.microsoft("Scale", back.dY, count, scale_down=1))]
+
+
+def reduce_extreme(back: Backward) -> Gradients:
+    """dX = dY / the number of elements equal to Y, for those; of ReduceMax, ReduceMin, GlobalMaxPool."""
+    x, y, dY = back.x(0), _kept(back, back.y()), _kept(back, back.dY)
+    dtype = statistics_dtype(x)
+    hit = back.op("Cast", back.op("Equal", x, y), to=int(dtype))
+    share = back.op("Div", back.cast(dY, dtype), _sum_again(back, hit))
+    return [cast_like(back, back.op("Mul", hit, share), dtype, x)]
+
+
+def reduce_l1(back: Backward) -> Gradients:
+    """dX = dY sign(X)."""
+    _refuse_nothing_reduced(back)
+    return [back.op("Mul", back.op("Sign", back.x(0)), _kept(back, back.dY))]
+
+
+def reduce_l2(back: Backward) -> Gradients:
+    """dX = dY X / Y; 0 where Y is."""
+    _refuse_nothing_reduced(back)
+    y = back.y()
+    length = back.op("Where", back.op("Equal", y, like(back, 0, y)), like(back, 1, y), y)
+    return [back.op("Mul", back.x(0), _kept(back, back.op("Div", back.dY, length)))]
+
+
+def reduce_sum_square(back: Backward) -> Gradients:
+    """dX = 2 dY X."""
+    _refuse_nothing_reduced(back)
+    twice = back.op("Mul", back.dY, like(back, 2, back.dY))
+    return [back.op("Mul", back.x(0), _kept(back, twice))]
+
+
+def reduce_log_sum(back: Backward) -> Gradients:
+    """dX = dY / exp(Y)."""
+    _refuse_nothing_reduced(back)
+    return [_spread(back, back.op("Div", back.dY, back.op("Exp", back.y())))]
+
+
+def reduce_log_sum_exp(back: Backward) -> Gradients:
+    """dX = dY exp(X - Y)."""
+    _refuse_nothing_reduced(back)
+    share = back.op("Exp", back.op("Sub", back.x(0), _kept(back, back.y())))
+    return [back.op("Mul", share, _kept(back, back.dY))]
+
+
+def reduce_prod(back: Backward) -> Gradients:
+    """dX = dY times the product of the other elements, which is 0 where one of them is."""
+    x, dY = back.x(0), _kept(back, back.dY)
+    is_zero = back.op("Equal", x, like(back, 0, x))
+    rest = back.op("Where", is_zero, like(back, 1, x), x)
+    zero = back.op("Cast", is_zero, to=int(statistics_dtype(x)))
+    alone = back.op("Equal", _sum_again(back, zero), zero)
+    others = back.op("Div", _reduced_again(back, "ReduceProd", rest), rest)
+    return [back.op("Mul", dY, back.op("Where", alone, others, like(back, 0, x)))]
+
+
+def _spread(back: Backward, gradient: ir.Value) -> ir.Value:
+    """A gradient in the shape of the output, repeated to the shape of the input."""
+    return back.op("Expand", _kept(back, gradient), back.op("Shape", back.x(0)))
+
+
+def _kept(back: Backward, value: ir.Value) -> ir.Value:
+    """A value in the shape of the output, in one that broadcasts to the shape of the input."""
+    if back.attribute("keepdims", 1) or not back.has(1) or back.known_int64(1) == []:
+        return value
+    return back.op("Unsqueeze", value, back.x(1))
+
+
+def _sum_again(back: Backward, value: ir.Value) -> ir.Value:
+    return _reduced_again(back, "ReduceSum", value)
+
+
+def _reduced_again(back: Backward, op_type: str, value: ir.Value) -> ir.Value:
+    """A value in the shape of the input, reduced as the input was, with its dimensions kept."""
+    noop = back.attribute("noop_with_empty_axes", 0)
+    if back.has(1):
+        return back.op(op_type, value, back.x(1), keepdims=1, noop_with_empty_axes=noop)
+    if _is_pooling(back):
+        return back.op(op_type, value, back.int64(list(range(2, back.rank(back.x(0))))), keepdims=1)
+    return back.op(op_type, value, keepdims=1, noop_with_empty_axes=noop)
+
+
+def _elements(back: Backward) -> int | None:
+    """How many elements make one of the result; None where it takes a run to tell."""
+    shape, axes = back.x(0).shape, back.known_int64(1) if back.has(1) else []
+    if shape is None or axes is None:
+        return None
+    if _is_pooling(back):
+        axes = list(range(2, len(shape)))
+    elif not axes and not back.attribute("noop_with_empty_axes", 0):
+        axes = list(range(len(shape)))
+    extents = [shape[axis] for axis in axes]
+    known = [extent for extent in extents if isinstance(extent, int)]
+    return math.prod(known) if len(known) == len(extents) else None
+
+
+def _is_pooling(back: Backward) -> bool:
+    return back.node.op_type.startswith("Global")
+
+
+def _refuse_nothing_reduced(back: Backward) -> None:
+    """Refuses a node that may reduce over no axes: some take it for the identity then, some compute the rest."""
+    if back.attribute("noop_with_empty_axes", 0) and not (back.has(1) and back.known_int64(1)):
+        back.refuse("it has noop_with_empty_axes = 1 and no constant axes; expected axes")

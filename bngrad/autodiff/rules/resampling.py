@@ -1,0 +1,67 @@
+"""Pad and Resize."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.extents import extent_of
+from bngrad.passes.linear_map import identity, pull_back
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def pad(back: Backward) -> Gradients:
+    """dX = dY with the opposite pads; where what is put there is made of X, it goes back there.
+
+    The gradient by the value that is put there is left out, as in ORT.
+    """
+    if back.attribute("mode", "constant") != "constant":
+        return [_pad_with_elements(back)]
+    pads = back.known_int64(1)
+    opposite = back.op("Neg", back.x(1)) if pads is None else back.int64([-number for number in pads])
+    return [back.op("Pad", back.dY, opposite, *([None, back.x(3)] if back.has(3) else []))]
+
+
+def _pad_with_elements(back: Backward) -> ir.Value:
+    x, mode = back.x(0), back.attribute("mode", "constant")
+    rank = back.rank(x)
+    axes = back.known_int64(3) if back.has(3) else list(range(rank))
+    if axes is None:
+        back.refuse(f"it has mode {mode!r} and axes that are computed; expected constant axes")
+    matrices = {}
+    for place, axis in enumerate(axes):
+        ends = _ends(back, place, len(axes))
+        if ends is None:
+            continue
+        nothing = back.int64([0])
+        pads = back.op("Concat", nothing, ends[0], nothing, ends[1], axis=0)
+        matrices[axis % rank] = back.op("Pad", identity(back, extent_of(back, x, axis)), pads, mode=mode)
+    return pull_back(back, back.dY, matrices, x, rank)
+
+
+def _ends(back: Backward, place: int, count: int) -> tuple[ir.Value, ir.Value] | None:
+    """How much is put at both ends of the axis at a place among the axes; None where that is nothing."""
+    pads = back.known_int64(1)
+    begin, end = place, place + count
+    if pads is None:
+        return back.op("Gather", back.x(1), back.int64([begin])), back.op("Gather", back.x(1), back.int64([end]))
+    if pads[begin] == pads[end] == 0:
+        return None
+    return back.int64([pads[begin]]), back.int64([pads[end]])
+
+
+def resize(back: Backward) -> Gradients:
+    """ResizeGrad(dY, X, roi, scales), which takes the scales from the shapes where it has none."""
+    policy = back.attribute("keep_aspect_ratio_policy", "stretch")
+    if back.has(3) and policy != "stretch":
+        back.refuse(f"it has keep_aspect_ratio_policy {policy!r}; expected stretch")
+    back.rank(back.x(0))
+    cropped = back.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    # What stands where scales or a roi are not used may be an empty tensor.
+    scales = None if back.has(3) else back.x(2)
+    roi = back.optional(1) if cropped else None
+    return [back.microsoft("ResizeGrad", back.dY, back.x(0), roi, scales, **back.attributes())]

@@ -1,0 +1,74 @@
+"""Ops whose output elements are those of one input or another."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.broadcasting import for_each_input, sum_to
+from bngrad.passes.node_view import constant_of, dtype_of, like
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def extremum(back: Backward) -> Gradients:
+    """Of Min and Max: dY goes to the operand that is Y, in equal parts where several are."""
+    operands = [back.x(index) for index in range(len(back.node.inputs))]
+    if len(operands) == 1:
+        return [back.dY]
+    chosen = [_number(back, back.op("Equal", x, back.y())) for x in operands]
+    share = back.op("Div", back.dY, back.op("Sum", *chosen))
+    return for_each_input(back, lambda index: back.op("Mul", chosen[index], share))
+
+
+def where(back: Backward) -> Gradients:
+    """dY goes to X where the condition is true, else to Y. Not a product: 0 times infinity is no 0."""
+    condition, zero = back.x(0), like(back, 0, back.dY)
+    return for_each_input(
+        back, lambda index: back.op("Where", condition, *((back.dY, zero) if index == 1 else (zero, back.dY)))
+    )
+
+
+def clip(back: Backward) -> Gradients:
+    """dY goes to X from min to max, both included, else to the limit that Y is.
+
+    Y = min(max(X, low), high): where low is above high, that is high. Either may be left out.
+    """
+    x, low, high = back.x(0), back.optional(1), back.optional(2)
+    result: list[ir.Value | None] = [None] * 3
+    if back.needs(0):
+        above = [back.op("GreaterOrEqual", x, low)] if low is not None else []
+        below = [back.op("LessOrEqual", x, high)] if high is not None else []
+        result[0] = _masked(back, *above, *below)
+    if low is not None and back.needs(1):
+        sane = [back.op("LessOrEqual", low, high)] if high is not None else []
+        result[1] = sum_to(back, _masked(back, back.op("Less", x, low), *sane), low, back.y())
+    if high is not None and back.needs(2):
+        raised = back.op("Max", x, low) if low is not None else x
+        result[2] = sum_to(back, _masked(back, back.op("Greater", raised, high)), high, back.y())
+    return result
+
+
+def dropout(back: Backward) -> Gradients:
+    """ORT's DropoutGrad(dY, mask, ratio, training_mode); dX = dY where the node never drops anything."""
+    training = back.optional(2)
+    mode = constant_of(training)
+    if training is None or (mode is not None and not mode.item()):
+        return [back.dY]
+    return [back.microsoft("DropoutGrad", back.dY, back.y(1), back.optional(1), training)]
+
+
+def _masked(back: Backward, *conditions: ir.Value) -> ir.Value:
+    """dY where all the conditions are true, else 0."""
+    if not conditions:
+        return back.dY
+    return back.op("Mul", back.dY, _number(back, reduce(partial(back.op, "And"), conditions)))
+
+
+def _number(back: Backward, condition: ir.Value) -> ir.Value:
+    """1 where a condition is true, else 0, in the type of dY."""
+    return back.cast(condition, dtype_of(back.dY))

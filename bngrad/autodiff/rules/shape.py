@@ -1,0 +1,95 @@
+"""Ops that move elements, repeat them or put them together, without looking at them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.broadcasting import sum_to
+from bngrad.passes.extents import extent_of, lengths_of, shape_of, zeros
+from bngrad.passes.node_view import dtype_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+
+def reshape(back: Backward) -> Gradients:
+    """dX = dY in the shape of X. Of Reshape and Flatten."""
+    return [_shaped(back, back.dY, back.x(0))]
+
+
+def squeeze(back: Backward) -> Gradients:
+    """dX = dY with the axes put back."""
+    if not back.has(1):
+        return reshape(back)
+    return [back.op("Unsqueeze", back.dY, back.x(1))]
+
+
+def unsqueeze(back: Backward) -> Gradients:
+    """dX = dY without the new axes."""
+    return [back.op("Squeeze", back.dY, back.x(1))]
+
+
+def transpose(back: Backward) -> Gradients:
+    """dX = dY under the inverse permutation. Without one the axes are reversed, which is its own inverse."""
+    perm = back.attribute("perm", None)
+    if perm is None:
+        return [back.op("Transpose", back.dY)]
+    return [back.op("Transpose", back.dY, perm=sorted(range(len(perm)), key=list(perm).__getitem__))]
+
+
+def expand(back: Backward) -> Gradients:
+    """dX = dY summed over the axes along which X was repeated."""
+    return [sum_to(back, back.dY, back.x(0), back.y())]
+
+
+def tile(back: Backward) -> Gradients:
+    """dX = dY summed over the copies: each axis of dY is first split into the copies and the axis of X."""
+    x, repeats = back.x(0), back.x(1)
+    columns = back.int64([-1, 1])
+    pairs = [back.op("Reshape", value, columns) for value in (repeats, shape_of(back, x))]
+    split = back.op("Reshape", back.dY, back.op("Reshape", back.op("Concat", *pairs, axis=1), back.int64([-1])))
+    return [back.op("ReduceSum", split, back.int64(list(range(0, 2 * back.rank(x), 2))), keepdims=0)]
+
+
+def concat(back: Backward) -> Gradients:
+    """dX_i = the part of dY that X_i became."""
+    axis, inputs = back.attribute("axis", 0), [back.x(index) for index in range(len(back.node.inputs))]
+    if len(inputs) == 1:
+        return [back.dY]
+    lengths = lengths_of(back, inputs, axis)
+    return back.outputs_of("Split", back.dY, lengths, outputs=[f"dX{i}" for i in range(len(inputs))], axis=axis)
+
+
+def split(back: Backward) -> Gradients:
+    """dX = the gradients of the pieces together, zeros where the loss does not depend on one."""
+    pieces = [
+        zeros(back, shape_of(back, back.y(index)), dtype_of(back.x(0))) if dY is None else dY
+        for index, dY in enumerate(back.all_dY)
+    ]
+    return [back.op("Concat", *pieces, axis=back.attribute("axis", 0))]
+
+
+def depth_to_space(back: Backward) -> Gradients:
+    """dX = SpaceToDepth(dY), whose channels are blocks first.
+
+    In mode CRD they are blocks last: so they are where each channel is an image of its own.
+    """
+    block = back.attribute("blocksize", None)
+    if back.attribute("mode", "DCR") == "DCR":
+        return [back.op("SpaceToDepth", back.dY, blocksize=block)]
+    spatial = back.op("Concat", *(extent_of(back, back.y(), axis) for axis in (-2, -1)), axis=0)
+    images = back.op("Reshape", back.dY, back.op("Concat", back.int64([-1, 1]), spatial, axis=0))
+    return [_shaped(back, back.op("SpaceToDepth", images, blocksize=block), back.x(0))]
+
+
+def space_to_depth(back: Backward) -> Gradients:
+    """dX = DepthToSpace(dY)."""
+    return [back.op("DepthToSpace", back.dY, blocksize=back.attribute("blocksize", None), mode="DCR")]
+
+
+def _shaped(back: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:
+    # An extent may be 0, which is a number like any other only with allowzero.
+    return back.op("Reshape", gradient, shape_of(back, x), allowzero=1)

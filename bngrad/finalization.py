@@ -1,0 +1,173 @@
+"""From training back to inference: trained weights and running statistics put into the forward model.
+
+What a training loop holds after its last step goes into the model that it was made from; every batch norm then
+normalizes by its running statistics, every Dropout passes its input on, and the loss is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass, RemoveUnusedNodesPass, ShapeInferencePass
+
+from bngrad.errors import InputError, ModelError
+from bngrad.names import listed, unknown_name
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import MICROSOFT
+from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.pipeline import check
+from bngrad.passes.raise_opset import RaiseOpsetPass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+
+
+class Finalized(NamedTuple):
+    """An inference model, and what was put into it."""
+
+    model: ir.Model
+    weights: list[str]
+    """What got a new value."""
+    kept: list[str]
+    """Weights and statistics that kept the value that the forward model had."""
+
+
+def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence[str] | None = None) -> Finalized:
+    """Returns a copy of a forward model for inference, with new weights and running statistics.
+
+    Args:
+        model: The forward model; it is not changed.
+        weights: New values by the name of an initializer or input. A running statistic may also go by the name of
+            the output that its batch norm gives the new one.
+        outputs: Names of the outputs to keep; by default all but running statistics and losses.
+
+    Raises:
+        InputError: A name is unknown, or a value has another shape or type than what it is for.
+        ModelError: It is a training graph, or no output is left.
+    """
+    gradients = [n for n in all_nodes(model) if n.op_type.endswith("Grad") and n.domain in ("", MICROSOFT, DOMAIN)]
+    if gradients:
+        raise ModelError(f"the model is a training graph: it has {describe(gradients[0])}; give the forward model")
+    model = RaiseOpsetPass()(model).model
+    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    statistics = _statistics(model.graph)
+    values = _by_input(model.graph, weights, statistics)
+    before = {str(value.name) for value in model.graph.initializers.values()}
+    for name, array in values.items():
+        _set(model.graph, name, array)
+    kept = sorted((before | set(statistics.values())) - set(values))
+    _keep_outputs(model.graph, outputs, set(statistics))
+    for node in list(all_nodes(model)):
+        _to_inference(node)
+    RemoveUnusedNodesPass()(model)
+    # A default that a training loop overrides is a constant from here on.
+    RemoveInitializersFromInputsPass()(model)
+    _drop_unused_inputs(model.graph)
+    check(model)
+    return Finalized(model, list(values), [name for name in kept if name in model.graph.initializers])
+
+
+def _statistics(graph: ir.Graph) -> dict[str, str]:
+    """The input that a running statistic is read from, by the name of the output that has the new one."""
+    found = {}
+    for node in graph:
+        if (node.domain, node.op_type) == ("", "BatchNormalization"):
+            for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
+                if old is not None and new.name:
+                    found[new.name] = str(old.name)
+    return found
+
+
+def _by_input(graph: ir.Graph, weights: Mapping[str, Array], statistics: Mapping[str, str]) -> dict[str, Array]:
+    given = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
+    values: dict[str, Array] = {}
+    for name, given_array in weights.items():
+        target = name if name in given else statistics.get(name, name)
+        if target not in given:
+            raise InputError(unknown_name(name, [*given, *statistics], "a weight"))
+        if target in values:
+            raise InputError(f"{target!r} is given twice, also as its new value {name!r}; give one of them")
+        value, array = given[target], np.asarray(given_array)
+        dtype, shape = value.dtype, value.shape
+        if dtype is not None and array.dtype != dtype.numpy():
+            raise InputError(f"{name!r} is {array.dtype}; expected {dtype.numpy()}, the type of {target!r}")
+        if shape is not None and (
+            len(shape) != array.ndim
+            or any(isinstance(want, int) and want != got for want, got in zip(shape, array.shape, strict=True))
+        ):
+            want = ", ".join(str(extent) for extent in shape)
+            raise InputError(f"{name!r} has shape {list(array.shape)}; expected [{want}], the shape of {target!r}")
+        values[target] = array
+    return values
+
+
+def _set(graph: ir.Graph, name: str, array: Array) -> None:
+    """Gives an initializer a value, or makes an input one."""
+    value = graph.initializers.get(name)
+    if value is None:
+        value = next(v for v in graph.inputs if v.name == name)
+        value.const_value = ir.tensor(array, name=name)
+        graph.register_initializer(value)
+    value.const_value = ir.tensor(array, name=name)
+    value.shape = ir.Shape(array.shape)
+    if value.is_graph_input():
+        graph.inputs.remove(value)
+
+
+def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None, statistics: set[str]) -> None:
+    known = {str(value.name): value for value in graph.outputs}
+    if names:
+        for name in names:
+            if name not in known:
+                raise InputError(unknown_name(name, known, "an output"))
+        kept = [known[name] for name in dict.fromkeys(names)]
+    else:
+        kept = [v for name, v in known.items() if name not in statistics and not _is_loss(v)]
+    if not kept:
+        raise ModelError(
+            f"the model has no output but losses and running statistics ({listed(known)}); name what to keep with "
+            "--output, after making it an output of the forward model"
+        )
+    graph.outputs.clear()
+    graph.outputs.extend(kept)
+
+
+def _is_loss(value: ir.Value) -> bool:
+    """Whether an output is a loss: a scalar, or made by an op that takes labels."""
+    maker = value.producer()
+    scalar = value.shape is not None and len(value.shape) == 0
+    return scalar or (maker is not None and maker.op_type in _LOSSES)
+
+
+def _to_inference(node: ir.Node) -> None:
+    if node.domain not in ("", "ai.onnx"):
+        return
+    if node.op_type == "BatchNormalization":
+        node.resize_outputs(1)
+        node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
+    elif node.op_type == "Dropout" and node.graph is not None and not node.outputs[1:]:
+        (dropped,) = node.outputs
+        source = node.inputs[0]
+        assert source is not None, "Dropout has data"  # noqa: S101
+        copy = ir.node("Identity", [source], name=node.name)
+        node.graph.insert_before(node, copy)
+        copy.outputs[0].type, copy.outputs[0].shape = dropped.type, dropped.shape
+        name, dropped.name = dropped.name, None
+        copy.outputs[0].name = name
+        dropped.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
+        node.graph.remove(node, safe=True)
+
+
+def _drop_unused_inputs(graph: ir.Graph) -> None:
+    """Takes out inputs that only the loss read, such as labels."""
+    for value in list(graph.inputs):
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)

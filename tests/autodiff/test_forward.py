@@ -1,0 +1,118 @@
+"""What a forward model gets before it is differentiated: its batch norms in their modes above all."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from autodiff.gradient_cases import in_standard_onnx
+from autodiff.small_models import SUM, differentiated, model, output_names
+from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.runtime import session
+from bngrad.validation.float64 import evaluate
+
+STATISTICS = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {3, 4}, float[2] v = {1, 1}"
+OWN = f"{STATISTICS}, float[2] m2 = {{0, 0}}, float[2] v2 = {{1, 1}}"
+TRAINING = "BatchNormalization <training_mode = 1>"
+
+
+def two_batch_norms(second="m2, v2", *, initializers=OWN, outputs="float loss", extra=""):
+    body = f"""{extra} [layer1_bn] h, m_new, v_new = {TRAINING} (x, s, b, m, v) [relu] r = Relu(h)
+        [layer2_bn] y, m2_new, v2_new = {TRAINING} (r, s, b, {second}) {SUM}"""
+    return model("float[N, 2] x", body, initializers=initializers, outputs=outputs)
+
+
+def modes(training):
+    """The modes of the batch norms, by the names of their nodes."""
+    kinds = {"BatchNormInternal": "training", "BatchNormalization": "frozen"}
+    return {node.name: kinds[node.op_type] for node in training.graph if node.op_type in kinds}
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ({}, ["training", "training"]),
+        ({"frozen": ["layer1_bn"]}, ["frozen", "training"]),
+        ({"frozen": ["layer*"]}, ["frozen", "frozen"]),
+        ({"frozen": ["*"], "training": ["layer2*"]}, ["frozen", "training"]),
+        ({"frozen": ["layer1_bn", "layer2_bn"]}, ["frozen", "frozen"]),
+        ({"training": ["*"]}, ["training", "training"]),
+    ],
+)
+def test_modes_of_batch_norms(options, want):
+    training = differentiated(two_batch_norms(), wrt=["s"], **options)
+    assert modes(training) == dict(zip(("layer1_bn", "layer2_bn"), want, strict=True))
+
+
+def test_mode_of_a_batch_norm_is_what_its_node_says():
+    forward = model("float[N, 2] x", f"[bn] y = BatchNormalization(x, s, b, m, v) {SUM}", initializers=STATISTICS)
+    assert modes(differentiated(forward, wrt=["s"])) == {"bn": "frozen"}
+    assert modes(differentiated(forward, wrt=["s"], training=["bn"])) == {"bn": "training"}
+
+
+@pytest.mark.parametrize("option", ["frozen", "training"])
+def test_a_pattern_that_matches_no_batch_norm(option):
+    message = "'layer3_*' is not a batch norm of this model; did you mean 'layer2_bn' or 'layer1_bn'?"
+    with pytest.raises(ModelError, match=f"^{re.escape(message)}$"):
+        differentiated(two_batch_norms(), wrt=["s"], **{option: ["layer*", "layer3_*"]})
+
+
+def test_new_running_statistics_are_outputs():
+    training = differentiated(two_batch_norms(outputs="float loss, float[2] v_new"), wrt=["s"])
+    assert output_names(training) == ["loss", "v_new", "m_new", "m2_new", "v2_new", "s_grad"]
+    assert {"m", "v", "m2", "v2"} <= {value.name for value in training.graph.inputs}
+
+
+def test_new_running_statistics_of_a_batch_norm_that_has_none():
+    forward = model("float[N, 2] x", f"[bn] y = {TRAINING} (x, s, b, m, v) {SUM}", initializers=STATISTICS)
+    assert output_names(differentiated(forward, wrt=["s"])) == ["loss", "m_new", "v_new", "s_grad"]
+
+
+def test_a_frozen_batch_norm_gives_the_statistics_it_was_given():
+    training = differentiated(
+        two_batch_norms(outputs="float loss, float[2] m_new"), wrt=["s"], frozen=["layer1_bn"]
+    )
+    result = evaluate(in_standard_onnx(training), {"x": np.array([[1, 2], [3, 5]], np.float32)})
+    assert output_names(training) == ["loss", "m_new", "m2_new", "v2_new", "s_grad"]
+    np.testing.assert_array_equal(result["m_new"], [3, 4])
+
+
+SHARED_STATISTICS = {
+    "initializer": two_batch_norms("m, v", initializers=STATISTICS),
+    "identity": two_batch_norms("i, j", initializers=STATISTICS, extra="i = Identity(m) j = Identity(v)"),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED_STATISTICS)
+def test_shared_running_statistics_get_copies(kind):
+    training = differentiated(SHARED_STATISTICS[kind], wrt=["s"])
+    nodes = [node for node in training.graph if node.op_type == "BatchNormInternal"]
+    statistics = [value for node in nodes for value in node.inputs[3:5]]
+    assert len(set(statistics)) == 4
+    assert all(value.is_graph_input() and value.is_initializer() for value in statistics)
+    feeds = {"x": np.array([[1, 2], [3, 5]], np.float32)}
+    run = session(in_standard_onnx(training), "function")
+    assert all(np.isfinite(array).all() for array in run.run(None, feeds))
+
+
+def test_running_statistics_that_are_constants():
+    constants = "m = Constant <value = float[2] {0, 0}> () v = Constant <value = float[2] {1, 1}> ()"
+    forward = model(
+        "float[N, 2] x",
+        f"{constants} [bn] y = {TRAINING} (x, s, b, m, v) {SUM}",
+        initializers="float[2] s = {1, 2}, float[2] b = {0, 1}",
+    )
+    training = differentiated(forward, wrt=["s"])
+    (node,) = (node for node in training.graph if node.op_type == "BatchNormInternal")
+    assert all(value.is_graph_input() and value.is_initializer() for value in node.inputs[3:5])
+
+
+def test_another_output_than_the_first():
+    """The new running mean depends on x too, but has no gradient."""
+    body = """y, m1, v1 = BatchNormalization <training_mode = 1> (x, s, b, m, v)
+        loss = ReduceSum <keepdims = 0> (m1)"""
+    message = r"BatchNormInternal node 'y' .*: the loss depends on an output of it other than the first"
+    with pytest.raises(UnsupportedNodeError, match=message):
+        differentiated(model("float[N, 2] x", body, initializers=STATISTICS), wrt=["x"])

@@ -1,0 +1,110 @@
+"""Whole networks with frozen batch norms, all of them or some: ours is right where ORT's builder is wrong."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from bngrad.autodiff.differentiate import differentiate
+from bngrad.oracle import prepare_forward
+from bngrad.runtime import PROVIDERS, session
+from bngrad.validation.float64 import evaluate
+from bngrad.validation.numeric import central_differences
+from models import digits_resnet20
+
+FROZEN = {"all": ["*"], "some": ["stem.bn", "stage2.*"]}
+BATCH = 2
+
+
+@pytest.fixture(scope="module")
+def forward():
+    return digits_resnet20.build(seed=3)
+
+
+@pytest.fixture(scope="module")
+def feeds(forward):
+    images, labels = digits_resnet20.digits()
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in forward.graph.initializer}
+    return {**weights, "images": images[:BATCH], "labels": labels[:BATCH]}
+
+
+@pytest.fixture(scope="module", params=FROZEN)
+def made(request, forward):
+    return differentiate(ir.from_proto(forward), loss="loss", frozen=FROZEN[request.param])
+
+
+@pytest.fixture(scope="module")
+def exact(made, feeds):
+    """The same graph in float64."""
+    return evaluate(ir.to_proto(made.model), feeds)
+
+
+def test_central_differences(made, feeds):
+    # A seed with which no unit of a ReLU changes sides within a step.
+    check = central_differences(ir.to_proto(made.model), feeds, loss="loss", seed=1)
+    assert not check.skipped
+    assert len(check.rows) == len(made.gradients)
+    assert not check.failures, check.failures[:3]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_on_stock(made, feeds, exact, provider):
+    runner = session(made.model, provider)
+    names = [output.name for output in runner.get_outputs()]
+    for name, got in zip(names, runner.run(names, feeds), strict=True):
+        scale = np.max(np.abs(exact[name]))
+        assert np.max(np.abs(got - exact[name])) <= 1e-4 * scale, name
+
+
+@pytest.mark.parametrize("which", FROZEN)
+def test_ort_builder_is_right_once_they_are_spelled_out(forward, feeds, oracle, which):
+    model = in_frozen_mode(forward, FROZEN[which])
+    prepared = prepare_forward(model, "loss")
+    assert any("frozen BatchNormalization written as arithmetic" in note for note in prepared.notes)
+    worst = worst_error(oracle, prepared, feeds, exact_for(forward, feeds, which))
+    assert worst <= 1e-4
+
+
+@pytest.mark.parametrize("which", FROZEN)
+def test_ort_builder_fails_the_same_check_when_it_is_left_to_itself(forward, feeds, oracle, which):
+    """It makes a training-mode batch norm of every frozen one, and says nothing."""
+    prepared = prepare_forward(forward, "loss")
+    frozen = in_frozen_mode(prepared.model, FROZEN[which])
+    worst = worst_error(oracle, prepared._replace(model=frozen), feeds, exact_for(forward, feeds, which))
+    assert worst > 0.1
+
+
+def exact_for(forward, feeds, which):
+    made = differentiate(ir.from_proto(forward), loss="loss", frozen=FROZEN[which])
+    return evaluate(ir.to_proto(made.model), feeds)
+
+
+def in_frozen_mode(model, patterns):
+    """A copy with training_mode = 0, and so one output, at the batch norms of these names."""
+    frozen = onnx.ModelProto()
+    frozen.CopyFrom(model)
+    dropped = set()
+    for node in frozen.graph.node:
+        if node.op_type == "BatchNormalization" and any(fnmatchcase(node.name, p) for p in patterns):
+            dropped |= set(node.output[1:])
+            del node.output[1:]
+            for attribute in node.attribute:
+                if attribute.name == "training_mode":
+                    attribute.i = 0
+    kept = [output for output in frozen.graph.output if output.name not in dropped]
+    del frozen.graph.output[:]
+    frozen.graph.output.extend(kept)
+    return frozen
+
+
+def worst_error(oracle, prepared, feeds, exact):
+    """The largest error of a gradient by ORT, relative to the largest element of the exact one."""
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    names = [f"{name}_grad" for name in prepared.wrt]
+    inputs = {value.name for value in training.graph.input}
+    values = oracle.run(training, {name: array for name, array in feeds.items() if name in inputs}, names)
+    return max(np.max(np.abs(values[n] - exact[n])) / max(np.max(np.abs(exact[n])), 1e-6) for n in names)
