@@ -75,7 +75,7 @@ def bind_dimensions(model: ir.Model, dims: Mapping[str, int], given: Mapping[str
         InputError: A dimension or an array belongs to no input, or an extent is not positive.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
-    symbols = {symbol for value in inputs.values() for d in value.shape or () if (symbol := _symbol(d))}
+    symbols = symbolic_dimensions(model)
     for name in given:
         if name not in inputs:
             raise InputError(f"there is no input {name!r}; the model's inputs are {', '.join(inputs)}")
@@ -89,6 +89,11 @@ def bind_dimensions(model: ir.Model, dims: Mapping[str, int], given: Mapping[str
     for value in _all_values(model):
         if value.shape is not None:
             value.shape = ir.Shape([sizes.get(_symbol(extent), extent) for extent in value.shape])
+
+
+def symbolic_dimensions(model: ir.Model) -> set[str]:
+    """Returns the names of the symbolic dimensions that a model's inputs have."""
+    return {symbol for value in model.graph.inputs for d in value.shape or () if (symbol := _symbol(d))}
 
 
 def _extents_of_given(inputs: Mapping[str, ir.Value], given: Mapping[str, Array]) -> dict[str, int]:

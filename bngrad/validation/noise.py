@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.runtime import session
 from bngrad.validation.report import Check, Row, differences
 from bngrad.validation.sites import output_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from bngrad.oracle import Oracle
+    from bngrad.runtime import Provider
 
     Array = NDArray[Any]
 
@@ -51,18 +52,18 @@ def noise_floor(
     rewritten: ir.Model,
     feeds: Mapping[str, Array],
     *,
-    library: Path | None,
+    providers: Sequence[Provider],
     seed: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
-    """Runs both graphs in the oracle's runtime and compares every output.
+    """Runs the original in the oracle's runtime and the other graph in the installed one; compares every output.
 
     Args:
-        oracle: Where both run.
+        oracle: Where the original runs.
         original: The training graph as ORT's builder made it.
-        rewritten: The same with ops of ``bngrad``.
+        rewritten: A graph of the same gradients that stock ONNX Runtime runs.
         feeds: The inputs.
-        library: The native library, registered for the rewritten graph; None runs the embedded functions.
+        providers: The implementations of the ops of ``bngrad``; the first runs on all moves, the others on two.
         seed: For the moves.
         progress: Called with the number of runs done, and of all.
 
@@ -70,30 +71,31 @@ def noise_floor(
         The check; a row's measure is the relative 2-norm of the closest answers' difference over the noise floor.
     """
     check = Check("whole graph", unit="x noise floor", limit=LIMIT)
-    total, done = 2 * (MOVES + 1), itertools.count(1)
+    total, done = 2 * (MOVES + 1) + 2 * (len(providers) - 1), itertools.count(1)
     answers = []
-    with oracle.load(ir.to_proto(original)) as session:
+    inputs = {str(value.name) for value in original.graph.inputs}
+    with oracle.load(ir.to_proto(original)) as session_of_original:
         for moved in _moves(feeds, seed):
-            answers.append(session.run(moved))
+            answers.append(session_of_original.run({name: moved[name] for name in moved if name in inputs}))
             progress(next(done), total)
     floor = {name: _spread([answer[name] for answer in answers]) for name in answers[0]}
-    closest = dict.fromkeys(floor, (np.inf, np.inf))
-    with oracle.load(ir.to_proto(rewritten), library=library) as session:
-        for moved in _moves(feeds, seed):
-            result = session.run(moved, list(floor))
+    kinds = output_kinds(original)
+    for index, provider in enumerate(providers):
+        closest = dict.fromkeys(floor, (np.inf, np.inf))
+        runner = session(rewritten, provider)
+        for moved in itertools.islice(_moves(feeds, seed), MOVES + 1 if index == 0 else 2):
+            result = dict(zip(floor, runner.run(list(floor), moved), strict=True))
             for name, best in closest.items():
                 distances = [differences(result[name], answer[name]) for answer in answers]
                 closest[name] = min(best, *distances, key=lambda distance: distance[1])
             progress(next(done), total)
-    kinds = output_kinds(original)
-    how = "rewritten, function" if library is None else "rewritten, native"
-    for name, (max_abs, relative) in closest.items():
-        measure = relative / max(floor[name], _FLOOR)
-        note = f"noise floor {floor[name]:.1e}"
-        passed = measure <= LIMIT
-        check.rows.append(
-            Row(name, name, kinds[name], how, "ort", max_abs, relative, measure, passed=passed, note=note)
-        )
+        for name, (max_abs, relative) in closest.items():
+            measure = relative / max(floor[name], _FLOOR)
+            note = f"noise floor {floor[name]:.1e}"
+            passed = measure <= LIMIT
+            check.rows.append(
+                Row(name, name, kinds[name], provider, "ort", max_abs, relative, measure, passed=passed, note=note)
+            )
     return check
 
 

@@ -13,9 +13,12 @@ from bngrad.passes.nodes import all_nodes
 from bngrad.validation import bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from bngrad.validation.common_values import CommonValues
+    from bngrad.validation.steps import Step
 
     Array = NDArray[Any]
 
@@ -27,6 +30,10 @@ class Site:
     """A batch-norm node of the original graph, forward or backward."""
 
     node: ir.Node
+    reads: list[str]
+    """The values that the graph under test computes its outputs from."""
+    outputs: dict[int, str]
+    """The names of the values that it makes, by their position; those that the graph under test has too."""
 
     @property
     def name(self) -> str:
@@ -40,13 +47,13 @@ class Site:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the values that it reads."""
+        """The names of the values that the node reads."""
         return [str(value.name) for value in self.node.inputs if value is not None]
 
     @property
-    def outputs(self) -> dict[int, str]:
-        """The names of the values that it makes, by their position."""
-        return {i: value.name for i, value in enumerate(self.node.outputs) if value.name}
+    def values(self) -> list[str]:
+        """The names of all values that it takes to check it."""
+        return list(dict.fromkeys([*self.inputs, *self.reads, *self.outputs.values()]))
 
     def expected(self, values: Mapping[str, Array]) -> dict[str, bounds.Expected]:
         """What its outputs have to be, exactly, for these inputs; by name.
@@ -75,15 +82,24 @@ class Site:
         return float(np.float32(default if attribute is None else attribute.as_float()))
 
 
-def find_sites(original: ir.Model) -> tuple[list[Site], list[str]]:
+def find_sites(original: ir.Model, common: CommonValues) -> tuple[list[Site], list[str]]:
     """Returns the batch norms of the main graph, and the names of those elsewhere.
 
     The forward and the backward node of one batch norm are neighbours, so that X is captured for both at once.
     Those in subgraphs and functions cannot be looked into from outside: only whole graphs tell about them.
+
+    Args:
+        original: The training graph as ORT's builder made it.
+        common: What it shares with the graph under test. Where that folds a batch norm into one with its
+            neighbours, some of the node's values are not among it; the others are checked.
     """
     found = [node for node in all_nodes(original) if (node.domain, node.op_type) in _KINDS]
     inside = [node.name or node.op_type for node in found if node.graph is not original.graph]
-    sites = [Site(node) for node in found if node.graph is original.graph]
+    sites = []
+    for node in found:
+        outputs = common.of(node.outputs)
+        if node.graph is original.graph and outputs:
+            sites.append(Site(node, common.frontier(outputs.values()).reads, outputs))
     first: dict[str, int] = {}
     for index, site in enumerate(sites):
         first.setdefault(site.x, index)
@@ -110,8 +126,8 @@ def output_kinds(original: ir.Model) -> dict[str, str]:
     return kinds
 
 
-def replacement(rewritten: ir.Model, site: Site, values: Mapping[str, Array]) -> ir.Model:
-    """Cuts out of the rewritten model what computes a site's outputs from its inputs.
+def replacement(rewritten: ir.Model, site: Site | Step, values: Mapping[str, Array]) -> ir.Model:
+    """Cuts out of the rewritten model what computes a site's, or a step's, outputs from its inputs.
 
     Args:
         rewritten: The rewritten model.
@@ -121,8 +137,7 @@ def replacement(rewritten: ir.Model, site: Site, values: Mapping[str, Array]) ->
     Raises:
         ValueError: The rewritten model has no value of a name, or computes an output from something else.
     """
-    inputs: Sequence[str] = list(dict.fromkeys(site.inputs))
-    graph = ir.convenience.extract(rewritten.graph, inputs, list(site.outputs.values()))
+    graph = ir.convenience.extract(rewritten.graph, site.reads, list(site.outputs.values()))
     for value in graph.inputs:
         array = values[str(value.name)]
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)

@@ -1,7 +1,7 @@
 """`validate`: a model in, a report out.
 
-A forward model is differentiated by ONNX Runtime's own gradient builder first; a training graph that the builder
-made is taken as it is. Then:
+A forward model is differentiated by ONNX Runtime's own gradient builder, and by ours; a training graph that ORT's
+builder made is taken as it is, and rewritten. Then what stock ONNX Runtime runs is compared with:
 
 ========== ==============================================================================================
 ort        lock-step with the values that ORT's kernels had, the whole graph against the noise floor, and
@@ -21,21 +21,25 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad import native
+from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError, LibraryError, ModelError
 from bngrad.files import as_ir
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.nodes import all_nodes
-from bngrad.passes.pipeline import rewrite
+from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
 from bngrad.runtime import PROVIDERS, Provider
+from bngrad.validation.common_values import CommonValues
 from bngrad.validation.double import whole_in_float64
 from bngrad.validation.float64 import evaluate
-from bngrad.validation.inputs import bind_dimensions, draw_inputs
+from bngrad.validation.inputs import bind_dimensions, draw_inputs, symbolic_dimensions
 from bngrad.validation.lockstep import Tolerance, lock_step
 from bngrad.validation.noise import noise_floor
 from bngrad.validation.numeric import central_differences
 from bngrad.validation.report import Report
 from bngrad.validation.sites import find_sites
+from bngrad.validation.steps import find_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,8 +47,9 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
+    from bngrad.autodiff.differentiate import Builder
     from bngrad.files import AnyModel
-    from bngrad.oracle import Oracle
+    from bngrad.oracle import Oracle, Prepared
 
     Array = NDArray[Any]
     Progress = Callable[[str, float | None], None]
@@ -65,6 +70,8 @@ class _Subject(NamedTuple):
     feeds: dict[str, Array]
     loss: str | None
     notes: list[str]
+    own_builder: bool
+    """Whether the gradients are by our rules, and not by a rewrite of ORT's."""
 
 
 def validate(
@@ -72,6 +79,7 @@ def validate(
     *,
     against: Against = "ort",
     provider: Provider | Literal["all"] = "all",
+    builder: Builder = "bngrad",
     rewritten: AnyModel | None = None,
     inputs: Mapping[str, Array] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -88,7 +96,8 @@ def validate(
         model: A forward model with a loss, or a training graph that ORT's gradient builder made.
         against: ``ort``, ``reference`` or ``numeric``.
         provider: Which implementations the lock-step runs.
-        rewritten: The rewritten training graph to validate; by default what `rewrite` makes of the original.
+        builder: Whose training graph of a forward model to validate: ours, or ORT's after `rewrite`.
+        rewritten: The training graph to validate; by default what `differentiate` or `rewrite` makes.
         inputs: Arrays by input name; the others are drawn.
         dims: Extents of symbolic dimensions.
         seed: For everything drawn.
@@ -111,7 +120,7 @@ def validate(
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
-        subject = _subject(name, as_ir(model), rewritten, inputs, dims, seed, loss, wrt, oracle)
+        subject = _subject(name, as_ir(model), builder, rewritten, inputs, dims, seed, loss, wrt, oracle)
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
@@ -126,7 +135,7 @@ def validate(
         else:
             _lock_step(report, subject, providers, against, tolerance, oracle, progress)
             if against == "ort":
-                _noise(report, subject, seed, oracle, progress)
+                _noise(report, subject, providers, seed, oracle, progress)
             progress("whole graphs in float64", None)
             report.checks.append(whole_in_float64(subject.original, subject.rewritten, subject.feeds))
     return report
@@ -165,6 +174,7 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[tuple[Provider, ...
 def _subject(
     name: str,
     model: ir.Model,
+    builder: Builder,
     rewritten: AnyModel | None,
     inputs: Mapping[str, Array] | None,
     dims: Mapping[str, int] | None,
@@ -173,40 +183,74 @@ def _subject(
     wrt: Sequence[str] | None,
     oracle: Callable[[], Oracle],
 ) -> _Subject:
-    notes: list[str] = []
-    values: dict[str, Array] = {}
-    model = model.clone()
-    bind_dimensions(model, dims or {}, inputs or {})
-    if _batch_norms(model):
+    bound = model.clone()
+    bind_dimensions(bound, dims or {}, inputs or {})
+    own_builder = False
+    if any(_is_training_op(node) for node in all_nodes(bound)):
         if wrt is not None:
             raise InputError(f"{name} is a training graph already; --wrt is for forward models")
-        original = model
+        prepared, original = None, bound
     else:
-        original, loss, values, notes = _differentiated(model, loss, wrt, oracle)
-    result = rewrite(original, target="training").model
+        prepared, original = _differentiated(bound, loss, wrt, oracle)
+        own_builder = builder == "bngrad"
     if rewritten is not None:
-        result = as_ir(rewritten)
+        tested = as_ir(rewritten)
+        if unknown_to_stock(tested):  # made for a training build; what it computes is the same
+            tested, _ = for_target(tested, target="stock", functions=True)
+    elif own_builder and prepared is not None:
+        # From the model with its symbols: one graph has to serve every size.
+        tested = _by_our_builder(model, original, prepared.loss, prepared.wrt)
+    else:
+        tested = rewrite(model if prepared is None else original).model
+    values = prepared.values if prepared is not None else {}
     # The shapes are those that the rewrite inferred: labels need a number of classes.
-    feeds = draw_inputs(result, given={**values, **(inputs or {})}, seed=seed)
-    return _Subject(name, original, result, feeds, loss, notes)
+    shapes = tested.clone()
+    symbols = symbolic_dimensions(shapes)
+    bind_dimensions(shapes, {name: n for name, n in (dims or {}).items() if name in symbols}, inputs or {})
+    feeds = draw_inputs(shapes, given={**values, **(inputs or {})}, seed=seed)
+    return _Subject(
+        name,
+        original,
+        tested,
+        feeds,
+        prepared.loss if prepared is not None else loss,
+        list(prepared.notes) if prepared is not None else [],
+        own_builder,
+    )
+
+
+def _is_training_op(node: ir.Node) -> bool:
+    """Whether a node is of ORT's training dialect: a batch norm, or what is lowered."""
+    key = (node.domain, node.op_type)
+    return key in (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD) or key in LOWERINGS
 
 
 def _differentiated(
     model: ir.Model, loss: str | None, wrt: Sequence[str] | None, oracle: Callable[[], Oracle]
-) -> tuple[ir.Model, str, dict[str, Array], list[str]]:
+) -> tuple[Prepared, ir.Model]:
     """The training graph of a forward model, by ORT's gradient builder."""
     from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
 
-    if not any(node.op_type == "BatchNormalization" for node in all_nodes(model)):
-        ours = any(node.domain == DOMAIN for node in all_nodes(model))
-        raise ModelError(
-            "the model is rewritten already; give the original, and this one with --rewritten"
-            if ours
-            else "the model has no batch norm; there is nothing to rewrite or to validate"
-        )
+    if any(node.domain == DOMAIN for node in all_nodes(model)):
+        raise ModelError("the model is rewritten already; give the original, and this one with --rewritten")
     prepared = prepare_forward(_proto(model), loss, wrt)
-    training = ir.from_proto(oracle().build_gradient(prepared.model, prepared.loss, prepared.wrt))
-    return training, prepared.loss, prepared.values, list(prepared.notes)
+    return prepared, ir.from_proto(oracle().build_gradient(prepared.model, prepared.loss, prepared.wrt))
+
+
+def _by_our_builder(model: ir.Model, original: ir.Model, loss: str, wrt: Sequence[str]) -> ir.Model:
+    """Our training graph, whose saved statistics have the names that the original has for them."""
+    result, _ = training_graph(model, loss=loss, wrt=wrt)
+    saved = {_reads(n): n.outputs[3:5] for n in original.graph if n.op_type == BATCH_NORM_INTERNAL[1]}
+    for node in result.graph:
+        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
+            for value, theirs in zip(node.outputs[3:5], saved.get(_reads(node), ()), strict=False):
+                value.name = theirs.name
+    return for_target(result, target="stock", functions=True)[0]
+
+
+def _reads(batch_norm: ir.Node) -> tuple[str | None, ...]:
+    """The names of its X and running mean, which tell it from every other."""
+    return tuple(value.name for value in (batch_norm.inputs[0], batch_norm.inputs[3]) if value is not None)
 
 
 def _lock_step(
@@ -218,7 +262,9 @@ def _lock_step(
     oracle: _Lazy,
     progress: Progress,
 ) -> None:
-    sites, inside = find_sites(subject.original)
+    common = CommonValues(subject.original, subject.rewritten, same_builder=not subject.own_builder)
+    sites, inside = find_sites(subject.original, common)
+    steps = find_steps(subject.original, common, sites)
     if inside:
         report.notes.append(
             f"{len(inside)} batch norms are in subgraphs or functions, lock-step cannot look there: {inside[0]!r}"
@@ -237,25 +283,31 @@ def _lock_step(
     report.checks.append(
         lock_step(
             subject.rewritten,
-            sites,
+            [*sites, *steps] if against == "ort" else sites,
             from_ort if against == "ort" else from_numpy,
             providers=providers,
             against=against,
             tolerance=tolerance,
-            progress=lambda done, total: progress("batch norms in lock-step", done / total),
+            progress=lambda done, total: progress("nodes in lock-step", done / total),
         )
     )
 
 
-def _noise(report: Report, subject: _Subject, seed: int, oracle: _Lazy, progress: Progress) -> None:
-    library = native.library_path() if "native" in report.providers else None
+def _noise(
+    report: Report,
+    subject: _Subject,
+    providers: Sequence[Provider],
+    seed: int,
+    oracle: _Lazy,
+    progress: Progress,
+) -> None:
     report.checks.append(
         noise_floor(
             oracle(),
             subject.original,
             subject.rewritten,
             subject.feeds,
-            library=library,
+            providers=providers,
             seed=seed,
             progress=lambda done, total: progress("whole graphs against the noise floor", done / total),
         )

@@ -1,0 +1,78 @@
+"""The values that two graphs share by name, and what one of them computes some of them from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.opset import DOMAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import onnx_ir as ir
+
+
+ACCUMULATION = "AccumulateGrad_"
+"""What the names of the nodes begin with that sum up a gradient's contributions."""
+
+
+class Frontier(NamedTuple):
+    """What values are computed from."""
+
+    reads: list[str]
+    """The nearest values that both graphs have."""
+    has_own_ops: bool
+    """Whether there is an op of ``bngrad`` in between, which every provider implements in its own way."""
+
+
+class CommonValues:
+    """The values of the main graphs that an original and a graph under test have under the same name.
+
+    Args:
+        original: One of them.
+        tested: The other.
+        same_builder: Whether the second was made of the first. Another builder may number the contributions to a
+            gradient in another order, so equal names of theirs say nothing.
+    """
+
+    def __init__(self, original: ir.Model, tested: ir.Model, *, same_builder: bool) -> None:
+        self._tested = {str(value.name): value for value in _values(tested)}
+        self.names = self._tested.keys() & {str(value.name) for value in _values(original)}
+        self.same_builder = same_builder
+        if not same_builder:
+            sums = [node for node in original.graph if (node.name or "").startswith(ACCUMULATION)]
+            self.names -= {str(value.name) for node in sums for value in node.inputs if value is not None}
+
+    def of(self, values: Sequence[ir.Value]) -> dict[int, str]:
+        """Returns the names of those values that both have, by their position."""
+        return {index: str(value.name) for index, value in enumerate(values) if value.name in self.names}
+
+    def frontier(self, names: Iterable[str]) -> Frontier:
+        """Returns what the graph under test computes some common values from."""
+        waiting = [self._tested[name] for name in names]
+        seen, found, own = set(waiting), dict[str, None](), False
+        while waiting:
+            node = waiting.pop().producer()
+            if node is None:
+                continue
+            own = own or node.domain == DOMAIN
+            for value in node.inputs:
+                if value is None or value in seen:
+                    continue
+                if value.name in self.names:
+                    found[str(value.name)] = None
+                else:
+                    seen.add(value)
+                    waiting.append(value)
+        return Frontier(list(found), own)
+
+    def is_own(self, name: str) -> bool:
+        """Whether an op of ``bngrad`` makes a value in the graph under test."""
+        maker = self._tested[name].producer()
+        return maker is not None and maker.domain == DOMAIN
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in model.graph:
+        yield from (value for value in node.outputs if value.name)
