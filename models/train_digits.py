@@ -1,0 +1,224 @@
+"""Trains the digits ResNet-20 on scikit-learn's handwritten digits: SGD with momentum, on stock ONNX Runtime.
+
+``python models/train_digits.py -o build/digits`` differentiates the network, trains it, writes the loss curve as
+``losses.json`` and ``losses.svg``, and the trained network as ``digits.onnx``, which gives the accuracy on the
+images that were held back. ``--backend ort`` runs the training graph of ONNX Runtime's own builder on its training
+build, ``--backend torch`` the same network in PyTorch: from the same weights, on the same batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from rich.progress import Progress
+
+if not __package__:  # run as a file: Python put this folder on its path, and not the one above
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from models import digits_resnet20
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+    Step = Callable[[dict[str, Array], Array, Array], tuple[float, dict[str, Array], dict[str, Array]]]
+    """Weights and statistics, images, labels -> the loss, the gradients, the new statistics."""
+
+MODEL = Path(__file__).with_name("digits_resnet20.onnx")
+TRAINING_IMAGES = 1437
+"""Four of five; the others are held back."""
+BATCH = 64
+EPOCHS = 30
+RATE = 0.1
+MOMENTUM = 0.9
+DECAY = 5e-4
+
+
+def main() -> None:
+    """Trains, and says how it went."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a folder for what is written")
+    parser.add_argument("--backend", choices=["bngrad", "ort", "torch"], default="bngrad")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    backend = {"bngrad": bngrad_step, "ort": ort_step, "torch": torch_step}[options.backend]
+    start = time.perf_counter()
+    with backend() as step:
+        losses, state, accuracy = train(step, options.epochs)
+    seconds = time.perf_counter() - start
+    document = {"backend": options.backend, "seconds": round(seconds, 1), "accuracy": accuracy, "losses": losses}
+    (options.output / f"{options.backend}.json").write_text(json.dumps(document))
+    draw(options.output)
+    onnx.save(inference_model(state), options.output / "digits.onnx")
+    print(f"{options.backend}: {len(losses)} steps in {seconds:.1f} s, test accuracy {accuracy:.2%}")
+
+
+def train(step: Step, epochs: int) -> tuple[list[float], dict[str, Array], float]:
+    """Runs SGD with momentum and a cosine schedule.
+
+    Returns:
+        The loss of every step, the weights and statistics after the last, the accuracy on the held-back images.
+    """
+    state, weights = initial_state()
+    velocity = {name: np.zeros_like(state[name]) for name in weights}
+    batches = list(epoch_batches(epochs))
+    losses = []
+    with Progress(disable=not sys.stderr.isatty()) as progress:
+        for index, (images, labels) in enumerate(progress.track(batches, description="training")):
+            loss, gradients, statistics = step(state, images, labels)
+            rate = np.float32(RATE / 2 * (1 + np.cos(np.pi * index / len(batches))))
+            for name in weights:
+                gradient = gradients[name] + np.float32(DECAY) * state[name]
+                velocity[name] = np.float32(MOMENTUM) * velocity[name] + gradient
+                state[name] = state[name] - rate * velocity[name]
+            state |= statistics
+            losses.append(loss)
+    return losses, state, test_accuracy(state)
+
+
+def initial_state() -> tuple[dict[str, Array], list[str]]:
+    """Returns the network's weights and running statistics by name, and the names of the weights."""
+    graph = onnx.load(MODEL).graph
+    state = {tensor.name: np.array(onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer}
+    return state, [name for name in state if not name.endswith(("running_mean", "running_var"))]
+
+
+def split() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Returns the images and labels to train with, and those to test with."""
+    images, labels = digits_resnet20.digits()
+    order = np.random.default_rng(0).permutation(len(images))
+    train_part, test_part = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
+    return (images[train_part], labels[train_part]), (images[test_part], labels[test_part])
+
+
+def epoch_batches(epochs: int) -> Iterator[tuple[Array, Array]]:
+    """Yields every batch of the training; the same for every backend."""
+    (images, labels), _ = split()
+    generator = np.random.default_rng(1)
+    for _ in range(epochs):
+        order = generator.permutation(len(images))
+        for start in range(0, len(order) - BATCH + 1, BATCH):
+            chosen = order[start : start + BATCH]
+            yield images[chosen], labels[chosen]
+
+
+def inference_model(state: dict[str, Array]) -> onnx.ModelProto:
+    """The trained network as it is deployed."""
+    import bngrad  # noqa: PLC0415 - after the arguments were read
+
+    return bngrad.finalize(str(MODEL), state)
+
+
+def test_accuracy(state: dict[str, Array]) -> float:
+    """The share of held-back images that the deployed network gets right."""
+    import onnxruntime  # noqa: PLC0415
+
+    _, (images, labels) = split()
+    session = onnxruntime.InferenceSession(inference_model(state).SerializeToString())
+    (logits,) = session.run(["logits"], {"images": images})
+    return float(np.mean(logits.argmax(axis=1) == labels))
+
+
+@contextmanager
+def bngrad_step() -> Iterator[Step]:
+    """Our training graph on stock ONNX Runtime, with the native library."""
+    import onnx_ir as ir  # noqa: PLC0415
+
+    import bngrad  # noqa: PLC0415
+    from bngrad.autodiff.differentiate import differentiate  # noqa: PLC0415
+
+    made = differentiate(ir.load(MODEL))
+    session = bngrad.session(made.model)
+    yield _graph_step(made.loss, made.gradients, made.running, session.run)
+
+
+@contextmanager
+def ort_step() -> Iterator[Step]:
+    """ORT's own training graph, on its training build."""
+    import onnx_ir as ir  # noqa: PLC0415
+
+    from bngrad.autodiff.differentiate import differentiate  # noqa: PLC0415
+    from bngrad.oracle import Oracle  # noqa: PLC0415
+
+    made = differentiate(ir.load(MODEL), builder="ort", target="ort")
+    with Oracle() as oracle, oracle.load(ir.to_proto(made.model)) as session:
+
+        def run(names: list[str], feeds: dict[str, Array]) -> list[Array]:
+            values = session.run(feeds, names)
+            return [values[name] for name in names]
+
+        yield _graph_step(made.loss, made.gradients, made.running, run)
+
+
+def _graph_step(
+    loss: str,
+    gradients: dict[str, str],
+    running: dict[str, str],
+    run: Callable[[list[str], dict[str, Array]], list[Array]],
+) -> Step:
+    names = [loss, *gradients.values(), *running.values()]
+
+    def step(
+        state: dict[str, Array], images: Array, labels: Array
+    ) -> tuple[float, dict[str, Array], dict[str, Array]]:
+        values = dict(zip(names, run(names, {**state, "images": images, "labels": labels}), strict=True))
+        return (
+            float(values[loss]),
+            {name: values[output] for name, output in gradients.items()},
+            {name: values[output] for name, output in running.items()},
+        )
+
+    return step
+
+
+@contextmanager
+def torch_step() -> Iterator[Step]:
+    """The same network in PyTorch, with PyTorch's own gradients."""
+    import torch  # noqa: PLC0415
+
+    from models.in_torch import forward  # noqa: PLC0415
+
+    graph = onnx.load(MODEL).graph
+
+    def step(
+        state: dict[str, Array], images: Array, labels: Array
+    ) -> tuple[float, dict[str, Array], dict[str, Array]]:
+        values = {name: torch.from_numpy(array) for name, array in state.items()}
+        weights = {name: value.requires_grad_() for name, value in values.items() if "running" not in name}
+        values |= {"images": torch.from_numpy(images), "labels": torch.from_numpy(labels)}
+        made = forward(graph, values)
+        made["loss"].backward()
+        statistics = {name: made[f"{name}_new"].numpy() for name in state if "running" in name}
+        return made["loss"].item(), {name: value.grad.numpy() for name, value in weights.items()}, statistics
+
+    yield step
+
+
+def draw(folder: Path) -> None:
+    """Draws the loss curves of every backend that has left one in a folder."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text())
+        label = f"{document['backend']}: {document['seconds']} s, test accuracy {document['accuracy']:.2%}"
+        axes.plot(document["losses"], label=label, linewidth=1, alpha=0.8)
+    axes.set(xlabel="step", ylabel="loss", yscale="log", title="ResNet-20 on handwritten digits")
+    axes.legend()
+    figure.savefig(folder / "losses.svg")
+
+
+if __name__ == "__main__":
+    main()
