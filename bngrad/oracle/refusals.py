@@ -104,33 +104,34 @@ def refuse_path(
                 f"{node.op_type} {label(node)!r} has keepdims = 0: ONNX Runtime's gradient of it is no valid "
                 "model; use keepdims = 1 and Squeeze"
             )
-        if (reason := _wrong_gradient(node, known)) is not None:
+        for reason in _wrong_gradients(node, known):
             raise ModelError(f"{node.op_type} {label(node)!r} {reason}: ONNX Runtime's gradient of that is wrong")
         if node.op_type in _BROADCASTING:
             _refuse_symbols(node, [known[name].shape for name in node.input if name in known])
 
 
-def _wrong_gradient(node: onnx.NodeProto, known: Mapping[str, Type]) -> str | None:
-    """What a node has that ORT's kernel or builder computes a wrong gradient for; None for most nodes."""
+def _wrong_gradients(node: onnx.NodeProto, known: Mapping[str, Type]) -> Iterator[str]:
+    """What a node has that ORT's kernel or builder computes a wrong gradient for; nothing for most nodes."""
     values = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
     shapes = [known[name].shape if name in known else None for name in (*node.input, *node.output[:1])]
-    if node.op_type in ("Conv", "AveragePool") and values.get("auto_pad", b"").startswith(b"SAME"):
-        return f"has auto_pad = {values['auto_pad'].decode()}"
-    if node.op_type == "AveragePool" and values.get("ceil_mode") and values.get("count_include_pad"):
-        return "has ceil_mode and count_include_pad"
-    if node.op_type == "AveragePool" and len(values["kernel_shape"]) == 3:
-        strides = values.get("strides", [1, 1, 1])
-        if any(kernel > stride for kernel, stride in zip(values["kernel_shape"], strides, strict=True)):
-            return "has three spatial dimensions and windows that overlap"
-    if node.op_type == "LeakyRelu" and values.get("alpha", 0.01) < 0:
-        return "has a negative alpha"
-    if node.op_type == "Gelu" and values.get("approximate", b"none") != b"none":
-        return f"has approximate = {values['approximate'].decode()}"
-    if node.op_type == "Where" and any(shape != shapes[-1] for shape in shapes[1:3]):
-        return "broadcasts"
-    if node.op_type == "Pow" and None not in shapes and len(shapes[0] or ()) < len(shapes[-1] or ()):
-        return "has a base of lower rank than its exponent"
-    return None
+    match node.op_type:
+        case "Conv" | "AveragePool" if values.get("auto_pad", b"").startswith(b"SAME"):
+            yield f"has auto_pad = {values['auto_pad'].decode()}"
+        case "AveragePool":
+            kernel = values["kernel_shape"]
+            strides = values.get("strides", [1] * len(kernel))
+            if values.get("ceil_mode") and values.get("count_include_pad"):
+                yield "has ceil_mode and count_include_pad"
+            if len(kernel) == 3 and any(k > stride for k, stride in zip(kernel, strides, strict=True)):
+                yield "has three spatial dimensions and windows that overlap"
+        case "LeakyRelu" if values.get("alpha", 0.01) < 0:
+            yield "has a negative alpha"
+        case "Gelu" if values.get("approximate", b"none") != b"none":
+            yield f"has approximate = {values['approximate'].decode()}"
+        case "Where" if any(shape != shapes[-1] for shape in shapes[1:3]):
+            yield "broadcasts"
+        case "Pow" if None not in shapes and len(shapes[0] or ()) < len(shapes[-1] or ()):
+            yield "has a base of lower rank than its exponent"
 
 
 def _refuse_symbols(node: onnx.NodeProto, shapes: Sequence[Shape | None]) -> None:
