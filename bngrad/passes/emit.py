@@ -52,7 +52,10 @@ class Emitter(NodeMaker):
             new = self.name(value, name)
             new.type, new.shape = old.type or new.type, old.shape or new.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
-        owner(self._node).remove(self._node, safe=True)
+        for index in range(len(self._node.inputs)):
+            # What it read must not look as if it had a reader, while it waits for its end.
+            self._node.replace_input_with(index, None)
+        self._context.replaced.append(self._node)
 
     def _node_name(self, domain: str, op_type: str) -> str:
         # The first node of ours is what the foreign one was; the others, and statistics for it, are glue.

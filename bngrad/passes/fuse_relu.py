@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import MICROSOFT
-from bngrad.passes.nodes import all_nodes, owner
+from bngrad.passes.nodes import all_nodes, remove
 
 
 class FuseReluPass(ir.passes.InPlacePass):
@@ -27,6 +27,7 @@ class FuseReluPass(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
         found = [node for node in all_nodes(model) if _fits(node)]
+        fused: list[ir.Node] = []
         for node in found:
             dY = node.inputs[0]
             assert dY is not None  # noqa: S101 - see `_fits`
@@ -37,7 +38,8 @@ class FuseReluPass(ir.passes.InPlacePass):
             node.resize_inputs(len(operands))
             for index, value in enumerate(operands):
                 node.replace_input_with(index, value)
-            owner(relu_grad).remove(relu_grad, safe=True)
+            fused.append(relu_grad)
+        remove(fused)
         return ir.passes.PassResult(model, modified=bool(found))
 
 

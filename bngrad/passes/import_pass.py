@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.constants import ConstantAxes, Names
-from bngrad.passes.nodes import all_nodes, default_opset, raise_refusals
+from bngrad.passes.nodes import all_nodes, default_opset, raise_refusals, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,8 @@ class Context:
         self.names = Names(model)
         self.axes = ConstantAxes(self.names)
         self.opset = default_opset(model) or 0
+        self.replaced: list[ir.Node] = []
+        """Nodes that others have taken the place of; the pass removes them."""
 
 
 class ImportPass(ir.passes.InPlacePass, abc.ABC):
@@ -49,6 +51,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
         context = Context(model)
         for node in found:
             self.rewrite(node, context)
+        remove(context.replaced)
         return ir.passes.PassResult(model, modified=bool(found))
 
     def ensures(self, model: ir.Model) -> None:

@@ -53,6 +53,18 @@ def raise_refusals(refusals: Sequence[tuple[ir.Node, str]]) -> None:
     raise UnsupportedNodeError(f"{describe(node)} cannot be rewritten: {reason}{others}")
 
 
+def remove(nodes: Iterable[ir.Node]) -> None:
+    """Takes nodes that nothing reads out of their graphs.
+
+    All nodes of a graph at once, for onnx-ir goes through the graph's outputs each time that it is asked.
+    """
+    by_graph: dict[ir.Graph, list[ir.Node]] = {}
+    for node in nodes:
+        by_graph.setdefault(owner(node), []).append(node)
+    for graph, removed in by_graph.items():
+        graph.remove(removed, safe=True)
+
+
 def known_rank(values: Iterable[ir.Value | None]) -> int | None:
     """The rank that the first value with a known shape has; None where none is known."""
     for value in values:
