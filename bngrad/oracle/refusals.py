@@ -120,6 +120,8 @@ def _wrong_gradients(node: onnx.NodeProto, known: Mapping[str, Type]) -> Iterato
         case "AveragePool":
             kernel = values["kernel_shape"]
             strides = values.get("strides", [1] * len(kernel))
+            if any(dilation > 1 for dilation in values.get("dilations", ())):
+                yield "has dilations"
             if values.get("ceil_mode") and values.get("count_include_pad"):
                 yield "has ceil_mode and count_include_pad"
             if len(kernel) == 3 and any(k > stride for k, stride in zip(kernel, strides, strict=True)):

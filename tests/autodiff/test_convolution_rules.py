@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from autodiff.gradient_cases import Case, check_against_differences, check_against_oracle, check_on_stock
+from autodiff.gradient_cases import (
+    Case,
+    check_against_differences,
+    check_against_oracle,
+    check_in_float16,
+    check_is_valid_in_bfloat16,
+    check_on_stock,
+)
 
 IGNORES_AUTO_PAD = "ORT's ConvGrad takes SAME_* as no padding"
 NO_KERNEL = "ORT-training has no CPU kernel of ConvTransposeGrad"
@@ -56,6 +63,12 @@ CASES = [
     conv("depthwise, stride", "N, 4, 8, 7", "4, 1, 3, 3", "group = 4, pads = [1, 1, 1, 1], strides = [2, 2]"),
     conv("depthwise, dilation", "N, 4, 8, 7", "4, 1, 3, 2", "group = 4, pads = [1, 1, 1, 1], dilations = [2, 1]"),
     conv("channel multiplier", "N, 3, 6, 6", "6, 1, 3, 3", "group = 3, pads = [1, 1, 1, 1], strides = [1, 2]"),
+    conv("fewer outputs", "N, 4, 6, 5", "2, 4, 3, 3", "pads = [1, 1, 1, 1]"),
+    conv("group, fewer outputs", "N, 6, 6, 5", "4, 3, 3, 3", "group = 2, pads = [1, 1, 1, 1]", bias=4),
+    conv("many weights, few windows", "N, 50, 2, 1", "48, 50, 1, 1", bias=48, float_limit=2e-5),
+    conv("many windows", "N, 2, 16, 15", "2, 2, 3, 3", "pads = [1, 1, 1, 1]"),
+    conv("depthwise, wide", "N, 2, 3, 130", "2, 1, 3, 3", "group = 2, pads = [1, 1, 1, 1]"),
+    conv("depthwise, rows", "N, 2, 9, 10", "4, 1, 3, 3", "group = 2, pads = [1, 1, 1, 1]"),
     conv("one channel", "N, 1, 6, 6", "3, 1, 3, 3", "pads = [1, 1, 1, 1]"),
     conv("one by one", "N, 4, 1, 1", "3, 4, 1, 1"),
     conv("whole image", "N, 2, 4, 5", "3, 2, 4, 5"),
@@ -65,6 +78,15 @@ CASES = [
     conv(
         "3-d depthwise", "N, 3, 4, 5, 4", "3, 1, 3, 3, 3", "pads = [1, 1, 1, 1, 1, 1], group = 3", dims=({"N": 2},)
     ),
+    conv(
+        "3-d, symbolic",
+        "N, 2, D, H, W",
+        "3, 2, 2, 3, 2",
+        "pads = [1, 0, 1, 1, 1, 1], strides = [2, 1, 2]",
+        dims=({"N": 2, "D": 4, "H": 5, "W": 6},),
+    ),
+    conv("3-d, dilation", "N, 2, 4, 5, 6", "3, 2, 2, 2, 2", "dilations = [1, 2, 3]", dims=({"N": 2},)),
+    conv("1-d depthwise", "N, 3, 11", "6, 1, 3", "group = 3, pads = [1, 1], strides = [2]"),
     conv("symbolic, 3x3", "N, 3, H, W", "4, 3, 3, 3", "pads = [1, 1, 1, 1]", dims=SIZES),
     conv("symbolic, stride", "N, 3, H, W", "4, 3, 3, 3", "pads = [1, 1, 1, 1], strides = [2, 2]", dims=SIZES),
     conv("symbolic, 1x1 stride", "N, 3, H, W", "4, 3, 1, 1", "strides = [2, 3]", dims=SIZES),
@@ -206,3 +228,9 @@ def test_oracle(case, dims, oracle):
     if case.oracle:
         pytest.skip(case.oracle)
     check_against_oracle(case, dims, oracle)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.opset == 22], ids=str)
+def test_sixteen_bits(case):
+    check_in_float16(case, case.dims[0])
+    check_is_valid_in_bfloat16(case)

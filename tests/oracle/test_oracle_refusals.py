@@ -91,6 +91,16 @@ REFUSED = {
         {},
         "AveragePool .* auto_pad = SAME_LOWER",
     ),
+    "pooling with holes": (
+        one_node(
+            "AveragePool <kernel_shape = [2, 2], dilations = [2, 2]> (a)",
+            "float[1,1,6,6] x",
+            "float w = {2.0}",
+            19,
+        ),
+        {},
+        "AveragePool .* has dilations",
+    ),
     "padding that counts, rounded up": (
         pool("kernel_shape = [4, 4], strides = [4, 4], ceil_mode = 1, count_include_pad = 1, pads = [1, 1, 1, 1]"),
         {},

@@ -15,17 +15,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.passes.lower import sliding
-from bngrad.passes.lower.data_gradient import data_gradient
+from bngrad.passes.lower.data_gradient import data_gradient, delayed
+from bngrad.passes.lower.geometry import transposed_windows_of, windows_of
+from bngrad.passes.lower.parts import Parts
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.weight_gradient import weight_gradient
-from bngrad.passes.lower.windows import transposed_windows_of, windows_of
 from bngrad.passes.nodes import known_rank
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
     from bngrad.passes.lower.site import Outputs, Site
-    from bngrad.passes.lower.windows import Windows
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -38,40 +40,42 @@ def refusal(node: ir.Node) -> str | None:
 def conv_grad(site: Site) -> Outputs:
     """ConvGrad(dY, X, W) -> (dX, dW, dB)."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
-    windows, group = windows_of(site, x, dY, _kernel(site)), site.attribute("group", 1)
-    dW = weight_gradient(site, windows, x, dY, w, group) if site.has_output(1) else None
-    return [
-        data_gradient(site, windows, dY, x, w, group, dW) if site.has_output(0) else None,
-        dW,
-        _sum(site, dY, windows.rank) if site.has_output(2) else None,
-    ]
+    parts = Parts(site, windows_of(site, x, dY, _kernel(site)), x, dY, w, site.attribute("group", 1))
+    parameters = _parameters(parts)
+    after = [value for value in parameters if value is not None]
+    return [data_gradient(parts, after) if site.has_output(0) else None, *parameters]
 
 
 def conv_transpose_grad(site: Site) -> Outputs:
     """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): what Conv does to X is done to dY."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
-    windows, group = transposed_windows_of(site, dY, x, _kernel(site)), site.attribute("group", 1)
-    return [
-        _conv(site, windows, dY, x, w, group) if site.has_output(0) else None,
-        weight_gradient(site, windows, dY, x, w, group) if site.has_output(1) else None,
-        _sum(site, dY, windows.rank) if site.has_output(2) else None,
-    ]
+    windows = transposed_windows_of(site, dY, x, _kernel(site))
+    parts = Parts(site, windows, dY, x, w, site.attribute("group", 1))
+    parameters = _parameters(parts)
+    after = [value for value in parameters if value is not None]
+    return [_conv(parts, after) if site.has_output(0) else None, *parameters]
+
+
+def _parameters(parts: Parts) -> tuple[ir.Value | None, ir.Value | None]:
+    """dW and dB, each where the node has it."""
+    site = parts.site
+    axes = [0, *range(2, 2 + parts.windows.rank)]
+    return (
+        weight_gradient(parts) if site.has_output(1) else None,
+        site.reduce("ReduceSum", site.x(0), axes, keepdims=False) if site.has_output(2) else None,
+    )
+
+
+def _conv(parts: Parts, after: Sequence[ir.Value]) -> ir.Value:
+    """Conv of x over its windows, one for each element of y."""
+    site, windows = parts.site, parts.windows
+    x, pads = sliding.fit(site, windows, parts.x, parts.y, parts.w)
+    attributes = {"pads": pads, "strides": windows.stride, "dilations": windows.dilation, "group": parts.group}
+    result = site.op("Conv", x, delayed(parts, after), **attributes)
+    return sliding.crop(site, result, parts.y, windows.rank) if windows.leftover(windows.stride) else result
 
 
 def _kernel(site: Site) -> tuple[int | None, ...]:
     declared = tuple(site.attribute("kernel_shape", None) or ())
     rank = known_rank([*site.node.inputs, *site.node.outputs[:2]])
     return declared or extents(site.x(2), (rank or 2) - 2)
-
-
-def _sum(site: Site, dY: ir.Value, rank: int) -> ir.Value:
-    return site.reduce("ReduceSum", dY, [0, *range(2, 2 + rank)], keepdims=False)
-
-
-def _conv(site: Site, windows: Windows, x: ir.Value, y: ir.Value, w: ir.Value, group: int) -> ir.Value:
-    """Conv of x over its windows, one for each element of y."""
-    data, pads = sliding.fit(site, windows, x, y, w)
-    result = site.op("Conv", data, w, pads=pads, strides=windows.stride, dilations=windows.dilation, group=group)
-    if windows.fixed and any(u >= s for u, s in zip(windows.unread, windows.stride, strict=True)):
-        result = sliding.crop(site, result, y, windows.rank)
-    return result

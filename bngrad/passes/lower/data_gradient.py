@@ -1,12 +1,6 @@
-"""The gradient of a convolution by its data, dX += W dY over all windows, in the form that is fastest.
+"""The gradient of a convolution by its data, dX += W dY over all windows.
 
-- ConvTranspose: any windows.
-- Conv of dY with the taps of W reversed and its channels exchanged: stride 1. Its kernels are better than those of
-  ConvTranspose, which makes a matrix of all C taps of every window and adds them up in one thread; but it has to turn
-  the weights over first, and it works with all M channels for every element of X: not for few windows, or many M.
-- MatMul: a kernel of one tap and few windows.
-
-tests/bench/bench_conv_grad.py measures them.
+It has three forms. `data_gradient` takes what is fastest; tests/bench/bench_conv_grad.py measures them.
 """
 
 from __future__ import annotations
@@ -15,89 +9,91 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from bngrad.passes.lower import sliding
-from bngrad.passes.lower.shapes import reshape, spatial
-from bngrad.passes.node_view import static_shape
+from bngrad.passes.lower.shapes import by_channel, reshape, spatial
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
+    from bngrad.passes.lower.parts import Parts
     from bngrad.passes.lower.site import Site
-    from bngrad.passes.lower.windows import Windows
 
-_FEW_WINDOWS = 256
-"""Of one image, for a kernel of one tap."""
-_FEW_WINDOWS_PER_CHANNEL = 160
-"""The same times C / M, for more taps: below it ConvTranspose is no slower than Conv."""
+_LARGE_MATRIX = 1000
+"""Weights for each window of an image, with one tap: above it `product` is faster than `conv`."""
+_FEW_WINDOWS = 200
+"""Windows of an image times C / M, with more taps: below it `conv_transpose` is no slower than `conv`."""
 
 
-def data_gradient(
-    site: Site,
-    windows: Windows,
-    y: ir.Value,
-    x: ir.Value,
-    w: ir.Value,
-    group: int,
-    after: ir.Value | None = None,
-) -> ir.Value:
+def data_gradient(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
     """Returns dX, with the spatial shape of x.
 
     Args:
-        site: Where.
-        windows: The windows over x.
-        y: dY [N, M, ...].
-        x: What has the shape of dX [N, C, ...].
-        w: The weights [M, C / group, *kernel].
-        group: As of Conv.
-        after: dW, if somebody needs it, which is to be computed first: see `_number`.
+        parts: The convolution.
+        after: What is to be computed first, see `_number`.
     """
-    shape = static_shape(w)
-    if shape is None:
-        return sliding.spread(site, windows, y, x, w, group, w)
-    number = windows.number
-    if windows.dense:
-        if windows.pointwise and group == 1 and number is not None and number < _FEW_WINDOWS:
-            return _product(site, windows, y, x, reshape(site, w, _number(site, shape[0], shape, after), -1))
-        pads = windows.opposite_pads
-        if pads is not None and (group > 1 or _prefers_conv(windows, shape)):
-            turned = _turned(site, w, shape, group, after)
-            return site.op("Conv", y, turned, pads=pads, dilations=windows.dilation, group=group)
-    if after is not None:
-        w = reshape(site, w, _number(site, shape[0], shape, after), shape[1:])
-    return sliding.spread(site, windows, y, x, w, group, w)
-
-
-def _number(site: Site, number: int, shape: tuple[int, ...], after: ir.Value | None) -> int | ir.Value:
-    """A divisor of the number of weights, for a shape, computed in a way that has to wait for dW.
-
-    ONNX Runtime orders nodes by their edges alone: without one from dW to dX it computes all weight gradients last,
-    and keeps every dY until then.
-    """
-    if after is None:
-        return number
-    return site.op("Div", site.op("Size", after), site.int64([prod(shape) // number]))
-
-
-def _prefers_conv(windows: Windows, shape: tuple[int, ...]) -> bool:
-    if windows.number is None or windows.size is None or windows.pointwise:
-        return True
-    m, c = shape[:2]
+    windows = parts.windows
+    if not parts.known_shape or not windows.dense or windows.opposite_pads is None:
+        return conv_transpose(parts, after)
+    if parts.group > 1 or windows.number is None or windows.size is None:
+        return conv(parts, after)
+    if windows.pointwise:
+        large = parts.m * parts.c > _LARGE_MATRIX * windows.number
+        return product(parts, after) if large else conv(parts, after)
+    few = windows.number * parts.c < _FEW_WINDOWS * parts.m
     # Where X is much larger than Y, most of what Conv multiplies is its padding.
-    return windows.number * c >= _FEW_WINDOWS_PER_CHANNEL * m and 3 * windows.size <= 4 * windows.number
+    padded = 3 * windows.size > 4 * windows.number
+    return conv_transpose(parts, after) if few or padded else conv(parts, after)
 
 
-def _turned(site: Site, w: ir.Value, shape: tuple[int, ...], group: int, after: ir.Value | None) -> ir.Value:
-    """[M, C / group, *kernel] -> [C, M / group, *kernel] with the taps in reverse order."""
-    m, c, *kernel = shape
-    taps = prod(kernel)
-    turned = reshape(site, w, _number(site, group, shape, after), m // group, c, taps)
+def conv_transpose(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
+    """ConvTranspose, for any windows.
+
+    It makes a matrix of all taps of every window, and adds them up in one thread.
+    """
+    w = delayed(parts, after)
+    return sliding.spread(parts.site, parts.windows, parts.y, parts.x, w, parts.group, parts.w)
+
+
+def conv(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
+    """Stride 1: Conv of dY, with the channels of W exchanged and its taps in reverse order.
+
+    It has better kernels than ConvTranspose, but works with all M channels for every element of X.
+    """
+    site, m, taps = parts.site, parts.m // parts.group, prod(parts.kernel)
+    w = reshape(site, parts.w, _number(site, parts.group, after), m, parts.c, taps)
     if taps > 1:
-        turned = site.op("Gather", turned, site.int64(list(reversed(range(taps)))), axis=3)
-    if m > group or c > 1:
-        turned = site.op("Transpose", turned, perm=[0, 2, 1, 3])
-    return reshape(site, turned, group * c, m // group, kernel)
+        w = site.op("Gather", w, site.int64(list(reversed(range(taps)))), axis=3)
+    if m > 1 or parts.c > 1:
+        w = site.op("Transpose", w, perm=[0, 2, 1, 3])
+    w = reshape(site, w, parts.group * parts.c, m, parts.kernel)
+    windows = parts.windows
+    return site.op("Conv", parts.y, w, pads=windows.opposite_pads, dilations=windows.dilation, group=parts.group)
 
 
-def _product(site: Site, windows: Windows, y: ir.Value, x: ir.Value, w: ir.Value) -> ir.Value:
-    """One tap: W^T dY for each image."""
-    product = site.microsoft("FusedMatMul", w, reshape(site, y, 0, 0, -1), transA=1)
-    return reshape(site, product, 0, -1, spatial(site, x, windows.rank))
+def product(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
+    """One tap, stride 1, one group: W^T dY for all images at once, while Conv goes through W for each of them."""
+    site, rank = parts.site, parts.windows.rank
+    w = reshape(site, parts.w, _number(site, parts.m, after), -1)
+    dX = site.microsoft("FusedMatMul", w, by_channel(site, parts.y, rank), transA=1)
+    dX = reshape(site, dX, 0, -1, spatial(site, parts.x, rank))
+    return site.op("Transpose", dX, perm=[1, 0, *range(2, 2 + rank)])
+
+
+def delayed(parts: Parts, after: Sequence[ir.Value]) -> ir.Value:
+    """The weights, if they have a known shape in a way that has to wait for other values: see `_number`."""
+    if not after or not parts.known_shape:
+        return parts.w
+    return reshape(parts.site, parts.w, _number(parts.site, parts.m, after), parts.c, parts.kernel)
+
+
+def _number(site: Site, number: int, after: Sequence[ir.Value]) -> int | ir.Value:
+    """A number for a shape, computed in a way that has to wait for other values.
+
+    ONNX Runtime orders nodes by their edges alone: without one from dW and dB to dX it computes the gradients of
+    all weights last, and keeps every dY until then.
+    """
+    if not after:
+        return number
+    one = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
+    return site.op("Max", site.int64([number]), one)

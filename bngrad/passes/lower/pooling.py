@@ -6,19 +6,21 @@ Neither op is told the shape of X: it is in the type of dX, or that of the forwa
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from bngrad.passes.lower import sliding
-from bngrad.passes.lower.shapes import extents, reshape, spatial_shape
+from bngrad.passes.lower.geometry import declared_pads, windows_of
+from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
 from bngrad.passes.lower.site import forward_node
-from bngrad.passes.lower.windows import Windows, declared_pads, windows_of
 from bngrad.passes.node_view import like
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.windows import Windows
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -36,14 +38,21 @@ def refusal(node: ir.Node) -> str | None:
 def max_pool_grad(site: Site) -> Outputs:
     """MaxPoolGrad(dY, indices) -> dX: zeros, with dY added where the flat indices say."""
     dY, indices = site.x(0), site.x(1)
-    x = _data(site.node)
-    assert x is not None, "or it was refused"  # noqa: S101
-    spatial = spatial_shape(site, x, len(site.attribute("kernel_shape", ())))
-    shape = site.op("Concat", site.op("Shape", dY, start=0, end=2), spatial, axis=0)
-    size = site.reduce("ReduceProd", shape, [0], keepdims=True)
+    x = _known_data(site)
+    windows = windows_of(site, x, dY, site.attribute("kernel_shape", ()))
+    covered = windows.fixed and not windows.overlap and not any(windows.unread)
+    if covered and dY.dtype == ir.DataType.FLOAT and not _misjudged(windows, dY):
+        # Nothing to add up: three times as fast. Its kernel and pads only say how large X is.
+        return [
+            site.op(
+                "MaxUnpool", dY, indices, kernel_shape=windows.reach, strides=windows.stride, pads=windows.pads
+            )
+        ]
+    shape = site.op("Concat", site.op("Shape", dY, start=0, end=2), spatial_shape(site, x, windows.rank), axis=0)
     # ScatterElements adds in no type that is smaller.
     narrow = dY.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     wide = ir.DataType.FLOAT if narrow else dY.dtype or ir.DataType.FLOAT
+    size = site.reduce("ReduceProd", shape, [0], keepdims=True)
     zeros = site.op("ConstantOfShape", size, value=ir.tensor([0.0], dtype=wide))
     updates = reshape(site, site.cast(dY, wide) if narrow else dY, -1)
     dX = site.op("ScatterElements", zeros, reshape(site, indices, -1), updates, axis=0, reduction="add")
@@ -52,20 +61,40 @@ def max_pool_grad(site: Site) -> Outputs:
 
 
 def average_pool_grad(site: Site) -> Outputs:
-    """AveragePoolGrad(dY) -> dX: each window hands dY / its count to its elements."""
-    dY = site.x(0)
-    kernel = tuple(site.attribute("kernel_shape", ()))
+    """AveragePoolGrad(dY) -> dX: each window hands its share, dY / its count, to its elements.
+
+    - Windows that tile X: every share repeated, which is Resize.
+    - Stride 1: X is to Y as Y to X, so the shares' average times the number of taps.
+    - Others: ConvTranspose with ones as weights.
+    """
+    x, dY = _known_data(site), site.x(0)
+    kernel = list(site.attribute("kernel_shape", ()))
+    windows, taps = windows_of(site, x, dY, kernel), prod(kernel)
+    number = partial(like, site, value=dY)
+    out = [axis.out for axis in windows.axes if axis.out is not None]
+    y = reshape(site, dY, 0, 0, out) if _misjudged(windows, dY) else dY
+    if windows.tile:
+        scales = site.constant([1, 1, *kernel], ir.DataType.FLOAT)
+        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return [site.op("Resize", site.op("Div", y, number(taps)), None, scales, **mode)]
+    counts = None if _all_count_alike(site, windows) else _counts(site, windows, x)
+    pads = windows.opposite_pads
+    if windows.dense and pads is not None and all(dilation == 1 for dilation in windows.dilation):
+        if counts is not None:
+            y = site.op("Mul", y, site.op("Div", number(taps), counts))
+        return [site.op("AveragePool", y, kernel_shape=kernel, pads=pads, count_include_pad=1)]
+    # Divided by the count: a product with 1 / count would be off by the rounding of that, the same way everywhere.
+    share = site.op("Div", y, number(taps) if counts is None else counts)
+    planes = reshape(site, share, -1, 1, out if len(out) == windows.rank else spatial(site, dY, windows.rank))
+    ones = site.op("Expand", number(1.0), site.int64([1, 1, *kernel]))
+    dX = sliding.spread(site, windows, planes, x, ones)
+    return [reshape(site, dX, site.op("Shape", dY, start=0, end=2), spatial(site, x, windows.rank))]
+
+
+def _known_data(site: Site) -> ir.Value:
     x = _data(site.node)
     assert x is not None, "or it was refused"  # noqa: S101
-    windows = windows_of(site, x, dY, kernel)
-    share, weight = dY, 1 / prod(kernel)
-    if not _all_count_alike(site, windows):
-        share, weight = site.op("Div", dY, _counts(site, windows, x)), 1.0
-    out = [axis.out for axis in windows.axes]
-    planes = reshape(site, share, -1, 1, spatial_shape(site, dY, len(kernel)) if None in out else site.int64(out))
-    taps = site.op("Expand", like(site, weight, dY), site.int64([1, 1, *kernel]))
-    dX = sliding.spread(site, windows, planes, x, taps)
-    return [reshape(site, dX, site.op("Shape", dY, start=0, end=2), spatial_shape(site, x, len(kernel)))]
+    return x
 
 
 def _data(node: ir.Node) -> ir.Value | None:
@@ -77,6 +106,12 @@ def _data(node: ir.Node) -> ir.Value | None:
     forward = None if indices is None else indices.producer()
     forward = forward or forward_node(node)
     return None if forward is None else forward.inputs[0]
+
+
+def _misjudged(windows: Windows, dY: ir.Value) -> bool:
+    """Whether the model has dY's shape wrong: below opset 22 onnx counts an empty last window of ceil_mode."""
+    pairs = zip(windows.axes, extents(dY, windows.rank), strict=True)
+    return any(axis.out != extent for axis, extent in pairs if axis.out is not None and extent is not None)
 
 
 def _all_count_alike(site: Site, windows: Windows) -> bool:

@@ -31,6 +31,11 @@ def spatial_shape(site: Site, value: ir.Value, rank: int) -> ir.Value:
     return result if isinstance(result, ir.Value) else site.int64(result)
 
 
+def by_channel(site: Site, value: ir.Value, rank: int) -> ir.Value:
+    """[N, C, *spatial] -> [C, N * spatial]."""
+    return reshape(site, site.op("Transpose", value, perm=[1, 0, *range(2, 2 + rank)]), 0, -1)
+
+
 def reshape(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value) -> ir.Value:
     """Reshapes to parts that follow each other.
 

@@ -47,7 +47,16 @@ def fit(
     """The data, and the pads that make of it what the windows span: with what is in no window still behind it."""
     if windows.fixed:
         return x, windows.pads
-    return _pad(site, x, *windows.at_run_time(site, x, y, kernel)), [0] * (2 * windows.rank)
+    return span(site, windows, x, y, kernel), [0] * (2 * windows.rank)
+
+
+def span(site: Site, windows: Windows, x: ir.Value, y: ir.Value, kernel: ir.Value | None = None) -> ir.Value:
+    """What the windows span: the data with zeros around it, without what is in no window."""
+    if not windows.fixed:
+        return _pad(site, x, *windows.at_run_time(site, x, y, kernel))
+    begin = [axis.begin or 0 for axis in windows.axes]
+    behind = [axis.behind or 0 for axis in windows.axes]
+    return _pad(site, x, site.int64(begin), site.int64(behind)) if any((*begin, *behind)) else x
 
 
 def crop(site: Site, value: ir.Value, like: ir.Value, rank: int) -> ir.Value:

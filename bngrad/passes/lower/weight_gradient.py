@@ -1,16 +1,6 @@
-"""The gradient of a convolution by its weights, dW = sum of dY X over all windows, in the form that is fastest.
+"""The gradient of a convolution by its weights, dW = sum of dY X over all windows.
 
-- MatMul: a kernel of one tap. Either one for each image, and a sum over them; or one over all of them, for which X
-  and dY have to be transposed: better where those are small beside dW.
-- Depthwise: see depthwise.py.
-- Conv with channels last: a Conv whose channels are the images, whose kernel is as large as dY and whose result is as
-  large as W has one column of its matrix for each tap, too few to be fast. With the channels of the data as one more
-  spatial dimension, the innermost, it has C of them; strides become dilations, and dilations strides.
-  With stride 1, X and dY may change places: then it gives the taps in reverse order. The one with fewer channels
-  should be the data, which Conv copies once for each tap.
-- Conv with channels and images exchanged: the weights' shape takes a run to tell.
-
-tests/bench/bench_conv_grad.py measures them.
+It has several forms. `weight_gradient` takes what is fastest; tests/bench/bench_conv_grad.py measures them.
 """
 
 from __future__ import annotations
@@ -19,158 +9,140 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from bngrad.passes.lower import depthwise, sliding
-from bngrad.passes.lower.shapes import reshape, spatial
-from bngrad.passes.node_view import static_shape
+from bngrad.passes.lower.shapes import by_channel, reshape, spatial
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.passes.lower.site import Site
-    from bngrad.passes.lower.windows import Windows
+    from bngrad.passes.lower.parts import Parts
 
 
-def weight_gradient(site: Site, windows: Windows, x: ir.Value, y: ir.Value, w: ir.Value, group: int) -> ir.Value:
-    """Returns dW [M, C / group, *kernel].
-
-    Args:
-        site: Where.
-        windows: The windows over x.
-        x: The data [N, C, ...].
-        y: dY [N, M, ...].
-        w: What has the shape of dW.
-        group: As of Conv.
-    """
-    shape = static_shape(w)
-    if shape is None:
-        return _exchanged(site, windows, x, y, w, group)
+def weight_gradient(parts: Parts) -> ir.Value:
+    """Returns dW, with the shape of w."""
+    windows = parts.windows
+    if not parts.known_shape:
+        return exchanged(parts)
+    m, c, number = parts.m // parts.group, parts.c, windows.number
     if windows.pointwise:
-        return _product(site, windows, x, y, shape, group)
-    if shape[1] == 1 and (result := depthwise.weight_gradient(site, windows, x, y, shape, group)):
-        return result
+        small = number is not None and (m + c) * number < m * c
+        return product(parts) if small and parts.group == 1 else product_by_image(parts)
+    if parts.depthwise:
+        return depthwise.weight_gradient(parts)
+    if windows.dense and windows.opposite_pads is not None:
+        # More channels are more to copy, but in the end it has the faster way to the shape of W.
+        fewer = m <= c if number is None else (m - c) * number <= m * c
+        return over_gradient(parts) if fewer else over_data(parts)
+    return over_data(parts)
+
+
+def product_by_image(parts: Parts) -> ir.Value:
+    """One tap: dY X^T for each image and group, and the sum over the images."""
+    site, group = parts.site, parts.group
+    left = reshape(site, parts.y, 0, group, parts.m // group, -1)
+    right = reshape(site, _met(parts), 0, group, parts.c, -1)
+    dW = site.microsoft("FusedMatMul", left, right, transB=1)
+    return reshape(site, site.op("ReduceSum", dW, site.int64([0]), keepdims=0), parts.m, parts.c, parts.kernel)
+
+
+def product(parts: Parts) -> ir.Value:
+    """One tap, one group: dY X^T over all images, for which both are transposed; for images smaller than W."""
+    site, rank = parts.site, parts.windows.rank
+    left, right = by_channel(site, parts.y, rank), by_channel(site, _met(parts), rank)
+    return reshape(site, site.microsoft("FusedMatMul", left, right, transB=1), parts.m, parts.c, parts.kernel)
+
+
+def over_data(parts: Parts) -> ir.Value:
+    """Conv of X with dY as its kernel and the channels last: [M, *kernel, C / group].
+
+    Conv makes a matrix with a column for each element of its result. With images for channels those would be the
+    taps alone, too few to be fast; with the channels of X as one more spatial dimension they are C times as many.
+    """
+    site, windows, rank = parts.site, parts.windows, parts.windows.rank
+    x, pads = sliding.fit(site, windows, parts.x, parts.y, parts.w)
+    dW = _correlate(parts, x, parts.y, parts.c, pads)
+    # To [M, C, *kernel] in two steps that ONNX Runtime has fast code for.
+    dW = site.op("Transpose", reshape(site, dW, parts.m, -1, parts.c), perm=[1, 0, 2])
+    dW = reshape(site, dW, parts.kernel, parts.m, parts.c)
+    return site.op("Transpose", dW, perm=[rank, rank + 1, *range(rank)])
+
+
+def over_gradient(parts: Parts) -> ir.Value:
+    """Stride 1: the same with X and dY exchanged, [C, *kernel, M / group] with the taps in reverse order.
+
+    Conv copies its data once for each tap, so these should be what has fewer channels; of small images it matters
+    more that the taps of its result are brought into place a row at a time.
+    """
+    site, windows, group = parts.site, parts.windows, parts.group
+    m, taps = parts.m // group, prod(parts.kernel)
     pads = windows.opposite_pads
-    if pads is not None and windows.dense and shape[0] // group <= shape[1]:
-        return _over_gradient(site, windows, x, y, shape, group, pads)
-    return _over_data(site, windows, x, y, w, shape, group)
+    assert pads is not None, "it is for windows that have them"  # noqa: S101
+    dW = reshape(site, _correlate(parts, parts.y, parts.x, m, pads), group * parts.c, taps, m)
+    dW = site.op("Gather", dW, site.int64(list(reversed(range(taps)))), axis=1)
+    if group > 1:
+        dW = site.op("Transpose", reshape(site, dW, group, parts.c, taps, m), perm=[0, 3, 1, 2])
+        return reshape(site, dW, parts.m, parts.c, parts.kernel)
+    rank = windows.rank
+    return site.op("Transpose", reshape(site, dW, parts.c, parts.kernel, m), perm=[rank + 1, *range(rank + 1)])
 
 
-def _product(
-    site: Site, windows: Windows, x: ir.Value, y: ir.Value, shape: tuple[int, ...], group: int
-) -> ir.Value:
-    """One tap: dY X^T, over the elements of X that are in a window."""
-    m, c = shape[:2]
+def exchanged(parts: Parts) -> ir.Value:
+    """Conv of X [C / group, group * N, ...] with the kernel dY [M, N, ...]: whatever is known."""
+    site, windows, rank = parts.site, parts.windows, parts.windows.rank
+    swap = [1, 0, *range(2, 2 + rank)]
+    x, pads = sliding.fit(site, windows, parts.x, parts.y, parts.w)
+    if parts.group == 1:
+        x = site.op("Transpose", x, perm=swap)
+    else:
+        extent = spatial(site, x, rank)
+        x = reshape(site, x, 0, parts.group, -1, extent)
+        x = reshape(site, site.op("Transpose", x, perm=[2, 1, 0, *range(3, 3 + rank)]), 0, -1, extent)
+    y = site.op("Transpose", parts.y, perm=swap)
+    attributes = {"pads": pads, "strides": windows.dilation, "dilations": windows.stride, "group": parts.group}
+    dW = site.op("Transpose", site.op("Conv", x, y, **attributes), perm=swap)
+    return sliding.crop(site, dW, parts.w, rank) if windows.leftover(windows.dilation) else dW
+
+
+def _met(parts: Parts) -> ir.Value:
+    """One tap: the elements of X that are in a window."""
+    site, windows, x = parts.site, parts.windows, parts.x
     if not windows.dense:
         # The fastest op that takes every so many elements: Slice copies them one by one.
         x = site.op("AveragePool", x, kernel_shape=[1] * windows.rank, strides=windows.stride)
-    if windows.fixed and any(u >= s for u, s in zip(windows.unread, windows.stride, strict=True)):
-        x = sliding.crop(site, x, y, windows.rank)
-    if group == 1 and windows.number is not None and m * c > (m + c) * windows.number:
-        product = site.microsoft("FusedMatMul", _by_channel(site, y, m), _by_channel(site, x, c), transB=1)
-    else:
-        left, right = reshape(site, y, 0, group, m // group, -1), reshape(site, x, 0, group, c, -1)
-        product = site.microsoft("FusedMatMul", left, right, transB=1)
-        product = site.op("ReduceSum", product, site.int64([0]), keepdims=0)
-    return reshape(site, product, shape)
+    return sliding.crop(site, x, parts.y, windows.rank) if windows.leftover(windows.stride) else x
 
 
-def _by_channel(site: Site, value: ir.Value, channels: int) -> ir.Value:
-    """[N, C, ...] -> [C, N * ...]."""
-    return reshape(site, site.op("Transpose", reshape(site, value, 0, channels, -1), perm=[1, 0, 2]), channels, -1)
-
-
-def _over_data(
-    site: Site, windows: Windows, x: ir.Value, y: ir.Value, w: ir.Value, shape: tuple[int, ...], group: int
-) -> ir.Value:
-    """Conv of X with dY as its kernel: [M, *kernel, C / group]."""
-    m, c, *kernel = shape
-    data, pads = sliding.fit(site, windows, x, y, w)
-    unread = windows.unread if windows.fixed else [0] * windows.rank
-    result = _correlate(site, windows, data, y, c, group, pads, kernel, unread)
-    # [M, taps, C] -> [M, C, taps] in two steps that ONNX Runtime has fast code for.
-    result = site.op("Transpose", reshape(site, result, m, -1, c), perm=[1, 0, 2])
-    return reshape(site, site.op("Transpose", reshape(site, result, -1, m * c), perm=[1, 0]), shape)
-
-
-def _over_gradient(
-    site: Site, windows: Windows, x: ir.Value, y: ir.Value, shape: tuple[int, ...], group: int, pads: list[int]
-) -> ir.Value:
-    """Stride 1: Conv of dY with X as its kernel: [C, *kernel, M / group] with the taps in reverse order."""
-    m, c, *kernel = shape
-    result = _correlate(site, windows, y, x, m // group, group, pads, kernel, [0] * windows.rank)
-    taps = prod(kernel)
-    result = reshape(site, result, group, c, taps, m // group)
-    result = site.op("Gather", result, site.int64(list(reversed(range(taps)))), axis=2)
-    return reshape(site, site.op("Transpose", result, perm=[0, 3, 1, 2]), shape)
-
-
-def _correlate(
-    site: Site,
-    windows: Windows,
-    data: ir.Value,
-    by: ir.Value,
-    channels: int,
-    group: int,
-    pads: list[int],
-    kernel: list[int],
-    unread: list[int],
-) -> ir.Value:
+def _correlate(parts: Parts, data: ir.Value, by: ir.Value, channels: int, pads: list[int]) -> ir.Value:
     """Conv of data [N, group * channels, ...] with the kernel ``by`` [N, B, ...]: [B, *kernel, channels].
 
-    Args:
-        site: Where.
-        windows: Whose strides are the Conv's dilations, and whose dilations its strides.
-        data: The data.
-        by: The kernel.
-        channels: Of the data, in one group.
-        group: As of Conv.
-        pads: Of the data.
-        kernel: The number of results in each dimension.
-        unread: How many elements at the end of the padded data lead to no result.
+    Its strides are the dilations of the windows, and its dilations their strides.
     """
-    rank = windows.rank
+    site, windows, rank, group = parts.site, parts.windows, parts.windows.rank, parts.group
     extent = spatial(site, data, rank)
     if group == 1:
         data = site.op("Transpose", data, perm=[0, *range(2, 2 + rank), 1])
     else:
-        split = reshape(site, data, 0, group, channels, extent)
-        data = site.op("Transpose", split, perm=[1, 0, *range(3, 3 + rank), 2])
+        data = reshape(site, data, 0, group, channels, extent)
+        data = site.op("Transpose", data, perm=[1, 0, *range(3, 3 + rank), 2])
     by = site.op("Transpose", by, perm=[1, 0, *range(2, 2 + rank)])
     if isinstance(extent, list) and windows.dilation[-1] == 1:
         # The last two dimensions as one, in which a step is C elements: fewer, longer runs to copy.
-        data = reshape(site, data, 1, -1, *_widen(extent, channels))
-        ends = _widen(kernel, channels)
-        pads = [*_widen(pads[:rank], channels), *_widen(pads[rank:], channels)]
-        steps, dilations = windows.dilation, _widen(windows.stride, channels)
+        data = reshape(site, data, 1, -1, _widened(extent, channels))
+        ends, pads = (
+            _widened(parts.kernel, channels),
+            _widened(pads[:rank], channels) + _widened(pads[rank:], channels),
+        )
+        strides, dilations = windows.dilation, _widened(windows.stride, channels)
     else:
         data = reshape(site, data, 1, -1, extent, channels)
         by = site.op("Unsqueeze", by, site.int64([2 + rank]))
-        ends = [*kernel, channels]
-        pads = [*pads[:rank], 0, *pads[rank:], 0]
-        steps, dilations = [*windows.dilation, 1], [*windows.stride, 1]
-    result = site.op("Conv", data, by, pads=pads, strides=steps, dilations=dilations, group=group)
-    if any(u >= d for u, d in zip(unread, windows.dilation, strict=True)):
+        ends, pads = [*parts.kernel, channels], [*pads[:rank], 0, *pads[rank:], 0]
+        strides, dilations = [*windows.dilation, 1], [*windows.stride, 1]
+    result = site.op("Conv", data, by, pads=pads, strides=strides, dilations=dilations, group=group)
+    if windows.leftover(windows.dilation):
         starts, axes = [0] * len(ends), list(range(2, 2 + len(ends)))
         result = site.op("Slice", result, site.int64(starts), site.int64(ends), site.int64(axes))
     return result
 
 
-def _widen(numbers: list[int], channels: int) -> list[int]:
+def _widened(numbers: list[int], channels: int) -> list[int]:
     return [*numbers[:-1], numbers[-1] * channels]
-
-
-def _exchanged(site: Site, windows: Windows, x: ir.Value, y: ir.Value, w: ir.Value, group: int) -> ir.Value:
-    """Conv of X [C / group, group * N, ...] with the kernel dY [M, N, ...]."""
-    rank = windows.rank
-    swap = [1, 0, *range(2, 2 + rank)]
-    data, pads = sliding.fit(site, windows, x, y, w)
-    if group == 1:
-        data = site.op("Transpose", data, perm=swap)
-    else:
-        extent = spatial(site, data, rank)
-        split = reshape(site, data, 0, group, -1, extent)
-        data = reshape(site, site.op("Transpose", split, perm=[2, 1, 0, *range(3, 3 + rank)]), 0, -1, extent)
-    by = site.op("Transpose", y, perm=swap)
-    result = site.op("Conv", data, by, pads=pads, strides=windows.dilation, dilations=windows.stride, group=group)
-    result = site.op("Transpose", result, perm=swap)
-    if windows.fixed and any(u >= d for u, d in zip(windows.unread, windows.dilation, strict=True)):
-        result = sliding.crop(site, result, w, rank)
-    return result

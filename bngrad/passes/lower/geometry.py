@@ -1,0 +1,124 @@
+"""Where the windows of a node are, from its attributes and the shapes that are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.lower.shapes import extents
+from bngrad.passes.lower.windows import Axis, Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.passes.lower.site import Site
+    from bngrad.passes.lower.windows import Known
+
+
+def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Sequence[Known]) -> Windows:
+    """The windows of a Conv or a pool.
+
+    Args:
+        site: A node with the op's attributes.
+        x: The data; None if nobody knows it.
+        y: What has an element for each window.
+        kernel: The number of taps in each dimension.
+    """
+    rank = len(kernel)
+    same, upper = _auto_pad(site)
+    ceil = bool(site.attribute("ceil_mode", 0))
+    strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
+    dimensions = zip(extents(x, rank), extents(y, rank), kernel, strides, dilations, strict=True)
+    axes = []
+    for (extent, out, taps, stride, dilation), (before, after) in zip(
+        dimensions, declared_pads(site, rank), strict=True
+    ):
+        reach = None if taps is None else (taps - 1) * dilation + 1
+        number: Known
+        if same:
+            number = out if extent is None else -(-extent // stride)
+            surplus = _surplus(extent, number, reach, stride)
+            if stride == 1 and reach is not None:
+                surplus = reach - 1  # as many windows as elements, however many that is
+            begin = None if surplus is None else _front(surplus, upper=upper)
+        else:
+            # Not y's: below opset 22 onnx counts one too many where ceil_mode's last window would be empty.
+            known = extent is not None and reach is not None
+            number = _count(extent, reach, stride, before, after, ceil=ceil) if known else out
+            surplus = before + after if stride == 1 else _surplus(extent, number, reach, stride)
+            begin = before
+        behind = None if surplus is None or begin is None else surplus - begin
+        at_most = after if behind is None and not same and not ceil else behind
+        axes.append(Axis(extent, number, taps, stride, dilation, begin, behind, at_most))
+    return Windows(tuple(axes), same, upper)
+
+
+def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Sequence[Known]) -> Windows:
+    """The windows that a ConvTranspose has over its output.
+
+    Args:
+        site: A node with the op's attributes.
+        x: The output.
+        y: The input, which has an element for each window.
+        kernel: The number of taps in each dimension.
+    """
+    rank = len(kernel)
+    same, upper = _auto_pad(site)
+    shape = list(site.attribute("output_shape", None) or [])[-rank:]
+    strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
+    padding = _ints(site, "output_padding", rank, default=0)
+    dimensions = zip(shape or extents(x, rank), extents(y, rank), kernel, strides, dilations, strict=True)
+    axes = []
+    for (extent, out, taps, stride, dilation), (before, after), added in zip(
+        dimensions, declared_pads(site, rank), padding, strict=True
+    ):
+        reach = None if taps is None else (taps - 1) * dilation + 1
+        begin: Known = before
+        surplus: Known = before + after - added
+        if shape or same:
+            surplus = _surplus(extent, out, reach, stride)
+            if not shape and reach is not None:
+                surplus = max(reach + added - stride, 0) - added  # a stride of elements for each of the input
+            begin = None if surplus is None else _front(surplus + added, upper=upper)
+        behind = None if surplus is None or begin is None else surplus - begin
+        axes.append(Axis(extent, out, taps, stride, dilation, begin, behind, behind, added))
+    return Windows(tuple(axes), same or bool(shape), upper)
+
+
+def declared_pads(site: Site, rank: int) -> list[tuple[int, int]]:
+    """The attribute pads, (begin, end) for each dimension; none where auto_pad takes its place."""
+    declared = list(site.attribute("pads", None) or [0] * (2 * rank))
+    if site.attribute("auto_pad", "NOTSET") not in ("NOTSET", ""):
+        declared = [0] * (2 * rank)
+    return list(zip(declared[:rank], declared[rank:], strict=True))
+
+
+def _surplus(extent: Known, out: Known, reach: Known, stride: int) -> Known:
+    """How far the span exceeds the data."""
+    if extent is None or out is None or reach is None:
+        return None
+    return (out - 1) * stride + reach - extent
+
+
+def _front(total: int, *, upper: bool) -> int:
+    """What of all padding is in front of the data."""
+    total = max(total, 0)
+    return total // 2 if upper else total - total // 2
+
+
+def _count(extent: int, reach: int, stride: int, before: int, after: int, *, ceil: bool) -> int:
+    """The number of windows; with ceil_mode none that would begin behind the data and its padding."""
+    room = extent + before + after - reach
+    count = (-(-room // stride) if ceil else room // stride) + 1
+    return count - 1 if ceil and (count - 1) * stride >= extent + before else count
+
+
+def _auto_pad(site: Site) -> tuple[bool, bool]:
+    """Whether padding is spread over both ends, and whether the odd element goes to the second."""
+    mode = site.attribute("auto_pad", "NOTSET")
+    return mode in ("SAME_UPPER", "SAME_LOWER"), mode == "SAME_UPPER"
+
+
+def _ints(site: Site, name: str, rank: int, default: int = 1) -> list[int]:
+    return list(site.attribute(name, None) or [default] * rank)
