@@ -43,9 +43,10 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
                 surplus = reach - 1  # as many windows as elements, however many that is
             begin = None if surplus is None else _front(surplus, upper=upper)
         else:
-            # Not y's: below opset 22 onnx counts one too many where ceil_mode's last window would be empty.
-            known = extent is not None and reach is not None
-            number = _count(extent, reach, stride, before, after, ceil=ceil) if known else out
+            number = out
+            if extent is not None and reach is not None:
+                # Not y's: below opset 22 onnx counts one too many where ceil_mode's last window would be empty.
+                number = _count(extent, reach, stride, before, after, ceil=ceil)
             surplus = before + after if stride == 1 else _surplus(extent, number, reach, stride)
             begin = before
         behind = None if surplus is None or begin is None else surplus - begin
