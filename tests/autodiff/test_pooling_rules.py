@@ -113,6 +113,7 @@ GEOMETRIES = [
     ),
     ("opset 13", "N, 2, 7, 8", "kernel_shape = [3, 3], strides = [2, 2]", {"opset": 13}),
     ("opset 19", "N, 2, 7, 8", "kernel_shape = [3, 3], strides = [2, 2]", {"opset": 19}),
+    ("opset 22", "N, 2, 7, 8", "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1", {"opset": 22}),
     (
         "opset 26",
         "N, 2, H, W",
