@@ -21,8 +21,8 @@ class Frontier(NamedTuple):
 
     reads: list[str]
     """The nearest values that both graphs have."""
-    has_own_ops: bool
-    """Whether there is an op of ``bngrad`` in between, which every provider implements in its own way."""
+    own_nodes: list[ir.Node]
+    """The nodes of ``bngrad`` ops in between, which every provider implements in its own way."""
 
 
 class CommonValues:
@@ -50,12 +50,14 @@ class CommonValues:
     def frontier(self, names: Iterable[str]) -> Frontier:
         """Returns what the graph under test computes some common values from."""
         waiting = [self._tested[name] for name in names]
-        seen, found, own = set(waiting), dict[str, None](), False
+        seen, found = set(waiting), dict[str, None]()
+        own: dict[ir.Node, None] = {}
         while waiting:
             node = waiting.pop().producer()
             if node is None:
                 continue
-            own = own or node.domain == DOMAIN
+            if node.domain == DOMAIN:
+                own[node] = None
             for value in node.inputs:
                 if value is None or value in seen:
                     continue
@@ -64,7 +66,7 @@ class CommonValues:
                 else:
                     seen.add(value)
                     waiting.append(value)
-        return Frontier(list(found), own)
+        return Frontier(list(found), list(own))
 
     def is_own(self, name: str) -> bool:
         """Whether an op of ``bngrad`` makes a value in the graph under test."""

@@ -1,0 +1,105 @@
+"""How far from exact each element of a step's right answer may be, in float.
+
+With unit roundoff u and K terms to a sum:
+
+* What adds up products t of its inputs: 8 sqrt(K) u times the root of sum t^2, or times the result where that is
+  larger, for rounding errors behave like a random walk over the partial sums. The sum of t^2 is what the step
+  makes of its inputs' squares.
+* The gradient of a parameter that was folded into a batch norm: a sum of products of its dscale and dbias, which
+  may cancel. (8 + sqrt(K)) u times what the step makes of inputs by which every term is positive; see `bounds`.
+* Elsewhere, a few roundings of the largest element.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from bngrad.validation.steps import Step
+
+    Array = NDArray[Any]
+    Run = Callable[[Mapping[str, Array]], dict[str, Array]]
+
+_UNIT = float(np.finfo(np.float32).eps) / 2
+
+_SUMS_OF_PRODUCTS = {
+    *(
+        "AveragePoolGrad",
+        "BroadcastGradientArgs",
+        "ConcatTraining",
+        "ConvGrad",
+        "ConvTransposeGrad",
+        "DropoutGrad",
+    ),
+    *("GatherElementsGrad", "GatherGrad", "GatherNDGrad", "MaxPoolGrad", "ReluGrad", "ResizeGrad", "Scale"),
+    *("SliceGrad", "SplitTraining"),
+    *("Add", "Cast", "Concat", "Expand", "FusedMatMul", "Gemm", "Identity", "MatMul", "Mul", "Neg", "Pad"),
+    *("ReduceSum", "Reshape", "Split", "Squeeze", "Sum", "Transpose", "Unsqueeze"),
+}
+"""The ops that add up products of their inputs, with coefficients of one at most."""
+
+_STATISTICS = {"BatchNormalizationGrad": (1, 3), "BatchNormalizationReluGrad": (2, 4)}
+"""Where X and mean are among the inputs of a batch norm's gradient."""
+
+
+def bounds(step: Step, run: Run, feeds: Mapping[str, Array], captured: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the bound of each output, by name.
+
+    Args:
+        step: A step of the graph under test.
+        run: Computes the step's outputs.
+        feeds: The values that it reads.
+        captured: What its outputs were in the original graph.
+    """
+    names = list(step.outputs.values())
+    if not step.own_nodes and step.node.op_type in _SUMS_OF_PRODUCTS:
+        squares = run({name: np.square(a) if a.dtype.kind == "f" else a for name, a in feeds.items()})
+        factor = 8 * math.sqrt(_terms(feeds)) * _UNIT
+        return {
+            name: factor * np.maximum(np.sqrt(np.abs(squares[name]).astype(np.float64)), np.abs(captured[name]))
+            for name in names
+        }
+    folded = _with_positive_terms(step, feeds, captured)
+    if folded is not None:
+        count, inputs = folded
+        terms = run(inputs)
+        return {name: (8 + math.sqrt(count)) * _UNIT * terms[name].astype(np.float64) for name in names}
+    roundings = 64 if step.own_nodes else 16
+    return {name: np.asarray(roundings * _UNIT * np.max(np.abs(captured[name]), initial=0.0)) for name in names}
+
+
+def _terms(feeds: Mapping[str, Array]) -> int:
+    """About how many products one element adds up: what is left of an input without its second dimension."""
+    arrays = [array for array in feeds.values() if array.dtype.kind == "f" and array.size]
+    counts = [a.size // a.shape[1] if a.ndim > 1 else a.size for a in arrays]
+    return max([16, *counts])
+
+
+def _with_positive_terms(
+    step: Step, feeds: Mapping[str, Array], captured: Mapping[str, Array]
+) -> tuple[int, dict[str, Array]] | None:
+    """How many elements a batch norm's sums have, and inputs with |dY| and |xhat| for dY and xhat.
+
+    None if the step makes anything but gradients of parameters, by one batch norm over dimension 1.
+    """
+    if len(step.own_nodes) != 1 or step.own_nodes[0].op_type not in _STATISTICS:
+        return None
+    (node,) = step.own_nodes
+    names = [str(node.inputs[i].name) for i in _STATISTICS[node.op_type]]  # type: ignore[union-attr]
+    if not all(name in feeds for name in names):
+        return None
+    X, mean = (feeds[name] for name in names)
+    if X.ndim < 2 or mean.shape != X.shape[1:2] or not mean.size:
+        return None
+    if any(captured[name].size > mean.size for name in step.outputs.values()):
+        return None
+    centred = X - mean.reshape(-1, *[1] * (X.ndim - 2))
+    given = {**feeds, names[0]: centred, names[1]: np.zeros_like(mean)}
+    return X.size // mean.size, {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in given.items()}
