@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -33,6 +34,35 @@ def inverse_std(emit: NodeMaker, variance: ir.Value, epsilon: float, dtype: ir.D
     shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(epsilon, dtype))
     result = emit.op("Reciprocal", emit.op("Sqrt", shifted))
     result.dtype, result.shape = dtype, variance.shape
+    return result
+
+
+def is_momentum(factor: float, dtype: ir.DataType | None) -> bool:
+    """Whether 1 - (1 - factor) still is the factor where 1 - factor is a float32, the attribute momentum.
+
+    The weight of the new value loses what 1 has more digits: 0.001 comes out 5e-5 of itself too large.
+
+    Args:
+        factor: The weight of the new value in a running average.
+        dtype: The type of the average.
+    """
+    weight = 1.0 - float(np.float32(1.0 - factor))
+    if dtype == ir.DataType.DOUBLE:
+        return weight == factor
+    sixteen_bits = dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return abs(weight - factor) <= factor * (1e-4 if sixteen_bits else 1e-6)
+
+
+def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype: ir.DataType) -> ir.Value:
+    """A running average: old + factor * (new - old), or just the new value if it has all the weight.
+
+    Not (1 - factor) * old + ..., for ONNX Runtime leaves out a product with a double that is 1 as a float.
+    """
+    if factor == 1.0:
+        return new
+    change = emit.op("Mul", emit.op("Sub", new, old), emit.constant(factor, dtype))
+    result = emit.op("Add", old, change)
+    result.dtype, result.shape = dtype, new.shape
     return result
 
 

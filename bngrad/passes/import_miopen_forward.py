@@ -32,15 +32,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from bngrad.passes.glue import inverse_std
+from bngrad.passes.glue import inverse_std, is_momentum
 from bngrad.passes.import_pass import Context, ImportPass
 from bngrad.passes.miopen.form import Form, MiopenNode
 from bngrad.passes.miopen.operands import Operands, computing, typed, wider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import onnx_ir as ir
 
 _RUNNING = ("resultRunningMean", "resultRunningVariance")
 _SAVED = ("resultSaveMean", "resultSaveInvVariance")
@@ -141,9 +141,8 @@ def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
     saved = {name: _saved_dtype(node, name) for name in _SAVED} if training else {}
     statistics_dtype = operands.parameter_dtype(*(node.present(name).dtype for name in running), *saved.values())
 
-    # A float32 momentum is no 1 - expAvgFactor in double: there the update is spelled out.
     factor = next((node.number(name) for name in _FACTORS if name in node.node.attributes), 0.0)
-    spelled_out = statistics_dtype == ir.DataType.DOUBLE
+    spelled_out = not is_momentum(factor, statistics_dtype)
     old = [operands.parameter(name, statistics_dtype) for name in running or ("bnScale", "bnScale")]
     y, *statistics = operands.emit.bngrad(
         "BatchNormalizationTraining",
@@ -160,7 +159,7 @@ def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
     for name, statistic, before in zip(running, statistics, old, strict=False):
         if node.used(name):
             new = typed(statistic, statistics_dtype)
-            new = operands.blend(new, before, factor, 1 - factor) if spelled_out else new
+            new = operands.average(new, before, factor) if spelled_out else new
             results[name] = operands.parameter_result(new, name, _declared(node, name, node.present(name).dtype))
     for name, statistic in zip(saved, statistics[2:], strict=False):
         if node.used(name):

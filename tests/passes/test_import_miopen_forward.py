@@ -108,13 +108,26 @@ def test_training_types(types, mode, op_type, rng):
     check(got, want_trained(t, "NCHW", mode), dtypes_of(TYPES[types]))
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.001, 1 / 3, 0.5, 1.0])
+@pytest.mark.parametrize("factor", [0.0, 1e-9, 0.001, 1 / 3, 0.5, 1.0])
 @pytest.mark.parametrize("types", ["float", "double"])
 def test_the_factor_is_the_weight_of_the_new_value(types, factor, rng):
     """In double too, where 1 - factor is no float32."""
     t = forward_tensors(rng, "NCHW", "spatial", TYPES[types])
     got = run_training(t, bn_mode="spatial", expAvgFactor=factor)
     check(got, want_trained(t, "NCHW", "spatial", factor), dtypes_of(TYPES[types]))
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e-5, 0.001, 0.01, 0.1])
+@pytest.mark.parametrize("types", ["float", "double"])
+def test_the_first_average_has_all_its_digits(types, factor, rng):
+    """1 - (1 - factor) has not, in float."""
+    t = forward_tensors(rng, "NCHW", "spatial", TYPES[types])
+    t |= {name: np.zeros_like(t[name]) for name in ("mean", "var")}
+    got = run_training(t, bn_mode="spatial", expAvgFactor=factor)
+    want = want_trained(t, "NCHW", "spatial", factor)
+    for name in ("new_mean", "new_var"):
+        error = np.max(np.abs(got[name].astype(np.float64) - want[name]))
+        assert error <= {"float": 2e-6, "double": 1e-13}[types] * np.max(np.abs(want[name]))
 
 
 def test_the_factor_by_its_other_name(rng):

@@ -63,7 +63,7 @@ def test_every_version(op_type, mode, rng):
 
 
 @pytest.mark.parametrize("outputs", [FORWARD_OUTPUTS, NOT_SAVED], ids=["saved-variance", "no-saved-variance"])
-@pytest.mark.parametrize("factor", [0.0, 0.01, 0.25, 1.0])
+@pytest.mark.parametrize("factor", [0.0, 1e-9, 0.001, 0.01, 0.25, 1.0])
 def test_the_running_averages(factor, outputs, rng):
     inputs = forward_inputs(rng, (2, 4, 5, 3), "NHWC")
     check_forward(inputs, outputs, exponential_avg_factor=factor)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.emit import Emitter
-from bngrad.passes.glue import collapsed_shape
+from bngrad.passes.glue import average, collapsed_shape, statistics_dtype
 
 if TYPE_CHECKING:
     from bngrad.passes.import_pass import Context
@@ -117,6 +117,13 @@ class Operands:
         if old is None or beta == 0:
             return result
         return self._op("Add", result, self._times(self._cast_like(old, new), beta), dtype=new.dtype)
+
+    def average(self, new: ir.Value, old: ir.Value, factor: float) -> ir.Value:
+        """Returns old + factor * (new - old), in the type of ``new``."""
+        dtype = statistics_dtype(new)
+        return self._cast(
+            average(self.emit, self._cast(old, dtype), self._cast(new, dtype), factor, dtype), new.dtype
+        )
 
     def replace(self, **outputs: ir.Value) -> None:
         """Takes the node out; its outputs are these, by name."""

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.passes.emit import Emitter
-from bngrad.passes.glue import statistics_dtype
+from bngrad.passes.glue import average, is_momentum, statistics_dtype
 from bngrad.passes.tensorflow.layout import Layout
 from bngrad.passes.tensorflow.lost import GRADIENTS
 from bngrad.passes.tensorflow.node import averaging_factor, epsilon, is_used, read_inputs
@@ -45,6 +45,7 @@ def rewrite_training(node: ir.Node, context: Context) -> None:
     gradients = _gradients_of(node)
     saved_variance = node.outputs[SAVED_VARIANCE] if len(node.outputs) > SAVED_VARIANCE else None
     exact = saved_variance is not None and is_used(saved_variance, but_by=gradients)
+    exact = exact or not is_momentum(factor, dtype)
     # Zeros, not 0 * mean: what is not read may be empty, or NaN.
     unread = _zeros_like(emit, scale, dtype) if exact or factor == 1.0 else None
     y, new_mean, new_variance, saved_mean, saved_inv_std = emit.bngrad(
@@ -132,12 +133,8 @@ def _unbiased(emit: Emitter, variance: ir.Value, count: ir.Value, dtype: ir.Data
 
 
 def _averaged(emit: Emitter, old: ir.Value, new: ir.Value, factor: float, dtype: ir.DataType) -> ir.Value:
-    """A running average, in the type of the new value; just that if it has all the weight."""
-    if factor == 1.0:
-        return new
-    kept = emit.op("Mul", emit.cast(old, dtype), emit.constant(1.0 - factor, dtype))
-    added = emit.op("Mul", emit.cast(new, dtype), emit.constant(factor, dtype))
-    return _like(emit, new, emit.op("Add", kept, added), dtype)
+    """A running average, in the type of the new value."""
+    return _like(emit, new, average(emit, emit.cast(old, dtype), emit.cast(new, dtype), factor, dtype), dtype)
 
 
 def _like(emit: Emitter, statistic: ir.Value, computed: ir.Value, dtype: ir.DataType) -> ir.Value:
