@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests run in a process for each core; some take as long as a thousand others.
+SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
 .PHONY: demo test test-long lint format bench clean
@@ -15,10 +17,10 @@ demo: $(READY)
 	$(BIN)/bngrad validate build/densenet121.onnx --dim N=2
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" $(SPREAD)
 
 test-long: $(READY)
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long $(SPREAD)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -28,6 +28,11 @@ def model(inputs, body, *, initializers="", outputs="float loss", opset=18, func
     return onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{domains}]>\n{graph}{functions}")
 
 
+def summed(inputs, body, **options):
+    """A model whose loss is the sum of y."""
+    return model(inputs, f"{body} {SUM}", **options)
+
+
 def differentiated(forward, **options):
     return training_graph(ir.from_proto(forward), **options)[0]
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
-from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names
+from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names, summed
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.oracle import prepare_forward
 from bngrad.runtime import session
@@ -34,12 +34,12 @@ SHARED = {
 @pytest.mark.parametrize("name", SHARED)
 def test_what_several_nodes_read_gets_the_sum(name):
     body, want = SHARED[name]
-    result = gradients(model("float[3] x", f"{body} {SUM}"), {"x": X}, wrt=["x"])
+    result = gradients(summed("float[3] x", body), {"x": X}, wrt=["x"])
     np.testing.assert_allclose(result["x_grad"], want, rtol=1e-6)
 
 
 def test_shared_weight():
-    forward = model("float[2, 3] x, float[3, 3] w", f"h = MatMul(x, w) y = MatMul(h, w) {SUM}")
+    forward = summed("float[2, 3] x, float[3, 3] w", "h = MatMul(x, w) y = MatMul(h, w)")
     feeds = {"x": np.ones([2, 3], np.float32), "w": np.arange(9, dtype=np.float32).reshape(3, 3)}
     result = gradients(forward, feeds, wrt=["w"])["w_grad"]
     x, w, dy = feeds["x"], feeds["w"], np.ones([2, 3])
@@ -47,27 +47,27 @@ def test_shared_weight():
 
 
 def test_several_outputs():
-    body = f"""size = Constant <value_ints = [1, 2]> ()
-        a, b = Split(x, size) c = Exp(a) y = Mul(c, b) {SUM}"""
-    result = gradients(model("float[3] x", body), {"x": X}, wrt=["x"])["x_grad"]
+    body = """size = Constant <value_ints = [1, 2]> ()
+        a, b = Split(x, size) c = Exp(a) y = Mul(c, b)"""
+    result = gradients(summed("float[3] x", body), {"x": X}, wrt=["x"])["x_grad"]
     np.testing.assert_allclose(result, [np.exp(X[0]) * X[1:].sum(), *[np.exp(X[0])] * 2], rtol=1e-6)
 
 
 def test_several_gradients():
-    forward = model("float[3] x, float[3] z", f"y = Mul(x, z) {SUM}")
+    forward = summed("float[3] x, float[3] z", "y = Mul(x, z)")
     training = differentiated(forward, wrt=["z", "x"])
     assert output_names(training) == ["loss", "z_grad", "x_grad"]
 
 
 def test_types_and_shapes_of_gradients():
-    forward = model("float[N, 3] x, float[3] z", f"y = Mul(x, z) {SUM}")
+    forward = summed("float[N, 3] x, float[3] z", "y = Mul(x, z)")
     outputs = {value.name: value for value in differentiated(forward, wrt=["x", "z"]).graph.outputs}
     assert {outputs[name].dtype for name in ("x_grad", "z_grad")} == {ir.DataType.FLOAT}
     assert [list(outputs[name].shape) for name in ("x_grad", "z_grad")] == [["N", 3], [3]]
 
 
 def test_only_what_is_asked_for_is_computed():
-    forward = model("float[1, 1, 4, 4] x, float[1, 1, 3, 3] w, float[1] b", f"y = Conv(x, w, b) {SUM}")
+    forward = summed("float[1, 1, 4, 4] x, float[1, 1, 3, 3] w, float[1] b", "y = Conv(x, w, b)")
     (node,) = (n for n in differentiated(forward, wrt=["w"]).graph if n.op_type == "ConvGrad")
     assert [value.name for value in node.outputs] == ["", "w_grad"]
 
@@ -86,7 +86,7 @@ def test_a_double_model():
 
 
 def test_the_forward_model_stays_as_it_is():
-    forward = model("float[3] x", f"y = Relu(x) {SUM}", initializers="float[3] w = {1, 2, 3}")
+    forward = summed("float[3] x", "y = Relu(x)", initializers="float[3] w = {1, 2, 3}")
     before = forward.SerializeToString()
     differentiated(forward, wrt=["x"])
     assert forward.SerializeToString() == before
@@ -94,13 +94,13 @@ def test_the_forward_model_stays_as_it_is():
 
 def test_functions_are_inlined():
     functions = '\n<domain: "local", opset_import: ["" : 18]> square (a) => (b) { b = Mul(a, a) }'
-    forward = model("float[3] x", f"y = local.square(x) {SUM}", functions=functions)
+    forward = summed("float[3] x", "y = local.square(x)", functions=functions)
     np.testing.assert_allclose(gradients(forward, {"x": X}, wrt=["x"])["x_grad"], 2 * X)
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13, 18, 26])
 def test_opsets(opset):
-    forward = model("float[3] x", f"y = Exp(x) {SUM}", opset=opset)
+    forward = summed("float[3] x", "y = Exp(x)", opset=opset)
     np.testing.assert_allclose(gradients(forward, {"x": X}, wrt=["x"])["x_grad"], np.exp(X), rtol=1e-6)
 
 
@@ -131,18 +131,18 @@ def gradient_names(training):
 
 
 def test_nodes_without_names_get_those_of_their_outputs():
-    training = differentiated(model("float[3] x", f"y = Exp(x) {SUM}"), wrt=["x"])
+    training = differentiated(summed("float[3] x", "y = Exp(x)"), wrt=["x"])
     assert {node.name for node in training.graph} >= {"y", "y_Grad/Mul_0"}
 
 
 def test_taken_name_of_a_gradient():
-    forward = model("float[3] x, float[3] x_grad", f"y = Mul(x, x_grad) {SUM}")
+    forward = summed("float[3] x, float[3] x_grad", "y = Mul(x, x_grad)")
     with pytest.raises(ModelError, match=r"^the model has a value x_grad already; rename it$"):
         differentiated(forward, wrt=["x"])
 
 
 def test_taken_names_of_inner_gradients():
-    forward = model("float[3] x", f"y_grad = Exp(x) h_grad = Neg(y_grad) h = Sin(h_grad) y = Exp(h) {SUM}")
+    forward = summed("float[3] x", "y_grad = Exp(x) h_grad = Neg(y_grad) h = Sin(h_grad) y = Exp(h)")
     inner = np.sin(-np.exp(X.astype(np.float64)))
     want = np.exp(inner) * np.cos(-np.exp(X)) * -np.exp(X)
     np.testing.assert_allclose(gradients(forward, {"x": X}, wrt=["x"])["x_grad"], want, rtol=1e-6)
@@ -186,20 +186,20 @@ NO_RULE = {
 @pytest.mark.parametrize("name", NO_RULE)
 def test_nodes_in_the_way(name):
     body, message = NO_RULE[name]
-    forward = model("float[3] x, float[3] z, bool c", f"{body} loss = ReduceSum <keepdims = 0> (y)")
+    forward = summed("float[3] x, float[3] z, bool c", body)
     with pytest.raises(UnsupportedNodeError, match=message):
         differentiated(forward, loss="loss", wrt=["x"])
 
 
 def test_nodes_beside_the_way_do_not_matter():
     beside = BRANCHES.replace("(x)", "(z)").replace("y =", "b =")
-    forward = model("float[3] x, float[3] z, bool c", f"{beside} a = Hardmax(z) d = Mul(a, b) y = Mul(x, d) {SUM}")
+    forward = summed("float[3] x, float[3] z, bool c", f"{beside} a = Hardmax(z) d = Mul(a, b) y = Mul(x, d)")
     feeds = {"x": X, "z": X, "c": np.array(False)}
     np.testing.assert_allclose(gradients(forward, feeds, wrt=["x"])["x_grad"], [0, 0, -2])
 
 
 def test_a_training_graph_is_refused():
-    training = ir.to_proto(differentiated(model("float[3] x", f"[r] y = Relu(x) {SUM}"), wrt=["x"]))
+    training = ir.to_proto(differentiated(summed("float[3] x", "[r] y = Relu(x)"), wrt=["x"]))
     message = (
         r"^the model is a training graph already: it has .*ReluGrad node 'r_Grad/ReluGrad_0' .*; give the forward"
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
-from autodiff.small_models import SUM, differentiated, model, output_names
+from autodiff.small_models import differentiated, model, output_names, summed
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.runtime import session
 from bngrad.validation.float64 import evaluate
@@ -20,8 +20,8 @@ TRAINING = "BatchNormalization <training_mode = 1>"
 
 def two_batch_norms(second="m2, v2", *, initializers=OWN, outputs="float loss", extra=""):
     body = f"""{extra} [layer1_bn] h, m_new, v_new = {TRAINING} (x, s, b, m, v) [relu] r = Relu(h)
-        [layer2_bn] y, m2_new, v2_new = {TRAINING} (r, s, b, {second}) {SUM}"""
-    return model("float[N, 2] x", body, initializers=initializers, outputs=outputs)
+        [layer2_bn] y, m2_new, v2_new = {TRAINING} (r, s, b, {second})"""
+    return summed("float[N, 2] x", body, initializers=initializers, outputs=outputs)
 
 
 def modes(training):
@@ -47,7 +47,7 @@ def test_modes_of_batch_norms(options, want):
 
 
 def test_mode_of_a_batch_norm_is_what_its_node_says():
-    forward = model("float[N, 2] x", f"[bn] y = BatchNormalization(x, s, b, m, v) {SUM}", initializers=STATISTICS)
+    forward = summed("float[N, 2] x", "[bn] y = BatchNormalization(x, s, b, m, v)", initializers=STATISTICS)
     assert modes(differentiated(forward, wrt=["s"])) == {"bn": "frozen"}
     assert modes(differentiated(forward, wrt=["s"], training=["bn"])) == {"bn": "training"}
 
@@ -66,7 +66,7 @@ def test_new_running_statistics_are_outputs():
 
 
 def test_new_running_statistics_of_a_batch_norm_that_has_none():
-    forward = model("float[N, 2] x", f"[bn] y = {TRAINING} (x, s, b, m, v) {SUM}", initializers=STATISTICS)
+    forward = summed("float[N, 2] x", f"[bn] y = {TRAINING} (x, s, b, m, v)", initializers=STATISTICS)
     assert output_names(differentiated(forward, wrt=["s"])) == ["loss", "m_new", "v_new", "s_grad"]
 
 
@@ -99,9 +99,9 @@ def test_shared_running_statistics_get_copies(kind):
 
 def test_running_statistics_that_are_constants():
     constants = "m = Constant <value = float[2] {0, 0}> () v = Constant <value = float[2] {1, 1}> ()"
-    forward = model(
+    forward = summed(
         "float[N, 2] x",
-        f"{constants} [bn] y = {TRAINING} (x, s, b, m, v) {SUM}",
+        f"{constants} [bn] y = {TRAINING} (x, s, b, m, v)",
         initializers="float[2] s = {1, 2}, float[2] b = {0, 1}",
     )
     training = differentiated(forward, wrt=["s"])

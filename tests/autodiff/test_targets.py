@@ -8,23 +8,36 @@ import numpy as np
 import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
-from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names
+from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names, summed
 from bngrad.errors import ModelError
 from bngrad.runtime import session
 
 TWO = f"y = Exp(x) {SUM} other = ReduceMean <keepdims = 0> (y)"
 TWO_LOSSES = model("float[3] x", TWO, outputs="float loss, float other, float[3] y")
 
+# name: (model, options, its gradient by x)
+GRADIENTS = {
+    "one-of-two-losses": (TWO_LOSSES, {"loss": "loss"}, np.exp(X)),
+    "the-other": (TWO_LOSSES, {"loss": "other"}, np.exp(X) / 3),
+    "a-loss-that-is-read-further": (
+        model("float[3] x", f"y = Exp(x) {SUM} z = Sqrt(loss)", outputs="float loss, float z"),
+        {"loss": "loss"},
+        np.exp(X),
+    ),
+    # x decides what is chosen, and is chosen: only the second counts.
+    "stop-edges-carry-nothing": (
+        summed("float[3] x", "zero = Sub(x, x) c = Greater(x, zero) z = Exp(x) y = Where(c, x, z)"),
+        {},
+        np.where(X > 0, 1, np.exp(X)),
+    ),
+}
 
-@pytest.mark.parametrize(("loss", "scale"), [("loss", 1), ("other", 1 / 3)])
-def test_choice_of_loss(loss, scale):
-    result = gradients(TWO_LOSSES, {"x": X}, loss=loss, wrt=["x"])
-    np.testing.assert_allclose(result["x_grad"], scale * np.exp(X), rtol=1e-6)
 
-
-def test_an_inner_loss_becomes_an_output():
-    forward = model("float[3] x", TWO, outputs="float[3] y")
-    assert output_names(differentiated(forward, loss="other", wrt=["x"])) == ["y", "other", "x_grad"]
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient_by_x(name):
+    forward, options, want = GRADIENTS[name]
+    result = gradients(forward, {"x": X}, wrt=["x"], **options)
+    np.testing.assert_allclose(result["x_grad"], want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", ["", "[1]", "[1, 1]"])
@@ -35,60 +48,12 @@ def test_a_loss_of_one_element(shape):
     np.testing.assert_allclose(gradients(forward, feeds, wrt=["x"])["x_grad"], [[np.exp(0.5)]])
 
 
-def test_a_loss_that_is_read_further():
-    forward = model("float[3] x", f"y = Exp(x) {SUM} z = Sqrt(loss)", outputs="float loss, float z")
-    np.testing.assert_allclose(
-        gradients(forward, {"x": X}, loss="loss", wrt=["x"])["x_grad"], np.exp(X), rtol=1e-6
-    )
-
-
-LOSS_ERRORS = {
-    "none": (
-        model("float[3] x", "y = Exp(x)", outputs="float[3] y"),
-        None,
-        "the model has no float scalar outputs; name the loss with --loss (its float outputs are 'y' (float[3]))",
-    ),
-    "no-float": (
-        model("float[3] x", "s = Size(x)", outputs="int64 s"),
-        None,
-        "the model has no float scalar outputs; name the loss with --loss (its float outputs are none)",
-    ),
-    "two": (
-        TWO_LOSSES,
-        None,
-        (
-            "the model has 2 float scalar outputs; name the loss with --loss (its float outputs are 'loss' "
-            "(float[]), 'other' (float[]), 'y' (float[3]))"
-        ),
-    ),
-    "input": (TWO_LOSSES, "x", "loss 'x' is an input of the graph, so it depends on nothing; name an output"),
-    "unknown": (TWO_LOSSES, "lose", "'lose' is not a value of this model; did you mean 'loss'?"),
-    "vector": (
-        TWO_LOSSES,
-        "y",
-        "loss 'y' (float[3]) is no float scalar; expected one element: reduce it to its mean or its sum",
-    ),
-    "integer": (
-        model("float[3] x", f"y = Exp(x) {SUM} s = Size(x)", outputs="int64 s"),
-        "s",
-        "loss 's' (int64[]) is no float scalar; expected one element: reduce it to its mean or its sum",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LOSS_ERRORS)
-def test_loss_errors(name):
-    forward, loss, message = LOSS_ERRORS[name]
-    with pytest.raises(ModelError, match=f"^{re.escape(message)}$"):
-        differentiated(forward, loss=loss, wrt=["x"])
-
-
-SCALE = f"y = Mul(x, w) {SUM}"
+SCALE = "y = Mul(x, w)"
 SCALED = {
-    "input": model("float[3] x, float[3] w", SCALE),
-    "initializer": model("float[3] x", SCALE, initializers="float[3] w = {1, 2, 3}"),
-    "constant": model("float[3] x", f"w = Constant <value = float[3] {{1, 2, 3}}> () {SCALE}"),
-    "constant-floats": model("float[3] x", f"w = Constant <value_floats = [1.0, 2.0, 3.0]> () {SCALE}"),
+    "input": summed("float[3] x, float[3] w", SCALE),
+    "initializer": summed("float[3] x", SCALE, initializers="float[3] w = {1, 2, 3}"),
+    "constant": summed("float[3] x", f"w = Constant <value = float[3] {{1, 2, 3}}> () {SCALE}"),
+    "constant-floats": summed("float[3] x", f"w = Constant <value_floats = [1.0, 2.0, 3.0]> () {SCALE}"),
 }
 
 
@@ -106,156 +71,197 @@ def test_wrt(kind):
         assert run.run(["loss"], {"x": X})[0] == (X * [1, 2, 3]).sum()
 
 
-DEFAULTS = {
-    "initializers": (model("float[N, 3] x", SCALE, initializers="float[3] w = {1, 2, 3}"), ["w"]),
+WITH_EXPONENT_AND_LIMITS = summed(
+    "float[N, 3] x",
+    "a = Mul(x, w) b = Pow(a, two) y = Clip(b, low, high)",
+    initializers="float[3] w = {1, 2, 3}, float two = {2}, float low = {0}, float high = {6}",
+)
+# name: (model, options, the outputs of its training graph)
+OUTPUTS = {
+    "initializers": (
+        summed("float[N, 3] x", SCALE, initializers="float[3] w = {1, 2, 3}"),
+        {},
+        ["loss", "w_grad"],
+    ),
     "weights that are inputs": (
-        model(
+        summed(
             "float[N, 2, 5, 5] x, float[4, 2, 3, 3] w, float[4] b, float[4, 2] m",
-            f"c = Conv(x, w, b) p = GlobalAveragePool(c) f = Flatten(p) y = MatMul(f, m) {SUM}",
+            "c = Conv(x, w, b) p = GlobalAveragePool(c) f = Flatten(p) y = MatMul(f, m)",
         ),
-        ["w", "b", "m"],
+        {},
+        ["loss", "w_grad", "b_grad", "m_grad"],
     ),
-    "no data of fixed shape": (model("float[2, 3] x, float[3, 3] w", f"y = MatMul(x, w) {SUM}"), ["w"]),
-    "no exponent, no limits": (
-        model(
-            "float[N, 3] x",
-            f"a = Mul(x, w) b = Pow(a, two) y = Clip(b, low, high) {SUM}",
-            initializers="float[3] w = {1, 2, 3}, float two = {2}, float low = {0}, float high = {6}",
-        ),
-        ["w"],
-    ),
+    "no data of fixed shape": (summed("float[2, 3] x, float[3, 3] w", "y = MatMul(x, w)"), {}, ["loss", "w_grad"]),
+    "no exponent, no limits": (WITH_EXPONENT_AND_LIMITS, {}, ["loss", "w_grad"]),
     "no constants": (
-        model(
+        summed(
             "float[N, 3] x",
-            f"c = Constant <value_float = 2.0> () a = Mul(x, w) y = Mul(a, c) {SUM}",
+            "c = Constant <value_float = 2.0> () a = Mul(x, w) y = Mul(a, c)",
             initializers="float[3] w = {1, 2, 3}",
         ),
-        ["w"],
+        {},
+        ["loss", "w_grad"],
     ),
     "no integers": (
-        model(
+        summed(
             "float[4, 3] x",
-            f"a = Mul(x, w) y = Gather(a, i) {SUM}",
+            "a = Mul(x, w) y = Gather(a, i)",
             initializers="float[3] w = {1, 2, 3}, int64[2] i = {0, 2}",
         ),
-        ["w"],
+        {},
+        ["loss", "w_grad"],
     ),
     "nothing that comes through integers": (
-        model(
+        summed(
             "float[4, 3] x",
-            f"a = Mul(x, w) t = Mul(x, v) i = Cast <to = 7> (t) f = Cast <to = 1> (i) y = Mul(a, f) {SUM}",
+            "a = Mul(x, w) t = Mul(x, v) i = Cast <to = 7> (t) f = Cast <to = 1> (i) y = Mul(a, f)",
             initializers="float[3] w = {1, 2, 3}, float[3] v = {1, 2, 3}",
         ),
-        ["w"],
+        {},
+        ["loss", "w_grad"],
     ),
     "nothing beside the loss": (
-        model(
+        summed(
             "float[N, 3] x",
             f"other = Mul(x, v) {SCALE}",
             initializers="float[3] w = {1, 2, 3}, float[3] v = {1, 2, 3}",
             outputs="float loss, float[N, 3] other",
         ),
-        ["w"],
+        {},
+        ["loss", "other", "w_grad"],
+    ),
+    "an inner loss becomes an output": (
+        model("float[3] x", TWO, outputs="float[3] y"),
+        {"loss": "other", "wrt": ["x"]},
+        ["y", "other", "x_grad"],
+    ),
+    "an exponent and a limit that are asked for": (
+        WITH_EXPONENT_AND_LIMITS,
+        {"wrt": ["two", "high"]},
+        ["loss", "two_grad", "high_grad"],
     ),
 }
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_default_wrt(name):
-    forward, want = DEFAULTS[name]
-    made = [
-        output.removesuffix("_grad")
-        for output in output_names(differentiated(forward))
-        if output.endswith("_grad")
-    ]
-    assert made == want
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs(name):
+    forward, options, want = OUTPUTS[name]
+    assert output_names(differentiated(forward, **options)) == want
 
 
-def test_exponents_and_limits_have_a_gradient_where_it_is_asked_for():
-    training = differentiated(DEFAULTS["no exponent, no limits"][0], wrt=["two", "high"])
-    assert output_names(training) == ["loss", "two_grad", "high_grad"]
-
-
-BATCH_NORM = "y = BatchNormalization(x, s, b, m, v)"
-BATCH_NORM_INPUTS = "float[N, 2] x, float[2] s, float[2] b, float[2] m, float[2] v"
-WRT_ERRORS = {
-    "unknown": (
+# name: (model, options, what the error says)
+ERRORS = {
+    "loss-none": (
+        model("float[3] x", "y = Exp(x)", outputs="float[3] y"),
+        {"wrt": ["x"]},
+        "the model has no float scalar outputs; name the loss with --loss (its float outputs are 'y' (float[3]))",
+    ),
+    "loss-no-float": (
+        model("float[3] x", "s = Size(x)", outputs="int64 s"),
+        {"wrt": ["x"]},
+        "the model has no float scalar outputs; name the loss with --loss (its float outputs are none)",
+    ),
+    "loss-two": (
+        TWO_LOSSES,
+        {"wrt": ["x"]},
+        (
+            "the model has 2 float scalar outputs; name the loss with --loss (its float outputs are 'loss' "
+            "(float[]), 'other' (float[]), 'y' (float[3]))"
+        ),
+    ),
+    "loss-input": (
+        TWO_LOSSES,
+        {"loss": "x", "wrt": ["x"]},
+        "loss 'x' is an input of the graph, so it depends on nothing; name an output",
+    ),
+    "loss-unknown": (
+        TWO_LOSSES,
+        {"loss": "lose", "wrt": ["x"]},
+        "'lose' is not a value of this model; did you mean 'loss'?",
+    ),
+    "loss-vector": (
+        TWO_LOSSES,
+        {"loss": "y", "wrt": ["x"]},
+        "loss 'y' (float[3]) is no float scalar; expected one element: reduce it to its mean or its sum",
+    ),
+    "loss-integer": (
+        model("float[3] x", f"y = Exp(x) {SUM} s = Size(x)", outputs="int64 s"),
+        {"loss": "s", "wrt": ["x"]},
+        "loss 's' (int64[]) is no float scalar; expected one element: reduce it to its mean or its sum",
+    ),
+    "wrt-unknown": (
         SCALED["input"],
-        ["weight"],
+        {"wrt": ["weight"]},
         "'weight' is not an input or initializer of this model, which has 'w' and 'x'",
     ),
-    "misspelled": (
-        model("float[3] x, float[3] weight", f"y = Mul(x, weight) {SUM}"),
-        ["wieght"],
+    "wrt-misspelled": (
+        summed("float[3] x, float[3] weight", "y = Mul(x, weight)"),
+        {"wrt": ["wieght"]},
         "'wieght' is not an input or initializer of this model; did you mean 'weight'?",
     ),
-    "integer": (
-        model("float[3] x, int64[2] i", f"y = Gather(x, i) {SUM}"),
-        ["i"],
+    "wrt-integer": (
+        summed("float[3] x, int64[2] i", "y = Gather(x, i)"),
+        {"wrt": ["i"]},
         "'i' (int64[2]) has no gradient; expected a float",
     ),
-    "computed": (
-        model("float[3] x", f"h = Exp(x) y = Neg(h) {SUM}"),
-        ["h"],
+    "wrt-computed": (
+        summed("float[3] x", "h = Exp(x) y = Neg(h)"),
+        {"wrt": ["h"]},
         "'h' is computed by the model; differentiate by inputs and initializers",
     ),
-    "computed-in-a-branch": (
-        model("float[3] x, bool c", f"{BRANCHES} {SUM}"),
-        ["p"],
+    "wrt-computed-in-a-branch": (
+        summed("float[3] x, bool c", BRANCHES),
+        {"wrt": ["p"]},
         "'p' is computed by the model; differentiate by inputs and initializers",
     ),
-    "running-statistic": (
-        model(BATCH_NORM_INPUTS, f"{BATCH_NORM} {SUM}"),
-        ["m"],
+    "wrt-running-statistic": (
+        summed(
+            "float[N, 2] x, float[2] s, float[2] b, float[2] m, float[2] v",
+            "y = BatchNormalization(x, s, b, m, v)",
+        ),
+        {"wrt": ["m"]},
         "loss 'loss' does not depend on 'm': it is a running statistic of BatchNormalization node 'y' (outputs y)",
     ),
-    "stop-edge": (
-        model("float[3] x, float r", f"y = Dropout(x, r) {SUM}"),
-        ["r"],
+    "wrt-stop-edge": (
+        summed("float[3] x, float r", "y = Dropout(x, r)"),
+        {"wrt": ["r"]},
         "loss 'loss' does not depend on 'r': Dropout node 'y' (outputs y) gives input 1 no gradient",
     ),
-    "steps": (
-        model("float[3] x, float[3] z", f"r = Round(z) y = Mul(x, r) {SUM}"),
-        ["z"],
+    "wrt-steps": (
+        summed("float[3] x, float[3] z", "r = Round(z) y = Mul(x, r)"),
+        {"wrt": ["z"]},
         "loss 'loss' does not depend on 'z': Round node 'r' (outputs r) gives input 0 no gradient",
     ),
-    "not-reaching": (
-        model("float[3] x, float[3] z", f"other = Exp(z) y = Exp(x) {SUM}"),
-        ["x", "z"],
+    "wrt-not-reaching": (
+        summed("float[3] x, float[3] z", "other = Exp(z) y = Exp(x)"),
+        {"wrt": ["x", "z"]},
         "loss 'loss' does not depend on 'z'",
     ),
-    "not-read": (
-        model("float[3] x, float[3] z", f"y = Exp(x) {SUM}"),
-        ["z"],
+    "wrt-not-read": (
+        summed("float[3] x, float[3] z", "y = Exp(x)"),
+        {"wrt": ["z"]},
         "loss 'loss' does not depend on 'z'",
     ),
-    "through-integers": (
-        model("float[3] x", f"i = Cast <to = 7> (x) y = Cast <to = 1> (i) {SUM}"),
-        ["x"],
+    "wrt-through-integers": (
+        summed("float[3] x", "i = Cast <to = 7> (x) y = Cast <to = 1> (i)"),
+        {"wrt": ["x"]},
         "loss 'loss' does not depend on 'x'",
     ),
-    "condition": (
-        model("float[3] x, float[3] z", f"c = Greater(z, x) y = Where(c, x, x) {SUM}"),
-        ["z"],
+    "wrt-condition": (
+        summed("float[3] x, float[3] z", "c = Greater(z, x) y = Where(c, x, x)"),
+        {"wrt": ["z"]},
         "loss 'loss' does not depend on 'z'",
     ),
-    "no-weights": (
-        model("float[N, 3] x, float[N, 3] z", f"y = Mul(x, z) {SUM}"),
-        None,
+    "wrt-no-weights": (
+        summed("float[N, 3] x, float[N, 3] z", "y = Mul(x, z)"),
+        {},
         "loss 'loss' depends on no weights; name what to differentiate by with --wrt (the inputs are 'x' and 'z')",
     ),
 }
 
 
-@pytest.mark.parametrize("name", WRT_ERRORS)
-def test_wrt_errors(name):
-    forward, wrt, message = WRT_ERRORS[name]
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    forward, options, message = ERRORS[name]
     with pytest.raises(ModelError, match=f"^{re.escape(message)}$"):
-        differentiated(forward, wrt=wrt)
-
-
-def test_stop_edges_carry_nothing():
-    """x decides what is chosen, and is chosen: only the second counts."""
-    forward = model("float[3] x", f"zero = Sub(x, x) c = Greater(x, zero) z = Exp(x) y = Where(c, x, z) {SUM}")
-    want = np.where(X > 0, 1, np.exp(X))
-    np.testing.assert_allclose(gradients(forward, {"x": X}, wrt=["x"])["x_grad"], want, rtol=1e-6)
+        differentiated(forward, **options)

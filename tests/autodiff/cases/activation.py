@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+from autodiff.gradient_cases import NO_RULE, Case
 
-from autodiff.gradient_cases import Case, check_against_differences, check_against_oracle, check_on_stock
-
-NO_RULE = "ORT's builder has no gradient for it"
 WIDE = {"x": lambda rng, shape: 4 * rng.standard_normal(shape)}
 """Past the points at which the hard functions are cut off."""
 X, X3 = "float[N, 3] x", "float[N, 2, 3] x"
@@ -71,22 +68,3 @@ CASES = [
     Case("bias-gelu", f"{X}, float[3] b", "y = com.microsoft.BiasGelu(x, b)", ("x", "b")),
     Case("bias-gelu-bias-only", f"{X}, float[3] b", "y = com.microsoft.BiasGelu(x, b)", ("b",)),
 ]
-PARAMETERS = [pytest.param(case, dims, id=f"{case}-{dims}") for case in CASES for dims in case.dims]
-EACH = pytest.mark.parametrize(("case", "dims"), PARAMETERS)
-
-
-@EACH
-def test_central_differences(case, dims):
-    check_against_differences(case, dims)
-
-
-@EACH
-def test_stock(case, dims):
-    check_on_stock(case, dims)
-
-
-@EACH
-def test_oracle(case, dims, oracle):
-    if case.oracle:
-        pytest.skip(case.oracle)
-    check_against_oracle(case, dims, oracle)

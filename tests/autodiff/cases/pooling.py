@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
-import pytest
 
-from autodiff.gradient_cases import (
-    Case,
-    check_against_differences,
-    check_against_oracle,
-    check_in_float16,
-    check_is_valid_in_bfloat16,
-    check_on_stock,
-    forward,
-)
-from bngrad.autodiff.training_graph import training_graph
-from bngrad.errors import ModelError, UnsupportedNodeError
+from autodiff.gradient_cases import Case
 
 IGNORES_AUTO_PAD = "ORT's AveragePoolGrad takes SAME_* as no padding"
 WRONG_IN_3D = "ORT's AveragePoolGrad is wrong in three dimensions"
@@ -165,48 +153,3 @@ def _cases():
 
 
 CASES = list(_cases())
-EACH = pytest.mark.parametrize(
-    ("case", "dims"), [pytest.param(c, d, id=f"{c}-{d}") for c in CASES for d in c.dims]
-)
-
-
-def test_every_case_has_a_name_of_its_own():
-    assert len({case.name for case in CASES}) == len(CASES)
-
-
-@EACH
-def test_central_differences(case, dims):
-    check_against_differences(case, dims)
-
-
-@EACH
-def test_stock(case, dims):
-    check_on_stock(case, dims)
-
-
-@EACH
-def test_oracle(case, dims, oracle):
-    if case.oracle:
-        pytest.skip(case.oracle)
-    check_against_oracle(case, dims, oracle)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case.opset == 22], ids=str)
-def test_sixteen_bits(case):
-    check_in_float16(case, case.dims[0])
-    check_is_valid_in_bfloat16(case)
-
-
-def test_indices_in_column_major_order_are_refused():
-    case = Case("refused", "float[N, 2, 6, 6] x", "y = MaxPool <kernel_shape = [2, 2], storage_order = 1> (x)")
-    with pytest.raises(UnsupportedNodeError, match="it has storage_order = 1"):
-        training_graph(ir.from_proto(forward(case)), loss="loss", wrt=("x",))
-
-
-def test_a_loss_of_indices_is_refused():
-    """They are no gradient's way back."""
-    body = "p, i = MaxPool <kernel_shape = [2, 2]> (x) y = Cast <to = 1> (i)"
-    with pytest.raises(ModelError, match="does not depend on 'x'"):
-        training_graph(
-            ir.from_proto(forward(Case("refused", "float[N, 2, 6, 6] x", body))), loss="loss", wrt=("x",)
-        )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+from autodiff.gradient_cases import NO_RULE, SYMBOLS, Case, positive
 
-from autodiff.gradient_cases import Case, check_against_differences, check_against_oracle, check_on_stock
-
-NO_RULE = "ORT's builder has no gradient for it"
-SYMBOLS = "ORT's builder takes dimensions of different names for equal"
 INTEGER = "ORT's builder subtracts a float from the exponent"
 WHERE_SHAPE = "ORT's builder does not sum where Where broadcasts"
 RANK = "ORT's builder gives it the rank of y"
@@ -16,10 +12,6 @@ ATTRIBUTE = "ORT's builder does not look at limits that are attributes"
 CONSTANT = "ORT's builder has no gradient for the limits"
 X = "float[N, 3] x"
 TWO_SYMBOLS = ({"N": 1, "M": 2}, {"N": 2, "M": 1}, {"N": 2, "M": 2})
-
-
-def positive(rng, shape):
-    return rng.uniform(0.5, 2, shape)
 
 
 def wide(rng, shape):
@@ -201,22 +193,3 @@ DROPOUTS = [
 ]
 
 CASES = [*UNARY, *BROADCASTING, *POWERS, *CLIPS, *WHERES, *DROPOUTS]
-PARAMETERS = [pytest.param(case, dims, id=f"{case}-{dims}") for case in CASES for dims in case.dims]
-EACH = pytest.mark.parametrize(("case", "dims"), PARAMETERS)
-
-
-@EACH
-def test_central_differences(case, dims):
-    check_against_differences(case, dims)
-
-
-@EACH
-def test_stock(case, dims):
-    check_on_stock(case, dims)
-
-
-@EACH
-def test_oracle(case, dims, oracle):
-    if case.oracle:
-        pytest.skip(case.oracle)
-    check_against_oracle(case, dims, oracle)

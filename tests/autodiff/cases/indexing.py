@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
-import pytest
 
-from autodiff.gradient_cases import (
-    Case,
-    check_against_differences,
-    check_against_oracle,
-    check_in_float16,
-    check_is_valid_in_bfloat16,
-    check_on_stock,
-    forward,
-    in_standard_onnx,
-)
-from bngrad.autodiff.training_graph import training_graph
-from bngrad.errors import BngradError, UnsupportedNodeError
+from autodiff.gradient_cases import NO_RULE, Case, fixed
 
-NO_RULE = "ORT's builder has no rule for it"
 BACKWARDS = "ORT's SliceGrad fails on a negative step along the last axis"
 EMPTY = "ORT's gradient of Mul fails where there are no elements"
 NOT_DOUBLE = "ORT's builder makes a gradient of the loss in float"
 END = 2**63 - 1
 SIZES = ({"N": 2, "T": 5}, {"N": 3, "T": 4})
-
-
-def fixed(*numbers):
-    return lambda _rng, _shape: numbers
 
 
 def below(limit, *, lowest=0):
@@ -228,75 +210,3 @@ OTHERS += [
     Case("trilu, opset 14", "float[N, 4, 4] x", "k = Constant <value_int = 1> () y = Trilu (x, k)", opset=14),
 ]
 CASES = [*SLICES, *GATHERS, *SCATTERS, *OTHERS]
-EACH = pytest.mark.parametrize(
-    ("case", "dims"), [pytest.param(c, d, id=f"{c}-{d}") for c in CASES for d in c.dims]
-)
-
-
-@EACH
-def test_central_differences(case, dims):
-    check_against_differences(case, dims)
-
-
-@EACH
-def test_stock(case, dims):
-    check_on_stock(case, dims)
-
-
-@EACH
-def test_oracle(case, dims, oracle):
-    if not case.oracle:
-        check_against_oracle(case, dims, oracle)
-        return
-    with pytest.raises((BngradError, AssertionError)):
-        check_against_oracle(case, dims, oracle)
-
-
-NO_FORWARD = {
-    *("ScatterElements adds", "ScatterND adds"),
-    *("reverse sequence time first", "reverse sequence batch first"),
-}
-"""What ONNX Runtime has no kernel for in float16, or ONNX no bfloat16."""
-
-
-SIXTEEN_BITS = pytest.mark.parametrize(
-    ("case", "dims"),
-    [pytest.param(c, c.dims[0], id=str(c)) for c in CASES if c.element == "float" and c.name not in NO_FORWARD],
-)
-
-
-@SIXTEEN_BITS
-def test_float16(case, dims):
-    check_in_float16(case, dims)
-
-
-@SIXTEEN_BITS
-def test_bfloat16(case, dims):  # noqa: ARG001 - one model for all of them
-    check_is_valid_in_bfloat16(case)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "body", "message"),
-    [
-        (
-            "float[4] x, int64[2] i, float[2] u",
-            'y = ScatterElements <reduction = "mul"> (x, i, u)',
-            "it has reduction 'mul'; expected none or add",
-        ),
-        (
-            "float[4] x, int64[2, 1] i, float[2] u",
-            'y = ScatterND <reduction = "max"> (x, i, u)',
-            "it has reduction 'max'; expected none or add",
-        ),
-        (
-            "float[8] x, int64[K] n, int64[2] i",
-            "r = Reshape (x, n) y = Gather (r, i)",
-            "rank of its dX is not known",
-        ),
-        ("float[8] x, int64[2, K] i", "y = GatherND (x, i)", "last extent of its indices is not known"),
-    ],
-)
-def test_refusals(inputs, body, message):
-    model = ir.from_proto(forward(Case("refused", inputs, body)))
-    with pytest.raises(UnsupportedNodeError, match=message):
-        in_standard_onnx(training_graph(model, loss="loss", wrt=("x",))[0])

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-import pytest
-
-from autodiff.gradient_cases import (
-    Case,
-    check_against_differences,
-    check_against_oracle,
-    check_in_float16,
-    check_on_stock,
-    forward,
-)
-from bngrad.autodiff.training_graph import training_graph
-from bngrad.errors import UnsupportedNodeError
+from autodiff.gradient_cases import FLOAT_ALONE, SYMBOLS, Case
 
 BOTH = ("a", "b")
 ALL = ("a", "b", "c")
-SYMBOLS = "ORT's builder takes dimensions of different names for equal"
 TWICE = "ORT's builder names both gradients alike where a node reads a value twice"
 VECTORS = "ORT's builder fails on a vector"
 
@@ -104,7 +91,7 @@ CASES = [
             dims=BATCH,
             element="double",
             float_limit=1e-13,
-            oracle="it differentiates float alone",
+            oracle=FLOAT_ALONE,
         )
         for what, a, b in [
             ("matrices", "N, 4", "4, 5"),
@@ -167,67 +154,6 @@ CASES = [
         dims=N,
         element="double",
         float_limit=1e-13,
-        oracle="it differentiates float alone",
+        oracle=FLOAT_ALONE,
     ),
 ]
-EACH = pytest.mark.parametrize(
-    ("case", "dims"), [pytest.param(c, d, id=f"{c}-{d}") for c in CASES for d in c.dims]
-)
-
-
-@EACH
-def test_central_differences(case, dims):
-    check_against_differences(case, dims)
-
-
-@EACH
-def test_stock(case, dims):
-    check_on_stock(case, dims)
-
-
-@EACH
-def test_oracle(case, dims, oracle):
-    if case.oracle:
-        pytest.skip(case.oracle)
-    check_against_oracle(case, dims, oracle)
-
-
-@pytest.mark.parametrize(
-    ("case", "dims"), [pytest.param(c, c.dims[-1], id=str(c)) for c in CASES if c.element == "float"]
-)
-def test_float16(case, dims):
-    check_in_float16(case, dims)
-
-
-def gradient_ops(case):
-    """The nodes of the training graph that the node of the forward model was differentiated into."""
-    training, _ = training_graph(ir.from_proto(forward(case)), loss="loss", wrt=case.wrt)
-    return [
-        node.op_type for node in training.graph if (node.name or "").startswith(("MatMul_0_Grad", "Gemm_0_Grad"))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("case", "ops"),
-    [
-        (matmul("", "N, K", "K, M"), ["Gemm", "Gemm"]),
-        (matmul("", "B, N, K", "K, M"), ["Transpose", "MatMul", "Flatten", "Flatten", "Gemm"]),
-        (matmul("", "B, N, K", "B, K, M"), ["Transpose", "MatMul", "Transpose", "MatMul"]),
-        (Case("", "float[N, K] a, float[K, M] b", "y = MatMul(a, b)", ("b",)), ["Gemm"]),
-        (gemm("", "N, K", "M, K", "M", attributes="transB = 1"), ["Gemm", "Gemm", "Constant", "ReduceSum"]),
-        (gemm("", "N, K", "M, K", attributes="transB = 1, beta = 2.0"), ["Gemm", "Gemm"]),
-    ],
-    ids=["matrices", "batch and matrix", "batches", "right alone", "gemm", "gemm without C"],
-)
-def test_costs_two_products(case, ops):
-    """Where the shapes tell, there is nothing but the products, and nothing that nobody asks for."""
-    assert gradient_ops(case) == ops
-
-
-def test_an_unknown_rank_is_refused():
-    case = Case(
-        "", "float[2, 3] a, int64[K] shape, float[3, 4] b", "t = Reshape(a, shape) \n y = MatMul(t, b)", ("a",)
-    )
-    reason = "MatMul node 'MatMul_1'.*the rank of 't' is not known"
-    with pytest.raises(UnsupportedNodeError, match=reason):
-        training_graph(ir.from_proto(forward(case)), loss="loss", wrt=case.wrt)

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
-import pytest
+from autodiff.gradient_cases import NO_RULE, Case, fixed
 
-from autodiff.gradient_cases import (
-    Case,
-    check_against_differences,
-    check_against_oracle,
-    check_in_float16,
-    check_is_valid_in_bfloat16,
-    check_on_stock,
-    forward,
-)
-from bngrad.autodiff.training_graph import training_graph
-from bngrad.errors import BngradError, UnsupportedNodeError
-
-NO_RULE = "ORT's builder has no rule for it"
 DROPS_PIECES = (
     "ORT's builder leaves out the pieces that the loss does not depend on: the gradient has a wrong shape"
 )
 SIZES = ({"N": 2, "H": 3, "W": 4}, {"N": 1, "H": 4, "W": 2})
-
-
-def fixed(*numbers):
-    return lambda _rng, _shape: numbers
 
 
 def reshape(name, x, shape, attributes="", **more):
@@ -172,52 +154,3 @@ CASES = [
         oracle=NO_RULE,
     ),
 ]
-EACH = pytest.mark.parametrize(
-    ("case", "dims"), [pytest.param(c, d, id=f"{c}-{d}") for c in CASES for d in c.dims]
-)
-
-
-@EACH
-def test_central_differences(case, dims):
-    check_against_differences(case, dims)
-
-
-@EACH
-def test_stock(case, dims):
-    check_on_stock(case, dims)
-
-
-@EACH
-def test_oracle(case, dims, oracle):
-    if not case.oracle:
-        check_against_oracle(case, dims, oracle)
-        return
-    with pytest.raises((BngradError, AssertionError)):
-        check_against_oracle(case, dims, oracle)
-
-
-SIXTEEN_BITS = pytest.mark.parametrize(
-    ("case", "dims"), [pytest.param(c, c.dims[0], id=str(c)) for c in CASES if "float[" in c.inputs]
-)
-
-
-@SIXTEEN_BITS
-def test_float16(case, dims):
-    check_in_float16(case, dims)
-
-
-@SIXTEEN_BITS
-def test_bfloat16(case, dims):  # noqa: ARG001 - one model for all of them
-    check_is_valid_in_bfloat16(case)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "body", "message"),
-    [
-        ("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)", "rank of 'r' is not known"),
-    ],
-)
-def test_refusals(inputs, body, message):
-    model = ir.from_proto(forward(Case("refused", inputs, body)))
-    with pytest.raises(UnsupportedNodeError, match=message):
-        training_graph(model, loss="loss", wrt=("x",))
