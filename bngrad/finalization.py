@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveInitializersFromInputsPass, RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass, RemoveUnusedNodesPass
 
 from bngrad.errors import InputError, ModelError
 from bngrad.names import listed, unknown_name
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import MICROSOFT
-from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.infer_types import InferTypesPass
+from bngrad.passes.nodes import all_nodes, owner, refuse_training_graph
 from bngrad.passes.pipeline import check
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
@@ -53,11 +52,9 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
         InputError: A name is unknown, or a value has another shape or type than what it is for.
         ModelError: It is a training graph, or no output is left.
     """
-    gradients = [n for n in all_nodes(model) if n.op_type.endswith("Grad") and n.domain in ("", MICROSOFT, DOMAIN)]
-    if gradients:
-        raise ModelError(f"the model is a training graph: it has {describe(gradients[0])}; give the forward model")
+    refuse_training_graph(model)
     model = RaiseOpsetPass()(model).model
-    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    InferTypesPass()(model)
     statistics = _statistics(model.graph)
     values = _by_input(model.graph, weights, statistics)
     before = {str(value.name) for value in model.graph.initializers.values()}
@@ -134,7 +131,7 @@ def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None, statistics: set[
     if not kept:
         raise ModelError(
             f"the model has no output but losses and running statistics ({listed(known)}); name what to keep with "
-            "--output, after making it an output of the forward model"
+            "--keep (outputs=), after making it an output of the forward model"
         )
     graph.outputs.clear()
     graph.outputs.extend(kept)
@@ -153,17 +150,9 @@ def _to_inference(node: ir.Node) -> None:
     if node.op_type == "BatchNormalization":
         node.resize_outputs(1)
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
-    elif node.op_type == "Dropout" and node.graph is not None and not node.outputs[1:]:
-        (dropped,) = node.outputs
-        source = node.inputs[0]
-        assert source is not None, "Dropout has data"  # noqa: S101
-        copy = ir.node("Identity", [source], name=node.name)
-        node.graph.insert_before(node, copy)
-        copy.outputs[0].type, copy.outputs[0].shape = dropped.type, dropped.shape
-        name, dropped.name = dropped.name, None
-        copy.outputs[0].name = name
-        dropped.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
-        node.graph.remove(node, safe=True)
+    elif node.op_type == "Dropout" and not node.outputs[1:]:
+        copy = ir.node("Identity", [node.inputs[0]], name=node.name)
+        ir.convenience.replace_nodes_and_values(owner(node), node, [node], [copy], node.outputs, copy.outputs)
 
 
 def _drop_unused_inputs(graph: ir.Graph) -> None:

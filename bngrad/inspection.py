@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.import_onnx import is_training_batch_norm
+from bngrad.passes.infer_types import InferTypesPass
 from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
 
@@ -64,7 +64,7 @@ def inspect(model: ir.Model) -> Inspection:
         model: Any model; it is not changed.
     """
     model = model.clone()
-    ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    InferTypesPass()(model)
     nodes = list(all_nodes(model))
     gradients = [node for node in nodes if _key(node) in _GRADIENT]
     batch_norms = []

@@ -11,6 +11,7 @@ from bngrad.autodiff.backward import Backward
 from bngrad.autodiff.edges import can_have_gradient, reads, rule_of
 from bngrad.autodiff.rule import NoGradientError
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.ort_dialect import ACCUMULATION
 from bngrad.passes.import_pass import Context
 from bngrad.passes.nodes import describe
 
@@ -144,7 +145,7 @@ class _Walk:
             ]
             for part in parts:
                 part.type, part.shape = value.type, value.shape
-            node = ir.node("Sum", parts, name=self._context.names.fresh(f"AccumulateGrad_{name}"))
+            node = ir.node("Sum", parts, name=self._context.names.fresh(f"{ACCUMULATION}{name}"))
             self._graph.append(node)
             (result,) = node.outputs
             result.name = name

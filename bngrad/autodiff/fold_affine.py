@@ -64,11 +64,7 @@ def _fold_next(graph: ir.Graph, batch_norm: ir.Node, names: Names) -> bool:
         new.outputs[0].type, new.outputs[0].shape = vector.type, vector.shape
         graph.insert_before(batch_norm, new)
         batch_norm.replace_input_with(slot, new.outputs[0])
-    (result,) = after.outputs
-    name, result.name = result.name, None
-    result.replace_all_uses_with(y, replace_graph_outputs=True)
-    graph.remove(after, safe=True)
-    y.name = name
+    ir.convenience.replace_nodes_and_values(graph, batch_norm, [after], [], after.outputs, [y])
     return True
 
 

@@ -15,11 +15,10 @@ from onnx_ir.passes.common import InlinePass
 from bngrad.autodiff.fold_affine import fold_affine
 from bngrad.errors import ModelError
 from bngrad.names import unknown_name
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.constants import Names, NodeNames
 from bngrad.passes.infer_types import InferTypesPass
-from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.nodes import all_nodes, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
 if TYPE_CHECKING:
@@ -41,11 +40,7 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
     Raises:
         ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
     """
-    gradients = [n for n in all_nodes(model) if n.op_type.endswith("Grad") and n.domain in ("", MICROSOFT, DOMAIN)]
-    if gradients:
-        raise ModelError(
-            f"the model is a training graph already: it has {describe(gradients[0])}; give the forward model"
-        )
+    refuse_training_graph(model)
     model = model.clone()
     if model.functions:
         InlinePass()(model)
@@ -182,9 +177,6 @@ def _freeze(node: ir.Node) -> None:
         graph = node.graph
         assert graph is not None, "it is in the main graph"  # noqa: S101
         copy = ir.node("Identity", [old], name=f"{node.name}_{value.name}")
-        copy.outputs[0].name, value.name = value.name, None
-        copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
-        value.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
-        graph.insert_after(node, copy)
+        ir.convenience.replace_nodes_and_values(graph, node, [], [copy], [value], copy.outputs)
     node.resize_outputs(1)
     node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)

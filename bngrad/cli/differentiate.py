@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.options import debug_option, json_option, model_argument
+from bngrad.cli.options import debug_option, functions_option, fuse_option, json_option, model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,18 +46,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Any ONNX Runtime; a training build with bngrad's batch norms; or nothing but ORT's own training ops.",
 )
-@click.option(
-    "--functions/--no-functions",
-    default=True,
-    show_default=True,
-    help="Embed the ops' definitions, so that the result runs where nothing is registered.",
-)
-@click.option(
-    "--fuse/--no-fuse",
-    default=True,
-    show_default=True,
-    help="Make one op of a ReLU's gradient and the batch norm's behind it.",
-)
+@functions_option
+@fuse_option
 @json_option
 @debug_option
 def differentiate_command(

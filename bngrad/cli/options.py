@@ -11,4 +11,18 @@ model_argument = click.argument("model", type=click.Path(path_type=Path))
 # `cli.run` looks for --debug itself, since an error may come before any option is parsed.
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback on errors.")
 
+functions_option = click.option(
+    "--functions/--no-functions",
+    default=True,
+    show_default=True,
+    help="Embed the ops' definitions, so that the result runs where nothing is registered.",
+)
+
+fuse_option = click.option(
+    "--fuse/--no-fuse",
+    default=True,
+    show_default=True,
+    help="Make one op of a ReLU's gradient and the batch norm's behind it.",
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.options import debug_option, json_option, model_argument
+from bngrad.cli.options import debug_option, functions_option, fuse_option, json_option, model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,18 +25,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="What the result runs on: any ONNX Runtime, or a training build that has the other training ops.",
 )
-@click.option(
-    "--functions/--no-functions",
-    default=True,
-    show_default=True,
-    help="Embed the ops' definitions, so that the result runs where nothing is registered.",
-)
-@click.option(
-    "--fuse/--no-fuse",
-    default=True,
-    show_default=True,
-    help="Make one op of a ReLU's gradient and the batch norm's behind it.",
-)
+@functions_option
+@fuse_option
 @json_option
 @debug_option
 def rewrite_command(model: Path, output: str, target: Target, functions: bool, fuse: bool, as_json: bool) -> None:

@@ -58,16 +58,16 @@ class Emitter(NodeMaker):
         self._context.replaced.append(self._node)
 
     def _node_name(self, domain: str, op_type: str) -> str:
-        # The first node of ours is what the foreign one was; the others, and statistics for it, are glue.
-        ours = domain == DOMAIN and op_type != "BatchNormalizationStatistics"
-        if ours and self._successor is None and self._node.name:
-            return self._node.name
-        return super()._node_name(domain, op_type)
+        takes_over = self._takes_over(domain, op_type) and self._node.name
+        return takes_over or super()._node_name(domain, op_type)
 
     def _place(self, node: ir.Node) -> None:
-        ours = node.domain == DOMAIN and node.op_type != "BatchNormalizationStatistics"
-        if ours and self._successor is None:
+        if self._takes_over(node.domain, node.op_type):
             self._successor = node
             node.doc_string = self._node.doc_string
             node.metadata_props.update(self._node.metadata_props)
         owner(self._node).insert_before(self._node, node)
+
+    def _takes_over(self, domain: str, op_type: str) -> bool:
+        """The first node of ours is what the foreign one was; the others, and statistics for it, are glue."""
+        return self._successor is None and domain == DOMAIN and op_type != "BatchNormalizationStatistics"

@@ -98,10 +98,6 @@ class NodeMaker(abc.ABC):
         result.dtype, result.shape = dtype, value.shape
         return result
 
-    def is_unnamed(self, value: ir.Value) -> bool:
-        """Whether a value was made here and stands for nothing with a name of its own yet."""
-        return value in self._unnamed
-
     def name(self, value: ir.Value, name: str) -> ir.Value:
         """Gives a value a name of its own: itself if it was made here and has none, else a copy of it."""
         new = value if value in self._unnamed else self.op("Identity", value)

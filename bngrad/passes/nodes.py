@@ -1,4 +1,4 @@
-"""What the import passes share: which nodes they look at, and why they refuse one."""
+"""What passes share: which nodes they look at, and why they refuse one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.errors import UnsupportedNodeError
+from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import MICROSOFT
 from bngrad.reference import MAX_RANK
 
 if TYPE_CHECKING:
@@ -38,6 +39,19 @@ def describe(node: ir.Node) -> str:
     domain = f"{node.domain}." if node.domain else ""
     outputs = ", ".join(str(v.name) for v in node.outputs if v.name)
     return f"{domain}{node.op_type} node {node.name!r} (outputs {outputs})"
+
+
+def refuse_training_graph(model: ir.Model) -> None:
+    """Sees to it that a model is a forward one.
+
+    Raises:
+        ModelError: There is a gradient's node in it, which is named.
+    """
+    for node in all_nodes(model):
+        if node.op_type.endswith("Grad") and node.domain in ("", MICROSOFT, DOMAIN):
+            raise ModelError(
+                f"the model is a training graph already: it has {describe(node)}; give the forward model"
+            )
 
 
 def raise_refusals(refusals: Sequence[tuple[ir.Node, str]]) -> None:

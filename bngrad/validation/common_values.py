@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import ACCUMULATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import onnx_ir as ir
-
-
-ACCUMULATION = "AccumulateGrad_"
-"""What the names of the nodes begin with that sum up a gradient's contributions."""
 
 
 class Frontier(NamedTuple):

@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bngrad.ort_dialect import ACCUMULATION
 from bngrad.passes.lower import LOWERINGS
-from bngrad.validation.common_values import ACCUMULATION, CommonValues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx_ir as ir
 
+    from bngrad.validation.common_values import CommonValues
     from bngrad.validation.sites import Site
 
 
