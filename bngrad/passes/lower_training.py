@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bngrad.passes.import_pass import Context, ImportPass
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.lower.site import Site
+from bngrad.passes.training_kernels import has_kernel
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -18,15 +19,28 @@ OPSET = 16
 """The oldest ai.onnx opset that has what lowerings use: ScatterElements that adds."""
 
 
+def is_lowered(node: ir.Node, *, for_training_build: bool) -> bool:
+    """Whether a node has an entry in `LOWERINGS`, and a training build, if it is for one, has no kernel for it."""
+    known = (node.domain, node.op_type) in LOWERINGS
+    return known and not (for_training_build and has_kernel(node))
+
+
 class LowerTrainingPass(ImportPass):
     """Lowers every node that has an entry in `LOWERINGS`, in the order of the graph.
 
     Refuses: what an entry refuses, such as a pooling whose input has no shape that anybody knows.
+
+    Args:
+        for_training_build: Whether to lower those alone that a training build cannot run on a CPU.
     """
+
+    def __init__(self, *, for_training_build: bool = False) -> None:
+        super().__init__()
+        self._for_training_build = for_training_build
 
     def matches(self, node: ir.Node) -> bool:
         """See `ImportPass`."""
-        return (node.domain, node.op_type) in LOWERINGS
+        return is_lowered(node, for_training_build=self._for_training_build)
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""

@@ -14,6 +14,7 @@ from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.ort_dialect import stock_ops
 from bngrad.passes import lower_training
+from bngrad.passes.chain_sums import ChainSumsPass
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.fuse_relu import FuseReluPass
 from bngrad.passes.import_aten import ImportAtenPass
@@ -26,9 +27,9 @@ from bngrad.passes.import_onnx import ImportOnnxPass
 from bngrad.passes.import_ort import ImportOrtPass
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass
-from bngrad.passes.lower import LOWERINGS
-from bngrad.passes.lower_training import LowerTrainingPass
+from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.order_by_depth import OrderByDepthPass
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
 
     Args:
         model: The training graph; it is not changed.
-        target: ``stock``: everything in the result runs on stock ONNX Runtime. ``training``: only batch norm is
-            rewritten, the other training ops stay for a training build.
+        target: ``stock``: everything in the result runs on stock ONNX Runtime. ``training``: the training ops
+            that a training build has kernels for on a CPU stay, but for batch norm.
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
@@ -101,7 +102,7 @@ def for_target(
     Returns:
         The rewritten copy, and how many nodes of each training op became standard ONNX.
     """
-    lower = target == "stock" and any(_lowerable(model))
+    lower = any(_lowerable(model, target))
     infer = InferTypesPass()
     result = _run(
         model,
@@ -110,9 +111,15 @@ def for_target(
         *(import_pass() for import_pass in IMPORTS),
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
-    lowered = dict(Counter(_lowerable(result))) if lower else {}
+    lowered = dict(Counter(_lowerable(result, target))) if lower else {}
     # Types are inferred once more, now that the schemas of what was rewritten are known.
-    result = _run(result, *([LowerTrainingPass()] if lower else []), EmbedFunctionsPass(functions), infer)
+    result = _run(
+        result,
+        *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
+        *([ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
+        EmbedFunctionsPass(functions),
+        infer,
+    )
     if target == "stock":
         _require_stock(result)
     check(result)
@@ -133,9 +140,10 @@ def _run(model: ir.Model, *passes: ir.passes.PassBase) -> ir.Model:
         raise
 
 
-def _lowerable(model: ir.Model) -> Iterator[str]:
+def _lowerable(model: ir.Model, target: Target) -> Iterator[str]:
     """The op types of the nodes that lowering takes."""
-    return (node.op_type for node in all_nodes(model) if (node.domain, node.op_type) in LOWERINGS)
+    for_training_build = target == "training"
+    return (n.op_type for n in all_nodes(model) if is_lowered(n, for_training_build=for_training_build))
 
 
 def foreign_nodes(model: ir.Model) -> list[ir.Node]:

@@ -109,7 +109,12 @@ REFUSED = {
     "overlap in three dimensions": (
         pool("kernel_shape = [2, 2, 2]", "[1,1,3,3,3]"),
         {},
-        "three spatial dimensions and windows that overlap",
+        "has three spatial dimensions: .* is wrong",
+    ),
+    "three dimensions": (
+        pool("kernel_shape = [2, 2, 2], strides = [2, 2, 2]", "[1,1,4,4,4]"),
+        {},
+        "has three spatial dimensions: .* is wrong",
     ),
     "negative slope": (one_node("LeakyRelu <alpha = -0.1> (a)"), {}, "has a negative alpha"),
     "approximate gelu": (
