@@ -193,3 +193,29 @@ def test_refusals(case):
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert content(original) == before
+
+
+def test_large_weights_stay_what_they_are(rng):
+    """The converter does not see them: it copies what it is given, and takes no more than 2 GiB."""
+    arrays = {
+        "a": rng.standard_normal((40, 30)).astype(np.float32),
+        "b": np.ones(30, np.float32),
+        "c": rng.standard_normal((30, 20)).astype(np.float32),
+    }
+    text = """g (float[N,40] x, float[30,20] c) => (float[N,20] y) {
+        ab = MatMul(x, a)
+        abb = Add(ab, b)
+        t = Unsqueeze<axes = [2]>(abb)
+        s = Squeeze<axes = [2]>(t)
+        y = MatMul(s, c)
+    }"""
+    original = proto(text, 12)
+    original.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays.items())
+    given = ir.from_proto(original)
+    result = raised(given).model
+    assert list(result.graph.initializers) == list(given.graph.initializers) == ["a", "b", "c"]
+    assert [value.name for value in result.graph.inputs] == ["x", "c"]
+    for name in "ac":
+        assert result.graph.initializers[name].const_value is given.graph.initializers[name].const_value
+    feeds = {"x": rng.standard_normal((3, 40)).astype(np.float32)}
+    close(run(ir.to_proto(result), feeds), run(original, feeds))
