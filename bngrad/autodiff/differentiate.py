@@ -94,7 +94,6 @@ def differentiate(
         result = _in_ort_dialect(graph)
     else:
         result, _ = for_target(graph, target=target, functions=functions, fuse=fuse)
-    RemoveUnusedOpsetsPass(process_functions=False)(result)
     return Differentiated(result, loss_name, gradients, running, notes)
 
 
@@ -129,6 +128,7 @@ def _in_ort_dialect(model: ir.Model) -> ir.Model:
     """What ORT's dialect cannot say, the gradient of a frozen batch norm, is spelled out in standard ops."""
     EmbedFunctionsPass(functions=True)(model)
     InlinePass()(model)
+    RemoveUnusedOpsetsPass()(model)
     check(model)
     return model
 

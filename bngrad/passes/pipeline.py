@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import onnx_ir as ir
-from onnx_ir.passes.common import CheckerPass
+from onnx_ir.passes.common import CheckerPass, RemoveUnusedOpsetsPass
 
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad import ort_dialect, schemas  # noqa: F401
@@ -118,6 +118,8 @@ def for_target(
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
         *([ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
+        # ORT's builder imports every domain that it knows, in versions that an older release refuses.
+        RemoveUnusedOpsetsPass(process_functions=False),
         infer,
     )
     if target == "stock":
