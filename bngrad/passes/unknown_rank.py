@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.passes.glue import collapsed_shape
+from bngrad.passes.maker import NodeMaker
 from bngrad.passes.nodes import owner
 
 if TYPE_CHECKING:
@@ -31,41 +33,41 @@ def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int
         outputs: The indices of its outputs that have X's shape.
         names: Where new names come from.
     """
-    graph, prefix = owner(node), node.name or node.op_type
+    make = _InFront(node, names)
     x = node.inputs[inputs[-1]]
-    x_shape = _named("Shape", [x], names.fresh(f"{prefix}_x_shape"))
-    n_c = _named("Shape", [x], names.fresh(f"{prefix}_n_c"), end=2)
-    spatial = _named("Shape", [x], names.fresh(f"{prefix}_spatial"), start=2)
-    s = _named("ReduceProd", [spatial.outputs[0]], names.fresh(f"{prefix}_s"), keepdims=1)
-    target = _named("Concat", [n_c.outputs[0], s.outputs[0]], names.fresh(f"{prefix}_ncs"), axis=0)
-    graph.insert_before(node, [x_shape, n_c, spatial, s, target])
+    assert x is not None, "a batch norm has X"  # noqa: S101
+    whole, collapsed = make.op("Shape", x), collapsed_shape(make, x)
     for index in inputs:
-        flat = _reshape(node.inputs[index], target, names.fresh(f"{prefix}_ncs_{index}"))
-        graph.insert_before(node, flat)
-        node.replace_input_with(index, flat.outputs[0])
-    for index in outputs:
-        flat_value = node.outputs[index]
-        if not flat_value.name:
-            continue
-        restore = _reshape(None, x_shape, flat_value.name)
-        flat_value.replace_all_uses_with(restore.outputs[0], replace_graph_outputs=True)
-        restore.replace_input_with(0, flat_value)
-        restore.name = flat_value.name = names.fresh(f"{prefix}_ncs_out_{index}")
-        restore.outputs[0].type, restore.outputs[0].shape = flat_value.type, flat_value.shape
-        flat_value.shape = None
-        graph.insert_after(node, restore)
-
-
-def _reshape(value: ir.Value | None, shape: ir.Node, name: str) -> ir.Node:
-    # An extent of 0 is 0, and not that of the input at the same place.
-    result = _named("Reshape", [value, shape.outputs[0]], name, allowzero=1)
-    if value is not None and value.dtype is not None:
+        data = node.inputs[index]
+        assert data is not None, "a batch norm has its data"  # noqa: S101
+        # An extent of 0 is 0, and not that of the input at the same place.
+        flat = make.op("Reshape", data, collapsed, allowzero=1)
         # Which functions are embedded depends on the type of X.
-        result.outputs[0].dtype = value.dtype
-    return result
+        if data.dtype is not None:
+            flat.dtype = data.dtype
+        node.replace_input_with(index, flat)
+    for index in outputs:
+        flat = node.outputs[index]
+        if not flat.name:
+            continue
+        name = names.fresh(f"{node.name or node.op_type}_ncs_{index}")
+        restore = ir.node("Reshape", [None, whole], {"allowzero": 1}, name=name)
+        ir.convenience.replace_nodes_and_values(owner(node), node, [], [restore], [flat], restore.outputs)
+        restore.replace_input_with(0, flat)
+        flat.name, flat.shape = name, None
 
 
-def _named(op_type: str, inputs: Sequence[ir.Value | None], name: str, **attributes: int) -> ir.Node:
-    node = ir.node(op_type, inputs, attributes, name=name)
-    node.outputs[0].name = name
-    return node
+class _InFront(NodeMaker):
+    """Makes nodes in front of one.
+
+    Args:
+        node: The one.
+        names: Where names come from.
+    """
+
+    def __init__(self, node: ir.Node, names: Names) -> None:
+        super().__init__(names, node.name or node.op_type)
+        self._node = node
+
+    def _place(self, node: ir.Node) -> None:
+        owner(self._node).insert_before(self._node, node)

@@ -108,11 +108,11 @@ def _gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
 def _fast_gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
     """With c = sqrt(2 / pi): t' = (1 - t^2) c (1 + 3 * 0.044715 x^2), and t the tanh of x c (1 + 0.044715 x^2).
 
-    Far from zero t is 1 or -1 in any type, and x^3 an infinity, of which t' would make no number: 16 is far enough.
+    Far from zero t is 1 or -1 in any type, and x^3 an infinity, of which t' would make no number: 16 is enough.
     """
     c, one = math.sqrt(2 / math.pi), like(site, 1, x)
     x = site.op("Clip", x, like(site, -16, x), like(site, 16, x))
-    x.dtype = one.dtype
+    x.dtype = dtype_of(one)
     square = site.op("Mul", x, x)
     inner = site.op("Add", site.op("Mul", square, like(site, c * 0.044715, x)), like(site, c, x))
     t = site.op("Tanh", site.op("Mul", x, inner))
