@@ -1,0 +1,33 @@
+"""Interpreters of their own, with other releases of what this project depends on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from bngrad import native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def make_environment(folder: Path, requirements: Iterable[str]) -> Path:
+    """Makes a virtual environment and installs requirements into it; returns its interpreter."""
+    run(sys.executable, "-m", "venv", folder)
+    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    run(python, "-m", "pip", "install", "--quiet", *requirements)
+    return python
+
+
+def run(*command, cwd=None) -> str:
+    """Runs a command that has to succeed, with the library under test; returns what it prints."""
+    environment = os.environ | {"BNGRAD_LIBRARY": str(native.library_path().resolve())}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, check=False, env=environment, cwd=cwd
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
