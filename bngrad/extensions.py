@@ -21,7 +21,7 @@ import numpy as np
 import onnxruntime_extensions
 from onnxruntime_extensions import PyCustomOpDef
 
-from bngrad import native, reference
+from bngrad import native, native_library, reference
 from bngrad.errors import InputError, LibraryError
 from bngrad.opset import DOMAIN, FUNCTIONS
 from bngrad.reference import normalize_axes, parameter_shape
@@ -99,10 +99,10 @@ def _variants(name: str) -> list[tuple[Sequence[DType], Sequence[DType]]]:
 def _implementation() -> ModuleType:
     """The native kernels, or NumPy where they were not built."""
     try:
-        native.library_path()
+        native_library.library_path()
     except LibraryError:
         return reference
-    native.version()  # loads the library: one that cannot be used is an error, not a reason for NumPy
+    native_library.version()  # loads the library: one that cannot be used is an error, not a reason for NumPy
     return native
 
 

@@ -1,4 +1,4 @@
-"""The native library for Python: its C ABI (``ops/bngrad.h``) through ctypes, NumPy arrays in and out.
+"""The native library for Python: NumPy arrays in and out of its C ABI.
 
 The functions are those of `reference`, with the same arguments, but they compute as the custom ops do: in float64
 if X is float64, in float32 if it is float32, float16 or bfloat16 (of the package ml_dtypes). Every array of X's
@@ -9,16 +9,12 @@ statistics. An array that is not contiguous is copied.
 from __future__ import annotations
 
 import ctypes
-import importlib.resources
-import os
-import sys
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bngrad.errors import InputError, LibraryError
+from bngrad.errors import InputError
+from bngrad.native_library import Layout, call
 from bngrad.reference import normalize_axes, parameter_shape
 
 if TYPE_CHECKING:
@@ -28,94 +24,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-LIBRARY_VARIABLE = "BNGRAD_LIBRARY"
-"""Environment variable with the path of a library to use instead of the installed one."""
-
-ISA_VARIABLE = "BNGRAD_ISA"
-"""Environment variable that forces an instruction set. The library reads it once, when it is first needed."""
-
-_FILE_NAMES = {"win32": "bngrad.dll", "darwin": "libbngrad.dylib"}
 _FLOAT32 = np.dtype(np.float32)
 # By name: ml_dtypes, which adds bfloat16 to NumPy, is loaded by whoever has such an array, not by us.
 _ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
-_OK, _INVALID_ARGUMENT = 0, 1
-_MESSAGE_SIZE = 1024
-
-
-class _Layout(ctypes.Structure):
-    """``bngrad_layout``: X, and what makes a channel of it."""
-
-    _fields_ = (
-        ("dims", ctypes.POINTER(ctypes.c_int64)),
-        ("axes", ctypes.POINTER(ctypes.c_int64)),
-        ("rank", ctypes.c_int32),
-        ("axes_count", ctypes.c_int32),
-        ("type", ctypes.c_int32),
-        ("scale_type", ctypes.c_int32),
-        ("stat_type", ctypes.c_int32),
-    )
-
-
-def library_path() -> Path:
-    """Returns the path of the native library.
-
-    That is ``BNGRAD_LIBRARY`` if the environment sets it, else the file that was installed with the package.
-
-    Raises:
-        LibraryError: There is no such file.
-    """
-    if forced := os.environ.get(LIBRARY_VARIABLE):
-        path = Path(forced)
-        if not path.is_file():
-            raise LibraryError(
-                f"{LIBRARY_VARIABLE}={forced} is not a file; expected the path of the native library"
-            )
-        return path
-    name = _FILE_NAMES.get(sys.platform, "libbngrad.so")
-    # Not Path(__file__): an editable install keeps what it built away from the sources.
-    installed = importlib.resources.files("bngrad").joinpath("lib", name)
-    if not installed.is_file():
-        raise LibraryError(
-            f"the native library {name} was not built with this bngrad: install it with a C++ compiler at hand, "
-            f"or set {LIBRARY_VARIABLE} to a library built by `cmake -S ops`"
-        )
-    return Path(str(installed))
-
-
-def version() -> str:
-    """Returns the library's version, "major.minor.patch".
-
-    Raises:
-        LibraryError: The library is missing or cannot be loaded.
-    """
-    return str(_library().bngrad_version().decode())
-
-
-def isas() -> dict[str, bool]:
-    """Returns the instruction sets that there are kernels for, best first, and whether this machine has each.
-
-    Raises:
-        LibraryError: The library is missing or cannot be loaded.
-    """
-    library = _library()
-    return {
-        library.bngrad_isa_name(i).decode(): bool(library.bngrad_isa_supported(i))
-        for i in range(library.bngrad_isa_count())
-    }
-
-
-def active_isa() -> str:
-    """Returns the instruction set in use: the best one here, or what ``BNGRAD_ISA`` names.
-
-    Raises:
-        LibraryError: ``BNGRAD_ISA`` names none, or one that this machine does not have; or there is no library.
-    """
-    name = ctypes.c_char_p()
-    try:
-        _call("bngrad_active_isa", ctypes.byref(name))
-    except InputError as error:  # of the environment, not of an argument
-        raise LibraryError(str(error)) from None
-    return cast("bytes", name.value).decode()
 
 
 def batch_normalization_grad(
@@ -364,9 +275,9 @@ class _Problem:
         dims = (ctypes.c_int64 * rank)(*self.x.shape)
         axes = (ctypes.c_int64 * axes_count)(*self._axes)
         types = (_ELEMENT_TYPES[d.name] for d in (self.x.dtype, self._scale_dtype, self._statistic_dtype))
-        layout = _Layout(dims, axes, rank, axes_count, *types)
+        layout = Layout(dims, axes, rank, axes_count, *types)
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*inputs, *outputs)]
-        _call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
+        call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
 
     def _parameters(self, given: Mapping[str, ArrayLike]) -> list[Array]:
         """Arrays of one value a channel: the first has X's dtype or float32, the others that of the first."""
@@ -387,29 +298,3 @@ def _contiguous(name: str, array: Array, shape: tuple[int, ...], why: str) -> Ar
     if array.shape != shape:
         raise InputError(f"{name} has shape {list(array.shape)}; expected {list(shape)}: {why}")
     return np.ascontiguousarray(array).reshape(shape)  # ascontiguousarray makes a scalar 1-D
-
-
-def _call(function: str, *arguments: object) -> None:
-    """Calls a function that ends with an error buffer and its size, and raises what it reports."""
-    message = ctypes.create_string_buffer(_MESSAGE_SIZE)
-    size = ctypes.c_size_t(_MESSAGE_SIZE)
-    status = getattr(_library(), function)(*arguments, message, size)
-    if status == _OK:
-        return
-    text = message.value.decode(errors="replace")
-    raise InputError(text) if status == _INVALID_ARGUMENT else LibraryError(f"{function}: {text}")
-
-
-def _library() -> ctypes.CDLL:
-    return _load(library_path())
-
-
-@cache
-def _load(path: Path) -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(str(path))
-        library.bngrad_version.restype = ctypes.c_char_p
-        library.bngrad_isa_name.restype = ctypes.c_char_p
-    except (OSError, AttributeError) as error:
-        raise LibraryError(f"{path} cannot be loaded as bngrad's native library: {error}") from error
-    return library

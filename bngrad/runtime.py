@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from bngrad import native
+from bngrad import native_library
 from bngrad.errors import InputError, LibraryError
 from bngrad.files import as_ir
 
@@ -34,7 +34,7 @@ def get_library_path() -> str:
     Raises:
         LibraryError: It was not built.
     """
-    return str(native.library_path())
+    return str(native_library.library_path())
 
 
 def register(session_options: onnxruntime.SessionOptions, provider: Provider = "native") -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from bngrad import native
+from bngrad import native_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def make_environment(folder: Path, requirements: Iterable[str]) -> Path:
 
 def run(*command, cwd=None) -> str:
     """Runs a command that has to succeed, with the library under test; returns what it prints."""
-    environment = os.environ | {"BNGRAD_LIBRARY": str(native.library_path().resolve())}
+    environment = os.environ | {"BNGRAD_LIBRARY": str(native_library.library_path().resolve())}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(
         [str(c) for c in command], capture_output=True, text=True, check=False, env=environment, cwd=cwd

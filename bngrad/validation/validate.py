@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 import numpy as np
 import onnx_ir as ir
 
-from bngrad import native
+from bngrad import native_library
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError, LibraryError, ModelError
 from bngrad.files import as_ir
@@ -160,14 +160,14 @@ class _Lazy:
 def _providers(provider: Provider | Literal["all"]) -> tuple[tuple[Provider, ...], list[str]]:
     if provider == "all":
         try:
-            native.library_path()
+            native_library.library_path()
         except LibraryError as error:
             return ("python", "function"), [f"the native provider was not validated: {error}"]
         return PROVIDERS, []
     if provider not in PROVIDERS:
         raise InputError(f"provider {provider!r} does not exist; expected all, {', '.join(PROVIDERS)}")
     if provider == "native":
-        native.library_path()
+        native_library.library_path()
     return (provider,), []
 
 

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.differentiate import differentiate
-from bngrad.native import library_path
+from bngrad.native_library import library_path
 from bngrad.oracle import ensure
 from bngrad.validation.inputs import bind_dimensions, draw_inputs
 from models import light

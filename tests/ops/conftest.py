@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bngrad import native
+from bngrad import native_library
 from cmake_build import CMAKE, SOURCES, cmake
 from isa_process import Kernels
 
 
-@pytest.fixture(scope="session", params=native.isas())
+@pytest.fixture(scope="session", params=native_library.isas())
 def kernels(request):
     """Every instruction set that the library was compiled for; those that this machine lacks are skipped."""
     isa = request.param
-    if not native.isas()[isa]:
+    if not native_library.isas()[isa]:
         pytest.skip(f"this machine has no {isa}")
     kernels = Kernels(isa)
     yield kernels

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 
-from bngrad import native
+from bngrad import native, native_library
 
 
 class Kernels:
@@ -47,7 +47,7 @@ class Kernels:
 
 
 def _force_isa(isa):
-    os.environ[native.ISA_VARIABLE] = isa
+    os.environ[native_library.ISA_VARIABLE] = isa
 
 
 def _call(function, arguments, options):

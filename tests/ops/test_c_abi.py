@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bngrad
-from bngrad import native
+from bngrad import native, native_library
 from bngrad.errors import InputError, LibraryError
 from bngrad.schemas import QUANTITIES
 
@@ -156,26 +156,26 @@ def test_unaligned_buffers():
 
 def test_version():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert native.version() == project["project"]["version"]
+    assert native_library.version() == project["project"]["version"]
 
 
 def test_library_variable(monkeypatch, tmp_path):
-    monkeypatch.setenv(native.LIBRARY_VARIABLE, str(tmp_path))
-    with pytest.raises(LibraryError, match=f"{native.LIBRARY_VARIABLE}={tmp_path} is not a file"):
-        native.library_path()
+    monkeypatch.setenv(native_library.LIBRARY_VARIABLE, str(tmp_path))
+    with pytest.raises(LibraryError, match=f"{native_library.LIBRARY_VARIABLE}={tmp_path} is not a file"):
+        native_library.library_path()
     wrong = tmp_path / "wrong.so"
     wrong.write_bytes(b"no library")
-    monkeypatch.setenv(native.LIBRARY_VARIABLE, str(wrong))
-    assert native.library_path() == wrong
+    monkeypatch.setenv(native_library.LIBRARY_VARIABLE, str(wrong))
+    assert native_library.library_path() == wrong
     with pytest.raises(LibraryError, match="cannot be loaded as bngrad's native library"):
-        native.version()
+        native_library.version()
 
 
 def test_library_not_built(monkeypatch, tmp_path):
-    monkeypatch.delenv(native.LIBRARY_VARIABLE, raising=False)
-    monkeypatch.setattr(native.importlib.resources, "files", lambda _: tmp_path)
+    monkeypatch.delenv(native_library.LIBRARY_VARIABLE, raising=False)
+    monkeypatch.setattr(native_library.importlib.resources, "files", lambda _: tmp_path)
     with pytest.raises(LibraryError, match="was not built with this bngrad"):
-        native.library_path()
+        native_library.library_path()
 
 
 def python(code, **environment):
@@ -188,7 +188,7 @@ def python(code, **environment):
 
 @pytest.mark.parametrize("isa", ["sse9", "AVX2", ""])
 def test_unknown_isa(isa):
-    done = python("from bngrad import native; native.active_isa()", BNGRAD_ISA=isa)
+    done = python("from bngrad import native_library; native_library.active_isa()", BNGRAD_ISA=isa)
     assert f"LibraryError: BNGRAD_ISA={isa} is unknown, expected one of " in done.stderr
     done = python(
         "from bngrad import native; native.batch_normalization_statistics([1.0], [0], 0)", BNGRAD_ISA=isa
@@ -198,10 +198,10 @@ def test_unknown_isa(isa):
 
 def test_unsupported_isa():
     """Needs a machine that lacks one."""
-    lacking = [isa for isa, supported in native.isas().items() if not supported]
+    lacking = [isa for isa, supported in native_library.isas().items() if not supported]
     if not lacking:
         pytest.skip("this machine has every instruction set that the library knows")
-    done = python("from bngrad import native; native.active_isa()", BNGRAD_ISA=lacking[0])
+    done = python("from bngrad import native_library; native_library.active_isa()", BNGRAD_ISA=lacking[0])
     assert f"BNGRAD_ISA={lacking[0]}: this CPU or system has no {lacking[0]}" in done.stderr
 
 
@@ -226,7 +226,7 @@ def test_onnxruntime_too_old():
 
     version = ctypes.create_string_buffer(b"1.16.3")
     base = (ctypes.c_void_p * 2)(*(ctypes.cast(f, ctypes.c_void_p).value for f in (get_api, get_version)))
-    register = native._library().RegisterCustomOps
+    register = native_library.loaded().RegisterCustomOps
     register.restype = ctypes.c_void_p
     assert register(None, base) == 1234
     assert messages == [(1, "bngrad: needs ONNX Runtime 1.17 or newer, this is 1.16.3")]
@@ -236,7 +236,7 @@ def test_onnxruntime_too_old():
 
 
 def call_statistics(layout, x=X, error_size=200, epsilon=0.0):
-    library = native._library()
+    library = native_library.loaded()
     error = ctypes.create_string_buffer(b"untouched", 200)
     out = np.empty(3, np.float32).ctypes.data_as(ctypes.c_void_p)
     x = None if x is None else x.ctypes.data_as(ctypes.c_void_p)
@@ -252,7 +252,7 @@ def make_layout(dims=(2, 3, 4), axes=(0, 2), rank=None, axes_count=None, types=(
 
     rank = len(dims) if rank is None else rank
     axes_count = len(axes) if axes_count is None else axes_count
-    return native._Layout(array(dims), array(axes), rank, axes_count, *types)
+    return native_library.Layout(array(dims), array(axes), rank, axes_count, *types)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_c_every_null_input_has_its_name(function, names):
     for missing in names:
         error = ctypes.create_string_buffer(200)
         inputs = [None if name == missing else data for name in names]
-        status = getattr(native._library(), function)(
+        status = getattr(native_library.loaded(), function)(
             ctypes.byref(make_layout()), 1, *inputs, None, None, None, 1, error, ctypes.c_size_t(200)
         )
         assert (status, error.value.decode()) == (1, f"{missing} is null")

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bngrad import native, reference
+from bngrad import native, native_library, reference
 
 FLOAT, DOUBLE, FLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -149,15 +149,15 @@ two_types = pytest.mark.parametrize(
 
 def test_library_knows_this_machine():
     """A supported instruction set that is not found would only be skipped below."""
-    isas = native.isas()
+    isas = native_library.isas()
     assert list(isas)[-1] == "scalar"
     assert isas["scalar"]
     if sys.platform == "linux":
         flags = Path("/proc/cpuinfo").read_text().split()
         for isa, flag in (("avx2", "f16c"), ("avx512", "avx512f")):
             assert isas.get(isa, False) == (flag in flags)
-    if native.ISA_VARIABLE not in os.environ:
-        assert native.active_isa() == next(isa for isa, supported in isas.items() if supported)
+    if native_library.ISA_VARIABLE not in os.environ:
+        assert native_library.active_isa() == next(isa for isa, supported in isas.items() if supported)
 
 
 @types

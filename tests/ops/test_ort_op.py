@@ -34,9 +34,9 @@ TRAINING_ATTRIBUTES = {"epsilon": 1e-3, "momentum": 0.9, "unbiased_running_var":
 def library() -> str:
     if path := os.environ.get("BNGRAD_LIBRARY"):
         return path
-    from bngrad import native
+    from bngrad import native_library
 
-    return str(native.library_path())
+    return str(native_library.library_path())
 
 
 # The types. NumPy has no bfloat16: here an array of uint16 is one, by its bits. What goes in and comes out of a
