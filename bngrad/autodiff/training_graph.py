@@ -9,6 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from bngrad.autodiff.builder import add_gradients
 from bngrad.autodiff.forward import make_inputs, prepare, running_statistics
 from bngrad.autodiff.targets import find_loss, find_wrt
+from bngrad.collector import without_collections
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import MICROSOFT
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+@without_collections()
 def training_graph(
     model: ir.Model,
     *,

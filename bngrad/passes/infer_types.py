@@ -6,7 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from bngrad.ort_dialect import MICROSOFT
-from bngrad.passes.nodes import all_nodes
+from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.passes.set_aside import set_aside
 
 _LIKE_FIRST_INPUT = {
     ("", "GroupNormalization"),
@@ -16,6 +17,10 @@ _LIKE_FIRST_INPUT = {
 
 Giving it schemas is no way out: its reference evaluator takes no op type, such as Gelu, in two domains.
 """
+
+
+_SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
+"""Ops whose output has a shape, or is one, that a float among their inputs says."""
 
 
 class InferTypesPass(ir.passes.InPlacePass):
@@ -34,7 +39,15 @@ class InferTypesPass(ir.passes.InPlacePass):
         for node, _, _ in disguised:
             node.domain, node.op_type = "", "Identity"
         try:
-            return ShapeInferencePass(check_type=False, strict_mode=False)(model)
+            with set_aside(model.graph, _says_no_shape):
+                return ShapeInferencePass(check_type=False, strict_mode=False)(model)
         finally:
             for node, domain, op_type in disguised:
                 node.domain, node.op_type = domain, op_type
+
+
+def _says_no_shape(initializer: ir.Value) -> bool:
+    """Whether an initializer is a weight, whose numbers no shape depends on."""
+    return initializer.dtype in SUPPORTED_DTYPES and not any(
+        node.op_type in _SHAPED_BY_FLOATS for node, _ in initializer.uses()
+    )

@@ -10,6 +10,7 @@ from onnx_ir.passes.common import CheckerPass, RemoveUnusedOpsetsPass
 
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.collector import without_collections
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.ort_dialect import stock_ops
@@ -94,6 +95,7 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
     return Rewritten(result, rewritten, lowered)
 
 
+@without_collections()
 def for_target(
     model: ir.Model, *, target: Target, functions: bool = True, fuse: bool = True
 ) -> tuple[ir.Model, dict[str, int]]:

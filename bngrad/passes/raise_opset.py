@@ -7,17 +7,13 @@ are the same at every opset.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx
 import onnx_ir as ir
 
 from bngrad.errors import ModelError
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.nodes import all_nodes, default_opset
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from bngrad.passes.set_aside import make_inputs, restore
 
 _HIDDEN = "bngrad.hidden"
 _LARGE = 1024
@@ -66,8 +62,8 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     initializers = dict(model.graph.initializers)
-    inputs = [value.name for value in model.graph.inputs]
-    _set_weights_aside(model.graph)
+    inputs = [str(value.name) for value in model.graph.inputs]
+    make_inputs(model.graph, _is_large)
     proto = ir.to_proto(model)
     # Initializers that are no graph inputs are an idea of IR version 4; before, the converter trips over them.
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
@@ -84,31 +80,13 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     _move(converted.graph, _HIDDEN, "")
     result = ir.from_proto(converted)
     result.opset_imports.pop(_HIDDEN, None)
-    _put_weights_back(result.graph, initializers, inputs)
+    restore(result.graph, initializers, inputs)
     _keep_names_and_metadata(model, result)
     return result
 
 
-def _set_weights_aside(graph: ir.Graph) -> None:
-    """Makes mere inputs of large initializers: the converter copies what it is given, up to 2 GiB."""
-    for name, value in list(graph.initializers.items()):
-        if value.const_value is not None and value.const_value.nbytes > _LARGE:
-            del graph.initializers[name]
-            value.type = ir.TensorType(value.const_value.dtype)
-            value.shape = ir.Shape(value.const_value.shape.numpy())
-            if not value.is_graph_input():
-                graph.inputs.append(value)
-
-
-def _put_weights_back(graph: ir.Graph, initializers: Mapping[str, ir.Value], inputs: Sequence[str | None]) -> None:
-    values = {value.name: value for value in (*graph.initializers.values(), *graph.inputs)}
-    added = [name for name in graph.initializers if name not in initializers]
-    graph.initializers.clear()
-    for name in (*initializers, *added):
-        if name in initializers:
-            values[name].const_value = initializers[name].const_value
-        graph.register_initializer(values[name])
-    graph.inputs[:] = [values[name] for name in inputs]
+def _is_large(initializer: ir.Value) -> bool:
+    return initializer.const_value is not None and initializer.const_value.nbytes > _LARGE
 
 
 def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
