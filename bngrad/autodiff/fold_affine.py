@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.node_view import static_shape
+from bngrad.passes.nodes import remove
 
 if TYPE_CHECKING:
     from bngrad.passes.constants import Names
@@ -35,26 +36,44 @@ def fold_affine(graph: ir.Graph, names: Names) -> int:
     Returns:
         How many nodes were folded.
     """
-    folded = 0
+    folded: list[ir.Node] = []
     for node in graph:
         if (node.domain, node.op_type) == ("", "BatchNormalization"):
-            while _fold_next(graph, node, names):
-                folded += 1
-    return folded
+            while (after := _fold_next(graph, node, names)) is not None:
+                folded.append(after)
+    remove([unused for after in folded for unused in _with_makers(after)])
+    return len(folded)
 
 
-def _fold_next(graph: ir.Graph, batch_norm: ir.Node, names: Names) -> bool:
+def _with_makers(unused: ir.Node) -> list[ir.Node]:
+    """A node that nothing reads, and those before it that nothing else reads; none of them has inputs then."""
+    found = [unused]
+    for node in found:
+        inputs = list(node.inputs)
+        for place in range(len(inputs)):
+            node.replace_input_with(place, None)
+        makers = dict.fromkeys(value.producer() for value in inputs if value is not None)
+        found += [maker for maker in makers if maker is not None and _is_unused(maker)]
+    return found
+
+
+def _is_unused(node: ir.Node) -> bool:
+    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
+
+
+def _fold_next(graph: ir.Graph, batch_norm: ir.Node, names: Names) -> ir.Node | None:
+    """Folds the node behind a batch norm into it; returns that, which nothing reads then, or None."""
     y = batch_norm.outputs[0]
     uses = y.uses()
     if len(uses) != 1 or y.is_graph_output():
-        return False
+        return None
     ((after, index),) = uses
     if after.domain != "" or after.op_type not in ("Mul", "Add") or after.graph is not graph:
-        return False
+        return None
     operand = after.inputs[1 - index]
     vector = _per_channel(graph, batch_norm, operand, names) if operand is not y else None
     if vector is None:
-        return False
+        return None
     for slot in (1, 2) if after.op_type == "Mul" else (2,):
         old = batch_norm.inputs[slot]
         new = ir.node(
@@ -64,8 +83,10 @@ def _fold_next(graph: ir.Graph, batch_norm: ir.Node, names: Names) -> bool:
         new.outputs[0].type, new.outputs[0].shape = vector.type, vector.shape
         graph.insert_before(batch_norm, new)
         batch_norm.replace_input_with(slot, new.outputs[0])
-    ir.convenience.replace_nodes_and_values(graph, batch_norm, [after], [], after.outputs, [y])
-    return True
+    after.replace_input_with(index, None)
+    ir.convenience.replace_nodes_and_values(graph, batch_norm, [], [], after.outputs, [y])
+    after.outputs[0].name = None
+    return after
 
 
 def _per_channel(graph: ir.Graph, batch_norm: ir.Node, operand: ir.Value | None, names: Names) -> ir.Value | None:

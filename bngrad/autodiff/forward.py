@@ -41,8 +41,8 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
         ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
     """
     refuse_training_graph(model)
-    model = model.clone()
     if model.functions:
+        model = model.clone()
         InlinePass()(model)
     model = RaiseOpsetPass(OPSET)(model).model
     names = Names(model)

@@ -1,6 +1,7 @@
 """Raises a model to the oldest ai.onnx opset that the functions of ``bngrad`` can be embedded at.
 
-onnx's version converter does the work. It does not know the ops that ORT's gradient builder, and converters from
+Where no op has another definition there, its number is all that changes; else onnx's version converter does the
+work. It does not know the ops that ORT's gradient builder, and converters from
 other frameworks, put into the default domain, so those are hidden from it in a domain of their own meanwhile; they
 are the same at every opset.
 """
@@ -51,6 +52,11 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
                 imports[""] = imports.pop("ai.onnx")
         if version >= self.minimum:
             return ir.passes.PassResult(model, modified=False)
+        if _means_the_same(model, version, self.minimum):
+            for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+                imports[""] = self.minimum
+            model.ir_version = max(model.ir_version or 0, MIN_IR_VERSION)
+            return ir.passes.PassResult(model, modified=True)
         if model.functions:
             name = next(iter(model.functions.values())).name
             raise ModelError(
@@ -58,6 +64,18 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
                 f"converter leaves alone; export it with opset {self.minimum} or newer"
             )
         return ir.passes.PassResult(_convert(model, version, self.minimum), modified=True)
+
+
+def _means_the_same(model: ir.Model, version: int, minimum: int) -> bool:
+    """Whether no op that a model has was defined anew between two opsets: then the number is all that changes."""
+    imports = {function.opset_imports.get("", version) for function in model.functions.values()}
+    op_types = {node.op_type for node in all_nodes(model) if node.domain in ("", "ai.onnx")}
+    return imports <= {version} and all(
+        onnx.defs.has(op, version)
+        and onnx.defs.get_schema(op, version).since_version == onnx.defs.get_schema(op, minimum).since_version
+        for op in op_types
+        if not _is_foreign(op)
+    )
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:

@@ -159,11 +159,43 @@ def test_the_default_domain_by_its_long_name():
     assert [dict(f.opset_imports) for f in result.model.functions.values()] == [{"": 17}]
 
 
+@pytest.mark.parametrize(
+    ("opset", "text"),
+    [
+        (13, "g (float[2] x) => (float[2] y) { y = Neg(x) }"),
+        (
+            13,
+            (
+                "g (float[2] x) => (float[2] y) { y = f.F(x) }"
+                '<domain: "f", opset_import: ["" : 13]> F (x) => (y) { y = Neg(x) }'
+            ),
+        ),
+        (
+            14,
+            (
+                "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (z) { z = Abs(x) }, "
+                "else_branch = e () => (u) { u = Relu(x) }> }"
+            ),
+        ),
+    ],
+    ids=["graph", "function", "subgraph"],
+)
+def test_ops_that_did_not_change_are_left_as_they_are(opset, text, rng):
+    """They need no conversion, so functions are no obstacle."""
+    original = proto(text, opset, "f")
+    result = raised(ir.from_proto(original)).model
+    assert ops(result) == ops(ir.from_proto(original))
+    assert {f.opset_imports[""] for f in result.functions.values()} <= {MIN_OPSET}
+    feeds = {"x": rng.standard_normal(2).astype(np.float32), "c": np.array(True)}
+    feeds = {value.name: feeds[value.name] for value in original.graph.input}
+    close(run(ir.to_proto(result), feeds), run(original, feeds), 0)
+
+
 REFUSED = {
     "functions": (
         """<ir_version: 8, opset_import: ["" : 13, "f" : 1]>
         g (float[2] x) => (float[2] y) { y = f.F(x) }
-        <domain: "f", opset_import: ["" : 13]> F (x) => (y) { y = Neg(x) }""",
+        <domain: "f", opset_import: ["" : 13]> F (x) => (y) { y = Pow(x, x) }""",
         (
             "the model imports ai.onnx 13 and has functions (such as 'F'), which the version "
             "converter leaves alone; "
