@@ -119,6 +119,12 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout*
                                                             int32_t num_threads, char* error,
                                                             size_t error_size);
 
+/* c = a + b over `count` floats, c written past the caches where the machine can: no op, but for measuring.
+ * An op that reads and writes arrays once cannot move more bytes a second than this does with arrays too
+ * large for the caches. Arrays need no alignment beyond a float's. */
+BNGRAD_EXPORT int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c,
+                                        int32_t num_threads, char* error, size_t error_size);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

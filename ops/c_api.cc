@@ -8,6 +8,7 @@
 #include "dispatch.hpp"
 #include "grad.hpp"
 #include "grad_grad.hpp"
+#include "roof.hpp"
 #include "training.hpp"
 
 namespace bngrad {
@@ -212,5 +213,17 @@ int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, doubl
     CheckInput("x", x, l.channels * l.reduced);
     OwnThreads threads(num_threads);
     Statistics(l, {ToStatisticsTypes(*layout), epsilon, x, mean, inv_std}, *ActiveIsa().table, threads);
+  });
+}
+
+int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c, int32_t num_threads,
+                          char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    if (count < 0) throw InvalidArgument("count is " + std::to_string(count) + ", expected 0 or more");
+    CheckInput("a", a, count);
+    CheckInput("b", b, count);
+    CheckInput("c", c, count);
+    OwnThreads threads(num_threads);
+    AddArrays(count, a, b, c, threads);
   });
 }

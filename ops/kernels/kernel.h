@@ -7,9 +7,9 @@
 
 namespace bngrad {
 
-// Every instruction set works on 16 virtual lanes, as two, four or sixteen machine registers. Element i of a
-// row belongs to lane i % 16 everywhere, and no kernel contracts a product and a sum into one rounding, so
-// all of them return the same bits.
+// Every instruction set works on 16 virtual lanes, as two, four, eight or sixteen machine registers. Element
+// i of a row belongs to lane i % 16 everywhere, and no kernel contracts a product and a sum into one
+// rounding, so all of them return the same bits.
 constexpr int64_t kLanes = 16;
 
 // A rows kernel is given at most this many channels, whose lanes the caller keeps on its stack.

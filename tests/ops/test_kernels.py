@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -156,6 +157,7 @@ def test_library_knows_this_machine():
         flags = Path("/proc/cpuinfo").read_text().split()
         for isa, flag in (("avx2", "f16c"), ("avx512", "avx512f")):
             assert isas.get(isa, False) == (flag in flags)
+    assert ("neon" in isas) == (platform.machine() in ("aarch64", "arm64") and sys.platform != "win32")
     if native_library.ISA_VARIABLE not in os.environ:
         assert native_library.active_isa() == next(isa for isa, supported in isas.items() if supported)
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bngrad import native
+from bngrad import native_library
 from cmake_build import SOURCES, cmake
 
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
@@ -36,12 +36,12 @@ def symbols(*arguments):
 @needs_nm
 @only_linux
 def test_exports():
-    names = symbols("-D", "--defined-only", native.library_path())
+    names = symbols("-D", "--defined-only", native_library.library_path())
     functions = [
         line.split("(")[0].split()[-1] for line in (SOURCES / "bngrad.h").read_text().split("BNGRAD_EXPORT")[4:]
     ]
     assert set(names) == {"RegisterCustomOps", *functions}
-    assert len(functions) == 10
+    assert len(functions) == 11
 
 
 @needs_nm
@@ -49,7 +49,7 @@ def test_exports():
 def test_kernel_files_are_islands(build):
     """At -O0: one table each, nothing weak, nothing asked for that another file's flags might have compiled."""
     objects = sorted(build.glob("**/kernels_o0.dir/**/*.o"))
-    assert {o.name.split(".")[0] for o in objects} == set(native.isas())
+    assert {o.name.split(".")[0] for o in objects} == set(native_library.isas())
     for o in objects:
         names = symbols(o)
         assert [name for name, letter in names.items() if letter.upper() in "VWu"] == []
@@ -61,13 +61,13 @@ def test_kernel_files_are_islands(build):
 
 def test_kernels_bit_for_bit_and_in_bounds(build):
     output = run(build / "tests" / "kernels_test")
-    for isa, supported in native.isas().items():
+    for isa, supported in native_library.isas().items():
         expected = r"[1-9]\d* shapes" if supported else "skipped"
         assert re.search(f"^{isa}: {expected}", output, re.MULTILINE)
 
 
 def test_c_caller(build):
-    assert run(build / "tests" / "c_caller").startswith(f"bngrad {native.version()}, ")
+    assert run(build / "tests" / "c_caller").startswith(f"bngrad {native_library.version()}, ")
 
 
 @pytest.mark.long
@@ -101,7 +101,7 @@ def test_install(build, tmp_path):
     cmake("--install", build, "--prefix", tmp_path)
     assert [p.name for p in tmp_path.glob("include/*")] == ["bngrad.h"]
     assert [p.name for p in tmp_path.glob("lib*/*")] == [
-        "libbngrad.so" if sys.platform == "linux" else native.library_path().name
+        "libbngrad.so" if sys.platform == "linux" else native_library.library_path().name
     ]
 
 
@@ -128,7 +128,7 @@ def test_host_without_python(build, tmp_path, threads):
             arguments += ["in", name, tmp_path / f"{name}.in", ",".join(map(str, array.shape))]
         for name in op.outputs:
             arguments += ["out", name, tmp_path / f"{name}.out"]
-        run(build / "tests" / "host", library, native.library_path(), model, threads, *arguments)
+        run(build / "tests" / "host", library, native_library.library_path(), model, threads, *arguments)
         for name, expected in zip(op.outputs, op.run(feeds, axes_constant=False), strict=True):
             actual = np.fromfile(tmp_path / f"{name}.out", np.float32).reshape(expected.shape)
             np.testing.assert_array_equal(actual, expected)
@@ -143,7 +143,7 @@ def test_host_reports_our_errors(build, tmp_path):
     command = [
         build / "tests" / "host",
         onnxruntime_library(),
-        native.library_path(),
+        native_library.library_path(),
         tmp_path / "model.onnx",
         "1",
     ]

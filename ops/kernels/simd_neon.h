@@ -1,0 +1,202 @@
+// The verbs on NEON as AArch64 has it (see table-inl.h). Included inside bngrad::neon and an unnamed
+// namespace.
+
+struct All {};
+struct First {
+  int64_t n;
+};
+
+struct F32x16 {
+  float32x4_t v[4];
+};
+struct F64x16 {
+  float64x2_t v[8];
+};
+
+// What is left of a count for the lanes from `skipped` on; none if First's n is not positive.
+constexpr All After(All all, int) { return all; }
+constexpr First After(First first, int skipped) { return {first.n - skipped}; }
+
+// One register. There are no masked loads or stores, so at the end of a row lanes go one by one.
+inline float32x4_t Load4(const float* p, All) { return vld1q_f32(p); }
+inline float32x4_t Load4(const float* p, First first) {
+  if (first.n >= 4) return vld1q_f32(p);
+  float32x4_t r = vdupq_n_f32(0);
+  if (first.n > 0) r = vld1q_lane_f32(p, r, 0);
+  if (first.n > 1) r = vld1q_lane_f32(p + 1, r, 1);
+  if (first.n > 2) r = vld1q_lane_f32(p + 2, r, 2);
+  return r;
+}
+inline float64x2_t Load2(const double* p, All) { return vld1q_f64(p); }
+inline float64x2_t Load2(const double* p, First first) {
+  if (first.n >= 2) return vld1q_f64(p);
+  const float64x2_t zero = vdupq_n_f64(0);
+  return first.n > 0 ? vld1q_lane_f64(p, zero, 0) : zero;
+}
+inline uint16x4_t LoadBits4(const void* p, All) { return vld1_u16(static_cast<const uint16_t*>(p)); }
+inline uint16x4_t LoadBits4(const void* p, First first) {
+  const uint16_t* const bits = static_cast<const uint16_t*>(p);
+  if (first.n >= 4) return vld1_u16(bits);
+  uint16x4_t r = vdup_n_u16(0);
+  if (first.n > 0) r = vld1_lane_u16(bits, r, 0);
+  if (first.n > 1) r = vld1_lane_u16(bits + 1, r, 1);
+  if (first.n > 2) r = vld1_lane_u16(bits + 2, r, 2);
+  return r;
+}
+
+inline void Store4(float* p, float32x4_t a, All) { vst1q_f32(p, a); }
+inline void Store4(float* p, float32x4_t a, First first) {
+  if (first.n >= 4) return vst1q_f32(p, a);
+  if (first.n > 0) vst1q_lane_f32(p, a, 0);
+  if (first.n > 1) vst1q_lane_f32(p + 1, a, 1);
+  if (first.n > 2) vst1q_lane_f32(p + 2, a, 2);
+}
+inline void Store2(double* p, float64x2_t a, All) { vst1q_f64(p, a); }
+inline void Store2(double* p, float64x2_t a, First first) {
+  if (first.n >= 2) return vst1q_f64(p, a);
+  if (first.n > 0) vst1q_lane_f64(p, a, 0);
+}
+inline void StoreBits4(void* p, uint16x4_t a, All) { vst1_u16(static_cast<uint16_t*>(p), a); }
+inline void StoreBits4(void* p, uint16x4_t a, First first) {
+  uint16_t* const bits = static_cast<uint16_t*>(p);
+  if (first.n >= 4) return vst1_u16(bits, a);
+  if (first.n > 0) vst1_lane_u16(bits, a, 0);
+  if (first.n > 1) vst1_lane_u16(bits + 1, a, 1);
+  if (first.n > 2) vst1_lane_u16(bits + 2, a, 2);
+}
+
+// float16. Every AArch64 CPU converts it; arithmetic on it, which not every one has, is not used.
+template <class Count>
+float32x4_t Load4(const Float16* p, Count count) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(LoadBits4(p, count)));
+}
+template <class Count>
+void Store4(Float16* p, float32x4_t a, Count count) {
+  StoreBits4(p, vreinterpret_u16_f16(vcvt_f16_f32(a)), count);
+}
+
+// bfloat16: see FromFloat in float16-inl.h. Instructions for it are no part of the first AArch64.
+template <class Count>
+float32x4_t Load4(const BFloat16* p, Count count) {
+  return vreinterpretq_f32_u32(vshll_n_u16(LoadBits4(p, count), 16));
+}
+template <class Count>
+void Store4(BFloat16* p, float32x4_t a, Count count) {
+  const uint32x4_t bits = vreinterpretq_u32_f32(a);
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t half = vaddq_u32(odd, vdupq_n_u32(0x7fff));
+  const uint16x4_t rounded = vshrn_n_u32(vaddq_u32(bits, half), 16);
+  const uint16x4_t nan = vorr_u16(vshrn_n_u32(bits, 16), vdup_n_u16(0x40));
+  StoreBits4(p, vbsl_u16(vmovn_u32(vceqq_f32(a, a)), rounded, nan), count);
+}
+
+template <class T, class Count>
+F32x16 Load(const T* p, Count count) {
+  F32x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = Load4(p + 4 * k, After(count, 4 * k));
+  return r;
+}
+template <class Count>
+F64x16 Load(const double* p, Count count) {
+  F64x16 r;
+  for (int k = 0; k < 8; ++k) r.v[k] = Load2(p + 2 * k, After(count, 2 * k));
+  return r;
+}
+template <class T, class Count>
+F64x16 Widen(const T* p, Count count) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) {
+    const float32x4_t a = Load4(p + 4 * k, After(count, 4 * k));
+    r.v[2 * k] = vcvt_f64_f32(vget_low_f32(a));
+    r.v[2 * k + 1] = vcvt_high_f64_f32(a);
+  }
+  return r;
+}
+template <class Count>
+F64x16 Widen(const double* p, Count count) {
+  return Load(p, count);
+}
+template <class T, class Count>
+void Store(T* p, const F32x16& a, Count count) {
+  for (int k = 0; k < 4; ++k) Store4(p + 4 * k, a.v[k], After(count, 4 * k));
+}
+template <class Count>
+void Store(double* p, const F64x16& a, Count count) {
+  for (int k = 0; k < 8; ++k) Store2(p + 2 * k, a.v[k], After(count, 2 * k));
+}
+
+inline F32x16 Broadcast16(float s) {
+  const float32x4_t v = vdupq_n_f32(s);
+  return {{v, v, v, v}};
+}
+inline F32x16 Add16(F32x16 a, const F32x16& b) {
+  for (int k = 0; k < 4; ++k) a.v[k] = vaddq_f32(a.v[k], b.v[k]);
+  return a;
+}
+inline F32x16 Sub16(F32x16 a, const F32x16& b) {
+  for (int k = 0; k < 4; ++k) a.v[k] = vsubq_f32(a.v[k], b.v[k]);
+  return a;
+}
+inline F32x16 Mul16(F32x16 a, const F32x16& b) {
+  for (int k = 0; k < 4; ++k) a.v[k] = vmulq_f32(a.v[k], b.v[k]);
+  return a;
+}
+
+inline F64x16 Broadcast16(double s) {
+  const float64x2_t v = vdupq_n_f64(s);
+  return {{v, v, v, v, v, v, v, v}};
+}
+inline F64x16 Add16(F64x16 a, const F64x16& b) {
+  for (int k = 0; k < 8; ++k) a.v[k] = vaddq_f64(a.v[k], b.v[k]);
+  return a;
+}
+inline F64x16 Sub16(F64x16 a, const F64x16& b) {
+  for (int k = 0; k < 8; ++k) a.v[k] = vsubq_f64(a.v[k], b.v[k]);
+  return a;
+}
+inline F64x16 Mul16(F64x16 a, const F64x16& b) {
+  for (int k = 0; k < 8; ++k) a.v[k] = vmulq_f64(a.v[k], b.v[k]);
+  return a;
+}
+
+// The lanes of a where the mask has ones.
+inline float32x4_t And(float32x4_t a, uint32x4_t mask) {
+  return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), mask));
+}
+inline float64x2_t And(float64x2_t a, uint64x2_t mask) {
+  return vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(a), mask));
+}
+
+inline F32x16 IfPositive(const F32x16& z, F32x16 a) {
+  for (int k = 0; k < 4; ++k) a.v[k] = And(a.v[k], vcgtzq_f32(z.v[k]));
+  return a;
+}
+inline F64x16 IfPositive(const F64x16& z, F64x16 a) {
+  for (int k = 0; k < 8; ++k) a.v[k] = And(a.v[k], vcgtzq_f64(z.v[k]));
+  return a;
+}
+
+inline F64x16 Keep(const F64x16& a, All) { return a; }
+inline F64x16 Keep(F64x16 a, First first) {
+  const int64x2_t lane = vcombine_s64(vcreate_s64(0), vcreate_s64(1));
+  for (int k = 0; k < 8; ++k) a.v[k] = And(a.v[k], vcgtq_s64(vdupq_n_s64(After(first, 2 * k).n), lane));
+  return a;
+}
+
+// To the second level cache: the first may not be able to hold all that is asked for.
+template <class T>
+void Prefetch(const T* p) {
+  constexpr int kForReading = 0, kSecondLevel = 2;
+  for (size_t line = 0; line < kLanes * sizeof(T); line += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + line, kForReading, kSecondLevel);
+  }
+}
+
+// Ordinary stores: CPUs of this kind see that whole cache lines are written, and do not read them first. The
+// pair of registers that `stnp` stores is only a hint beside that; GCC has no intrinsic for it, and it has
+// not been measured to gain anything. So there is nothing to wait for either.
+template <class T, class V>
+void Stream(T* p, const V& a) {
+  Store(p, a, All{});
+}
+inline void Fence() {}
