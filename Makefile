@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Tests run in a process for each core; some take as long as a thousand others.
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
-CPP := $(shell find ops tests/ops -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
+CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
 .PHONY: demo test test-long lint format bench clean
 
@@ -33,8 +33,9 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
+# The full table takes most of an hour: make bench BENCH=--quick, or any other of its options.
 bench: $(READY)
-	$(BIN)/python tests/bench/bench_grad.py
+	$(BIN)/python tests/bench/bench_kernels.py $(BENCH)
 
 # The library is built by pip; an editable install follows changes of Python files by itself.
 $(READY): pyproject.toml $(shell find ops -type f)

@@ -17,7 +17,8 @@ from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
 
 _FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
-_GRADIENT = {BATCH_NORM_GRAD, (DOMAIN, "BatchNormalizationGrad")}
+_GRADIENT = {BATCH_NORM_GRAD: 1, (DOMAIN, "BatchNormalizationGrad"): 1, (DOMAIN, "BatchNormalizationReluGrad"): 2}
+"""Which input of a gradient X is; scale and the saved mean come next."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def inspect(model: ir.Model) -> Inspection:
             gradients = [g for g in gradients if g not in matching]
             batch_norms.append(_describe(node, matching))
     batch_norms += [_describe(gradient, [gradient]) for gradient in gradients]
-    batch_norms += [_describe_foreign(n) for n in foreign_nodes(model) if _key(n) not in _FORWARD | _GRADIENT]
+    batch_norms += [_describe_foreign(n) for n in foreign_nodes(model) if _key(n) not in (*_FORWARD, *_GRADIENT)]
     unknown: dict[str, int] = {}
     for node in unknown_to_stock(model):
         op = _op(node)
@@ -83,7 +84,7 @@ def inspect(model: ir.Model) -> Inspection:
 
 
 def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
-    x = _input(node, 1 if _key(node) in _GRADIENT else 0)
+    x = _input(node, _GRADIENT.get(_key(node), 0))
     shape = x.shape if x is not None else None
     return BatchNorm(
         name=_name(node),
@@ -146,10 +147,11 @@ def _hazards(node: ir.Node) -> list[str]:
 
 def _belongs(gradient: ir.Node, forward: ir.Node) -> bool:
     """Whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
-    saved_mean = _input(gradient, 3)
+    first = _GRADIENT[_key(gradient)]
+    saved_mean = _input(gradient, first + 2)
     if saved_mean is not None and saved_mean in forward.outputs[3:4]:
         return True
-    x, scale = _input(gradient, 1), _input(gradient, 2)
+    x, scale = _input(gradient, first), _input(gradient, first + 1)
     return x is not None and x is _input(forward, 0) and scale is _input(forward, 1)
 
 

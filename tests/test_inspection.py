@@ -33,6 +33,25 @@ CASES = {
             dx, a, c = com.microsoft.BatchNormalizationGrad(dy, x, s, sm, si) }}""",
         [("f", "com.microsoft.BatchNormInternal", "training", [0, 2, 3], "com.microsoft.BatchNormalizationGrad")],
     ),
+    "forward-and-fused-gradient": (
+        f"""g ({INPUTS}) => ({X} dx) <int64[3] axes = {{0, 2, 3}}> {{
+            [f] {INTERNAL}
+            dx, a, c = bngrad.BatchNormalizationReluGrad <training_mode = 1> (dy, y, x, s, sm, si, axes) }}""",
+        [("f", "com.microsoft.BatchNormInternal", "training", [0, 2, 3], "bngrad.BatchNormalizationReluGrad")],
+    ),
+    "fused-gradient-alone": (
+        f"""g ({INPUTS}, {X} z) => ({X} dx) <int64[3] axes = {{0, 2, 3}}> {{
+            [g] dx, a, c = bngrad.BatchNormalizationReluGrad <training_mode = 1> (dy, z, x, s, m, v, axes) }}""",
+        [
+            (
+                "g",
+                "bngrad.BatchNormalizationReluGrad",
+                "gradient",
+                [0, 2, 3],
+                "bngrad.BatchNormalizationReluGrad",
+            )
+        ],
+    ),
     "gradient-alone": (
         f"g ({INPUTS}) => ({X} dx) {{ [g] dx, a, c = com.microsoft.BatchNormalizationGrad(dy, x, s, m, v) }}",
         [

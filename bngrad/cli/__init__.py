@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bngrad import __version__
+from bngrad.cli.bench import bench_command
 from bngrad.cli.differentiate import differentiate_command
 from bngrad.cli.finalize import finalize_command
 from bngrad.cli.inspect import inspect_command
@@ -40,6 +41,7 @@ for command in (
     differentiate_command,
     finalize_command,
     validate_command,
+    bench_command,
     oracle_group,
     library_path_command,
 ):

@@ -26,3 +26,24 @@ fuse_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+
+
+def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """NAME=N, several of them."""
+    dims = {}
+    for value in values:
+        name, _, extent = value.partition("=")
+        if not name or not extent.isdecimal():
+            raise click.BadParameter(f"{value!r} is not NAME=N with a whole number N")
+        dims[name] = int(extent)
+    return dims
+
+
+dims_option = click.option(
+    "--dim",
+    "dims",
+    metavar="NAME=N",
+    multiple=True,
+    callback=_parse_dims,
+    help="Extent of a symbolic dimension of MODEL (repeatable).",
+)

@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.options import debug_option, json_option, model_argument
+from bngrad.cli.options import debug_option, dims_option, json_option, model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    """NAME=N, several of them."""
-    dims = {}
-    for value in values:
-        name, _, extent = value.partition("=")
-        if not name or not extent.isdecimal():
-            raise click.BadParameter(f"{value!r} is not NAME=N with a whole number N")
-        dims[name] = int(extent)
-    return dims
 
 
 @click.command("validate")
@@ -51,14 +40,7 @@ def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tu
 @click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
 @click.option("--wrt", multiple=True, metavar="NAME", help="Differentiate a forward model by this (repeatable).")
 @click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name; others are drawn.")
-@click.option(
-    "--dim",
-    "dims",
-    metavar="NAME=N",
-    multiple=True,
-    callback=_parse_dims,
-    help="Extent of a symbolic dimension (repeatable).",
-)
+@dims_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For everything drawn.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="A plain tolerance instead of the derived bounds.")
 @click.option("--atol", type=click.FloatRange(min=0), help="See --rtol.")

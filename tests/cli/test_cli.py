@@ -95,6 +95,7 @@ def process(*arguments, **options):
         ["inspect"],
         ["rewrite"],
         ["validate"],
+        ["bench"],
         ["oracle"],
         ["oracle", "install"],
         ["oracle", "status"],

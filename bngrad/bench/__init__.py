@@ -1,0 +1,1 @@
+"""Timing of the native kernels: what is timed, beside what, and where the shapes come from."""
