@@ -9,6 +9,7 @@ import sys
 import venv
 
 import pytest
+from filelock import FileLock
 
 HERE = pathlib.Path(__file__).parent
 REQUIREMENTS = ("tensorflow-cpu==2.21.0", "tf2onnx==1.17.0")
@@ -38,6 +39,12 @@ def tensorflow(request):
 
 def _installed(directory):
     """The interpreter of an environment with TensorFlow; the test is skipped where there can be none."""
+    # Tests may run in several processes.
+    with FileLock(directory.with_suffix(".lock")):
+        return _install(directory)
+
+
+def _install(directory):
     python = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready = directory / "ready"
     if not ready.exists() or ready.read_text() != " ".join(REQUIREMENTS):
