@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
+import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
-from bngrad.passes.set_aside import set_aside
+from bngrad.passes.set_aside import is_large, set_aside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_log = logging.getLogger(__name__)
 
 _LIKE_FIRST_INPUT = {
     ("", "GroupNormalization"),
@@ -27,6 +35,7 @@ class InferTypesPass(ir.passes.InPlacePass):
     """Runs onnx's shape inference, in which the ops that it lacks take part as Identity.
 
     Guarantees: nodes are as before. What cannot be inferred, or contradicts what the model says, stays as it is.
+    onnx-ir's pass of that purpose reads back the whole model, of which types alone are new: half its time.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -40,14 +49,61 @@ class InferTypesPass(ir.passes.InPlacePass):
             node.domain, node.op_type = "", "Identity"
         try:
             with set_aside(model.graph, _says_no_shape):
-                return ShapeInferencePass(check_type=False, strict_mode=False)(model)
+                proto = ir.to_proto(model)
+                inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+            _log.info("types cannot be inferred, those that the model says stay: %s", error)
+            return ir.passes.PassResult(model, modified=False)
         finally:
             for node, domain, op_type in disguised:
                 node.domain, node.op_type = domain, op_type
+        return ir.passes.PassResult(model, modified=_take_types(model.graph, inferred.graph))
+
+
+def _take_types(graph: ir.Graph, inferred: onnx.GraphProto, inputs: Sequence[ir.Value] = ()) -> bool:
+    """Gives the values of a graph and its subgraphs the types and shapes of the same graph after inference.
+
+    Args:
+        graph: The graph.
+        inferred: What inference made of it.
+        inputs: Those of its inputs whose types are inferred too: a loop's body has them from the loop.
+    """
+    infos = {info.name: info.type for info in (*inferred.input, *inferred.value_info, *inferred.output)}
+    modified = [_take_type(value, infos[value.name]) for value in inputs if value.name in infos]
+    for node, node_proto in zip(graph, inferred.node, strict=True):
+        modified += [_take_type(value, infos[value.name]) for value in node.outputs if value.name in infos]
+        for subgraph, proto in zip(_subgraphs(node), _subgraph_protos(node_proto), strict=True):
+            modified.append(_take_types(subgraph, proto, subgraph.inputs))
+    return any(modified)
+
+
+def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
+    """Gives a value a type and a shape, if they are known."""
+    before = value.type, value.shape
+    value.type = ir.serde.deserialize_type_proto_for_type(proto) or value.type
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    value.shape = value.shape if shape is None else shape
+    return before != (value.type, value.shape)
+
+
+def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def _subgraph_protos(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:
-    """Whether an initializer is a weight, whose numbers no shape depends on."""
-    return initializer.dtype in SUPPORTED_DTYPES and not any(
-        node.op_type in _SHAPED_BY_FLOATS for node, _ in initializer.uses()
+    """Whether no shape depends on an initializer's numbers."""
+    return is_large(initializer) or (
+        initializer.dtype in SUPPORTED_DTYPES
+        and not any(node.op_type in _SHAPED_BY_FLOATS for node, _ in initializer.uses())
     )

@@ -14,11 +14,9 @@ import onnx_ir as ir
 from bngrad.errors import ModelError
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.nodes import all_nodes, default_opset
-from bngrad.passes.set_aside import make_inputs, restore
+from bngrad.passes.set_aside import become_inputs, is_large, restore
 
 _HIDDEN = "bngrad.hidden"
-_LARGE = 1024
-"""Of an initializer, in bytes; no op's conversion reads one as large as that."""
 _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
 
 
@@ -81,7 +79,7 @@ def _means_the_same(model: ir.Model, version: int, minimum: int) -> bool:
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     initializers = dict(model.graph.initializers)
     inputs = [str(value.name) for value in model.graph.inputs]
-    make_inputs(model.graph, _is_large)
+    become_inputs(model.graph, is_large)
     proto = ir.to_proto(model)
     # Initializers that are no graph inputs are an idea of IR version 4; before, the converter trips over them.
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
@@ -101,10 +99,6 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     restore(result.graph, initializers, inputs)
     _keep_names_and_metadata(model, result)
     return result
-
-
-def _is_large(initializer: ir.Value) -> bool:
-    return initializer.const_value is not None and initializer.const_value.nbytes > _LARGE
 
 
 def _move(graph: onnx.GraphProto, source: str, target: str) -> None:

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
+_LARGE = 1024
+"""Of an initializer, in bytes."""
+
+
+def is_large(initializer: ir.Value) -> bool:
+    """Whether an initializer is larger than any that a shape, or the conversion of an op, depends on."""
+    return initializer.const_value is not None and initializer.const_value.nbytes > _LARGE
+
+
 @contextmanager
 def set_aside(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> Iterator[None]:
     """Makes inputs of initializers, and initializers of those inputs again in the end.
@@ -24,14 +33,14 @@ def set_aside(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> Iterator
         unneeded: Of which initializers.
     """
     initializers, inputs = dict(graph.initializers), list(graph.inputs)
-    make_inputs(graph, unneeded)
+    become_inputs(graph, unneeded)
     try:
         yield
     finally:
         restore(graph, initializers, [str(value.name) for value in inputs])
 
 
-def make_inputs(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> None:
+def become_inputs(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> None:
     """Makes inputs of initializers, with their types."""
     inputs = set(graph.inputs)
     for name, value in list(graph.initializers.items()):
@@ -47,7 +56,7 @@ def restore(graph: ir.Graph, initializers: Mapping[str, ir.Value], inputs: Seque
     """Gives a graph the initializers and inputs that it had, in their order; initializers that are new stay.
 
     Args:
-        graph: The graph that `make_inputs` changed, or what became of it.
+        graph: The graph that `become_inputs` changed, or what became of it.
         initializers: What it had before, with the tensors, by name.
         inputs: The names of what it had.
     """

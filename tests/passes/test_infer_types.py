@@ -34,3 +34,73 @@ def test_types(name):
     assert [(node.domain, node.op_type, dict(node.attributes)) for node in model.graph.all_nodes()] == before
     values = [value for node in model.graph.all_nodes() for value in node.outputs]
     assert {(value.dtype, str(value.shape)) for value in values} == {(ir.DataType.FLOAT, "[N,4]")}
+
+
+TYPED = {
+    "loop": (
+        """n = Constant <value_int = 3> ()
+        v = Loop(n, c, x) <body = b (int64 i, bool go, float carried) => (bool go2, float[N, 4] next)
+        { go2 = Identity(go) h = Relu(x) next = Add(h, carried) }>
+        z = Neg(v)""",
+        {"h": "FLOAT[N,4]", "go2": "BOOL[]", "v": "FLOATNone"},
+    ),
+    "both-branches": (
+        """y = If(c) <then_branch = t () => (p) { h = Shape(x) p = Cast <to = 1> (h) },
+        else_branch = e () => (q) { k = Shape(x) q = Cast <to = 1> (k) }> z = Add(x, y)""",
+        {"h": "INT64[2]", "p": "FLOAT[2]", "k": "INT64[2]", "q": "FLOAT[2]", "y": "FLOAT[2]"},
+    ),
+    "data-says-the-shape": (
+        """s = Shape(x) two = Constant <value = int64[1] {2}> () r = Concat <axis = 0> (s, two) e = Expand(w, r)
+        z = Neg(x)""",
+        {"e": "FLOAT[N,4,2]"},
+    ),
+    "nothing-known-of-an-op": ("u = other.Thing(x) v = Relu(u) z = Neg(x)", {"u": "NoneNone", "v": "NoneNone"}),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_inferred(name):
+    nodes, wanted = TYPED[name]
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["" : 21, "other" : 1]>
+            g (float[N, 4] x, bool c) => (float[N, 4] z) <float[1] w = {{1}}> {{ {nodes} }}"""
+        )
+    )
+    known = "NoneNone" not in wanted.values()
+    assert InferTypesPass()(model).modified == known
+    values = {value.name: value for node in model.graph.all_nodes() for value in node.outputs}
+    found = {key: f"{getattr(values[key].dtype, 'name', None)}{values[key].shape}" for key in wanted}
+    assert found == wanted
+    assert not InferTypesPass()(model).modified
+
+
+def test_a_contradiction_stays():
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float[2, 4] x, float[3, 5] w) => (float[2, 7] z) <float[2, 6] y> { y = Relu(x) z = Add(y, w) }"""
+        )
+    )
+    InferTypesPass()(model)
+    (y, z) = (value for node in model.graph for value in node.outputs)
+    assert (str(y.shape), str(z.shape)) == ("[2,6]", "[2,7]")
+
+
+def test_large_tables_of_integers_are_not_serialized(monkeypatch):
+    table = ir.Value(name="w", const_value=ir.tensor([1] * 1000, dtype=ir.DataType.INT64))
+    table.type, table.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1000])
+    node = ir.node("Identity", [table])
+    node.outputs[0].name = "y"
+    graph = ir.Graph([], node.outputs, nodes=[node], initializers=[table], opset_imports={"": 21})
+    model, seen = ir.Model(graph, ir_version=10), []
+    infer = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(
+        onnx.shape_inference, "infer_shapes", lambda proto, **how: seen.append(proto) or infer(proto, **how)
+    )
+    InferTypesPass()(model)
+    assert len(seen[0].graph.initializer) == 0
+    assert str(node.outputs[0].shape) == "[1000]"
+    assert graph.initializers["w"] is table
+    assert table.const_value is not None
+    assert not graph.inputs
