@@ -21,7 +21,7 @@ constexpr int64_t kLaneTerms = 1024;
 // speed only in long runs (measured: 4 KiB a run 16 GB/s, 12 KiB 20, 64 KiB 31, of 35). But the tile must
 // stay in the last level cache, to be read again, and there should be tiles for many threads.
 constexpr int64_t kRowElements = 1 << 14;
-constexpr int64_t kTileElements = 1 << 19;
+constexpr int64_t kTileElements = 1 << 16;
 constexpr int64_t kPlentyOfTiles = 32;
 
 // Columns family: width of a tile, and the elements for which the second reading comes from cache.

@@ -28,6 +28,17 @@ struct Advanced {
   Pointer pointers[kCount];
 };
 
+// Halves are added until one is left; the sizes are constants so that this is straight code.
+template <int64_t kSize>
+double SumOfLanes(double* lanes) {
+  if constexpr (kSize == 1) {
+    return lanes[0];
+  } else {
+    for (int64_t i = 0; i < kSize / 2; ++i) lanes[i] += lanes[i + kSize / 2];
+    return SumOfLanes<kSize / 2>(lanes);
+  }
+}
+
 template <class Arithmetic>
 class Sweeper {
  public:
@@ -170,11 +181,7 @@ class Sweeper {
     });
     for (int64_t channel = 0; channel < partition_.width; ++channel) {
       for (int k = 0; k < count; ++k) {
-        double* const lane = lanes + (channel * count + k) * kLanes;
-        for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-          for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
-        }
-        sums[k * partition_.width + channel] = lane[0];
+        sums[k * partition_.width + channel] = SumOfLanes<kLanes>(lanes + (channel * count + k) * kLanes);
       }
     }
   }
@@ -205,7 +212,6 @@ class Sweeper {
     Block block = {};
     block.row_stride = layout_.row.stride;
     block.channels = channels;
-    block.channel_stride = layout_.channel.stride;
     block.length = rows_family ? std::min(partition_.piece, layout_.inner - piece) : channels;
     block.stream = layout_.channels * layout_.reduced * element_size_ >= kStreamBytes;
     block.width = partition_.width;

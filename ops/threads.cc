@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
 #include <thread>
-#include <vector>
+
+#include "pool.hpp"
 
 namespace bngrad {
 
@@ -14,19 +14,10 @@ OwnThreads::OwnThreads(int count)
 
 void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void* argument) {
   std::atomic<size_t> next{0};
-  const auto work = [&] {
+  const auto take_tasks = [&] {
     for (size_t i = next++; i < count; i = next++) task(argument, i);
   };
-  std::vector<std::thread> helpers;
-  const size_t wanted = std::min<size_t>(threads_, count);
-  helpers.reserve(wanted);
-  try {
-    while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
-  } catch (const std::system_error&) {
-    // The system has no thread left: those that started, and this one, do the work.
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  Pool::OfProcess().Run(std::min<size_t>(threads_, count), take_tasks);
 }
 
 }  // namespace bngrad

@@ -234,10 +234,13 @@ def test_a_turn_is_long_enough_for_the_clock(seconds, calls):
     assert timing.calls_of_turn(seconds) == calls
 
 
-def test_a_turn_begins_with_a_call_that_is_not_timed():
-    calls = []
-    assert timing.run_turn(lambda: calls.append(1), 3) > 0
-    assert len(calls) == 4
+@pytest.mark.parametrize(("warm", "made"), [(0, 4), (-1, 4), (2.5, 6)])
+def test_a_turn_begins_with_calls_that_are_not_timed(warm, made, monkeypatch):
+    calls, clock = [], iter(range(100))
+    monkeypatch.setattr(timing, "WARM_SECONDS", warm)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    assert timing.run_turn(lambda: calls.append(1), 3) == 1 / 3
+    assert len(calls) == made
 
 
 def test_quartiles():

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 TURN_SECONDS = 0.005
 """A turn is as many calls as take this long: the clock then costs nothing, and one interruption little."""
 
+WARM_SECONDS = 0.05
+"""Calls that are not timed come first, for this long. After a rest the caches hold something else, and cores, above all
+the second one of a virtual machine, need up to 40 ms until they are as fast as in a loop of this alone (measured: half
+as fast until then)."""
+
 _MOST_CALLS = 10_000
 
 
@@ -41,13 +46,16 @@ class Spread(NamedTuple):
 def run_turn(call: Callable[[], object], calls: int) -> float:
     """Returns the seconds of a call, the mean of some.
 
-    One more that is not timed comes first, so that the caches hold what they would hold in a loop of this alone.
+    Others, at least one, come first, see `WARM_SECONDS`.
 
     Args:
         call: What to time.
         calls: How many to time; at least 1.
     """
+    end = time.perf_counter() + WARM_SECONDS
     call()
+    while time.perf_counter() < end:
+        call()
     start = time.perf_counter()
     for _ in range(calls):
         call()

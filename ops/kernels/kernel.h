@@ -61,12 +61,12 @@ constexpr int kFactorCounts[kMapKinds] = {4, 5, 1, 5, 1, 9, 4};
 constexpr int kOutputCounts[kMapKinds] = {1, 1, 1, 1, 1, 2, 2};
 
 // A piece of X (and of every array of its shape) as one kernel call sees it; lengths and strides in elements.
-//   rows kernels:    element (row, channel, i) is at row*row_stride + channel*channel_stride + i, i < length:
+//   rows kernels:    element (row, channel, i) is at row*row_stride + channel*length + i, i < length:
 //                    the innermost dimension is reduced
 //   columns kernels: element (row, i) is at row*row_stride + i, and i is the channel: the innermost is kept
 struct Block {
   int64_t rows, row_stride;
-  int64_t channels, channel_stride;  // rows kernels only
+  int64_t channels;  // rows kernels only
   int64_t length;
   bool stream;    // maps: the output is too large to be found in cache later
   int64_t width;  // from one quantity (a sum of columns, a factor) to the next, in elements

@@ -67,15 +67,19 @@ struct Streamed {
   }
 };
 
-// Element i of each output that is wanted; a map with one output has it wanted.
+// Elements from i on of each output that is wanted; a map with one output has it wanted.
 template <class Map, class Way, class T, class V, class Count>
-void MapElements(const T* const* in, T* const* out, int64_t i, const V* f, Way, Count count) {
+void PutElements(T* const* out, int64_t i, const V* results, Way, Count count) {
   constexpr int kOutputs = kOutputCounts[Map::kKind];
-  V results[kOutputs];
-  Map::Apply(in, i, f, results, count);
   for (int k = 0; k < kOutputs; ++k) {
     if (kOutputs == 1 || out[k] != nullptr) Way::Put(out[k] + i, results[k], count);
   }
+}
+template <class Map, class Way, class T, class V, class Count>
+void MapElements(const T* const* in, T* const* out, int64_t i, const V* f, Way way, Count count) {
+  V results[kOutputCounts[Map::kKind]];
+  Map::Apply(in, i, f, results, count);
+  PutElements<Map>(out, i, results, way, count);
 }
 
 // Elements before the next cache line boundary; -1 if none comes, because p is not aligned for its type.
@@ -94,36 +98,66 @@ int64_t ToCacheLine(T* const* out, int64_t i) {
   return kTwo && out[1] != nullptr && ToCacheLine(out[1] + i) != first ? -1 : first;
 }
 
+// Channels of a row lie together, so that whole cache lines are written wherever one ends within them. The
+// elements before `head` are those before the first cache line.
+template <class Map, class T, class Way>
+void MapRun(const Block& block, const T* const* in, const void* factors, T* const* out, int64_t start,
+            Way way, int64_t head) {
+  using V = typename TypeTraits<T>::Vector;
+  constexpr int kCount = kFactorCounts[Map::kKind], kOutputs = kOutputCounts[Map::kKind];
+  const auto* factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
+  const int64_t run = block.channels * block.length;
+  int64_t i = 0, end = 0;  // of the channel
+  V f[kCount];
+  const auto next_channel = [&] {
+    for (int k = 0; k < kCount; ++k) f[k] = Broadcast16(factor[k * block.width]);
+    ++factor;
+    end += block.length;
+  };
+  // Elements of which the last may belong to a later channel than the first.
+  const auto map_several = [&](auto put, int64_t until, auto count) {
+    V results[kOutputs], later[kOutputs];
+    Map::Apply(in, start + i, f, results, count);
+    while (end < until) {
+      const First before{end - i};
+      next_channel();
+      Map::Apply(in, start + i, f, later, count);
+      for (int k = 0; k < kOutputs; ++k) results[k] = Blend(results[k], later[k], before);
+    }
+    PutElements<Map>(out, start + i, results, put, count);
+    i = until;
+  };
+  next_channel();
+  if (head > run) head = run;
+  if (head > 0) map_several(Cached{}, head, First{head});
+  while (i < run) {
+    for (; i + kLanes <= end; i += kLanes) MapElements<Map>(in, out, start + i, f, way, All{});
+    if (i + kLanes <= run) {
+      map_several(way, i + kLanes, All{});
+    } else if (i < run) {
+      map_several(Cached{}, run, First{run - i});
+    }
+  }
+}
+
 template <class Map, class T>
 void MapRows(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
-  using Arithmetic = typename TypeTraits<T>::Arithmetic;
-  using V = typename TypeTraits<T>::Vector;
-  constexpr int kCount = kFactorCounts[Map::kKind];
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  const Arithmetic* const factor = static_cast<const Arithmetic*>(factors);
+  const bool stream = block.stream && block.channels * block.length >= kMinStreamed;
   // From the last row, which the sums read last and the nearest cache still has.
   for (int64_t row = block.rows - 1; row >= 0; --row) {
-    for (int64_t channel = 0; channel < block.channels; ++channel) {
-      V f[kCount];
-      for (int k = 0; k < kCount; ++k) f[k] = Broadcast16(factor[k * block.width + channel]);
-      int64_t i = row * block.row_stride + channel * block.channel_stride;
-      const int64_t end = i + block.length;
-      if (block.stream && block.length >= kMinStreamed) {
-        // 16 lanes may be half a cache line.
-        const First head{ToCacheLine<Map>(out, i) % kLanes};
-        if (head.n > 0) MapElements<Map>(in, out, i, f, Cached{}, head);
-        if (head.n >= 0) {
-          for (i += head.n; i + kLanes <= end; i += kLanes)
-            MapElements<Map>(in, out, i, f, Streamed{}, All{});
-        }
-      }
-      for (; i + kLanes <= end; i += kLanes) MapElements<Map>(in, out, i, f, Cached{}, All{});
-      if (i < end) MapElements<Map>(in, out, i, f, Cached{}, First{end - i});
+    const int64_t start = row * block.row_stride;
+    // 16 lanes may be half a cache line.
+    const int64_t head = stream ? ToCacheLine<Map>(out, start) : -1;
+    if (head >= 0) {
+      MapRun<Map>(block, in, factors, out, start, Streamed{}, head % kLanes);
+    } else {
+      MapRun<Map>(block, in, factors, out, start, Cached{}, 0);
     }
   }
-  if (block.stream) Fence();
+  if (stream) Fence();
 }
 
 // Row after row, so that memory is read and written from one end to the other; the factors come from cache.

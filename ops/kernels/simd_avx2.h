@@ -125,6 +125,21 @@ inline F64x16 Keep(const F64x16& a, First n) {
   return r;
 }
 
+inline F32x16 Blend(const F32x16& a, const F32x16& b, First n) {
+  F32x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[k] = _mm256_blendv_ps(b.v[k], a.v[k], _mm256_castsi256_ps(HalfMask(n, k)));
+  }
+  return r;
+}
+inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) {
+    r.v[k] = _mm256_blendv_pd(b.v[k], a.v[k], _mm256_castsi256_pd(DoubleMask(n, k)));
+  }
+  return r;
+}
+
 // To the second level cache: the first may not be able to hold all that is asked for.
 inline void Prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void Prefetch(const double* p) {

@@ -79,6 +79,11 @@ inline F64x16 Keep(const F64x16& a, First n) {
   return {{_mm512_maskz_mov_pd(LowMask(n), a.v[0]), _mm512_maskz_mov_pd(HighMask(n), a.v[1])}};
 }
 
+inline F32x16 Blend(F32x16 a, F32x16 b, First n) { return {_mm512_mask_mov_ps(b.v, Mask(n), a.v)}; }
+inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
+  return {{_mm512_mask_mov_pd(b.v[0], LowMask(n), a.v[0]), _mm512_mask_mov_pd(b.v[1], HighMask(n), a.v[1])}};
+}
+
 // To the second level cache: the first may not be able to hold all that is asked for.
 inline void Prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void Prefetch(const double* p) {

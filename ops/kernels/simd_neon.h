@@ -176,11 +176,25 @@ inline F64x16 IfPositive(const F64x16& z, F64x16 a) {
   return a;
 }
 
+// All ones in those of two lanes, or of four, that First's n covers.
+inline uint64x2_t Mask2(First first) {
+  return vcgtq_s64(vdupq_n_s64(first.n), vcombine_s64(vcreate_s64(0), vcreate_s64(1)));
+}
+inline uint32x4_t Mask4(First first) {
+  return vcombine_u32(vmovn_u64(Mask2(first)), vmovn_u64(Mask2(After(first, 2))));
+}
 inline F64x16 Keep(const F64x16& a, All) { return a; }
 inline F64x16 Keep(F64x16 a, First first) {
-  const int64x2_t lane = vcombine_s64(vcreate_s64(0), vcreate_s64(1));
-  for (int k = 0; k < 8; ++k) a.v[k] = And(a.v[k], vcgtq_s64(vdupq_n_s64(After(first, 2 * k).n), lane));
+  for (int k = 0; k < 8; ++k) a.v[k] = And(a.v[k], Mask2(After(first, 2 * k)));
   return a;
+}
+inline F32x16 Blend(const F32x16& a, F32x16 b, First first) {
+  for (int k = 0; k < 4; ++k) b.v[k] = vbslq_f32(Mask4(After(first, 4 * k)), a.v[k], b.v[k]);
+  return b;
+}
+inline F64x16 Blend(const F64x16& a, F64x16 b, First first) {
+  for (int k = 0; k < 8; ++k) b.v[k] = vbslq_f64(Mask2(After(first, 2 * k)), a.v[k], b.v[k]);
+  return b;
 }
 
 // To the second level cache: the first may not be able to hold all that is asked for.

@@ -85,6 +85,12 @@ F64x16 Keep(F64x16 a, Count count) {
   return a;
 }
 
+template <class V>
+V Blend(const V& a, V b, First first) {
+  for (int64_t i = 0; i < first.n; ++i) b.v[i] = a.v[i];
+  return b;
+}
+
 // Plain C++ has no word for these two.
 template <class T>
 void Prefetch(const T*) {}

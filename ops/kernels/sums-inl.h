@@ -60,23 +60,41 @@ struct SumGradGradFrozen {
   }
 };
 
+// Rows are taken in groups, of which the lanes of a channel are loaded and stored once: short rows have few
+// elements for each lane.
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
   constexpr int kCount = kSumCounts[Sum::kKind];
+  constexpr int64_t kAhead = kBytesAhead / sizeof(T);
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
-  for (int64_t row = 0; row < block.rows; ++row) {
+  const int64_t group = block.length < kLongRow ? kRowsOfGroup : 1;
+  // What lies together of a row, and from its end to the row that is read next.
+  const int64_t run = block.channels * block.length, gap = group * block.row_stride - run;
+  for (int64_t first = 0; first < block.rows; first += group) {
+    const int64_t rows = first + group < block.rows ? first + group : block.rows;
     for (int64_t channel = 0; channel < block.channels; ++channel) {
-      const int64_t start = row * block.row_stride + channel * block.channel_stride;
+      const int64_t begin = channel * block.length;
+      const int64_t near = begin + block.length + kAhead <= run ? block.length : run - begin - kAhead;
       const F64x16 c = Broadcast16(center[channel]);
       double* const lanes = sums + channel * kCount * kLanes;
       F64x16 acc[kCount];
       for (int k = 0; k < kCount; ++k) acc[k] = Load(lanes + k * kLanes, All{});
-      int64_t i = 0;
-      for (; i + kLanes <= block.length; i += kLanes) {
-        Sum::Add(acc, in, start + i, c, All{});
+      for (int64_t row = first; row < rows; ++row) {
+        const int64_t start = row * block.row_stride + begin;
+        int64_t i = 0;
+        const auto sum_until = [&](int64_t end, int64_t ahead) {
+          for (; i + kLanes <= end; i += kLanes) {
+            for (int k = 0; k < kMaxInputs; ++k) {
+              if (Sum::kReads[k]) Prefetch(in[k] + start + i + ahead);
+            }
+            Sum::Add(acc, in, start + i, c, All{});
+          }
+        };
+        sum_until(near, kAhead);
+        sum_until(block.length, kAhead + gap);
+        if (i < block.length) Sum::Add(acc, in, start + i, c, First{block.length - i});
       }
-      if (i < block.length) Sum::Add(acc, in, start + i, c, First{block.length - i});
       for (int k = 0; k < kCount; ++k) Store(lanes + k * kLanes, acc[k], All{});
     }
   }

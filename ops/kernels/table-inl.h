@@ -8,6 +8,7 @@
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   Keep(v, count)       v with the other lanes made zero, whatever they held
+//   Blend(a, b, First)   the first n lanes of a, the others of b
 //   Prefetch(p)          16 elements that will be read soon; p may lie past the array
 //   Stream(p, v)         a store past the cache, p aligned to 16 elements or a cache line, the smaller;
 //   Fence()
@@ -18,9 +19,17 @@
 constexpr int64_t kStripRows = 4;
 constexpr int64_t kRowsAhead = 2 * kStripRows;
 
+// Summing rows, how far before they are read elements are asked for: that is what the CPU's own prefetching
+// leaves to be gained, for it stops at each page and each row.
+constexpr int64_t kBytesAhead = 2048;
+
+// Summing rows, as many of them together if they are short.
+constexpr int64_t kRowsOfGroup = 4;
+constexpr int64_t kLongRow = 512;
+
 constexpr size_t kCacheLine = 64;
 
-// Shorter rows have as many partial cache lines as whole ones.
+// Shorter runs have as many partial cache lines as whole ones.
 constexpr int64_t kMinStreamed = 32 * kLanes;
 
 // An element type, and the type that maps compute in.

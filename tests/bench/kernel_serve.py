@@ -3,7 +3,7 @@
 A worker is started with its number of threads, says ``ready``, and answers each line:
 
     case DTYPE OP FROZEN LAYOUT EXTENT...   ``ways NAME...``, what it can do of that, or ``refused REASON``
-    turn NAME CALLS                         the seconds of a call: the mean of so many, after one that is not timed
+    turn NAME CALLS                         the seconds of a call: the mean of so many, after others for 50 ms
 
 EXTENT are N, C and the spatial ones, whatever the layout. Only the standard library is used here, for a worker may
 run in an environment of its own. `onednn_worker.cc` speaks the same in C++.
@@ -14,6 +14,10 @@ from __future__ import annotations
 import sys
 import time
 from typing import NamedTuple
+
+
+WARM_SECONDS = 0.05
+"""As in `bngrad.bench.timing`, which another environment does not have."""
 
 
 class Asked(NamedTuple):
@@ -79,8 +83,11 @@ def serve(prepare):
 
 
 def run_turn(call, calls):
-    """As `bngrad.bench.timing.run_turn`, which another environment does not have."""
+    """As `bngrad.bench.timing.run_turn`."""
+    end = time.perf_counter() + WARM_SECONDS
     call()
+    while time.perf_counter() < end:
+        call()
     start = time.perf_counter()
     for _ in range(calls):
         call()

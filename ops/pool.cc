@@ -1,0 +1,102 @@
+#include "pool.hpp"
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#if defined(BNGRAD_X86_64)
+#include <immintrin.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace bngrad {
+namespace {
+
+// Waking a thread that sleeps takes as long as a small op, so a thread first looks this many times whether
+// what it waits for has come: some 50 microseconds.
+constexpr int kLooks = 1000;
+
+void Pause() {
+#if defined(BNGRAD_X86_64)
+  _mm_pause();
+#elif defined(BNGRAD_AARCH64)
+  asm volatile("isb");  // `yield` is over at once on most cores
+#endif
+}
+
+Pool* g_pool = nullptr;
+
+}  // namespace
+
+Pool& Pool::OfProcess() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    g_pool = new Pool;
+#if defined(__unix__) || defined(__APPLE__)
+    pthread_atfork(nullptr, nullptr, [] { g_pool = new Pool; });
+#endif
+  });
+  return *g_pool;
+}
+
+void Pool::Run(size_t threads, const std::function<void()>& work) {
+  if (threads <= 1) return work();
+  Job job{work, threads - 1, {0}, {}};
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    jobs_.push_back(&job);
+    seats_ += job.seats;
+    StartThreads();
+  }
+  for (size_t i = 1; i < threads; ++i) called_.notify_one();
+  work();
+  std::unique_lock<std::mutex> lock(mutex_);
+  // There is nothing left to do for who has not come yet.
+  if (job.seats > 0) jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
+  seats_ -= job.seats;
+  if (job.inside > 0) {
+    lock.unlock();
+    Spin([&] { return job.inside == 0; });
+    lock.lock();
+    job.left.wait(lock, [&] { return job.inside == 0; });
+  }
+}
+
+// As many as there are seats, with the mutex held.
+void Pool::StartThreads() {
+  try {
+    for (; idle_ < seats_; ++idle_, ++threads_) std::thread(&Pool::Help, this).detach();
+  } catch (const std::system_error&) {
+    // The system has no thread left: those that there are, and the caller, do the work.
+  }
+}
+
+void Pool::Help() {
+  for (;;) {
+    Spin([&] { return seats_ > 0; });
+    std::unique_lock<std::mutex> lock(mutex_);
+    called_.wait(lock, [&] { return !jobs_.empty(); });
+    Job& job = *jobs_.front();
+    --seats_;
+    if (--job.seats == 0) jobs_.pop_front();
+    ++job.inside;
+    --idle_;
+    lock.unlock();
+    job.work();
+    lock.lock();
+    ++idle_;
+    if (--job.inside == 0) job.left.notify_one();
+  }
+}
+
+// Looks for a while whether a condition holds, unless that would take a core from who is to make it hold.
+template <class Condition>
+void Pool::Spin(const Condition& condition) const {
+  static const unsigned cores = std::thread::hardware_concurrency();
+  if (threads_ >= cores) return;
+  for (int i = 0; i < kLooks && !condition(); ++i) Pause();
+}
+
+}  // namespace bngrad
