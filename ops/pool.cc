@@ -41,8 +41,8 @@ Pool& Pool::OfProcess() {
   return *g_pool;
 }
 
-void Pool::Run(size_t threads, const std::function<void()>& work) {
-  if (threads <= 1) return work();
+void Pool::Run(size_t threads, const std::function<void(size_t)>& work) {
+  if (threads <= 1) return work(0);
   Job job{work, threads - 1, {0}, {}};
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -51,7 +51,7 @@ void Pool::Run(size_t threads, const std::function<void()>& work) {
     StartThreads();
   }
   for (size_t i = 1; i < threads; ++i) called_.notify_one();
-  work();
+  work(0);
   std::unique_lock<std::mutex> lock(mutex_);
   // There is nothing left to do for who has not come yet.
   if (job.seats > 0) jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
@@ -80,11 +80,12 @@ void Pool::Help() {
     called_.wait(lock, [&] { return !jobs_.empty(); });
     Job& job = *jobs_.front();
     --seats_;
-    if (--job.seats == 0) jobs_.pop_front();
+    const size_t seat = job.seats--;
+    if (job.seats == 0) jobs_.pop_front();
     ++job.inside;
     --idle_;
     lock.unlock();
-    job.work();
+    job.work(seat);
     lock.lock();
     ++idle_;
     if (--job.inside == 0) job.left.notify_one();

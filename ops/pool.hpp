@@ -14,13 +14,14 @@ class Pool {
   // Never destroyed, for its threads outlive main(). A forked child, which has none of them, gets another.
   static Pool& OfProcess();
 
-  // Calls work() in this thread and, as far as there are threads, in `threads` - 1 others at the same time;
-  // returns when all have returned. Several threads may call it at once. `work` must not throw.
-  void Run(size_t threads, const std::function<void()>& work);
+  // Calls work(0) in this thread and, as far as there are threads, work(1) to work(threads - 1) in others at
+  // the same time; returns when all have returned. Several threads may call it at once. `work` must not
+  // throw.
+  void Run(size_t threads, const std::function<void(size_t)>& work);
 
  private:
   struct Job {
-    const std::function<void()>& work;
+    const std::function<void(size_t)>& work;
     size_t seats;                // for threads that may still join
     std::atomic<size_t> inside;  // that have joined and not returned
     std::condition_variable left;

@@ -1,8 +1,8 @@
 #include "sweep.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <type_traits>
-#include <vector>
 
 #include "partition.hpp"
 
@@ -15,6 +15,10 @@ constexpr int64_t kMaxTasks = 256;
 // An output of this size will not be found in cache by whoever reads it; writing it past the cache saves
 // reading it first.
 constexpr int64_t kStreamBytes = 8 << 20;
+
+// Numbers for slots of at least so many that no two of them, which are of different threads, share a pair of
+// cache lines: a core that writes to one takes it from the other.
+constexpr int64_t Apart(int64_t numbers) { return (numbers + 31) / 32 * 32 + 32; }
 
 // The arrays of a kernel call, each from the block's first element on. Null stays null.
 template <class Pointer, size_t kCount>
@@ -53,8 +57,9 @@ class Sweeper {
     for (int step = 0; step < program.steps(); ++step)
       counts = std::max(counts, kSumCounts[program.sum(step)]);
     // The tree needs one slot even where there is nothing to sum.
-    sums_size_ = std::max<int64_t>(partition_.segments, 1) * counts * partition_.width;
-    factors_size_ = kFactorCounts[program.map()] * partition_.width;
+    sums_size_ = Apart(std::max<int64_t>(partition_.segments, 1) * counts * partition_.width);
+    center_size_ = Apart(partition_.width);
+    factors_size_ = Apart(kFactorCounts[program.map()] * partition_.width);
   }
 
   void Run(Parallel& parallel) {
@@ -69,9 +74,9 @@ class Sweeper {
  private:
   // Scratch for `slots` tiles, all of it allocated before any task runs: tasks do not throw.
   void Allocate(int64_t slots) {
-    sums_.resize(static_cast<size_t>(slots * sums_size_));
-    center_.resize(static_cast<size_t>(slots * partition_.width));
-    factors_.resize(static_cast<size_t>(slots * factors_size_));
+    sums_.reset(new double[static_cast<size_t>(slots * sums_size_)]);
+    center_.reset(new double[static_cast<size_t>(slots * center_size_)]);
+    factors_.reset(new Arithmetic[static_cast<size_t>(slots * factors_size_)]);
   }
 
   void RunTileAtATime(Parallel& parallel) {
@@ -250,9 +255,9 @@ class Sweeper {
                        [](const void* output) { return output != nullptr; });
   }
   auto InputsAt(int64_t offset) const { return Advanced(operands_.inputs, offset * element_size_); }
-  double* Sums(int64_t slot, int64_t i) { return sums_.data() + slot * sums_size_ + i; }
-  double* Center(int64_t slot) { return center_.data() + slot * partition_.width; }
-  Arithmetic* Factors(int64_t slot) { return factors_.data() + slot * factors_size_; }
+  double* Sums(int64_t slot, int64_t i) { return sums_.get() + slot * sums_size_ + i; }
+  double* Center(int64_t slot) { return center_.get() + slot * center_size_; }
+  Arithmetic* Factors(int64_t slot) { return factors_.get() + slot * factors_size_; }
 
   const Layout& layout_;
   const Partition partition_;
@@ -260,9 +265,10 @@ class Sweeper {
   const Operands& operands_;
   const Program& program_;
   const int64_t element_size_;
-  int64_t sums_size_, factors_size_;  // of a slot
-  std::vector<double> sums_, center_;
-  std::vector<Arithmetic> factors_;
+  int64_t sums_size_, center_size_, factors_size_;  // of a slot
+  // Not initialized: every task writes its own before it reads them.
+  std::unique_ptr<double[]> sums_, center_;
+  std::unique_ptr<Arithmetic[]> factors_;
 };
 
 }  // namespace

@@ -3,21 +3,41 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "pool.hpp"
 
 namespace bngrad {
+namespace {
+
+// Two atomics on one line would be one to the cores that write to them.
+constexpr size_t kCacheLine = 64;
+
+}  // namespace
 
 OwnThreads::OwnThreads(int count)
     : threads_(count > 0 ? static_cast<unsigned>(count) : std::max(std::thread::hardware_concurrency(), 1u)) {
 }
 
 void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void* argument) {
-  std::atomic<size_t> next{0};
-  const auto take_tasks = [&] {
-    for (size_t i = next++; i < count; i = next++) task(argument, i);
+  const size_t threads = std::min<size_t>(threads_, count);
+  if (threads <= 1) {
+    for (size_t i = 0; i < count; ++i) task(argument, i);
+    return;
+  }
+  // Each thread has a part of its own, the same one at every call, so that what it left in its cache is
+  // there; who has done that helps the next one.
+  struct alignas(kCacheLine) Part {
+    std::atomic<size_t> next;
   };
-  Pool::OfProcess().Run(std::min<size_t>(threads_, count), take_tasks);
+  std::vector<Part> parts(threads);
+  for (size_t part = 0; part < threads; ++part) parts[part].next = part * count / threads;
+  Pool::OfProcess().Run(threads, [&](size_t seat) {
+    for (size_t k = 0; k < threads; ++k) {
+      const size_t part = (seat + k) % threads, end = (part + 1) * count / threads;
+      for (size_t i = parts[part].next++; i < end; i = parts[part].next++) task(argument, i);
+    }
+  });
 }
 
 }  // namespace bngrad

@@ -28,8 +28,9 @@ constexpr int kMaxInputs = 3;
 constexpr int kMaxOutputs = 2;
 
 // What a sweep over the inputs sums for each channel; inputs are listed in the kernels' order, `-` for one
-// that is not read. The sums are made in double whatever the element type: the element is widened first, so
-// subtracting the center and multiplying round to 53 bits.
+// that is not read. The sums are made in double whatever the element type, and so are their terms: the
+// element is widened first. Only the gradient's terms of 16-bit elements are float, up to 32 of which are
+// added up as such.
 enum SumKind {           // D = X - center
   kSumX,                 // X            sum X
   kSumSquares,           // X            sum D, sum D*D

@@ -57,6 +57,22 @@ F64x16 Widen(const double* p, Count count) {
   return Load(p, count);
 }
 
+inline F64x16 ToDouble(const F32x16& a) {
+  F64x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(a.v[k]));
+    r.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v[k], 1));
+  }
+  return r;
+}
+inline void Convert(const F32x16& from, F64x16& to) { to = ToDouble(from); }
+inline void Convert(const F64x16& from, F64x16& to) { to = from; }
+inline void Convert(const F64x16& from, F32x16& to) {
+  for (int k = 0; k < 2; ++k) {
+    to.v[k] = _mm256_set_m128(_mm256_cvtpd_ps(from.v[2 * k + 1]), _mm256_cvtpd_ps(from.v[2 * k]));
+  }
+}
+
 inline void Store(float* p, const F32x16& a, All) {
   _mm256_storeu_ps(p, a.v[0]);
   _mm256_storeu_ps(p + 8, a.v[1]);
@@ -118,6 +134,12 @@ inline F64x16 IfPositive(const F64x16& z, const F64x16& a) {
   return r;
 }
 
+inline F32x16 Keep(const F32x16& a, All) { return a; }
+inline F32x16 Keep(const F32x16& a, First n) {
+  F32x16 r;
+  for (int k = 0; k < 2; ++k) r.v[k] = _mm256_and_ps(a.v[k], _mm256_castsi256_ps(HalfMask(n, k)));
+  return r;
+}
 inline F64x16 Keep(const F64x16& a, All) { return a; }
 inline F64x16 Keep(const F64x16& a, First n) {
   F64x16 r;
@@ -156,15 +178,6 @@ inline void Stream(double* p, const F64x16& a) {
   for (int k = 0; k < 4; ++k) _mm256_stream_pd(p + 4 * k, a.v[k]);
 }
 inline void Fence() { _mm_sfence(); }
-
-inline F64x16 ToDouble(const F32x16& a) {
-  F64x16 r;
-  for (int k = 0; k < 2; ++k) {
-    r.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(a.v[k]));
-    r.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v[k], 1));
-  }
-  return r;
-}
 
 // float16: F16C.
 inline F32x16 FromHalf(__m256i bits) {

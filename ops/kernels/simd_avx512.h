@@ -31,6 +31,12 @@ inline F64x16 ToDouble(F32x16 a) {
   return {{_mm512_cvtps_pd(_mm512_castps512_ps256(a.v)), _mm512_cvtps_pd(high)}};
 }
 inline F64x16 Widen(const float* p, First n) { return ToDouble(Load(p, n)); }
+inline void Convert(F32x16 from, F64x16& to) { to = ToDouble(from); }
+inline void Convert(const F64x16& from, F64x16& to) { to = from; }
+inline void Convert(const F64x16& from, F32x16& to) {
+  const __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtpd_ps(from.v[0])));
+  to.v = _mm512_castpd_ps(_mm512_insertf64x4(low, _mm256_castps_pd(_mm512_cvtpd_ps(from.v[1])), 1));
+}
 template <class Count>
 F64x16 Widen(const double* p, Count count) {
   return Load(p, count);
@@ -74,6 +80,8 @@ inline F64x16 IfPositive(const F64x16& z, const F64x16& a) {
   return r;
 }
 
+inline F32x16 Keep(F32x16 a, All) { return a; }
+inline F32x16 Keep(F32x16 a, First n) { return {_mm512_maskz_mov_ps(Mask(n), a.v)}; }
 inline F64x16 Keep(const F64x16& a, All) { return a; }
 inline F64x16 Keep(const F64x16& a, First n) {
   return {{_mm512_maskz_mov_pd(LowMask(n), a.v[0]), _mm512_maskz_mov_pd(HighMask(n), a.v[1])}};

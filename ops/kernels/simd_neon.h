@@ -102,14 +102,20 @@ F64x16 Load(const double* p, Count count) {
   for (int k = 0; k < 8; ++k) r.v[k] = Load2(p + 2 * k, After(count, 2 * k));
   return r;
 }
+inline void Convert(const F32x16& from, F64x16& to) {
+  for (int k = 0; k < 4; ++k) {
+    to.v[2 * k] = vcvt_f64_f32(vget_low_f32(from.v[k]));
+    to.v[2 * k + 1] = vcvt_high_f64_f32(from.v[k]);
+  }
+}
+inline void Convert(const F64x16& from, F64x16& to) { to = from; }
+inline void Convert(const F64x16& from, F32x16& to) {
+  for (int k = 0; k < 4; ++k) to.v[k] = vcvt_high_f32_f64(vcvt_f32_f64(from.v[2 * k]), from.v[2 * k + 1]);
+}
 template <class T, class Count>
 F64x16 Widen(const T* p, Count count) {
   F64x16 r;
-  for (int k = 0; k < 4; ++k) {
-    const float32x4_t a = Load4(p + 4 * k, After(count, 4 * k));
-    r.v[2 * k] = vcvt_f64_f32(vget_low_f32(a));
-    r.v[2 * k + 1] = vcvt_high_f64_f32(a);
-  }
+  Convert(Load(p, count), r);
   return r;
 }
 template <class Count>
@@ -182,6 +188,11 @@ inline uint64x2_t Mask2(First first) {
 }
 inline uint32x4_t Mask4(First first) {
   return vcombine_u32(vmovn_u64(Mask2(first)), vmovn_u64(Mask2(After(first, 2))));
+}
+inline F32x16 Keep(const F32x16& a, All) { return a; }
+inline F32x16 Keep(F32x16 a, First first) {
+  for (int k = 0; k < 4; ++k) a.v[k] = And(a.v[k], Mask4(After(first, 4 * k)));
+  return a;
 }
 inline F64x16 Keep(const F64x16& a, All) { return a; }
 inline F64x16 Keep(F64x16 a, First first) {

@@ -40,6 +40,10 @@ template <class Count>
 F64x16 Widen(const double* p, Count count) {
   return Load(p, count);
 }
+template <class From, class To>
+void Convert(const From& from, To& to) {
+  for (int i = 0; i < kLanes; ++i) to.v[i] = from.v[i];
+}
 template <class T, class Count>
 void Store(T* p, const F32x16& a, Count count) {
   for (int64_t i = 0; i < Lanes(count); ++i) FromFloat(a.v[i], p + i);
@@ -79,8 +83,8 @@ V IfPositive(const V& z, V a) {
   for (int i = 0; i < kLanes; ++i) a.v[i] = z.v[i] > 0 ? a.v[i] : 0;
   return a;
 }
-template <class Count>
-F64x16 Keep(F64x16 a, Count count) {
+template <class V, class Count>
+V Keep(V a, Count count) {
   for (int64_t i = Lanes(count); i < kLanes; ++i) a.v[i] = 0;
   return a;
 }

@@ -1,11 +1,13 @@
 // The sweeps that sum. Included by each <isa>.cc after its verbs, inside bngrad::<isa> and an unnamed
 // namespace.
 
-// What is added for 16 elements, and which inputs are read for it. `count` is All, or First{n} at the end of
-// a row: lanes past n add zero, even where the center is infinite.
+// What is added for 16 elements, in which type, and which inputs are read for it. `count` is All, or First{n}
+// at the end of a row: lanes past n add zero, even where the center is infinite.
 struct SumX {
   static constexpr int kKind = kSumX;
   static constexpr bool kReads[kMaxInputs] = {true};
+  template <class T>
+  using Term = F64x16;
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
     acc[0] = Add16(acc[0], Widen(in[0] + i, count));
@@ -15,6 +17,8 @@ struct SumX {
 struct SumSquares {
   static constexpr int kKind = kSumSquares;
   static constexpr bool kReads[kMaxInputs] = {true};
+  template <class T>
+  using Term = F64x16;
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
     const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
@@ -27,10 +31,12 @@ template <class Dy>
 struct SumGrad {
   static constexpr int kKind = Dy::kRelu ? kSumReluGrad : kSumGrad;
   static constexpr bool kReads[kMaxInputs] = {true, true, Dy::kRelu};
-  template <class T, class Count>
-  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
-    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
-    const F64x16 dy = Dy::Widened(in, i, count);
+  template <class T>
+  using Term = typename TypeTraits<T>::Term;
+  template <class V, class T, class Count>
+  static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
+    const V d = Keep(Sub16(LoadTerm(in[0] + i, count), center), count);
+    const V dy = Dy::Term(in, i, count);
     acc[0] = Add16(acc[0], dy);
     acc[1] = Add16(acc[1], Mul16(dy, d));
   }
@@ -39,6 +45,8 @@ struct SumGrad {
 struct SumGradGradTraining {
   static constexpr int kKind = kSumGradGradTraining;
   static constexpr bool kReads[kMaxInputs] = {true, true, true};
+  template <class T>
+  using Term = F64x16;
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
     const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
@@ -54,48 +62,72 @@ struct SumGradGradTraining {
 struct SumGradGradFrozen {
   static constexpr int kKind = kSumGradGradFrozen;
   static constexpr bool kReads[kMaxInputs] = {false, true, true};
+  template <class T>
+  using Term = F64x16;
   template <class T, class Count>
   static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
     acc[0] = Add16(acc[0], Mul16(Widen(in[2] + i, count), Widen(in[1] + i, count)));
   }
 };
 
-// Rows are taken in groups, of which the lanes of a channel are loaded and stored once: short rows have few
-// elements for each lane.
+// Terms are added up in their own type, at most kTerms of them, and those sums in double.
+template <class Sum, class T>
+struct Terms {
+  static constexpr int kCount = kSumCounts[Sum::kKind];
+  typename Sum::template Term<T> sums[kCount];
+
+  Terms() { Clear(); }
+  void Clear() {
+    const F64x16 zero = Broadcast16(0.0);
+    for (int k = 0; k < kCount; ++k) Convert(zero, sums[k]);
+  }
+  // totals[k*stride + lane]
+  template <class Count>
+  void MoveTo(double* totals, int64_t stride, Count count) {
+    for (int k = 0; k < kCount; ++k) {
+      F64x16 sum;
+      Convert(sums[k], sum);
+      Store(totals + k * stride, Add16(Load(totals + k * stride, count), sum), count);
+    }
+    Clear();
+  }
+};
+
+// Rows are taken in groups, of which the terms of a channel are moved once: short rows have few for each
+// lane.
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  constexpr int kCount = kSumCounts[Sum::kKind];
   constexpr int64_t kAhead = kBytesAhead / sizeof(T);
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
-  const int64_t group = block.length < kLongRow ? kRowsOfGroup : 1;
+  const int64_t group = block.length <= kShortRow ? kRowsOfGroup : 1;
   // What lies together of a row, and from its end to the row that is read next.
   const int64_t run = block.channels * block.length, gap = group * block.row_stride - run;
   for (int64_t first = 0; first < block.rows; first += group) {
     const int64_t rows = first + group < block.rows ? first + group : block.rows;
     for (int64_t channel = 0; channel < block.channels; ++channel) {
       const int64_t begin = channel * block.length;
-      const int64_t near = begin + block.length + kAhead <= run ? block.length : run - begin - kAhead;
-      const F64x16 c = Broadcast16(center[channel]);
-      double* const lanes = sums + channel * kCount * kLanes;
-      F64x16 acc[kCount];
-      for (int k = 0; k < kCount; ++k) acc[k] = Load(lanes + k * kLanes, All{});
+      typename Sum::template Term<T> c;
+      Convert(Broadcast16(center[channel]), c);
+      double* const lanes = sums + channel * kSumCounts[Sum::kKind] * kLanes;
+      Terms<Sum, T> terms;
       for (int64_t row = first; row < rows; ++row) {
         const int64_t start = row * block.row_stride + begin;
         int64_t i = 0;
-        const auto sum_until = [&](int64_t end, int64_t ahead) {
-          for (; i + kLanes <= end; i += kLanes) {
+        while (i + kLanes <= block.length) {
+          const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;
+          const int64_t ahead = begin + i + kAhead < run ? kAhead : kAhead + gap;
+          for (; i + kLanes <= whole; i += kLanes) {
             for (int k = 0; k < kMaxInputs; ++k) {
               if (Sum::kReads[k]) Prefetch(in[k] + start + i + ahead);
             }
-            Sum::Add(acc, in, start + i, c, All{});
+            Sum::Add(terms.sums, in, start + i, c, All{});
           }
-        };
-        sum_until(near, kAhead);
-        sum_until(block.length, kAhead + gap);
-        if (i < block.length) Sum::Add(acc, in, start + i, c, First{block.length - i});
+          if (group == 1) terms.MoveTo(lanes, kLanes, All{});
+        }
+        if (i < block.length) Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
       }
-      for (int k = 0; k < kCount; ++k) Store(lanes + k * kLanes, acc[k], All{});
+      terms.MoveTo(lanes, kLanes, All{});
     }
   }
 }
@@ -104,17 +136,16 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
 template <class Sum, class T, class Count>
 void SumStrip(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
               int64_t end_row, int64_t column, Count count) {
-  constexpr int kCount = kSumCounts[Sum::kKind];
-  const F64x16 c = Load(center + column, count);
-  F64x16 acc[kCount];
-  for (int k = 0; k < kCount; ++k) acc[k] = Load(sums + k * block.width + column, count);
+  typename Sum::template Term<T> c;
+  Convert(Load(center + column, count), c);
+  Terms<Sum, T> terms;
   for (; row < end_row; ++row) {
     for (int k = 0; k < kMaxInputs; ++k) {
       if (Sum::kReads[k]) Prefetch(in[k] + (row + kRowsAhead) * block.row_stride + column);
     }
-    Sum::Add(acc, in, row * block.row_stride + column, c, count);
+    Sum::Add(terms.sums, in, row * block.row_stride + column, c, count);
   }
-  for (int k = 0; k < kCount; ++k) Store(sums + k * block.width + column, acc[k], count);
+  terms.MoveTo(sums + column, block.width, count);
 }
 
 template <class Sum, class T>

@@ -4,6 +4,7 @@
 //   All, First{n}        which lanes a load or a store touches; a load makes the others zero
 //   Load(p, count)       16 elements in their arithmetic type
 //   Widen(p, count)      16 elements as doubles
+//   Convert(from, &to)   from one type of 16 lanes to another, rounded if that is narrower
 //   Store(p, v, count)   rounded to the type of p, to nearest, ties to even
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
@@ -16,33 +17,53 @@
 
 // Rows for which the sums of 16 columns stay in registers. Reading so is no sequence that the CPU's
 // prefetching follows, so the rows after them are asked for.
-constexpr int64_t kStripRows = 4;
-constexpr int64_t kRowsAhead = 2 * kStripRows;
+constexpr int64_t kStripRows = 8;
+constexpr int64_t kRowsAhead = kStripRows;
 
 // Summing rows, how far before they are read elements are asked for: that is what the CPU's own prefetching
 // leaves to be gained, for it stops at each page and each row.
 constexpr int64_t kBytesAhead = 2048;
 
-// Summing rows, as many of them together if they are short.
+// Terms that are added up in their own type before they become double, at most; and rows that are summed
+// together, if they are so short that they have no more for each lane.
+constexpr int64_t kTerms = 32;
 constexpr int64_t kRowsOfGroup = 4;
-constexpr int64_t kLongRow = 512;
+constexpr int64_t kShortRow = kTerms / kRowsOfGroup * kLanes;
 
 constexpr size_t kCacheLine = 64;
 
 // Shorter runs have as many partial cache lines as whole ones.
 constexpr int64_t kMinStreamed = 32 * kLanes;
 
-// An element type, and the type that maps compute in.
+// An element type, the type that maps compute in, and the one of the terms of the gradient's sums: double,
+// where rounding them to float could be seen in the result. 16 bits are exact in a float, and so are their
+// differences and small sums.
 template <class T>
 struct TypeTraits {
   using Arithmetic = float;
   using Vector = F32x16;
+  using Term = F32x16;
+};
+template <>
+struct TypeTraits<float> {
+  using Arithmetic = float;
+  using Vector = F32x16;
+  using Term = F64x16;
 };
 template <>
 struct TypeTraits<double> {
   using Arithmetic = double;
   using Vector = F64x16;
+  using Term = F64x16;
 };
+template <class T, class Count>
+typename TypeTraits<T>::Term LoadTerm(const T* p, Count count) {
+  return Load(p, count);
+}
+template <class Count>
+F64x16 LoadTerm(const float* p, Count count) {
+  return Widen(p, count);
+}
 
 // The gradient of the loss by Y: given, or that of a ReLU's output Z where the ReLU let it through.
 struct GivenDy {
@@ -52,8 +73,8 @@ struct GivenDy {
     return Load(in[1] + i, count);
   }
   template <class T, class Count>
-  static F64x16 Widened(const T* const* in, int64_t i, Count count) {
-    return Widen(in[1] + i, count);
+  static auto Term(const T* const* in, int64_t i, Count count) {
+    return LoadTerm(in[1] + i, count);
   }
 };
 struct ReluDy {
@@ -63,8 +84,8 @@ struct ReluDy {
     return IfPositive(Load(in[2] + i, count), Load(in[1] + i, count));
   }
   template <class T, class Count>
-  static F64x16 Widened(const T* const* in, int64_t i, Count count) {
-    return IfPositive(Widen(in[2] + i, count), Widen(in[1] + i, count));
+  static auto Term(const T* const* in, int64_t i, Count count) {
+    return IfPositive(LoadTerm(in[2] + i, count), LoadTerm(in[1] + i, count));
   }
 };
 
