@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long lint format bench clean
+.PHONY: demo test test-long sanitize lint format bench clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -21,6 +21,9 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long $(SPREAD)
+
+sanitize: $(READY)
+	$(BIN)/python -m pytest -m long tests/ops/test_programs.py -k sanitizer
 
 lint: $(READY)
 	$(BIN)/ruff check .

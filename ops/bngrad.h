@@ -15,8 +15,8 @@
  * - return BNGRAD_OK, or another bngrad_status after writing a message of at most error_size bytes, with its
  *   terminating zero, to `error` (which may be null); then the outputs hold nothing of use;
  * - take null for an output that is not wanted. An output overlaps no input and no other output;
- * - use num_threads threads, one per CPU when it is 0 or negative. Results have the same bits for every
- * number;
+ * - use num_threads threads, one per CPU when it is 0 or negative: the caller's and others that stay for
+ * later calls. Results have the same bits for every number;
  * - may be made from several threads at once.
  */
 #ifndef BNGRAD_H_

@@ -48,6 +48,7 @@ struct MergedDim {
 // Outermost first, alternately kept and reduced, at least one.
 std::vector<MergedDim> Merge(const Shape& shape, const std::vector<bool>& reduced) {
   std::vector<MergedDim> merged;
+  merged.reserve(shape.size());
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 1) continue;
     if (!merged.empty() && merged.back().reduced == reduced[i]) {

@@ -37,6 +37,7 @@ bool NodeAttributes::GetFlag(const char* name) const {
 
 RunContext::RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition)
     : api_(api), context_(context), definition_(definition) {
+  inputs_.reserve(definition.inputs.size());
   for (size_t i = 0; i < definition.inputs.size(); ++i) inputs_.push_back(ReadInput(i));
   const Input& axes = InputNamed("axes");
   if (axes.shape.size() != 1) {
@@ -76,22 +77,23 @@ RunContext::Input RunContext::ReadInput(size_t i) const {
   return input;
 }
 
-void RunContext::CheckShape(size_t i, const Shape& expected, const std::string& why) const {
-  const Shape& shape = inputs_[i].shape;
-  if (shape == expected) return;
-  throw InvalidArgument(std::string(definition_.inputs[i].name) + " has shape " + ToString(shape) +
-                        ", expected " + ToString(expected) + ": " + why);
-}
-
 const void* RunContext::DataLikeX(size_t i) const {
-  CheckShape(i, InputNamed("X").shape, "the shape of X");
+  const Shape& expected = InputNamed("X").shape;
+  if (inputs_[i].shape != expected) ThrowShape(i, expected, "the shape of X");
   return inputs_[i].data;
 }
 
 const void* RunContext::ChannelData(size_t i) const {
-  CheckShape(i, layout_.kept_shape,
-             "the shape " + ToString(InputNamed("X").shape) + " of X without axes " + ToString(axes_));
+  if (inputs_[i].shape != layout_.kept_shape) {
+    ThrowShape(i, layout_.kept_shape,
+               "the shape " + ToString(InputNamed("X").shape) + " of X without axes " + ToString(axes_));
+  }
   return inputs_[i].data;
+}
+
+void RunContext::ThrowShape(size_t i, const Shape& expected, const std::string& why) const {
+  throw InvalidArgument(std::string(definition_.inputs[i].name) + " has shape " + ToString(inputs_[i].shape) +
+                        ", expected " + ToString(expected) + ": " + why);
 }
 
 void* RunContext::OutputLikeX(size_t i) const { return Output(i, InputNamed("X").shape); }

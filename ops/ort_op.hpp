@@ -58,7 +58,7 @@ class RunContext {
   };
   const Input& InputNamed(const char* name) const;
   Input ReadInput(size_t i) const;
-  void CheckShape(size_t i, const Shape& expected, const std::string& why) const;
+  [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
   void* Output(size_t i, const Shape& shape) const;
 
   const OrtApi* api_;

@@ -13,7 +13,7 @@ class Parallel {
   virtual void Run(size_t count, void (*task)(void* argument, size_t i), void* argument) = 0;
 };
 
-// Threads started for each call: for the C ABI, which has no pool to borrow.
+// Threads of the process's pool: for the C ABI, which has none to borrow.
 class OwnThreads final : public Parallel {
  public:
   // count <= 0: as many as the machine runs at once.

@@ -15,9 +15,9 @@ TURN_SECONDS = 0.005
 """A turn is as many calls as take this long: the clock then costs nothing, and one interruption little."""
 
 WARM_SECONDS = 0.05
-"""Calls that are not timed come first, for this long. After a rest the caches hold something else, and cores, above all
-the second one of a virtual machine, need up to 40 ms until they are as fast as in a loop of this alone (measured: half
-as fast until then)."""
+"""Calls that are not timed come first, for this long. After a rest the caches hold something else, and cores,
+above all the second one of a virtual machine, need up to 40 ms until they are as fast as in a loop of this alone
+(measured: half as fast until then)."""
 
 _MOST_CALLS = 10_000
 

@@ -15,7 +15,6 @@ import sys
 import time
 from typing import NamedTuple
 
-
 WARM_SECONDS = 0.05
 """As in `bngrad.bench.timing`, which another environment does not have."""
 

@@ -1,4 +1,4 @@
-"""The threads that the C interface keeps: many callers, forks, a process that ends; each in a process of its own."""
+"""The threads that the C interface keeps: many callers, forks, a process that ends. Each has its own process."""
 
 from __future__ import annotations
 

@@ -70,15 +70,30 @@ def test_c_caller(build):
     assert run(build / "tests" / "c_caller").startswith(f"bngrad {native_library.version()}, ")
 
 
+def test_pool(build):
+    run(build / "tests" / "pool_test")
+
+
+@pytest.mark.long
+@only_linux
+def test_thread_sanitizer(tmp_path):
+    """The threads that the C interface keeps, with the sanitizer that sees races."""
+    options = ["-DBUILD_TESTING=ON", "-DBNGRAD_SANITIZE=thread", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    cmake("-S", SOURCES, "-B", tmp_path, *options)
+    cmake("--build", tmp_path, "--parallel", "2", "--target", "pool_test")
+    run(tmp_path / "tests" / "pool_test")
+
+
 @pytest.mark.long
 @only_linux
 def test_sanitizers(tmp_path):
     """The programs and the tests in ONNX Runtime again, with the address and undefined-behaviour sanitizers."""
-    options = ["-DBUILD_TESTING=ON", "-DBNGRAD_SANITIZE=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    options = ["-DBUILD_TESTING=ON", "-DBNGRAD_SANITIZE=address,undefined", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     cmake("-S", SOURCES, "-B", tmp_path, *options)
     cmake("--build", tmp_path, "--parallel", "2")
     run(tmp_path / "tests" / "kernels_test")
     run(tmp_path / "tests" / "c_caller")
+    run(tmp_path / "tests" / "pool_test")
     library = tmp_path / "libbngrad.so"
     # Python is not built with them, so their run-time library comes first by force; leaks are Python's own. Every
     # instruction set runs the same code but for the kernels, which had their turn: here scalar stands for all.
