@@ -25,6 +25,8 @@ class GradProgram final : public Program {
     return training_ ? kMapGradTraining : kMapGradFrozen;
   }
 
+  bool maps_at_once() const override { return !training_; }
+
   void Begin(const Channels& channels) const override {
     for (int64_t c = 0; c < channels.count; ++c) {
       const int64_t channel = channels.first + c;

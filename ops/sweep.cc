@@ -16,6 +16,10 @@ constexpr int64_t kMaxTasks = 256;
 // reading it first.
 constexpr int64_t kStreamBytes = 8 << 20;
 
+// Elements of an array of which two stay in the first level cache; and rows that kernels take together.
+constexpr int64_t kNearElements = 1 << 12;
+constexpr int64_t kRowsTogether = 8;
+
 // Numbers for slots of at least so many that no two of them, which are of different threads, share a pair of
 // cache lines: a core that writes to one takes it from the other.
 constexpr int64_t Apart(int64_t numbers) { return (numbers + 31) / 32 * 32 + 32; }
@@ -60,6 +64,7 @@ class Sweeper {
     sums_size_ = Apart(std::max<int64_t>(partition_.segments, 1) * counts * partition_.width);
     center_size_ = Apart(partition_.width);
     factors_size_ = Apart(kFactorCounts[program.map()] * partition_.width);
+    maps_at_once_ = program.maps_at_once() && program.steps() == 1 && MapWanted();
   }
 
   void Run(Parallel& parallel) {
@@ -91,6 +96,7 @@ class Sweeper {
           for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, slot, segment);
           Finish(step, tile, slot);
         }
+        if (maps_at_once_) continue;
         // Backwards, see maps-inl.h.
         for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, slot, segment);
       }
@@ -112,7 +118,7 @@ class Sweeper {
       for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, tile, tile, segment); });
       ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, tile, tile); });
     }
-    if (MapWanted()) {
+    if (MapWanted() && !maps_at_once_) {
       for_each_segment([&](int64_t tile, int64_t segment) { Map(tile, tile, segment); });
     }
   }
@@ -174,15 +180,17 @@ class Sweeper {
     double* const sums = Sums(slot, segment * count * partition_.width);
     if (layout_.family == Family::kColumns) {
       std::fill_n(sums, count * partition_.width, 0.0);
-      ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
+      ForEachBlockToSum(tile, segment, [&](const Block& block, int64_t offset) {
         kernels_.sum_columns[kind](block, InputsAt(offset).pointers, Center(slot), sums);
+        if (maps_at_once_) MapBlock(block, offset, slot);
       });
       return;
     }
     double lanes[kMaxTileChannels * kMaxSums * kLanes];
     std::fill_n(lanes, partition_.width * count * kLanes, 0.0);
-    ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
+    ForEachBlockToSum(tile, segment, [&](const Block& block, int64_t offset) {
       kernels_.sum_rows[kind](block, InputsAt(offset).pointers, Center(slot), lanes);
+      if (maps_at_once_) MapBlock(block, offset, slot);
     });
     for (int64_t channel = 0; channel < partition_.width; ++channel) {
       for (int k = 0; k < count; ++k) {
@@ -193,12 +201,31 @@ class Sweeper {
 
   void Map(int64_t tile, int64_t slot, int64_t segment) {
     if (!MapWanted()) return;
+    ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) { MapBlock(block, offset, slot); });
+  }
+
+  void MapBlock(const Block& block, int64_t offset, int64_t slot) {
     const MapKind kind = program_.map();
     const MapFunction map =
         layout_.family == Family::kRows ? kernels_.map_rows[kind] : kernels_.map_columns[kind];
+    const Advanced outputs(operands_.outputs, offset * element_size_);
+    map(block, InputsAt(offset).pointers, Factors(slot), outputs.pointers);
+  }
+
+  // The same blocks; if they are mapped at once, in pieces that stay in the first level cache meanwhile.
+  template <class Work>
+  void ForEachBlockToSum(int64_t tile, int64_t segment, const Work& work) {
+    if (!maps_at_once_) return ForEachBlock(tile, segment, work);
     ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
-      const Advanced outputs(operands_.outputs, offset * element_size_);
-      map(block, InputsAt(offset).pointers, Factors(slot), outputs.pointers);
+      const bool rows_family = layout_.family == Family::kRows;
+      const int64_t run = rows_family ? block.channels * block.length : block.length;
+      const int64_t fit = std::max(kNearElements / run, int64_t{1});
+      const int64_t rows = fit < kRowsTogether ? fit : fit / kRowsTogether * kRowsTogether;
+      Block piece = block;
+      for (int64_t row = 0; row < block.rows; row += rows) {
+        piece.rows = std::min(rows, block.rows - row);
+        work(piece, offset + row * block.row_stride);
+      }
     });
   }
 
@@ -266,6 +293,7 @@ class Sweeper {
   const Program& program_;
   const int64_t element_size_;
   int64_t sums_size_, center_size_, factors_size_;  // of a slot
+  bool maps_at_once_;
   // Not initialized: every task writes its own before it reads them.
   std::unique_ptr<double[]> sums_, center_;
   std::unique_ptr<Arithmetic[]> factors_;

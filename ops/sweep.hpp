@@ -42,6 +42,8 @@ class Program {
   virtual int steps() const = 0;
   virtual SumKind sum(int step) const = 0;
   virtual MapKind map() const = 0;
+  // Whether Begin has made all that the map needs: then elements are mapped right after they are summed.
+  virtual bool maps_at_once() const { return false; }
   // Before the first step.
   virtual void Begin(const Channels& channels) const = 0;
   // After each step.

@@ -29,9 +29,8 @@ REPEATS = 21
 
 
 def main() -> None:
-    print(
-        f"onnxruntime {onnxruntime.__version__}, bngrad {bngrad.__version__}; median (quartiles) of {REPEATS} turns"
-    )
+    versions = f"onnxruntime {onnxruntime.__version__}, bngrad {bngrad.__version__}"
+    print(f"{versions}; median (quartiles) of {REPEATS} turns")
     with tempfile.TemporaryDirectory() as folder:
         library = compile_nothing(Path(folder))
         feeds = make_feeds(SMALL)
