@@ -34,8 +34,8 @@ from kernel_ways import start, take_turns
 def main() -> None:
     options = parse()
     rows = given_rows(options) if options.shape else list(quick_rows() if options.quick else full_rows())
-    if options.frozen:
-        rows = [row for row in rows if row.asked.frozen]
+    if options.frozen is not None:
+        rows = [row for row in rows if row.asked.frozen == options.frozen]
     for name in ("group", "layout", "dtype", "op", "threads"):
         if wanted := getattr(options, name):
             rows = [row for row in rows if (row._asdict() | row.asked._asdict())[name] in wanted]
@@ -62,7 +62,7 @@ def main() -> None:
 def given_rows(options: argparse.Namespace) -> list[Row]:
     """The shapes of the command line, as it asks for them; by default float gradients in NCHW on two threads."""
     return [
-        Row("given", Asked(dtype, op, options.frozen, layout, extents), threads)
+        Row("given", Asked(dtype, op, bool(options.frozen), layout, extents), threads)
         for threads in options.threads or [2]
         for op in options.op or ["grad"]
         for dtype in options.dtype or ["float"]
@@ -109,7 +109,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layout", action="append", choices=["NCHW", "NHWC"], help="(repeatable)")
     parser.add_argument("--dtype", action="append", choices=["float", "double", "float16", "bfloat16"])
     parser.add_argument("--op", action="append", choices=["grad", "relu-grad"])
-    parser.add_argument("--frozen", action="store_true", help="with statistics that are constants")
+    parser.add_argument(
+        "--frozen", action=argparse.BooleanOptionalAction, help="with statistics that are constants"
+    )
     parser.add_argument("--threads", action="append", type=int, choices=[1, 2])
     parser.add_argument("--repeats", type=int, default=9, help="turns of each way (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -36,10 +36,8 @@ THREADS, REPEATS = 2, 9
 
 
 def main() -> None:
-    name, isa = native_library.version(), native_library.active_isa()
-    print(
-        f"bngrad {name}, {isa}, {THREADS} threads; median ms of {REPEATS} turns, float's time over it in brackets\n"
-    )
+    build = f"{native_library.version()}, {native_library.active_isa()}"
+    print(f"bngrad {build}, {THREADS} threads; median ms of {REPEATS} turns, float's time over it in brackets\n")
     print("| layout | N,C,H,W |" + "".join(f" {variant} |" for variant in VARIANTS))
     print("| --- | --- |" + " --- |" * len(VARIANTS))
     for layout, arrange in LAYOUTS.items():
@@ -49,10 +47,12 @@ def main() -> None:
                 variant: PreparedCase(case(shape, axes, **options), threads=THREADS).kernel
                 for variant, options in VARIANTS.items()
             }
-            spreads = take_turns({variant: partial(run_turn, call) for variant, call in calls.items()}, REPEATS)
+            ways = {variant: partial(run_turn, call) for variant, call in calls.items()}
+            spreads = take_turns(ways, REPEATS)
             base = spreads["float"].median
-            cells = [f"{1e3 * s.median:.3g} ({base / s.median:.2f})" for s in spreads.values()]
-            print(f"| {layout} | {','.join(map(str, extents))} | {' | '.join(cells)} |", flush=True)
+            cells = [",".join(map(str, extents))]
+            cells += [f"{1e3 * s.median:.3g} ({base / s.median:.2f})" for s in spreads.values()]
+            print(f"| {layout} | {' | '.join(cells)} |", flush=True)
 
 
 def case(shape, axes, dtype="float", op="grad", frozen=False):
