@@ -1,7 +1,7 @@
 #include "pool.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #if defined(BNGRAD_X86_64)
@@ -68,8 +68,8 @@ void Pool::Run(size_t threads, const std::function<void(size_t)>& work) {
 void Pool::StartThreads() {
   try {
     for (; idle_ < seats_; ++idle_, ++threads_) std::thread(&Pool::Help, this).detach();
-  } catch (const std::system_error&) {
-    // The system has no thread left: those that there are, and the caller, do the work.
+  } catch (const std::exception&) {
+    // The system has no thread, or no memory, left: those that there are, and the caller, do the work.
   }
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "blocks.hpp"
 #include "partition.hpp"
 
 namespace bngrad {
@@ -11,14 +12,6 @@ namespace {
 
 // Enough to share evenly among many threads, few enough to keep scratch small.
 constexpr int64_t kMaxTasks = 256;
-
-// An output of this size will not be found in cache by whoever reads it; writing it past the cache saves
-// reading it first.
-constexpr int64_t kStreamBytes = 8 << 20;
-
-// Elements of an array of which two stay in the first level cache; and rows that kernels take together.
-constexpr int64_t kNearElements = 1 << 12;
-constexpr int64_t kRowsTogether = 8;
 
 // Numbers for slots of at least so many that no two of them, which are of different threads, share a pair of
 // cache lines: a core that writes to one takes it from the other.
@@ -56,7 +49,8 @@ class Sweeper {
         kernels_(KernelsFor(table, operands.type)),
         operands_(operands),
         program_(program),
-        element_size_(static_cast<int64_t>(SizeOf(operands.type))) {
+        element_size_(static_cast<int64_t>(SizeOf(operands.type))),
+        blocks_(layout, partition_, element_size_) {
     int counts = 1;
     for (int step = 0; step < program.steps(); ++step)
       counts = std::max(counts, kSumCounts[program.sum(step)]);
@@ -201,7 +195,8 @@ class Sweeper {
 
   void Map(int64_t tile, int64_t slot, int64_t segment) {
     if (!MapWanted()) return;
-    ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) { MapBlock(block, offset, slot); });
+    blocks_.ForEach(tile, segment,
+                    [&](const Block& block, int64_t offset) { MapBlock(block, offset, slot); });
   }
 
   void MapBlock(const Block& block, int64_t offset, int64_t slot) {
@@ -212,69 +207,14 @@ class Sweeper {
     map(block, InputsAt(offset).pointers, Factors(slot), outputs.pointers);
   }
 
-  // The same blocks; if they are mapped at once, in pieces that stay in the first level cache meanwhile.
+  // If elements are mapped at once, they are to be in the nearest cache still.
   template <class Work>
   void ForEachBlockToSum(int64_t tile, int64_t segment, const Work& work) {
-    if (!maps_at_once_) return ForEachBlock(tile, segment, work);
-    ForEachBlock(tile, segment, [&](const Block& block, int64_t offset) {
-      const bool rows_family = layout_.family == Family::kRows;
-      const int64_t run = rows_family ? block.channels * block.length : block.length;
-      const int64_t fit = std::max(kNearElements / run, int64_t{1});
-      const int64_t rows = fit < kRowsTogether ? fit : fit / kRowsTogether * kRowsTogether;
-      Block piece = block;
-      for (int64_t row = 0; row < block.rows; row += rows) {
-        piece.rows = std::min(rows, block.rows - row);
-        work(piece, offset + row * block.row_stride);
-      }
-    });
-  }
-
-  // Calls work(block, offset of its first element) for the blocks that a tile's segment is made of: one for
-  // each index of the outer reduced dimensions that it touches.
-  template <class Work>
-  void ForEachBlock(int64_t tile, int64_t segment, const Work& work) {
-    const bool rows_family = layout_.family == Family::kRows;
-    const int64_t begin = tile % partition_.tiles_per_outer * partition_.tile_extent;
-    const int64_t extent = rows_family ? layout_.channel.extent : layout_.inner;
-    const int64_t channels = std::min(partition_.tile_extent, extent - begin);
-    const int64_t piece = segment % partition_.pieces * partition_.piece;
-    const int64_t base = OffsetOf(layout_.outer_kept, tile / partition_.tiles_per_outer) +
-                         (rows_family ? begin * layout_.channel.stride + piece : begin);
-
-    Block block = {};
-    block.row_stride = layout_.row.stride;
-    block.channels = channels;
-    block.length = rows_family ? std::min(partition_.piece, layout_.inner - piece) : channels;
-    block.stream = layout_.channels * layout_.reduced * element_size_ >= kStreamBytes;
-    block.width = partition_.width;
-
-    int64_t row = segment / partition_.pieces * partition_.segment_rows;
-    const int64_t end = std::min(row + partition_.segment_rows, partition_.rows);
-    while (row < end) {
-      const int64_t outer = row / layout_.row.extent, first = row % layout_.row.extent;
-      block.rows = std::min(end - row, layout_.row.extent - first);
-      row += block.rows;
-      const int64_t offset = base + OffsetOf(layout_.outer_reduced, outer) + first * layout_.row.stride;
-      if (partition_.fold == 1) {
-        work(block, offset);
-      } else {
-        Folded(block, offset, work);
-      }
+    if (maps_at_once_) {
+      blocks_.ForEachNear(tile, segment, work);
+    } else {
+      blocks_.ForEach(tile, segment, work);
     }
-  }
-
-  // The same rows as fewer, `fold` times as long; those left over make one shorter row.
-  template <class Work>
-  void Folded(const Block& block, int64_t offset, const Work& work) {
-    Block folded = block;
-    folded.rows = block.rows / partition_.fold;
-    folded.row_stride = folded.length = partition_.width;
-    if (folded.rows > 0) work(folded, offset);
-    const int64_t done = folded.rows * partition_.fold;
-    if (done == block.rows) return;
-    folded.length = (block.rows - done) * block.length;
-    folded.rows = 1;
-    work(folded, offset + done * block.length);
   }
 
   bool MapWanted() const {
@@ -292,6 +232,7 @@ class Sweeper {
   const Operands& operands_;
   const Program& program_;
   const int64_t element_size_;
+  const Blocks blocks_;
   int64_t sums_size_, center_size_, factors_size_;  // of a slot
   bool maps_at_once_;
   // Not initialized: every task writes its own before it reads them.

@@ -1,0 +1,98 @@
+// Where the elements of a tile's segment lie: the blocks that kernels are called with.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/kernel.h"
+#include "layout.hpp"
+#include "partition.hpp"
+
+namespace bngrad {
+
+class Blocks {
+ public:
+  // Both stay where they are.
+  Blocks(const Layout& layout, const Partition& partition, int64_t element_size)
+      : layout_(layout),
+        partition_(partition),
+        stream_(layout.channels * layout.reduced * element_size >= kStreamBytes) {}
+
+  // Calls work(block, offset of its first element) for the blocks that a tile's segment is made of: one for
+  // each index of the outer reduced dimensions that it touches.
+  template <class Work>
+  void ForEach(int64_t tile, int64_t segment, const Work& work) const {
+    const int64_t begin = tile % partition_.tiles_per_outer * partition_.tile_extent;
+    const int64_t extent = IsRows() ? layout_.channel.extent : layout_.inner;
+    const int64_t channels = std::min(partition_.tile_extent, extent - begin);
+    const int64_t piece = segment % partition_.pieces * partition_.piece;
+    const int64_t base = OffsetOf(layout_.outer_kept, tile / partition_.tiles_per_outer) +
+                         (IsRows() ? begin * layout_.channel.stride + piece : begin);
+
+    Block block = {};
+    block.row_stride = layout_.row.stride;
+    block.channels = channels;
+    block.length = IsRows() ? std::min(partition_.piece, layout_.inner - piece) : channels;
+    block.stream = stream_;
+    block.width = partition_.width;
+
+    int64_t row = segment / partition_.pieces * partition_.segment_rows;
+    const int64_t end = std::min(row + partition_.segment_rows, partition_.rows);
+    while (row < end) {
+      const int64_t outer = row / layout_.row.extent, first = row % layout_.row.extent;
+      block.rows = std::min(end - row, layout_.row.extent - first);
+      row += block.rows;
+      const int64_t offset = base + OffsetOf(layout_.outer_reduced, outer) + first * layout_.row.stride;
+      if (partition_.fold == 1) {
+        work(block, offset);
+      } else {
+        Folded(block, offset, work);
+      }
+    }
+  }
+
+  // The same elements in blocks so small that two of them stay in the first level cache.
+  template <class Work>
+  void ForEachNear(int64_t tile, int64_t segment, const Work& work) const {
+    ForEach(tile, segment, [&](const Block& block, int64_t offset) {
+      const int64_t run = IsRows() ? block.channels * block.length : block.length;
+      const int64_t fit = std::max<int64_t>(kNearElements / std::max<int64_t>(run, 1), 1);
+      const int64_t rows = fit < kRowsTogether ? fit : fit / kRowsTogether * kRowsTogether;
+      Block near = block;
+      for (int64_t row = 0; row < block.rows; row += rows) {
+        near.rows = std::min(rows, block.rows - row);
+        work(near, offset + row * block.row_stride);
+      }
+    });
+  }
+
+ private:
+  // An output of this size will not be found in cache by whoever reads it; writing it past the cache saves
+  // reading it first.
+  static constexpr int64_t kStreamBytes = 8 << 20;
+
+  // Elements of an array, and the rows that a kernel takes together at most.
+  static constexpr int64_t kNearElements = 1 << 12;
+  static constexpr int64_t kRowsTogether = 8;
+
+  bool IsRows() const { return layout_.family == Family::kRows; }
+
+  // The same rows as fewer, `fold` times as long; those left over make one shorter row.
+  template <class Work>
+  void Folded(const Block& block, int64_t offset, const Work& work) const {
+    Block folded = block;
+    folded.rows = block.rows / partition_.fold;
+    folded.row_stride = folded.length = partition_.width;
+    if (folded.rows > 0) work(folded, offset);
+    const int64_t done = folded.rows * partition_.fold;
+    if (done == block.rows) return;
+    folded.length = (block.rows - done) * block.length;
+    folded.rows = 1;
+    work(folded, offset + done * block.length);
+  }
+
+  const Layout& layout_;
+  const Partition& partition_;
+  const bool stream_;
+};
+
+}  // namespace bngrad
