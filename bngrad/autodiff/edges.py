@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.rules import RULES
 from bngrad.passes.nodes import SUPPORTED_DTYPES
+from bngrad.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,15 +37,7 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
             yield value
     if rule is None:
         # The body of an If or a Loop reads values of the graph around it without naming them as inputs.
-        for body in _bodies(node):
+        for body in subgraphs(node):
             yield from filter(can_have_gradient, body.outputs)
             for inner in ir.traversal.RecursiveGraphIterator(body):
                 yield from (value for value in inner.inputs if value is not None and can_have_gradient(value))
-
-
-def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()

@@ -14,6 +14,7 @@ from onnx import helper
 from bngrad.errors import ModelError
 from bngrad.names import listed
 from bngrad.oracle.graph import attribute, is_default_domain, label, opset
+from bngrad.subgraphs import proto_subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -150,6 +151,5 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """The nodes of a graph and of the bodies in it."""
     for node in graph.node:
         yield node
-        for entry in node.attribute:
-            for body in (*([entry.g] if entry.HasField("g") else []), *entry.graphs):
-                yield from _all_nodes(body)
+        for body in proto_subgraphs(node):
+            yield from _all_nodes(body)

@@ -11,9 +11,10 @@ import onnx_ir as ir
 from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
 from bngrad.passes.set_aside import is_large, set_aside
+from bngrad.subgraphs import proto_subgraphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def _take_types(graph: ir.Graph, inferred: onnx.GraphProto, inputs: Sequence[ir.
     modified = [_take_type(value, infos[value.name]) for value in inputs if value.name in infos]
     for node, node_proto in zip(graph, inferred.node, strict=True):
         modified += [_take_type(value, infos[value.name]) for value in node.outputs if value.name in infos]
-        for subgraph, proto in zip(_subgraphs(node), _subgraph_protos(node_proto), strict=True):
+        for subgraph, proto in zip(subgraphs(node), proto_subgraphs(node_proto), strict=True):
             modified.append(_take_types(subgraph, proto, subgraph.inputs))
     return any(modified)
 
@@ -84,21 +85,6 @@ def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
     value.shape = value.shape if shape is None else shape
     return before != (value.type, value.shape)
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
-def _subgraph_protos(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.subgraphs import subgraphs
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,10 +45,7 @@ class OrderByDepthPass(ir.passes.InPlacePass):
 def _read(node: ir.Node) -> Iterator[ir.Value]:
     """What a node reads: its inputs, and those of the nodes in its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            graphs = [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
-            for graph in graphs:
-                for inner in ir.traversal.RecursiveGraphIterator(graph):
-                    yield from (value for value in inner.inputs if value is not None)
-                yield from graph.outputs
+    for graph in subgraphs(node):
+        for inner in ir.traversal.RecursiveGraphIterator(graph):
+            yield from (value for value in inner.inputs if value is not None)
+        yield from graph.outputs

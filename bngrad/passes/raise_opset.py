@@ -1,9 +1,8 @@
 """Raises a model to the oldest ai.onnx opset that the functions of ``bngrad`` can be embedded at.
 
 Where no op has another definition there, its number is all that changes; else onnx's version converter does the
-work. It does not know the ops that ORT's gradient builder, and converters from
-other frameworks, put into the default domain, so those are hidden from it in a domain of their own meanwhile; they
-are the same at every opset.
+work. It does not know the ops that ORT's gradient builder, and converters from other frameworks, put into the
+default domain, so those are hidden from it in a domain of their own meanwhile; they are the same at every opset.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from bngrad.errors import ModelError
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.set_aside import become_inputs, is_large, restore
+from bngrad.subgraphs import proto_subgraphs
 
 _HIDDEN = "bngrad.hidden"
 _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
@@ -105,9 +105,8 @@ def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
     for node in graph.node:
         if node.domain == source and _is_foreign(node.op_type):
             node.domain = target
-        for attribute in node.attribute:
-            for subgraph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                _move(subgraph, source, target)
+        for subgraph in proto_subgraphs(node):
+            _move(subgraph, source, target)
 
 
 def _is_foreign(op_type: str) -> bool:
