@@ -56,7 +56,7 @@ class Blocks {
     ForEach(tile, segment, [&](const Block& block, int64_t offset) {
       const int64_t run = IsRows() ? block.channels * block.length : block.length;
       const int64_t fit = std::max<int64_t>(kNearElements / std::max<int64_t>(run, 1), 1);
-      const int64_t rows = fit < kRowsTogether ? fit : fit / kRowsTogether * kRowsTogether;
+      const int64_t rows = fit < kStripRows ? fit : fit / kStripRows * kStripRows;
       Block near = block;
       for (int64_t row = 0; row < block.rows; row += rows) {
         near.rows = std::min(rows, block.rows - row);
@@ -70,9 +70,8 @@ class Blocks {
   // reading it first.
   static constexpr int64_t kStreamBytes = 8 << 20;
 
-  // Elements of an array, and the rows that a kernel takes together at most.
+  // Of an array.
   static constexpr int64_t kNearElements = 1 << 12;
-  static constexpr int64_t kRowsTogether = 8;
 
   bool IsRows() const { return layout_.family == Family::kRows; }
 

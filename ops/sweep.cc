@@ -58,7 +58,10 @@ class Sweeper {
     sums_size_ = Apart(std::max<int64_t>(partition_.segments, 1) * counts * partition_.width);
     center_size_ = Apart(partition_.width);
     factors_size_ = Apart(kFactorCounts[program.map()] * partition_.width);
-    maps_at_once_ = program.maps_at_once() && program.steps() == 1 && MapWanted();
+    const bool wanted = std::any_of(std::begin(operands.outputs), std::end(operands.outputs),
+                                    [](const void* output) { return output != nullptr; });
+    maps_at_once_ = wanted && program.maps_at_once() && program.steps() == 1;
+    maps_later_ = wanted && !maps_at_once_;
   }
 
   void Run(Parallel& parallel) {
@@ -90,7 +93,7 @@ class Sweeper {
           for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, slot, segment);
           Finish(step, tile, slot);
         }
-        if (maps_at_once_) continue;
+        if (!maps_later_) continue;
         // Backwards, see maps-inl.h.
         for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, slot, segment);
       }
@@ -112,7 +115,7 @@ class Sweeper {
       for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, tile, tile, segment); });
       ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, tile, tile); });
     }
-    if (MapWanted() && !maps_at_once_) {
+    if (maps_later_) {
       for_each_segment([&](int64_t tile, int64_t segment) { Map(tile, tile, segment); });
     }
   }
@@ -194,7 +197,6 @@ class Sweeper {
   }
 
   void Map(int64_t tile, int64_t slot, int64_t segment) {
-    if (!MapWanted()) return;
     blocks_.ForEach(tile, segment,
                     [&](const Block& block, int64_t offset) { MapBlock(block, offset, slot); });
   }
@@ -217,10 +219,6 @@ class Sweeper {
     }
   }
 
-  bool MapWanted() const {
-    return std::any_of(std::begin(operands_.outputs), std::end(operands_.outputs),
-                       [](const void* output) { return output != nullptr; });
-  }
   auto InputsAt(int64_t offset) const { return Advanced(operands_.inputs, offset * element_size_); }
   double* Sums(int64_t slot, int64_t i) { return sums_.get() + slot * sums_size_ + i; }
   double* Center(int64_t slot) { return center_.get() + slot * center_size_; }
@@ -234,7 +232,7 @@ class Sweeper {
   const int64_t element_size_;
   const Blocks blocks_;
   int64_t sums_size_, center_size_, factors_size_;  // of a slot
-  bool maps_at_once_;
+  bool maps_at_once_, maps_later_;                  // at most one of them
   // Not initialized: every task writes its own before it reads them.
   std::unique_ptr<double[]> sums_, center_;
   std::unique_ptr<Arithmetic[]> factors_;

@@ -15,6 +15,10 @@ constexpr int64_t kLanes = 16;
 // A rows kernel is given at most this many channels, whose lanes the caller keeps on its stack.
 constexpr int64_t kMaxTileChannels = 64;
 
+// A columns kernel keeps the sums of 16 columns in registers for as many rows: blocks should have whole
+// strips.
+constexpr int64_t kStripRows = 8;
+
 // The element types that C++ has no name for: IEEE 754's binary16, and the upper half of a float.
 struct Float16 {
   uint16_t bits;

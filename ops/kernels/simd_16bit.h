@@ -35,13 +35,11 @@ template <class Count>
 F32x16 Load(const BFloat16* p, Count count) {
   return FromUpperHalf(LoadBits(p, count));
 }
-template <class Count>
-F64x16 Widen(const Float16* p, Count count) {
-  return ToDouble(Load(p, count));
-}
-template <class Count>
-F64x16 Widen(const BFloat16* p, Count count) {
-  return ToDouble(Load(p, count));
+template <class T, class Count>
+F64x16 Widen(const T* p, Count count) {
+  F64x16 r;
+  Convert(Load(p, count), r);
+  return r;
 }
 template <class Count>
 void Store(Float16* p, const F32x16& a, Count count) {

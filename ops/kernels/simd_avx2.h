@@ -57,15 +57,12 @@ F64x16 Widen(const double* p, Count count) {
   return Load(p, count);
 }
 
-inline F64x16 ToDouble(const F32x16& a) {
-  F64x16 r;
+inline void Convert(const F32x16& from, F64x16& to) {
   for (int k = 0; k < 2; ++k) {
-    r.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(a.v[k]));
-    r.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v[k], 1));
+    to.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(from.v[k]));
+    to.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(from.v[k], 1));
   }
-  return r;
 }
-inline void Convert(const F32x16& from, F64x16& to) { to = ToDouble(from); }
 inline void Convert(const F64x16& from, F64x16& to) { to = from; }
 inline void Convert(const F64x16& from, F32x16& to) {
   for (int k = 0; k < 2; ++k) {

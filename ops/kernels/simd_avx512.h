@@ -26,12 +26,15 @@ inline F64x16 Load(const double* p, First n) {
 inline F64x16 Widen(const float* p, All) {
   return {{_mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))}};
 }
-inline F64x16 ToDouble(F32x16 a) {
-  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
-  return {{_mm512_cvtps_pd(_mm512_castps512_ps256(a.v)), _mm512_cvtps_pd(high)}};
+inline void Convert(F32x16 from, F64x16& to) {
+  const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(from.v), 1));
+  to = {{_mm512_cvtps_pd(_mm512_castps512_ps256(from.v)), _mm512_cvtps_pd(high)}};
 }
-inline F64x16 Widen(const float* p, First n) { return ToDouble(Load(p, n)); }
-inline void Convert(F32x16 from, F64x16& to) { to = ToDouble(from); }
+inline F64x16 Widen(const float* p, First n) {
+  F64x16 r;
+  Convert(Load(p, n), r);
+  return r;
+}
 inline void Convert(const F64x16& from, F64x16& to) { to = from; }
 inline void Convert(const F64x16& from, F32x16& to) {
   const __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtpd_ps(from.v[0])));

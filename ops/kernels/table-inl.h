@@ -15,9 +15,8 @@
 //   Fence()
 //                        when all are done
 
-// Rows for which the sums of 16 columns stay in registers. Reading so is no sequence that the CPU's
-// prefetching follows, so the rows after them are asked for.
-constexpr int64_t kStripRows = 8;
+// Reading 16 columns of a strip's rows is no sequence that the CPU's prefetching follows, so the rows after
+// them are asked for.
 constexpr int64_t kRowsAhead = kStripRows;
 
 // Summing rows, how far before they are read elements are asked for: that is what the CPU's own prefetching

@@ -44,7 +44,7 @@ def main() -> None:
         for extents in SHAPES:
             shape, axes = arrange(*extents)
             calls = {
-                variant: PreparedCase(case(shape, axes, **options), threads=THREADS).kernel
+                variant: PreparedCase(Case(shape, axes, **options), threads=THREADS).kernel
                 for variant, options in VARIANTS.items()
             }
             ways = {variant: partial(run_turn, call) for variant, call in calls.items()}
@@ -53,10 +53,6 @@ def main() -> None:
             cells = [",".join(map(str, extents))]
             cells += [f"{1e3 * s.median:.3g} ({base / s.median:.2f})" for s in spreads.values()]
             print(f"| {layout} | {' | '.join(cells)} |", flush=True)
-
-
-def case(shape, axes, dtype="float", op="grad", frozen=False):
-    return Case(shape, axes, dtype, op, frozen)
 
 
 if __name__ == "__main__":

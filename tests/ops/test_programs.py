@@ -74,13 +74,17 @@ def test_pool(build):
     run(build / "tests" / "pool_test")
 
 
+def build_sanitized(folder, sanitizers, *of_build):
+    options = ["-DBUILD_TESTING=ON", f"-DBNGRAD_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
+    cmake("-S", SOURCES, "-B", folder, *options)
+    cmake("--build", folder, "--parallel", "2", *of_build)
+
+
 @pytest.mark.long
 @only_linux
 def test_thread_sanitizer(tmp_path):
     """The threads that the C interface keeps, with the sanitizer that sees races."""
-    options = ["-DBUILD_TESTING=ON", "-DBNGRAD_SANITIZE=thread", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
-    cmake("-S", SOURCES, "-B", tmp_path, *options)
-    cmake("--build", tmp_path, "--parallel", "2", "--target", "pool_test")
+    build_sanitized(tmp_path, "thread", "--target", "pool_test")
     run(tmp_path / "tests" / "pool_test")
 
 
@@ -88,9 +92,7 @@ def test_thread_sanitizer(tmp_path):
 @only_linux
 def test_sanitizers(tmp_path):
     """The programs and the tests in ONNX Runtime again, with the address and undefined-behaviour sanitizers."""
-    options = ["-DBUILD_TESTING=ON", "-DBNGRAD_SANITIZE=address,undefined", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
-    cmake("-S", SOURCES, "-B", tmp_path, *options)
-    cmake("--build", tmp_path, "--parallel", "2")
+    build_sanitized(tmp_path, "address,undefined")
     run(tmp_path / "tests" / "kernels_test")
     run(tmp_path / "tests" / "c_caller")
     run(tmp_path / "tests" / "pool_test")
