@@ -17,16 +17,25 @@ class Blocks {
         partition_(partition),
         stream_(layout.channels * layout.reduced * element_size >= kStreamBytes) {}
 
+  // Whether outputs are to be written past the caches.
+  bool stream() const { return stream_; }
+
+  // A tile's channels: the first, and how many.
+  int64_t FirstChannel(int64_t tile) const { return Outer(tile) * KeptExtent() + Begin(tile); }
+  int64_t Extent(int64_t tile) const { return std::min(partition_.tile_extent, KeptExtent() - Begin(tile)); }
+
+  // The offset of a tile's first element.
+  int64_t Start(int64_t tile) const {
+    return OffsetOf(layout_.outer_kept, Outer(tile)) + Begin(tile) * (IsRows() ? layout_.channel.stride : 1);
+  }
+
   // Calls work(block, offset of its first element) for the blocks that a tile's segment is made of: one for
   // each index of the outer reduced dimensions that it touches.
   template <class Work>
   void ForEach(int64_t tile, int64_t segment, const Work& work) const {
-    const int64_t begin = tile % partition_.tiles_per_outer * partition_.tile_extent;
-    const int64_t extent = IsRows() ? layout_.channel.extent : layout_.inner;
-    const int64_t channels = std::min(partition_.tile_extent, extent - begin);
+    const int64_t channels = Extent(tile);
     const int64_t piece = segment % partition_.pieces * partition_.piece;
-    const int64_t base = OffsetOf(layout_.outer_kept, tile / partition_.tiles_per_outer) +
-                         (IsRows() ? begin * layout_.channel.stride + piece : begin);
+    const int64_t base = Start(tile) + (IsRows() ? piece : 0);
 
     Block block = {};
     block.row_stride = layout_.row.stride;
@@ -74,6 +83,12 @@ class Blocks {
   static constexpr int64_t kNearElements = 1 << 12;
 
   bool IsRows() const { return layout_.family == Family::kRows; }
+
+  // Of the innermost kept block: its extent, the first of a tile's channels in it, and how many such blocks
+  // lie before the tile's.
+  int64_t KeptExtent() const { return IsRows() ? layout_.channel.extent : layout_.inner; }
+  int64_t Begin(int64_t tile) const { return tile % partition_.tiles_per_outer * partition_.tile_extent; }
+  int64_t Outer(int64_t tile) const { return tile / partition_.tiles_per_outer; }
 
   // The same rows as fewer, `fold` times as long; those left over make one shorter row.
   template <class Work>

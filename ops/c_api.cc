@@ -45,7 +45,7 @@ Layout ToLayout(const bngrad_layout* layout) {
     if (count < 0 || (count > 0 && values == nullptr)) {
       throw InvalidArgument(std::string(name) + ": expected a count and, unless it is 0, an array");
     }
-    return std::vector<int64_t>(values, values + count);
+    return MakeShape(name, values, count);
   };
   return MakeLayout(list("dims", layout->dims, layout->rank), list("axes", layout->axes, layout->axes_count));
 }

@@ -21,6 +21,7 @@ class GradGradProgram final : public Program {
   int steps() const override { return training_ || d_scale_.wanted() ? 1 : 0; }
   SumKind sum(int) const override { return training_ ? kSumGradGradTraining : kSumGradGradFrozen; }
   MapKind map() const override { return training_ ? kMapGradGradTraining : kMapGradGradFrozen; }
+  bool maps_at_once() const override { return !training_; }
 
   void Begin(const Channels& channels) const override {
     for (int64_t c = 0; c < channels.count; ++c) {

@@ -1,14 +1,17 @@
 #include "layout.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
 namespace bngrad {
 namespace {
 
-std::vector<bool> ReducedDims(const Shape& shape, const std::vector<int64_t>& axes) {
+using Flags = ShortList<bool, kMaxRank>;
+
+Flags ReducedDims(const Shape& shape, const Shape& axes) {
   const int64_t rank = static_cast<int64_t>(shape.size());
-  std::vector<bool> reduced(shape.size(), false);
+  Flags reduced(shape.size());
   for (const int64_t axis : axes) {
     if (axis < -rank || axis >= rank) {
       throw InvalidArgument("axes " + ToString(axes) + ": " + std::to_string(axis) +
@@ -26,9 +29,8 @@ std::vector<bool> ReducedDims(const Shape& shape, const std::vector<int64_t>& ax
 }
 
 void CheckShape(const Shape& shape) {
-  if (shape.empty() || shape.size() > kMaxRank) {
-    throw InvalidArgument("X of shape " + ToString(shape) + " has rank " + std::to_string(shape.size()) +
-                          ", expected 1 to " + std::to_string(kMaxRank));
+  if (shape.empty()) {
+    throw InvalidArgument("X of shape [] has rank 0, expected 1 to " + std::to_string(kMaxRank));
   }
   // Extents of 0 do not hide an overflow of the others: offsets are products of some of them.
   int64_t limit = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
@@ -45,10 +47,11 @@ struct MergedDim {
   Dim dim;
 };
 
+using MergedDims = ShortList<MergedDim, kMaxRank>;
+
 // Outermost first, alternately kept and reduced, at least one.
-std::vector<MergedDim> Merge(const Shape& shape, const std::vector<bool>& reduced) {
-  std::vector<MergedDim> merged;
-  merged.reserve(shape.size());
+MergedDims Merge(const Shape& shape, const Flags& reduced) {
+  MergedDims merged;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 1) continue;
     if (!merged.empty() && merged.back().reduced == reduced[i]) {
@@ -59,14 +62,14 @@ std::vector<MergedDim> Merge(const Shape& shape, const std::vector<bool>& reduce
   }
   if (merged.empty()) merged.push_back({false, {1, 0}});
   int64_t stride = 1;
-  for (auto m = merged.rbegin(); m != merged.rend(); ++m) {
-    m->dim.stride = stride;
-    stride *= m->dim.extent;
+  for (size_t i = merged.size(); i-- > 0;) {
+    merged[i].dim.stride = stride;
+    stride *= merged[i].dim.extent;
   }
   return merged;
 }
 
-Dim TakeInnermost(std::vector<Dim>& dims) {
+Dim TakeInnermost(Dims& dims) {
   if (dims.empty()) return {1, 0};
   const Dim innermost = dims.back();
   dims.pop_back();
@@ -75,24 +78,40 @@ Dim TakeInnermost(std::vector<Dim>& dims) {
 
 }  // namespace
 
-int64_t Count(const std::vector<Dim>& dims) {
+std::string ToString(const Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? "," : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+Shape MakeShape(const char* name, const int64_t* values, int64_t count) {
+  if (count > kMaxRank) {
+    throw InvalidArgument(std::string(name) + " has " + std::to_string(count) + " values, expected at most " +
+                          std::to_string(kMaxRank));
+  }
+  Shape shape(static_cast<size_t>(count));
+  std::copy_n(values, count, shape.begin());
+  return shape;
+}
+
+int64_t Count(const Dims& dims) {
   int64_t count = 1;
   for (const Dim& dim : dims) count *= dim.extent;
   return count;
 }
 
-int64_t OffsetOf(const std::vector<Dim>& dims, int64_t index) {
+int64_t OffsetOf(const Dims& dims, int64_t index) {
   int64_t offset = 0;
-  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
-    offset += index % dim->extent * dim->stride;
-    index /= dim->extent;
+  for (size_t i = dims.size(); i-- > 0;) {
+    offset += index % dims[i].extent * dims[i].stride;
+    index /= dims[i].extent;
   }
   return offset;
 }
 
-Layout MakeLayout(const Shape& shape, const std::vector<int64_t>& axes) {
+Layout MakeLayout(const Shape& shape, const Shape& axes) {
   CheckShape(shape);
-  const std::vector<bool> reduced = ReducedDims(shape, axes);
+  const Flags reduced = ReducedDims(shape, axes);
 
   Layout layout = {};
   layout.channels = layout.reduced = 1;
@@ -101,7 +120,7 @@ Layout MakeLayout(const Shape& shape, const std::vector<int64_t>& axes) {
     if (!reduced[i]) layout.kept_shape.push_back(shape[i]);
   }
 
-  std::vector<MergedDim> merged = Merge(shape, reduced);
+  MergedDims merged = Merge(shape, reduced);
   const MergedDim innermost = merged.back();
   merged.pop_back();
   layout.inner = innermost.dim.extent;

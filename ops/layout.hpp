@@ -5,17 +5,28 @@
 //   columns   it is kept: contiguous elements belong to neighbouring channels
 #pragma once
 #include <cstdint>
-#include <vector>
+#include <string>
 
 #include "error.hpp"
+#include "short_list.hpp"
 
 namespace bngrad {
 
 constexpr int kMaxRank = 8;
 
+// Extents, or axes: no tensor here has more.
+using Shape = ShortList<int64_t, kMaxRank>;
+
+// "[2,3,4]"
+std::string ToString(const Shape& shape);
+
+// A list of the caller's. Throws InvalidArgument if it has more values than a Shape holds.
+Shape MakeShape(const char* name, const int64_t* values, int64_t count);
+
 struct Dim {
   int64_t extent, stride;
 };
+using Dims = ShortList<Dim, kMaxRank>;
 
 enum class Family { kRows, kColumns };
 
@@ -30,17 +41,17 @@ struct Layout {
   Dim channel;    // rows family: the innermost kept block; {1, 0} if there is none
 
   // What is left, outermost first. Channels count over outer_kept, then `channel` or `inner`.
-  std::vector<Dim> outer_kept;
-  std::vector<Dim> outer_reduced;
+  Dims outer_kept;
+  Dims outer_reduced;
 };
 
 // Throws InvalidArgument unless `shape` has 1 to 8 dimensions and `axes` names some of them, each once.
-Layout MakeLayout(const Shape& shape, const std::vector<int64_t>& axes);
+Layout MakeLayout(const Shape& shape, const Shape& axes);
 
 // The product of all extents.
-int64_t Count(const std::vector<Dim>& dims);
+int64_t Count(const Dims& dims);
 
 // The offset of the index-th position, counting over all dims, the last one fastest.
-int64_t OffsetOf(const std::vector<Dim>& dims, int64_t index);
+int64_t OffsetOf(const Dims& dims, int64_t index);
 
 }  // namespace bngrad

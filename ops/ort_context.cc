@@ -37,15 +37,17 @@ bool NodeAttributes::GetFlag(const char* name) const {
 
 RunContext::RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition)
     : api_(api), context_(context), definition_(definition) {
-  inputs_.reserve(definition.inputs.size());
-  for (size_t i = 0; i < definition.inputs.size(); ++i) inputs_.push_back(ReadInput(i));
+  size_t count = 0;
+  Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
+  for (size_t i = 0; i < definition.inputs.size(); ++i) inputs_.push_back(ReadInput(i, count));
   const Input& axes = InputNamed("axes");
   if (axes.shape.size() != 1) {
     throw InvalidArgument("axes has shape " + ToString(axes.shape) + ", expected a list (rank 1)");
   }
   const int64_t* const values = static_cast<const int64_t*>(axes.data);
-  axes_.assign(values, values + axes.shape[0]);
-  layout_ = MakeLayout(InputNamed("X").shape, axes_);
+  axes_ = MakeShape("axes", values, axes.shape[0]);
+  shape_ = InputNamed("X").shape;
+  layout_ = MakeLayout(shape_, axes_);
 }
 
 const RunContext::Input& RunContext::InputNamed(const char* name) const {
@@ -55,9 +57,7 @@ const RunContext::Input& RunContext::InputNamed(const char* name) const {
   throw Failure(std::string("no input ") + name);
 }
 
-RunContext::Input RunContext::ReadInput(size_t i) const {
-  size_t count = 0;
-  Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
+RunContext::Input RunContext::ReadInput(size_t i, size_t count) const {
   const OrtValue* value = nullptr;
   if (i < count) Check(api_, ort::KernelContext_GetInput(api_, context_, i, &value));
   if (value == nullptr)
@@ -69,6 +69,10 @@ RunContext::Input RunContext::ReadInput(size_t i) const {
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
   size_t rank = 0;
   Check(api_, ort::GetDimensionsCount(api_, info, &rank));
+  if (rank > kMaxRank) {
+    throw InvalidArgument(std::string(definition_.inputs[i].name) + " has rank " + std::to_string(rank) +
+                          ", expected 1 to " + std::to_string(kMaxRank));
+  }
   Input input = {nullptr, Shape(rank)};
   Check(api_, ort::GetDimensions(api_, info, input.shape.data(), rank));
   void* data = nullptr;
@@ -78,15 +82,14 @@ RunContext::Input RunContext::ReadInput(size_t i) const {
 }
 
 const void* RunContext::DataLikeX(size_t i) const {
-  const Shape& expected = InputNamed("X").shape;
-  if (inputs_[i].shape != expected) ThrowShape(i, expected, "the shape of X");
+  if (inputs_[i].shape != shape_) ThrowShape(i, shape_, "the shape of X");
   return inputs_[i].data;
 }
 
 const void* RunContext::ChannelData(size_t i) const {
   if (inputs_[i].shape != layout_.kept_shape) {
     ThrowShape(i, layout_.kept_shape,
-               "the shape " + ToString(InputNamed("X").shape) + " of X without axes " + ToString(axes_));
+               "the shape " + ToString(shape_) + " of X without axes " + ToString(axes_));
   }
   return inputs_[i].data;
 }
@@ -96,7 +99,7 @@ void RunContext::ThrowShape(size_t i, const Shape& expected, const std::string& 
                         ", expected " + ToString(expected) + ": " + why);
 }
 
-void* RunContext::OutputLikeX(size_t i) const { return Output(i, InputNamed("X").shape); }
+void* RunContext::OutputLikeX(size_t i) const { return Output(i, shape_); }
 
 void* RunContext::ChannelOutput(size_t i) const { return Output(i, layout_.kept_shape); }
 

@@ -1,7 +1,9 @@
 // The functions that ONNX Runtime calls, the same for every op: they read the op's definition.
 #include "ort_op.hpp"
 
+#include <algorithm>
 #include <climits>
+#include <thread>
 
 #include "dispatch.hpp"
 #include "ort_status.hpp"
@@ -40,6 +42,11 @@ int TensorTypeOf(const Types& types, Role role) {
 class SessionThreads final : public Parallel {
  public:
   SessionThreads(const OrtApi* api, const OrtKernelContext* context) : api_(api), context_(context) {}
+  // ONNX Runtime tells a kernel nothing of its pool, which by default has a thread for each core.
+  size_t threads() const override {
+    static const size_t cores = std::max(std::thread::hardware_concurrency(), 1u);
+    return cores;
+  }
   void Run(size_t count, void (*task)(void*, size_t), void* argument) override {
     constexpr size_t kNoLimit = 0;
     Check(api_, ort::KernelContext_ParallelFor(api_, context_, task, count, kNoLimit, argument));
@@ -87,7 +94,7 @@ OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
 bool IsKnown(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;
   Check(api, ort::GetDimensionsCount(api, info, &rank));
-  Shape shape(rank);
+  std::vector<int64_t> shape(rank);
   std::vector<const char*> names(rank, "");
   Check(api, ort::GetDimensions(api, info, shape.data(), rank));
   Check(api, ort::GetSymbolicDimensions(api, info, names.data(), rank));

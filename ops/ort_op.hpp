@@ -34,6 +34,9 @@ class NodeAttributes {
   const OrtKernelInfo* info_;
 };
 
+// Inputs or outputs of an op, at most.
+constexpr size_t kMaxParameters = 10;
+
 struct OpDefinition;
 
 // One run of a node. Construction reads all inputs; it and every method throw what is to be refused.
@@ -57,15 +60,15 @@ class RunContext {
     Shape shape;
   };
   const Input& InputNamed(const char* name) const;
-  Input ReadInput(size_t i) const;
+  Input ReadInput(size_t i, size_t count) const;
   [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
   void* Output(size_t i, const Shape& shape) const;
 
   const OrtApi* api_;
   OrtKernelContext* context_;
   const OpDefinition& definition_;
-  std::vector<Input> inputs_;
-  std::vector<int64_t> axes_;
+  ShortList<Input, kMaxParameters> inputs_;
+  Shape shape_, axes_;  // of X
   Layout layout_;
 };
 

@@ -38,8 +38,9 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 void TileRows(const Layout& layout, Partition& p) {
   const auto at_least_1 = [](int64_t n) { return std::max<int64_t>(n, 1); };
   const int64_t wanted = CeilDiv(kRowElements, at_least_1(layout.inner));
-  p.tile_extent = std::min({wanted, at_least_1(kTileElements / at_least_1(layout.reduced)),
-                            at_least_1(layout.channels / kPlentyOfTiles), kMaxTileChannels});
+  const int64_t fitting = at_least_1(kTileElements / at_least_1(layout.reduced));
+  const int64_t shared = at_least_1(p.one_thread ? layout.channel.extent : layout.channels / kPlentyOfTiles);
+  p.tile_extent = std::min({wanted, fitting, shared, kMaxTileChannels});
   p.tiles_per_outer = CeilDiv(layout.channel.extent, p.tile_extent);
   p.fold = 1;
   p.width = p.tile_extent;
@@ -77,6 +78,7 @@ void TileColumns(const Layout& layout, Partition& p) {
 
 Partition MakePartition(const Layout& layout) {
   Partition p = {};
+  p.one_thread = layout.channels * layout.reduced <= kOneThreadElements;
   if (layout.family == Family::kRows) {
     TileRows(layout, p);
     p.pieces = p.piece > 0 ? CeilDiv(layout.inner, p.piece) : 0;
@@ -87,7 +89,6 @@ Partition MakePartition(const Layout& layout) {
   p.tiles = Count(layout.outer_kept) * p.tiles_per_outer;
   p.rows = Count(layout.outer_reduced) * layout.row.extent;
   p.segments = CeilDiv(p.rows, p.segment_rows) * p.pieces;
-  p.one_thread = layout.channels * layout.reduced <= kOneThreadElements;
   p.tile_at_a_time = p.one_thread || (p.tile_at_a_time && p.tiles >= kEnoughTiles);
   return p;
 }

@@ -13,6 +13,10 @@ namespace {
 // Enough to share evenly among many threads, few enough to keep scratch small.
 constexpr int64_t kMaxTasks = 256;
 
+// Of neighbouring tiles: a task's last one is mapped with nothing beside it, so they are few where a thread
+// has many. A thread that comes late should find some left to others.
+constexpr int64_t kTasksOfThread = 4;
+
 // Numbers for slots of at least so many that no two of them, which are of different threads, share a pair of
 // cache lines: a core that writes to one takes it from the other.
 constexpr int64_t Apart(int64_t numbers) { return (numbers + 31) / 32 * 32 + 32; }
@@ -40,6 +44,11 @@ double SumOfLanes(double* lanes) {
   }
 }
 
+// One that is worked on, and its place in the scratch; -1: none.
+struct Tile {
+  int64_t index, slot;
+};
+
 template <class Arithmetic>
 class Sweeper {
  public:
@@ -62,6 +71,10 @@ class Sweeper {
                                     [](const void* output) { return output != nullptr; });
     maps_at_once_ = wanted && program.maps_at_once() && program.steps() == 1;
     maps_later_ = wanted && !maps_at_once_;
+    both_ =
+        program.steps() > 0 && layout.family == Family::kRows && layout.inner >= kLongRow && blocks_.stream()
+            ? kernels_.sum_and_map_rows[program.map()]
+            : nullptr;
   }
 
   void Run(Parallel& parallel) {
@@ -82,22 +95,41 @@ class Sweeper {
   }
 
   void RunTileAtATime(Parallel& parallel) {
-    const int64_t tasks = std::min(partition_.tiles, kMaxTasks);
-    Allocate(partition_.one_thread ? 1 : tasks);
+    // Of a tile that is summed, and of one that is mapped in the same loop.
+    const int64_t slots = maps_later_ && both_ != nullptr ? 2 : 1;
+    const int64_t threads = static_cast<int64_t>(parallel.threads());
+    const int64_t most = slots == 1 ? kMaxTasks : std::min(kMaxTasks, kTasksOfThread * threads);
+    const int64_t tasks = std::min(partition_.tiles, most);
+    Allocate(partition_.one_thread ? slots : tasks * slots);
     ForEach(parallel, partition_.one_thread, tasks, [&](int64_t task) {
-      const int64_t slot = partition_.one_thread ? 0 : task;
+      const int64_t first_slot = partition_.one_thread ? 0 : task * slots;
       const int64_t end = (task + 1) * partition_.tiles / tasks;
+      Tile summed = {-1, -1};
       for (int64_t tile = task * partition_.tiles / tasks; tile < end; ++tile) {
-        Begin(tile, slot);
-        for (int step = 0; step < program_.steps(); ++step) {
-          for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, slot, segment);
-          Finish(step, tile, slot);
-        }
-        if (!maps_later_) continue;
-        // Backwards, see maps-inl.h.
-        for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, slot, segment);
+        const Tile next = {tile, first_slot + tile % slots};
+        SumTile(next, summed);
+        if (maps_later_) summed = next;
       }
+      if (summed.slot >= 0) MapTile(summed);
     });
+  }
+
+  // Sums a tile, and maps the one that was summed before: in the same loop, if both have the same form.
+  void SumTile(Tile tile, Tile summed) {
+    const bool beside =
+        summed.slot >= 0 && both_ != nullptr && blocks_.Extent(tile.index) == blocks_.Extent(summed.index);
+    if (summed.slot >= 0 && !beside) MapTile(summed);
+    Begin(tile);
+    for (int step = 0; step < program_.steps(); ++step) {
+      const Tile* const mapped = beside && step == 0 ? &summed : nullptr;
+      for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, segment, mapped);
+      Finish(step, tile);
+    }
+  }
+
+  void MapTile(Tile tile) {
+    // Backwards, see maps-inl.h.
+    for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, segment);
   }
 
   void RunPhases(Parallel& parallel) {
@@ -110,25 +142,23 @@ class Sweeper {
         for (int64_t item = i * items / tasks; item < end; ++item) task(item / segments, item % segments);
       });
     };
-    for (int64_t tile = 0; tile < tiles; ++tile) Begin(tile, tile);
+    for (int64_t tile = 0; tile < tiles; ++tile) Begin({tile, tile});
     for (int step = 0; step < program_.steps(); ++step) {
-      for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, tile, tile, segment); });
-      ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, tile, tile); });
+      for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, {tile, tile}, segment, nullptr); });
+      ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, {tile, tile}); });
     }
     if (maps_later_) {
-      for_each_segment([&](int64_t tile, int64_t segment) { Map(tile, tile, segment); });
+      for_each_segment([&](int64_t tile, int64_t segment) { Map({tile, tile}, segment); });
     }
   }
 
-  Channels ChannelsOf(int64_t tile, int64_t slot) {
-    const int64_t extent = layout_.family == Family::kRows ? layout_.channel.extent : layout_.inner;
-    const int64_t begin = tile % partition_.tiles_per_outer * partition_.tile_extent;
-    return {tile / partition_.tiles_per_outer * extent + begin,
-            std::min(partition_.tile_extent, extent - begin),
+  Channels ChannelsOf(Tile tile) {
+    return {blocks_.FirstChannel(tile.index),
+            blocks_.Extent(tile.index),
             partition_.width,
-            Sums(slot, 0),
-            Center(slot),
-            Factors(slot)};
+            Sums(tile.slot, 0),
+            Center(tile.slot),
+            Factors(tile.slot)};
   }
 
   // A folded tile has several places for each channel: they get the same center and factors.
@@ -143,27 +173,27 @@ class Sweeper {
     for (int k = 0; k < kFactorCounts[program_.map()]; ++k) repeat(factors + k * width);
   }
 
-  void Begin(int64_t tile, int64_t slot) {
-    const Channels channels = ChannelsOf(tile, slot);
+  void Begin(Tile tile) {
+    const Channels channels = ChannelsOf(tile);
     program_.Begin(channels);
     Unfold(channels);
   }
 
-  void Finish(int step, int64_t tile, int64_t slot) {
+  void Finish(int step, Tile tile) {
     // The tree over segments: neighbours first, always in the same places.
     const int64_t size = kSumCounts[program_.sum(step)] * partition_.width;
     for (int64_t stride = 1; stride < partition_.segments; stride *= 2) {
       for (int64_t segment = 0; segment + stride < partition_.segments; segment += 2 * stride) {
-        double* const to = Sums(slot, segment * size);
-        const double* const from = Sums(slot, (segment + stride) * size);
+        double* const to = Sums(tile.slot, segment * size);
+        const double* const from = Sums(tile.slot, (segment + stride) * size);
         for (int64_t i = 0; i < size; ++i) to[i] += from[i];
       }
     }
-    const Channels channels = ChannelsOf(tile, slot);
-    if (partition_.segments == 0) std::fill_n(Sums(slot, 0), size, 0.0);
+    const Channels channels = ChannelsOf(tile);
+    if (partition_.segments == 0) std::fill_n(Sums(tile.slot, 0), size, 0.0);
     if (partition_.fold > 1) {
       for (int k = 0; k < kSumCounts[program_.sum(step)]; ++k) {
-        double* const sums = Sums(slot, k * partition_.width);
+        double* const sums = Sums(tile.slot, k * partition_.width);
         for (int64_t i = channels.count; i < partition_.width; ++i) sums[i % channels.count] += sums[i];
       }
     }
@@ -171,24 +201,25 @@ class Sweeper {
     Unfold(channels);
   }
 
-  void Sum(int step, int64_t tile, int64_t slot, int64_t segment) {
+  // Also maps the same segment of the tile `mapped`, if there is one, or of this tile, if that may be
+  // already.
+  void Sum(int step, Tile tile, int64_t segment, const Tile* mapped) {
     const SumKind kind = program_.sum(step);
     const int count = kSumCounts[kind];
-    double* const sums = Sums(slot, segment * count * partition_.width);
+    double* const sums = Sums(tile.slot, segment * count * partition_.width);
     if (layout_.family == Family::kColumns) {
       std::fill_n(sums, count * partition_.width, 0.0);
-      ForEachBlockToSum(tile, segment, [&](const Block& block, int64_t offset) {
-        kernels_.sum_columns[kind](block, InputsAt(offset).pointers, Center(slot), sums);
-        if (maps_at_once_) MapBlock(block, offset, slot);
-      });
+      SumBlocks(tile, segment, kernels_.sum_columns[kind], sums);
       return;
     }
     double lanes[kMaxTileChannels * kMaxSums * kLanes];
     std::fill_n(lanes, partition_.width * count * kLanes, 0.0);
-    ForEachBlockToSum(tile, segment, [&](const Block& block, int64_t offset) {
-      kernels_.sum_rows[kind](block, InputsAt(offset).pointers, Center(slot), lanes);
-      if (maps_at_once_) MapBlock(block, offset, slot);
-    });
+    if (maps_at_once_ && both_ != nullptr) mapped = &tile;
+    if (mapped != nullptr) {
+      SumAndMapBlocks(tile, segment, lanes, *mapped);
+    } else {
+      SumBlocks(tile, segment, kernels_.sum_rows[kind], lanes);
+    }
     for (int64_t channel = 0; channel < partition_.width; ++channel) {
       for (int k = 0; k < count; ++k) {
         sums[k * partition_.width + channel] = SumOfLanes<kLanes>(lanes + (channel * count + k) * kLanes);
@@ -196,30 +227,41 @@ class Sweeper {
     }
   }
 
-  void Map(int64_t tile, int64_t slot, int64_t segment) {
-    blocks_.ForEach(tile, segment,
-                    [&](const Block& block, int64_t offset) { MapBlock(block, offset, slot); });
+  void SumBlocks(Tile tile, int64_t segment, SumFunction sum, double* sums) {
+    const auto work = [&](const Block& block, int64_t offset) {
+      sum(block, InputsAt(offset).pointers, Center(tile.slot), sums);
+      if (maps_at_once_) MapBlock(block, offset, tile.slot);
+    };
+    // If elements are mapped at once, they are to be in the nearest cache still.
+    if (maps_at_once_) {
+      blocks_.ForEachNear(tile.index, segment, work);
+    } else {
+      blocks_.ForEach(tile.index, segment, work);
+    }
+  }
+
+  void SumAndMapBlocks(Tile tile, int64_t segment, double* sums, Tile mapped) {
+    const int64_t shift = blocks_.Start(mapped.index) - blocks_.Start(tile.index);
+    blocks_.ForEach(tile.index, segment, [&](const Block& block, int64_t offset) {
+      both_(block, InputsAt(offset).pointers, Center(tile.slot), sums, InputsAt(offset + shift).pointers,
+            Factors(mapped.slot), OutputsAt(offset + shift).pointers);
+    });
+  }
+
+  void Map(Tile tile, int64_t segment) {
+    blocks_.ForEach(tile.index, segment,
+                    [&](const Block& block, int64_t offset) { MapBlock(block, offset, tile.slot); });
   }
 
   void MapBlock(const Block& block, int64_t offset, int64_t slot) {
     const MapKind kind = program_.map();
     const MapFunction map =
         layout_.family == Family::kRows ? kernels_.map_rows[kind] : kernels_.map_columns[kind];
-    const Advanced outputs(operands_.outputs, offset * element_size_);
-    map(block, InputsAt(offset).pointers, Factors(slot), outputs.pointers);
-  }
-
-  // If elements are mapped at once, they are to be in the nearest cache still.
-  template <class Work>
-  void ForEachBlockToSum(int64_t tile, int64_t segment, const Work& work) {
-    if (maps_at_once_) {
-      blocks_.ForEachNear(tile, segment, work);
-    } else {
-      blocks_.ForEach(tile, segment, work);
-    }
+    map(block, InputsAt(offset).pointers, Factors(slot), OutputsAt(offset).pointers);
   }
 
   auto InputsAt(int64_t offset) const { return Advanced(operands_.inputs, offset * element_size_); }
+  auto OutputsAt(int64_t offset) const { return Advanced(operands_.outputs, offset * element_size_); }
   double* Sums(int64_t slot, int64_t i) { return sums_.get() + slot * sums_size_ + i; }
   double* Center(int64_t slot) { return center_.get() + slot * center_size_; }
   Arithmetic* Factors(int64_t slot) { return factors_.get() + slot * factors_size_; }
@@ -233,6 +275,7 @@ class Sweeper {
   const Blocks blocks_;
   int64_t sums_size_, center_size_, factors_size_;  // of a slot
   bool maps_at_once_, maps_later_;                  // at most one of them
+  SumAndMapFunction both_;                          // null: each in a loop of its own
   // Not initialized: every task writes its own before it reads them.
   std::unique_ptr<double[]> sums_, center_;
   std::unique_ptr<Arithmetic[]> factors_;

@@ -8,6 +8,8 @@ namespace bngrad {
 class Parallel {
  public:
   virtual ~Parallel() = default;
+  // How many there are, at most.
+  virtual size_t threads() const = 0;
   // Calls task(argument, i) for each i < count, in any order, at the same time or not. The task must not
   // throw.
   virtual void Run(size_t count, void (*task)(void* argument, size_t i), void* argument) = 0;
@@ -18,6 +20,7 @@ class OwnThreads final : public Parallel {
  public:
   // count <= 0: as many as the machine runs at once.
   explicit OwnThreads(int count);
+  size_t threads() const override { return threads_; }
   void Run(size_t count, void (*task)(void* argument, size_t i), void* argument) override;
 
  private:

@@ -19,6 +19,11 @@ constexpr int64_t kMaxTileChannels = 64;
 // strips.
 constexpr int64_t kStripRows = 8;
 
+// Rows kernels sum channels of at most so many elements in groups of rows; and channels of so many are worth
+// being summed and mapped in one loop.
+constexpr int64_t kShortRow = 8 * kLanes;
+constexpr int64_t kLongRow = 32 * kLanes;
+
 // The element types that C++ has no name for: IEEE 754's binary16, and the upper half of a float.
 struct Float16 {
   uint16_t bits;
@@ -87,11 +92,19 @@ using SumFunction = void (*)(const Block&, const void* const* inputs, const doub
 using MapFunction = void (*)(const Block&, const void* const* inputs, const void* factors,
                              void* const* outputs);
 
+// Both in one loop, for long rows of arrays that are larger than the caches: sums what the op sums first, of
+// a block of one tile, and maps a block of the same form, of another tile or the same. Null for a map whose
+// sums alone need all registers.
+using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, const double* center,
+                                   double* sums, const void* const* map_inputs, const void* factors,
+                                   void* const* outputs);
+
 struct TypeKernels {
   SumFunction sum_rows[kSumKinds];
   SumFunction sum_columns[kSumKinds];
   MapFunction map_rows[kMapKinds];
   MapFunction map_columns[kMapKinds];
+  SumAndMapFunction sum_and_map_rows[kMapKinds];
 };
 
 struct KernelTable {

@@ -53,14 +53,16 @@ struct MapGradGradFrozen {
   }
 };
 
-// How results are written: through the cache, or past it.
+// How results are written: through the cache, or past it in whole lines.
 struct Cached {
+  static constexpr bool kWholeLines = false;
   template <class T, class V, class Count>
   static void Put(T* p, const V& v, Count count) {
     Store(p, v, count);
   }
 };
 struct Streamed {
+  static constexpr bool kWholeLines = true;
   template <class T, class V>
   static void Put(T* p, const V& v, All) {
     Stream(p, v);
@@ -98,66 +100,130 @@ int64_t ToCacheLine(T* const* out, int64_t i) {
   return kTwo && out[1] != nullptr && ToCacheLine(out[1] + i) != first ? -1 : first;
 }
 
-// Channels of a row lie together, so that whole cache lines are written wherever one ends within them. The
-// elements before `head` are those before the first cache line.
+// Maps a row from its begin to its end, as many elements at a time as it is asked for. Channels of a row lie
+// together, so that whole cache lines are written wherever one ends within them.
 template <class Map, class T, class Way>
-void MapRun(const Block& block, const T* const* in, const void* factors, T* const* out, int64_t start,
-            Way way, int64_t head) {
+class RowMap {
+ public:
+  RowMap(const Block& block, const void* const* inputs, const void* factors, void* const* outputs)
+      : in_{static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+            static_cast<const T*>(inputs[2])},
+        out_{static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])},
+        factors_(static_cast<const Factor*>(factors)),
+        row_stride_(block.row_stride),
+        length_(block.length),
+        run_(block.channels * block.length),
+        width_(block.width) {}
+
+  // Goes to a row, and maps the elements before its first cache line, if whole ones are to be written.
+  void Begin(int64_t row) {
+    start_ = row * row_stride_;
+    i_ = end_ = 0;
+    channel_ = factors_;
+    NextChannel();
+    if (!Way::kWholeLines) return;
+    // 16 lanes may be half a cache line.
+    const int64_t head = ToCacheLine<Map>(out_, start_) % kLanes;
+    if (head > 0) MapSeveral(Cached{}, head < run_ ? head : run_);
+  }
+
+  // The next elements of the row; `count` is a multiple of 16, of which those past its end are left out, and
+  // those that make no 16.
+  void Next(int64_t count) {
+    const int64_t until = count < run_ - i_ ? i_ + count : run_;
+    while (i_ + kLanes <= until) {
+      const int64_t same = end_ < until ? end_ : until;
+      for (; i_ + kLanes <= same; i_ += kLanes) MapElements<Map>(in_, out_, start_ + i_, f_, Way{}, All{});
+      if (i_ + kLanes <= until) MapSeveral(Way{}, i_ + kLanes);
+    }
+  }
+
+  // While elements from i on are summed, by calls of sum(end) that move i on, as many are mapped. Turns are
+  // so short that reading and writing overlap: from 512 elements on they do not (measured).
+  template <class Sum>
+  void InTurns(const int64_t& i, int64_t end, const Sum& sum) {
+    constexpr int64_t kTurn = 8 * kLanes;
+    while (i + kLanes <= end) {
+      sum(end - i < kTurn ? end : i + kTurn);
+      Next(kTurn);
+    }
+  }
+
+  // All that is left of the row.
+  void Finish() {
+    Next(run_);
+    if (i_ < run_) MapSeveral(Cached{}, run_);
+  }
+
+ private:
   using V = typename TypeTraits<T>::Vector;
-  constexpr int kCount = kFactorCounts[Map::kKind], kOutputs = kOutputCounts[Map::kKind];
-  const auto* factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
-  const int64_t run = block.channels * block.length;
-  int64_t i = 0, end = 0;  // of the channel
-  V f[kCount];
-  const auto next_channel = [&] {
-    for (int k = 0; k < kCount; ++k) f[k] = Broadcast16(factor[k * block.width]);
-    ++factor;
-    end += block.length;
-  };
-  // Elements of which the last may belong to a later channel than the first.
-  const auto map_several = [&](auto put, int64_t until, auto count) {
+  using Factor = typename TypeTraits<T>::Arithmetic;
+  static constexpr int kFactors = kFactorCounts[Map::kKind], kOutputs = kOutputCounts[Map::kKind];
+
+  void NextChannel() {
+    for (int k = 0; k < kFactors; ++k) f_[k] = Broadcast16(channel_[k * width_]);
+    ++channel_;
+    end_ += length_;
+  }
+
+  // At most 16 elements, of which the last may belong to a later channel than the first.
+  template <class Put>
+  void MapSeveral(Put put, int64_t until) {
+    if (until - i_ == kLanes) {
+      MapSeveral(put, until, All{});
+    } else {
+      MapSeveral(Cached{}, until, First{until - i_});
+    }
+  }
+  template <class Put, class Count>
+  void MapSeveral(Put put, int64_t until, Count count) {
     V results[kOutputs], later[kOutputs];
-    Map::Apply(in, start + i, f, results, count);
-    while (end < until) {
-      const First before{end - i};
-      next_channel();
-      Map::Apply(in, start + i, f, later, count);
+    Map::Apply(in_, start_ + i_, f_, results, count);
+    while (end_ < until) {
+      const First before{end_ - i_};
+      NextChannel();
+      Map::Apply(in_, start_ + i_, f_, later, count);
       for (int k = 0; k < kOutputs; ++k) results[k] = Blend(results[k], later[k], before);
     }
-    PutElements<Map>(out, start + i, results, put, count);
-    i = until;
-  };
-  next_channel();
-  if (head > run) head = run;
-  if (head > 0) map_several(Cached{}, head, First{head});
-  while (i < run) {
-    for (; i + kLanes <= end; i += kLanes) MapElements<Map>(in, out, start + i, f, way, All{});
-    if (i + kLanes <= run) {
-      map_several(way, i + kLanes, All{});
-    } else if (i < run) {
-      map_several(Cached{}, run, First{run - i});
-    }
+    PutElements<Map>(out_, start_ + i_, results, put, count);
+    i_ = until;
+  }
+
+  const T* const in_[kMaxInputs];
+  T* const out_[kMaxOutputs];
+  const Factor* const factors_;
+  const int64_t row_stride_, length_, run_, width_;
+  const Factor* channel_ = nullptr;  // of the next channel
+  int64_t start_ = 0;                // of the row
+  int64_t i_ = 0, end_ = 0;          // in the row: the next element, and the end of its channel
+  V f_[kFactors];
+};
+
+// Whether a block's rows are to be written past the cache, and can be.
+template <class Map, class T>
+bool Streams(const Block& block, void* const* outputs) {
+  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
+  return block.stream && block.channels * block.length >= kMinStreamed && ToCacheLine<Map>(out, 0) >= 0;
+}
+
+template <class Way, class Map, class T>
+void MapRowsBy(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
+  RowMap<Map, T, Way> map(block, inputs, factors, outputs);
+  // From the last row, which the sums read last and the nearest cache still has.
+  for (int64_t row = block.rows - 1; row >= 0; --row) {
+    map.Begin(row);
+    map.Finish();
   }
 }
 
 template <class Map, class T>
 void MapRows(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
-  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
-                         static_cast<const T*>(inputs[2])};
-  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  const bool stream = block.stream && block.channels * block.length >= kMinStreamed;
-  // From the last row, which the sums read last and the nearest cache still has.
-  for (int64_t row = block.rows - 1; row >= 0; --row) {
-    const int64_t start = row * block.row_stride;
-    // 16 lanes may be half a cache line.
-    const int64_t head = stream ? ToCacheLine<Map>(out, start) : -1;
-    if (head >= 0) {
-      MapRun<Map>(block, in, factors, out, start, Streamed{}, head % kLanes);
-    } else {
-      MapRun<Map>(block, in, factors, out, start, Cached{}, 0);
-    }
+  if (Streams<Map, T>(block, outputs)) {
+    MapRowsBy<Streamed, Map, T>(block, inputs, factors, outputs);
+    Fence();
+  } else {
+    MapRowsBy<Cached, Map, T>(block, inputs, factors, outputs);
   }
-  if (stream) Fence();
 }
 
 // Row after row, so that memory is read and written from one end to the other; the factors come from cache.

@@ -93,10 +93,21 @@ struct Terms {
   }
 };
 
+// What SumRows does beside: nothing, or see RowMap.
+struct Nothing {
+  void Begin(int64_t) {}
+  template <class Sum>
+  void InTurns(const int64_t&, int64_t end, const Sum& sum) {
+    sum(end);
+  }
+  void Finish() {}
+};
+
 // Rows are taken in groups, of which the terms of a channel are moved once: short rows have few for each
-// lane.
-template <class Sum, class T>
-void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+// lane. What is done beside is asked for rows that are not short.
+template <class Sum, class T, class Beside>
+void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,
+             Beside& beside) {
   constexpr int64_t kAhead = kBytesAhead / sizeof(T);
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
@@ -105,6 +116,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   const int64_t run = block.channels * block.length, gap = group * block.row_stride - run;
   for (int64_t first = 0; first < block.rows; first += group) {
     const int64_t rows = first + group < block.rows ? first + group : block.rows;
+    beside.Begin(first);
     for (int64_t channel = 0; channel < block.channels; ++channel) {
       const int64_t begin = channel * block.length;
       typename Sum::template Term<T> c;
@@ -117,19 +129,28 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
         while (i + kLanes <= block.length) {
           const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;
           const int64_t ahead = begin + i + kAhead < run ? kAhead : kAhead + gap;
-          for (; i + kLanes <= whole; i += kLanes) {
-            for (int k = 0; k < kMaxInputs; ++k) {
-              if (Sum::kReads[k]) Prefetch(in[k] + start + i + ahead);
+          beside.InTurns(i, whole, [&](int64_t end) {
+            for (; i + kLanes <= end; i += kLanes) {
+              for (int k = 0; k < kMaxInputs; ++k) {
+                if (Sum::kReads[k]) Prefetch(in[k] + start + i + ahead);
+              }
+              Sum::Add(terms.sums, in, start + i, c, All{});
             }
-            Sum::Add(terms.sums, in, start + i, c, All{});
-          }
+          });
           if (group == 1) terms.MoveTo(lanes, kLanes, All{});
         }
         if (i < block.length) Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
       }
       terms.MoveTo(lanes, kLanes, All{});
     }
+    beside.Finish();
   }
+}
+
+template <class Sum, class T>
+void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  Nothing nothing;
+  SumRows<Sum, T>(block, inputs, center, sums, nothing);
 }
 
 // 16 columns (or the last few), a handful of rows: the sums are loaded and stored once for all of them.

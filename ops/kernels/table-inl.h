@@ -27,7 +27,7 @@ constexpr int64_t kBytesAhead = 2048;
 // together, if they are so short that they have no more for each lane.
 constexpr int64_t kTerms = 32;
 constexpr int64_t kRowsOfGroup = 4;
-constexpr int64_t kShortRow = kTerms / kRowsOfGroup * kLanes;
+static_assert(kShortRow <= kTerms / kRowsOfGroup * kLanes, "terms of a group");
 
 constexpr size_t kCacheLine = 64;
 
@@ -90,6 +90,7 @@ struct ReluDy {
 
 #include "maps-inl.h"
 #include "sums-inl.h"
+#include "tandem-inl.h"
 
 // In the order of SumKind and MapKind.
 template <class T>
@@ -105,5 +106,9 @@ constexpr TypeKernels MakeTypeKernels() {
       {MapColumns<MapForward, T>, MapColumns<MapGradTraining<GivenDy>, T>,
        MapColumns<MapGradFrozen<GivenDy>, T>, MapColumns<MapGradTraining<ReluDy>, T>,
        MapColumns<MapGradFrozen<ReluDy>, T>, MapColumns<MapGradGradTraining, T>,
-       MapColumns<MapGradGradFrozen, T>}};
+       MapColumns<MapGradGradFrozen, T>},
+      {SumAndMapRows<SumX, MapForward, T>, SumAndMapRows<SumGrad<GivenDy>, MapGradTraining<GivenDy>, T>,
+       SumAndMapRows<SumGrad<GivenDy>, MapGradFrozen<GivenDy>, T>,
+       SumAndMapRows<SumGrad<ReluDy>, MapGradTraining<ReluDy>, T>,
+       SumAndMapRows<SumGrad<ReluDy>, MapGradFrozen<ReluDy>, T>}};
 }

@@ -122,6 +122,9 @@ void Fill(char* data, size_t count, std::mt19937& random) {
   }
 }
 
+// What is summed beside a map, by MapKind; the last two have none.
+constexpr SumKind kSums[] = {kSumX, kSumGrad, kSumGrad, kSumReluGrad, kSumReluGrad};
+
 // One shape, all kinds, one instruction set against scalar.
 template <class T>
 class Comparison {
@@ -146,6 +149,10 @@ class Comparison {
     Fill<T>(third_.data(), elements_, random);
     for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
     for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
+    if (!rows || block.length <= kShortRow) return;
+    for (int kind = 0; kind < kMapKinds; ++kind) {
+      if (kernels.sum_and_map_rows[kind] != nullptr) SumAndMap(kind, random);
+    }
   }
 
  private:
@@ -202,6 +209,36 @@ class Comparison {
         Fail(isa_.name, rows_ ? "map_rows" : "map_columns", kind, block, "other bits than scalar");
       }
       if (outputs[k] != nullptr) CheckGaps(kind, block, output[k].data());
+    }
+  }
+
+  // The same bits as in two loops, of arrays that are not the ones summed.
+  void SumAndMap(int kind, std::mt19937& random) {
+    const int sum = kSums[kind];
+    Block block = block_;
+    block.width = static_cast<int64_t>(values_);
+    const size_t count = values_ * static_cast<size_t>(kSumCounts[sum] * kLanes);
+    using Arithmetic = typename ArithmeticOf<T>::Type;
+    Guarded center(values_ * sizeof(double), side_);
+    Guarded factors(values_ * static_cast<size_t>(kFactorCounts[kind]) * sizeof(Arithmetic), side_);
+    Guarded sums(count * sizeof(double), side_), expected_sums(count * sizeof(double), side_);
+    Guarded output(elements_ * sizeof(T), side_), expected(elements_ * sizeof(T), side_);
+    Fill<double>(center.data(), values_, random);
+    Fill<Arithmetic>(factors.data(), values_ * static_cast<size_t>(kFactorCounts[kind]), random);
+    for (const Guarded* array : {&sums, &expected_sums}) std::memset(array->data(), 0, array->size());
+    for (const Guarded* array : {&output, &expected}) std::memset(array->data(), 0x5a, array->size());
+    const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
+    const void* const map_inputs[] = {dy_.data(), third_.data(), x_.data()};
+    void* const outputs[kMaxOutputs] = {output.data()};
+    void* const expected_outputs[kMaxOutputs] = {expected.data()};
+    const double* const c = reinterpret_cast<const double*>(center.data());
+    kernels_.sum_and_map_rows[kind](block, inputs, c, reinterpret_cast<double*>(sums.data()), map_inputs,
+                                    factors.data(), outputs);
+    scalar_.sum_rows[sum](block, inputs, c, reinterpret_cast<double*>(expected_sums.data()));
+    scalar_.map_rows[kind](block, map_inputs, factors.data(), expected_outputs);
+    if (std::memcmp(sums.data(), expected_sums.data(), sums.size()) != 0 ||
+        std::memcmp(output.data(), expected.data(), output.size()) != 0) {
+      Fail(isa_.name, "sum_and_map_rows", kind, block, "other bits than scalar's two");
     }
   }
 

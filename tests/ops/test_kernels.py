@@ -307,6 +307,8 @@ SAME_BITS = [
     ((60000, 3), (0,)),  # columns, folded
     ((16, 3000), (0,)),  # columns, a tile at a time
     ((7, 5, 40, 9, 11), (0, 2, 4)),
+    ((4, 139, 7801), (0, 2)),  # rows, past the cache: two tiles at a time, the last one narrower
+    ((3, 4, 51, 7000), (1, 3)),  # the same, and so is the last of each outer channel
 ]
 same_bits = pytest.mark.parametrize(("shape", "axes"), SAME_BITS, ids=str)
 
