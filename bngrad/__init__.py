@@ -60,4 +60,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - as the protocol has it
     """Imports a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "BngradError":  # whoever catches it must be able to
+        import_module(f"{__name__}.versions").check()
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -27,5 +27,9 @@ class LibraryError(BngradError):
     """The native custom-op library is missing, unloadable, or too new for the ONNX Runtime at hand."""
 
 
+class VersionError(BngradError):
+    """A package that bngrad builds on is missing, too old, or does not run together with another one."""
+
+
 class OracleError(BngradError):
     """The oracle's environment cannot be made, or ORT's gradient builder refused the model."""

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from bngrad import native_library
+from bngrad import native_library, versions
 from bngrad.errors import InputError, LibraryError
 from bngrad.files import as_ir
 
@@ -49,12 +49,15 @@ def register(session_options: onnxruntime.SessionOptions, provider: Provider = "
     Raises:
         InputError: There is no such provider.
         LibraryError: The library is missing, or this ONNX Runtime does not take it.
+        VersionError: A package is missing or too old, or two do not run together.
     """
     if provider not in PROVIDERS:
         raise InputError(f"provider {provider!r} does not exist; expected one of {', '.join(PROVIDERS)}")
+    versions.check()
     if provider == "native":
         _register_library(session_options, get_library_path())
     elif provider == "python":
+        versions.check("onnxruntime-extensions")
         from bngrad import extensions  # noqa: PLC0415 - loads onnxruntime-extensions, which few need
 
         extensions.define_ops()

@@ -28,11 +28,19 @@ from bngrad.errors import BngradError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_WITHOUT_A_MODEL = ("library-path", "oracle")
+"""Commands that need none of the packages whose versions are checked."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Batch-normalization training for ONNX Runtime."""
+    if context.invoked_subcommand not in _WITHOUT_A_MODEL:
+        from bngrad import versions
+
+        versions.check()
 
 
 for command in (
