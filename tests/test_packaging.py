@@ -53,6 +53,9 @@ def test_distributions_hold_what_they_should(distributions):
     assert {"pyproject.toml", "README.md", "LICENSE", "ops/CMakeLists.txt", "bngrad/opset.py"} <= names
     with zipfile.ZipFile(wheel) as archive:
         files = set(archive.namelist())
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bngrad").rglob("*.py")}
+    assert sources <= names
+    assert sources <= files
     assert {"bngrad/lib/libbngrad.so", "bngrad/include/bngrad.h", "bngrad/oracle/requirements.txt"} <= files
     assert all(name.startswith(("bngrad/", "bngrad-")) for name in files)
     assert "-py3-none-" in wheel.name
