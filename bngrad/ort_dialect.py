@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx.defs import OpSchema
 
+from bngrad.stock_ops import MICROSOFT_OPS
+
 if TYPE_CHECKING:
     from onnx.shape_inference import InferenceContext
 
 MICROSOFT = "com.microsoft"
+_ONNX = ("", "ai.onnx.ml")
 
 BATCH_NORM_INTERNAL = (MICROSOFT, "BatchNormInternal")
 """(X, scale, bias, running_mean, running_var) -> (Y, running_mean, running_var, saved_mean, saved_inv_std)."""
@@ -52,10 +55,18 @@ def register_schemas() -> None:
 
 @cache
 def stock_ops() -> frozenset[tuple[str, str]]:
-    """Returns (domain, op type) of everything that the installed ONNX Runtime has a schema for."""
+    """Returns (domain, op type) of everything that stock ONNX Runtime has a schema for.
+
+    That is what the installed one lists. A training build lists nothing: there, what onnx defines, and what every
+    stock release has beside it.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as ort  # noqa: PLC0415 - slow to import
 
-    return frozenset((schema.domain, schema.name) for schema in ort.get_all_operator_schema())
+    if list_ops := getattr(ort, "get_all_operator_schema", None):
+        return frozenset((schema.domain, schema.name) for schema in list_ops())
+    of_training = {(schema.domain, schema.name) for schema in _schemas()}
+    defined = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas() if schema.domain in _ONNX}
+    return frozenset(defined - of_training | {(MICROSOFT, name) for name in MICROSOFT_OPS})
 
 
 def _schemas() -> list[OpSchema]:
