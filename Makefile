@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long sanitize lint format bench clean
+.PHONY: demo test test-long sanitize lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -39,6 +39,11 @@ format: $(READY)
 # The full table takes most of an hour: make bench BENCH=--quick, or any other of its options.
 bench: $(READY)
 	$(BIN)/python tests/bench/bench_kernels.py $(BENCH)
+
+# The wheel with other releases of what it depends on; MATRIX='"all newest"' tries one row anew. docs/versions.md has
+# the rows, and is written.
+matrix: $(READY)
+	$(BIN)/python tests/matrix/run_matrix.py $(MATRIX)
 
 # The library is built by pip; an editable install follows changes of Python files by itself.
 $(READY): pyproject.toml $(shell find ops -type f)

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def make_environment(folder: Path, requirements: Iterable[str]) -> Path:
-    """Makes a virtual environment and installs requirements into it; returns its interpreter."""
-    run(sys.executable, "-m", "venv", folder)
-    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    run(python, "-m", "pip", "install", "--quiet", *requirements)
+def make_environment(folder: Path, requirements: Iterable[str], base: str | Path = sys.executable) -> Path:
+    """Makes a virtual environment of a Python and installs requirements into it; returns its interpreter."""
+    run(base, "-m", "venv", "--clear", folder)
+    python = interpreter_of(folder)
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", *requirements)
     return python
+
+
+def interpreter_of(folder: Path) -> Path:
+    """The interpreter of a virtual environment."""
+    return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
 
 def run(*command, cwd=None) -> str:
