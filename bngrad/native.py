@@ -231,7 +231,7 @@ class _Problem:
         if x.dtype.name not in _ELEMENT_TYPES or not x.dtype.isnative:
             raise InputError(f"X has dtype {x.dtype}; expected float32, float64, float16 or bfloat16")
         self._axes = normalize_axes(axes, x.ndim)
-        self.x = np.ascontiguousarray(x)
+        self.x = _packed(x)
         self._parameter_shape = parameter_shape(x.shape, self._axes)
         # Until an input says otherwise, the type that the op computes in.
         self._scale_dtype = self._statistic_dtype = x.dtype if x.dtype == np.float64 else _FLOAT32
@@ -297,4 +297,9 @@ class _Problem:
 def _contiguous(name: str, array: Array, shape: tuple[int, ...], why: str) -> Array:
     if array.shape != shape:
         raise InputError(f"{name} has shape {list(array.shape)}; expected {list(shape)}: {why}")
-    return np.ascontiguousarray(array).reshape(shape)  # ascontiguousarray makes a scalar 1-D
+    return _packed(array)
+
+
+def _packed(array: Array) -> Array:
+    """The array, or a copy if its elements do not lie as C has them."""
+    return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])

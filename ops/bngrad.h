@@ -14,7 +14,9 @@
  * All calls:
  * - return BNGRAD_OK, or another bngrad_status after writing a message of at most error_size bytes, with its
  *   terminating zero, to `error` (which may be null); then the outputs hold nothing of use;
- * - take null for an output that is not wanted. An output overlaps no input and no other output;
+ * - take null for an output that is not wanted, and for any array that has no elements;
+ * - refuse, as an invalid argument, an array that does not begin at a multiple of its elements' size, and an
+ *   output that overlaps an input or another output;
  * - use num_threads threads, one per CPU when it is 0 or negative: the caller's and others that stay for
  * later calls. Results have the same bits for every number;
  * - may be made from several threads at once.

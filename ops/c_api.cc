@@ -1,10 +1,12 @@
 // The C ABI of bngrad.h: checks what C cannot, and runs the ops on threads of its own.
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <string>
 
 #include "bngrad.h"
+#include "c_arrays.hpp"
 #include "dispatch.hpp"
 #include "grad.hpp"
 #include "grad_grad.hpp"
@@ -41,13 +43,23 @@ int32_t Guard(const ErrorBuffer& error, const Body& body) noexcept {
 
 Layout ToLayout(const bngrad_layout* layout) {
   if (layout == nullptr) throw InvalidArgument("layout is null");
+  // Counts that cannot be right say nothing about how much there is to read.
+  if (layout->rank == 0 || layout->rank > kMaxRank) {
+    throw InvalidArgument("rank is " + std::to_string(layout->rank) + ", expected 1 to " +
+                          std::to_string(kMaxRank));
+  }
   const auto list = [](const char* name, const int64_t* values, int32_t count) {
     if (count < 0 || (count > 0 && values == nullptr)) {
       throw InvalidArgument(std::string(name) + ": expected a count and, unless it is 0, an array");
     }
     return MakeShape(name, values, count);
   };
-  return MakeLayout(list("dims", layout->dims, layout->rank), list("axes", layout->axes, layout->axes_count));
+  const Shape dims = list("dims", layout->dims, layout->rank);
+  if (layout->axes_count > layout->rank && layout->axes != nullptr) {
+    throw InvalidArgument("axes_count is " + std::to_string(layout->axes_count) + ", expected at most " +
+                          std::to_string(layout->rank) + ", the rank of X");
+  }
+  return MakeLayout(dims, list("axes", layout->axes, layout->axes_count));
 }
 
 Types ToTypes(const bngrad_layout& layout) {
@@ -79,11 +91,6 @@ void CheckFlag(const char* name, int32_t value) {
   }
 }
 
-// `count` elements may be at null only if there are none.
-void CheckInput(const char* name, const void* data, int64_t count) {
-  if (data == nullptr && count > 0) throw InvalidArgument(std::string(name) + " is null");
-}
-
 }  // namespace
 }  // namespace bngrad
 
@@ -111,13 +118,19 @@ int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t tra
   return Guard({error, error_size}, [&] {
     const Layout l = ToLayout(layout);
     CheckFlag("training_mode", training_mode);
-    CheckInput("dy", dy, l.channels * l.reduced);
-    CheckInput("x", x, l.channels * l.reduced);
-    CheckInput("scale", scale, l.channels);
-    CheckInput("mean", mean, l.channels);
-    CheckInput("inv_std", inv_std, l.channels);
-    const GradArguments arguments = {
-        ToTypes(*layout), training_mode == 1, dy, nullptr, x, scale, mean, inv_std, dx, dscale, dbias};
+    const Types types = ToTypes(*layout);
+    Arrays arrays(l, types);
+    const GradArguments arguments = {types,
+                                     training_mode == 1,
+                                     arrays.DataInput("dy", dy),
+                                     nullptr,
+                                     arrays.DataInput("x", x),
+                                     arrays.ScaleInput("scale", scale),
+                                     arrays.StatInput("mean", mean),
+                                     arrays.StatInput("inv_std", inv_std),
+                                     arrays.DataOutput("dx", dx),
+                                     arrays.ScaleOutput("dscale", dscale),
+                                     arrays.ScaleOutput("dbias", dbias)};
     OwnThreads threads(num_threads);
     Grad(l, arguments, *ActiveIsa().table, threads);
   });
@@ -131,14 +144,19 @@ int32_t bngrad_batch_normalization_relu_grad(const bngrad_layout* layout, int32_
   return Guard({error, error_size}, [&] {
     const Layout l = ToLayout(layout);
     CheckFlag("training_mode", training_mode);
-    CheckInput("dz", dz, l.channels * l.reduced);
-    CheckInput("z", z, l.channels * l.reduced);
-    CheckInput("x", x, l.channels * l.reduced);
-    CheckInput("scale", scale, l.channels);
-    CheckInput("mean", mean, l.channels);
-    CheckInput("inv_std", inv_std, l.channels);
-    const GradArguments arguments = {
-        ToTypes(*layout), training_mode == 1, dz, z, x, scale, mean, inv_std, dx, dscale, dbias};
+    const Types types = ToTypes(*layout);
+    Arrays arrays(l, types);
+    const GradArguments arguments = {types,
+                                     training_mode == 1,
+                                     arrays.DataInput("dz", dz),
+                                     arrays.DataInput("z", z),
+                                     arrays.DataInput("x", x),
+                                     arrays.ScaleInput("scale", scale),
+                                     arrays.StatInput("mean", mean),
+                                     arrays.StatInput("inv_std", inv_std),
+                                     arrays.DataOutput("dx", dx),
+                                     arrays.ScaleOutput("dscale", dscale),
+                                     arrays.ScaleOutput("dbias", dbias)};
     OwnThreads threads(num_threads);
     Grad(l, arguments, *ActiveIsa().table, threads);
   });
@@ -153,17 +171,21 @@ int32_t bngrad_batch_normalization_grad_grad(const bngrad_layout* layout, int32_
   return Guard({error, error_size}, [&] {
     const Layout l = ToLayout(layout);
     CheckFlag("training_mode", training_mode);
-    CheckInput("ddx", ddx, l.channels * l.reduced);
-    CheckInput("ddscale", ddscale, l.channels);
-    CheckInput("ddbias", ddbias, l.channels);
-    CheckInput("dy", dy, l.channels * l.reduced);
-    CheckInput("x", x, l.channels * l.reduced);
-    CheckInput("scale", scale, l.channels);
-    CheckInput("mean", mean, l.channels);
-    CheckInput("inv_std", inv_std, l.channels);
-    const GradGradArguments arguments = {
-        ToTypes(*layout), training_mode == 1, ddx, ddscale, ddbias, dy, x, scale, mean, inv_std, d_dy, d_x,
-        d_scale};
+    const Types types = ToTypes(*layout);
+    Arrays arrays(l, types);
+    const GradGradArguments arguments = {types,
+                                         training_mode == 1,
+                                         arrays.DataInput("ddx", ddx),
+                                         arrays.ScaleInput("ddscale", ddscale),
+                                         arrays.ScaleInput("ddbias", ddbias),
+                                         arrays.DataInput("dy", dy),
+                                         arrays.DataInput("x", x),
+                                         arrays.ScaleInput("scale", scale),
+                                         arrays.StatInput("mean", mean),
+                                         arrays.StatInput("inv_std", inv_std),
+                                         arrays.DataOutput("d_dy", d_dy),
+                                         arrays.DataOutput("d_x", d_x),
+                                         arrays.ScaleOutput("d_scale", d_scale)};
     OwnThreads threads(num_threads);
     GradGrad(l, arguments, *ActiveIsa().table, threads);
   });
@@ -180,25 +202,22 @@ int32_t bngrad_batch_normalization_training(const bngrad_layout* layout, double 
     CheckEpsilon(epsilon);
     CheckMomentum(momentum);
     CheckFlag("unbiased_running_var", unbiased_running_var);
-    CheckInput("x", x, l.channels * l.reduced);
-    CheckInput("scale", scale, l.channels);
-    CheckInput("bias", bias, l.channels);
-    CheckInput("running_mean", running_mean, l.channels);
-    CheckInput("running_var", running_var, l.channels);
-    const TrainingArguments arguments = {ToTypes(*layout),
+    const Types types = ToTypes(*layout);
+    Arrays arrays(l, types);
+    const TrainingArguments arguments = {types,
                                          epsilon,
                                          momentum,
                                          unbiased_running_var == 1,
-                                         x,
-                                         scale,
-                                         bias,
-                                         running_mean,
-                                         running_var,
-                                         y,
-                                         new_running_mean,
-                                         new_running_var,
-                                         saved_mean,
-                                         saved_inv_std};
+                                         arrays.DataInput("x", x),
+                                         arrays.ScaleInput("scale", scale),
+                                         arrays.ScaleInput("bias", bias),
+                                         arrays.StatInput("running_mean", running_mean),
+                                         arrays.StatInput("running_var", running_var),
+                                         arrays.DataOutput("y", y),
+                                         arrays.StatOutput("new_running_mean", new_running_mean),
+                                         arrays.StatOutput("new_running_var", new_running_var),
+                                         arrays.StatOutput("saved_mean", saved_mean),
+                                         arrays.StatOutput("saved_inv_std", saved_inv_std)};
     OwnThreads threads(num_threads);
     Training(l, arguments, *ActiveIsa().table, threads);
   });
@@ -210,19 +229,28 @@ int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, doubl
   return Guard({error, error_size}, [&] {
     const Layout l = ToLayout(layout);
     CheckEpsilon(epsilon);
-    CheckInput("x", x, l.channels * l.reduced);
+    const Types types = ToStatisticsTypes(*layout);
+    Arrays arrays(l, types);
+    const StatisticsArguments arguments = {types, epsilon, arrays.DataInput("x", x),
+                                           arrays.StatOutput("mean", mean),
+                                           arrays.StatOutput("inv_std", inv_std)};
     OwnThreads threads(num_threads);
-    Statistics(l, {ToStatisticsTypes(*layout), epsilon, x, mean, inv_std}, *ActiveIsa().table, threads);
+    Statistics(l, arguments, *ActiveIsa().table, threads);
   });
 }
 
 int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c, int32_t num_threads,
                           char* error, size_t error_size) {
   return Guard({error, error_size}, [&] {
-    if (count < 0) throw InvalidArgument("count is " + std::to_string(count) + ", expected 0 or more");
-    CheckInput("a", a, count);
-    CheckInput("b", b, count);
-    CheckInput("c", c, count);
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
+    if (count < 0 || count > kMost) {
+      throw InvalidArgument("count is " + std::to_string(count) + ", expected 0 to " + std::to_string(kMost));
+    }
+    Arrays arrays({}, {});
+    arrays.Input("a", a, count, ElementType::kFloat);
+    arrays.Input("b", b, count, ElementType::kFloat);
+    if (c == nullptr && count > 0) throw InvalidArgument("c is null");
+    arrays.Output("c", c, count, ElementType::kFloat);
     OwnThreads threads(num_threads);
     AddArrays(count, a, b, c, threads);
   });

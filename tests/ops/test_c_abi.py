@@ -141,13 +141,15 @@ def test_views_are_taken_as_they_look():
             np.testing.assert_array_equal(one, other)
 
 
-def test_unaligned_buffers():
+@pytest.mark.parametrize("by", [1, 2, 4])
+def test_unaligned_buffers(by):
     def unaligned(array):
-        moved = np.frombuffer(b"\0" * 4 + array.tobytes(), np.uint8)[4:].view(array.dtype)
+        moved = np.frombuffer(b"\0" * by + array.tobytes(), np.uint8)[by:].view(array.dtype)
         return moved.reshape(array.shape)
 
     x = np.random.default_rng(0).normal(size=(3, 5, 70)).astype(np.float32)
-    for one, other in zip(statistics(x), statistics(unaligned(x)), strict=True):
+    c = np.linspace(1, 2, 5, dtype=np.float32)
+    for one, other in zip(grad(x, x, c, c, c), grad(*(unaligned(a) for a in (x, x, c, c, c))), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -235,10 +237,10 @@ def test_onnxruntime_too_old():
 # What only C can do wrong.
 
 
-def call_statistics(layout, x=X, error_size=200, epsilon=0.0):
+def call_statistics(layout, x=X, error_size=200, epsilon=0.0, *, mean=True):
     library = native_library.loaded()
     error = ctypes.create_string_buffer(b"untouched", 200)
-    out = np.empty(3, np.float32).ctypes.data_as(ctypes.c_void_p)
+    out = np.empty(3, np.float32).ctypes.data_as(ctypes.c_void_p) if mean else None
     x = None if x is None else x.ctypes.data_as(ctypes.c_void_p)
     status = library.bngrad_batch_normalization_statistics(
         layout, ctypes.c_double(epsilon), x, out, None, 1, error, ctypes.c_size_t(error_size)
@@ -261,10 +263,12 @@ def make_layout(dims=(2, 3, 4), axes=(0, 2), rank=None, axes_count=None, types=(
         (None, "layout is null"),
         (make_layout(rank=-1), "dims: expected a count"),
         (make_layout(axes_count=-1), "axes: expected a count"),
+        (make_layout(rank=2**31 - 1), "rank is 2147483647, expected 1 to 8"),
+        (make_layout(axes_count=2**31 - 1), "axes_count is 2147483647, expected at most 3, the rank of X"),
         (make_layout(dims=None, rank=2), "dims: expected a count and, unless it is 0, an array"),
         (make_layout(dims=(2, -3, 4)), "X has shape [2,-3,4], expected no negative dimension"),
         (make_layout(dims=(2**40, 2**40, 0)), "too large to address"),
-        (make_layout(dims=()), "X of shape [] has rank 0, expected 1 to 8"),
+        (make_layout(dims=()), "rank is 0, expected 1 to 8"),
         (make_layout(axes=(5,)), "axes [5]: 5 is out of range for X of shape [2,3,4], expected -3 to 2"),
         (make_layout(axes=(1, -2)), "axes [1,-2] name dimension 1 of X of shape [2,3,4] twice"),
         (make_layout(types=(7, 7, 7)), "types 7, 7, 7 of X, scale and mean: expected 1 (float), 10 (float16), "),
@@ -307,6 +311,51 @@ def test_c_every_null_input_has_its_name(function, names):
         assert (status, error.value.decode()) == (1, f"{missing} is null")
 
 
+def call_grad(pointers):
+    error = ctypes.create_string_buffer(200)
+    status = native_library.loaded().bngrad_batch_normalization_grad(
+        ctypes.byref(make_layout()), 1, *map(ctypes.c_void_p, pointers), 1, error, ctypes.c_size_t(200)
+    )
+    return status, error.value.decode()
+
+
+@pytest.mark.parametrize(
+    ("moves", "message"),
+    [
+        ({0: 1}, "dy is not aligned: expected an address that is a multiple of 4, the size of its elements"),
+        ({3: 2}, "mean is not aligned"),
+        ({7: 3}, "dbias is not aligned"),
+        ({5: -1024}, "dx overlaps inv_std: expected memory of its own for each output"),
+        ({5: -1024 - 92}, "dx overlaps inv_std"),
+        ({6: 4 - 1024}, "dscale overlaps dx"),
+        ({7: -2048}, "dbias overlaps dx"),
+        ({5: 12 - 1024}, ""),
+        ({5: -1024 - 96}, ""),
+        ({0: 1024, 3: 1024}, ""),
+    ],
+    ids=str,
+)
+def test_c_where_arrays_may_lie(moves, message):
+    """Nine at 1024 bytes from each other, of 96 or 12 bytes; inputs may overlap, and arrays may touch."""
+    memory = np.ones(9 * 256 + 1, np.float32)
+    pointers = [memory.ctypes.data + 1024 * i + moves.get(i, 0) for i in range(8)]
+    before = memory.copy()
+    status, error = call_grad(pointers)
+    assert (status, error[: len(message)]) == (int(bool(message)), message)
+    assert np.array_equal(memory, before) == bool(message)
+
+
+@pytest.mark.parametrize("count", [-1, 2**60, 2**63 - 1])
+def test_c_add_arrays_count(count):
+    error = ctypes.create_string_buffer(200)
+    data = [np.ones(4, np.float32).ctypes.data_as(ctypes.c_void_p) for _ in range(3)]
+    status = native_library.loaded().bngrad_add_arrays(
+        ctypes.c_int64(count), *data, 1, error, ctypes.c_size_t(200)
+    )
+    assert status == 1
+    assert error.value.decode().startswith(f"count is {count}, expected 0 to ")
+
+
 @pytest.mark.parametrize(("size", "expected"), [(0, "untouched"), (1, ""), (8, "epsilon")])
 def test_c_message_is_cut(size, expected):
     status, error = call_statistics(ctypes.byref(make_layout()), error_size=size, epsilon=-1)
@@ -315,5 +364,5 @@ def test_c_message_is_cut(size, expected):
 
 def test_c_out_of_memory():
     """Scratch for the sums of 2^35 channels in 2^12 parts cannot be had, which shows before X is read."""
-    status, error = call_statistics(ctypes.byref(make_layout(dims=(2**20, 2**35), axes=(0,))))
+    status, error = call_statistics(ctypes.byref(make_layout(dims=(2**20, 2**35), axes=(0,))), mean=False)
     assert (status, error) == (2, "out of memory")
