@@ -11,6 +11,11 @@ using Flags = ShortList<bool, kMaxRank>;
 
 Flags ReducedDims(const Shape& shape, const Shape& axes) {
   const int64_t rank = static_cast<int64_t>(shape.size());
+  if (axes.size() > shape.size()) {
+    throw InvalidArgument("axes has " + std::to_string(axes.size()) + " values, expected at most " +
+                          std::to_string(rank) + ", each dimension of X of shape " + ToString(shape) +
+                          " once");
+  }
   Flags reduced(shape.size());
   for (const int64_t axis : axes) {
     if (axis < -rank || axis >= rank) {
