@@ -20,6 +20,20 @@ Value GetAttribute(const OrtApi* api, const OrtKernelInfo* info, const char* nam
   return value;
 }
 
+size_t ElementSize(const Types& types, Role role) {
+  switch (role) {
+    case Role::kT:
+      return SizeOf(types.data);
+    case Role::kT1:
+      return SizeOf(types.scale);
+    case Role::kT2:
+      return SizeOf(types.stat);
+    case Role::kAxes:
+      break;
+  }
+  return sizeof(int64_t);
+}
+
 }  // namespace
 
 double NodeAttributes::GetFloat(const char* name) const {
@@ -35,8 +49,9 @@ bool NodeAttributes::GetFlag(const char* name) const {
   return value == 1;
 }
 
-RunContext::RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition)
-    : api_(api), context_(context), definition_(definition) {
+RunContext::RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition,
+                       const Types& types)
+    : api_(api), context_(context), definition_(definition), types_(types) {
   size_t count = 0;
   Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
   for (size_t i = 0; i < definition.inputs.size(); ++i) inputs_.push_back(ReadInput(i, count));
@@ -57,7 +72,7 @@ const RunContext::Input& RunContext::InputNamed(const char* name) const {
   throw Failure(std::string("no input ") + name);
 }
 
-RunContext::Input RunContext::ReadInput(size_t i, size_t count) const {
+RunContext::Input RunContext::ReadInput(size_t i, size_t count) {
   const OrtValue* value = nullptr;
   if (i < count) Check(api_, ort::KernelContext_GetInput(api_, context_, i, &value));
   if (value == nullptr)
@@ -77,8 +92,18 @@ RunContext::Input RunContext::ReadInput(size_t i, size_t count) const {
   Check(api_, ort::GetDimensions(api_, info, input.shape.data(), rank));
   void* data = nullptr;
   Check(api_, ort::GetTensorMutableData(api_, const_cast<OrtValue*>(value), &data));
-  input.data = data;
+  input.data = Aligned(data, input.shape, ElementSize(types_, definition_.inputs[i].role));
   return input;
+}
+
+// ONNX Runtime hands on what it is given: an array of the caller's, or a file of weights mapped into memory,
+// may begin anywhere.
+const void* RunContext::Aligned(const void* data, const Shape& shape, size_t element_size) {
+  if (reinterpret_cast<uintptr_t>(data) % element_size == 0) return data;
+  size_t size = element_size;
+  for (const int64_t extent : shape) size *= static_cast<size_t>(extent);
+  copies_.emplace_back(new char[size]);
+  return std::memcpy(copies_.back().get(), data, size);
 }
 
 const void* RunContext::DataLikeX(size_t i) const {

@@ -85,7 +85,7 @@ OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
       op.api, [&] { return Where(op, self.node_name); },
       [&] {
         SessionThreads threads(op.api, context);
-        self.node->Run(RunContext(op.api, context, *op.definition), op.types, threads);
+        self.node->Run(RunContext(op.api, context, *op.definition, op.types), op.types, threads);
       });
 }
 

@@ -42,7 +42,8 @@ struct OpDefinition;
 // One run of a node. Construction reads all inputs; it and every method throw what is to be refused.
 class RunContext {
  public:
-  RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition);
+  RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition,
+             const Types& types);
 
   // Of input X under input axes, which every op has.
   const Layout& layout() const { return layout_; }
@@ -60,13 +61,16 @@ class RunContext {
     Shape shape;
   };
   const Input& InputNamed(const char* name) const;
-  Input ReadInput(size_t i, size_t count) const;
+  Input ReadInput(size_t i, size_t count);
+  const void* Aligned(const void* data, const Shape& shape, size_t element_size);
   [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
   void* Output(size_t i, const Shape& shape) const;
 
   const OrtApi* api_;
   OrtKernelContext* context_;
   const OpDefinition& definition_;
+  const Types types_;
+  std::vector<std::unique_ptr<char[]>> copies_;
   ShortList<Input, kMaxParameters> inputs_;
   Shape shape_, axes_;  // of X
   Layout layout_;

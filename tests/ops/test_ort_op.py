@@ -64,7 +64,7 @@ def to_dtype(array, dtype):
 
 
 def to_numpy(array):
-    return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == BFLOAT16 else array
+    return np.asarray(array.astype(np.uint32) << 16).view(np.float32) if array.dtype == BFLOAT16 else array
 
 
 def float64(array):
@@ -429,6 +429,43 @@ def test_inferred_shapes():
     ):
         session = make_session(op.model(make_feeds(op, [4, 3, 5], [0, 2])))
         assert [output.shape for output in session.get_outputs()] == shapes
+
+
+# ONNX Runtime hands on whatever addresses it is given, and maps files of weights into memory.
+
+
+def misaligned(array):
+    """The same array at an odd address."""
+    return np.frombuffer(b"\0" + array.tobytes(), np.uint8)[1:].view(array.dtype).reshape(array.shape)
+
+
+@every_op
+@pytest.mark.parametrize("name", ["float", "double", "float16"])
+def test_misaligned_inputs(op, name):
+    feeds = make_feeds(op, [4, 3, 5, 7], [0, 2], (NAMES[name],) * 3)
+    moved = {n: misaligned(array) for n, array in feeds.items()}
+    for one, other in zip(op.run(moved, axes_constant=False), op.run(feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_at_odd_offsets_of_a_file(tmp_path):
+    op = grad_op()
+    feeds = make_feeds(op, [4, 3, 5, 7], [0, 2])
+    model, blob = onnx.load_model_from_string(op.model(feeds)), b"\0"
+    for name in ("X", "scale"):
+        tensor = onnx.TensorProto(name=name, data_type=1, dims=feeds[name].shape, data_location=1)
+        place = {"location": "weights.bin", "offset": str(len(blob)), "length": str(feeds[name].nbytes)}
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=value)
+        blob += feeds[name].tobytes() + b"\0"
+        model.graph.initializer.append(tensor)
+        model.graph.input.remove(next(i for i in model.graph.input if i.name == name))
+    (tmp_path / "weights.bin").write_bytes(blob)
+    onnx.save_model(model, tmp_path / "model.onnx")
+    session = make_session(str(tmp_path / "model.onnx"))
+    actual = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
+    for one, other in zip(actual, op.run(feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 # Refusals: the message names op and node, what came and what was expected.
