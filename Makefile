@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long sanitize lint format bench matrix clean
+.PHONY: demo test test-long sanitize fuzz-kernels lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -24,6 +24,10 @@ test-long: $(READY)
 
 sanitize: $(READY)
 	$(BIN)/python -m pytest -m long tests/ops/test_programs.py -k sanitizer
+
+# Over a million calls and twenty thousand models: most of an hour. FUZZ_SEED=5 draws others.
+fuzz-kernels: $(READY)
+	FUZZ_CASES=$${FUZZ_CASES:-240000} $(BIN)/python -m pytest -m long -rP tests/ops/test_fuzz.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

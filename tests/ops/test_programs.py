@@ -80,6 +80,21 @@ def build_sanitized(folder, sanitizers, *of_build):
     cmake("--build", folder, "--parallel", "2", *of_build)
 
 
+def sanitized(library):
+    """The environment in which Python uses a library that was built with sanitizers.
+
+    Python is not, so their run-time library comes first by force; leaks are Python's own.
+    """
+    linked = [
+        line.split()[2] for line in run("ldd", library).splitlines() if "libasan" in line or "libubsan" in line
+    ]
+    return {
+        "LD_PRELOAD": " ".join(linked),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "BNGRAD_LIBRARY": str(library),
+    }
+
+
 @pytest.mark.long
 @only_linux
 def test_thread_sanitizer(tmp_path):
@@ -96,17 +111,8 @@ def test_sanitizers(tmp_path):
     run(tmp_path / "tests" / "kernels_test")
     run(tmp_path / "tests" / "c_caller")
     run(tmp_path / "tests" / "pool_test")
-    library = tmp_path / "libbngrad.so"
-    # Python is not built with them, so their run-time library comes first by force; leaks are Python's own. Every
-    # instruction set runs the same code but for the kernels, which had their turn: here scalar stands for all.
-    linked = [
-        line.split()[2] for line in run("ldd", library).splitlines() if "libasan" in line or "libubsan" in line
-    ]
-    environment = {
-        "LD_PRELOAD": " ".join(linked),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "BNGRAD_LIBRARY": str(library),
-    }
+    environment = sanitized(tmp_path / "libbngrad.so")
+    # Every instruction set runs the same code but for the kernels, which had their turn: scalar stands for all.
     tests = [Path(__file__).with_name(name) for name in ("test_ort_op.py", "test_kernels.py", "test_c_abi.py")]
     chosen = ["-m", "not long", "-k", "not avx and not ten_million and not out_of_memory"]
     run(sys.executable, "-m", "pytest", "-q", *chosen, "-p", "no:cacheprovider", *tests, **environment)
