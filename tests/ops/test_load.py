@@ -83,7 +83,7 @@ print(*[batch(count) for _ in range(4)])
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="there is no /proc on this system")
-@pytest.mark.parametrize("sessions", [40, pytest.param(2500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sessions", [40, pytest.param(1000, marks=pytest.mark.long)])
 def test_sessions_made_and_destroyed_in_parallel(sessions):
     """Four rounds; memory that the first has taken serves the others. What a session leaked would add up."""
     first, *_, last = map(int, in_process(SESSIONS, sessions).split())
