@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
+from bngrad import external_data
 from bngrad.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from bngrad.external_data import ExternalData
 
 AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
@@ -37,7 +41,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             raise InputError(f"{file} is a directory; expected an ONNX model file")
         if size == 0:
             raise ModelError(f"{file} is empty; expected an ONNX model")
-        model = ir.load(file, format="protobuf")
+        # Absolute: onnx-ir lets external data lead anywhere when a model's folder is "".
+        model = ir.load(file.absolute(), format="protobuf")
+        for function in model.functions.values():
+            ir.external_data.set_base_dir(function.graph, file.absolute().parent)
     except FileNotFoundError:
         raise InputError(f"{file} does not exist; expected an ONNX model file") from None
     except OSError as error:
@@ -121,6 +128,8 @@ def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] 
     path = Path(output)
     if path.is_dir():
         raise InputError(f"output {path} is a directory; name a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"output {path} is a device or a pipe, which a file would take the place of; name a file")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
         raise InputError(f"output {path} is the input; name another file")
     if not path.parent.is_dir():
@@ -134,53 +143,93 @@ def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] 
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a temporary file beside ``path`` to write, and renames it to ``path`` if nothing was raised.
 
+    A process that is killed leaves ``.<name>.<8 digits>.tmp`` behind, which nothing ever reads.
+
     Raises:
         InputError: The file cannot be written.
     """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        temporary.touch(exist_ok=False)
         yield temporary
-        # mkstemp makes a private file; what a user asked for has the rights of any new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def save(model: ir.Model, path: Path) -> None:
-    """Writes a model, whole or not at all; weights beyond protobuf's limit go to ``<path>.data``.
+def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> None:
+    """Writes a model, whole or not at all.
+
+    What is at ``path`` is the old model with its own weights until it is the new one with its own.
+
+    Args:
+        model: The model; its tensors may be others afterwards.
+        path: Where it goes.
+        weights: Whether weights are ``copied`` to ``<path>.data`` or ``shared`` with the input; by default they
+            are in the model's own file if protobuf can take them, else copied.
 
     Raises:
-        InputError: The file cannot be written, or the model's external data cannot be read.
+        InputError: A file cannot be written, the model's external data cannot be read, or not be shared.
+        ModelError: What has to be in the model's own file is too large for protobuf.
     """
-    tensors = [v.const_value for v in model.graph.initializers.values() if v.const_value is not None]
-    if sum(tensor.nbytes for tensor in tensors) < MAX_PROTOBUF_BYTES:
-        # A tensor in external data names a file beside the input; the output stands for itself.
-        try:
-            ir.external_data.load_to_model(model)
-        except (OSError, ValueError) as error:
-            raise InputError(f"the model's external data cannot be read: {_reason(error)}") from None
-        with replacing(path) as temporary:
-            temporary.write_bytes(ir.to_proto(model).SerializeToString())
-        return
-    data = path.with_name(path.name + ".data")
-    for tensor in tensors:
-        if isinstance(tensor, ir.ExternalTensor) and data.exists() and data.samefile(tensor.path):
-            raise InputError(
-                f"output {path} needs the file {data}, which has the input's weights; name another file"
-            )
     try:
-        # onnx-ir renames the data into place itself; the model that points at it comes after.
+        replaced = external_data.replaced_files(path, model)
+        moved = _arrange(model, path, weights)
+    except (OSError, ValueError) as error:
+        raise _unreadable(error) from None
+    data = None
+    try:
         with replacing(path) as temporary:
-            ir.save(model, temporary, format="protobuf", external_data=data.name)
+            if moved:
+                data, file = external_data.create(path)
+                with file:
+                    _write_data(moved, file, data)
+            temporary.write_bytes(_serialized(model))
+    except BaseException:
+        if data is not None and not external_data.names(path, data):
+            data.unlink(missing_ok=True)
+        raise
+    for old in replaced:
+        with contextlib.suppress(OSError):
+            old.unlink()
+
+
+def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:
+    """Brings into memory, or has shared, what does not go to a data file; returns what does."""
+    external_data.load_attributes(model)
+    if weights == "shared":
+        external_data.share(model, path.parent)
+        values = [v for v in external_data.initializers(model) if not external_data.is_external(v)]
+    else:
+        values = external_data.initializers(model)
+    size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
+    if weights != "copied" and size < MAX_PROTOBUF_BYTES:
+        external_data.load(values)
+        return []
+    moved = [value for value in values if external_data.is_movable(value)]
+    external_data.load([value for value in values if not external_data.is_movable(value)])
+    external_data.require_whole(moved)
+    return moved
+
+
+def _write_data(values: list[ir.Value], file: BinaryIO, data: Path) -> None:
+    try:
+        external_data.write(values, file, data)
+    except ValueError as error:
+        raise _unreadable(error) from None
     except OSError as error:
-        raise InputError(f"{data} cannot be written: {error.strerror}") from None
+        raise InputError(f"{data} cannot be written: {error.strerror or error}") from None
+
+
+def _serialized(model: ir.Model) -> bytes:
+    try:
+        content: bytes = ir.to_proto(model).SerializeToString()
+    except (ValueError, EncodeError) as error:
+        raise ModelError(f"the model does not fit in one file of 2 GB: {error}") from None
+    return content
+
+
+def _unreadable(error: Exception) -> InputError:
+    return InputError(f"the model's external data cannot be read: {_reason(error)}")

@@ -213,6 +213,17 @@ def test_check_output_refuses_the_input_by_any_name(tmp_path, monkeypatch):
         assert str(error.value) == f"output {output} is the input; name another file"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs named pipes")
+def test_check_output_refuses_to_take_the_place_of_a_device(tmp_path):
+    """A rename over /dev/null would leave the system without one."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(os.devnull)
+    for output in (Path(os.devnull), tmp_path / "pipe", tmp_path / "link"):
+        with pytest.raises(InputError) as error:
+            files.check_output(output)
+        assert str(error.value).startswith(f"output {output} is a device or a pipe")
+
+
 def test_check_output_refuses_places_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for output, message in (
@@ -354,37 +365,3 @@ def test_external_data_that_is_truncated(tmp_path):
     with pytest.raises(InputError, match="external data cannot be read: buffer is smaller than requested size"):
         files.save(model, tmp_path / "out.onnx")
     assert listing(tmp_path) == ["model.onnx", "weights.bin"]
-
-
-def test_a_model_too_large_for_protobuf_gets_external_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
-    for source in (model_file(tmp_path, WEIGHTS, "inside.onnx"), external(tmp_path)):
-        path = tmp_path / f"out-of-{source.name}"
-        files.save(files.load(source), path)
-        np.testing.assert_array_equal(run(path), run(source))
-        assert (tmp_path / f"{path.name}.data").is_file()
-    assert not [name for name in listing(tmp_path) if name.startswith(".")]
-
-
-def test_external_data_of_the_input_is_never_overwritten(tmp_path, monkeypatch):
-    """The output's data would have the name of the file that the input's weights are in."""
-    monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
-    source = external(tmp_path, data="out.onnx.data")
-    before = (tmp_path / "out.onnx.data").read_bytes()
-    with pytest.raises(InputError) as error:
-        files.save(files.load(source), tmp_path / "out.onnx")
-    assert "out.onnx.data" in str(error.value)
-    assert (tmp_path / "out.onnx.data").read_bytes() == before
-    assert listing(tmp_path) == ["model.onnx", "out.onnx.data"]
-
-
-def test_external_data_on_a_full_disk(tmp_path, monkeypatch):
-    def no_space(*_arguments, **_options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
-    source = model_file(tmp_path, WEIGHTS)
-    monkeypatch.setattr(ir, "save", no_space)
-    with pytest.raises(InputError, match="cannot be written: No space left on device"):
-        files.save(files.load(source), tmp_path / "out.onnx")
-    assert listing(tmp_path) == ["model.onnx"]

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.options import debug_option, functions_option, fuse_option, json_option, model_argument
+from bngrad.cli.options import (
+    debug_option,
+    external_data_option,
+    functions_option,
+    fuse_option,
+    json_option,
+    model_argument,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bngrad.external_data import ExternalData
 
 
 @click.command("differentiate")
@@ -48,12 +57,14 @@ if TYPE_CHECKING:
 )
 @functions_option
 @fuse_option
+@external_data_option
 @json_option
 @debug_option
 def differentiate_command(
     model: Path,
     output: str,
     wrt: tuple[str, ...],
+    external_data: ExternalData | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - handed on as they are
 ) -> None:
@@ -68,7 +79,7 @@ def differentiate_command(
     source = files.load(model)
     path = files.check_output(output, source=model)
     result = differentiate(source, wrt=list(wrt) or None, **options)
-    files.save(result.model, path)
+    files.save(result.model, path, external_data)
     if as_json:
         document = {
             "model": str(model),

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.options import debug_option, json_option, model_argument
+from bngrad.cli.options import debug_option, external_data_option, json_option, model_argument
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bngrad.external_data import ExternalData
 
 
 @click.command("finalize")
@@ -26,9 +28,17 @@ if TYPE_CHECKING:
 @click.option(
     "--keep", multiple=True, metavar="NAME", help="An output to keep; by default all but losses (repeatable)."
 )
+@external_data_option
 @json_option
 @debug_option
-def finalize_command(model: Path, output: str, weights: str, keep: tuple[str, ...], as_json: bool) -> None:
+def finalize_command(
+    model: Path,
+    output: str,
+    weights: str,
+    keep: tuple[str, ...],
+    external_data: ExternalData | None,
+    as_json: bool,
+) -> None:
     """Put trained weights into a forward model, for inference.
 
     Batch norms use their running statistics, Dropout passes on what it gets, the loss is left out.
@@ -40,7 +50,7 @@ def finalize_command(model: Path, output: str, weights: str, keep: tuple[str, ..
     source = files.load(model)
     path = files.check_output(output, source=model)
     result = finalize(source, load_arrays(weights), outputs=list(keep) or None)
-    files.save(result.model, path)
+    files.save(result.model, path, external_data)
     if as_json:
         document = {"model": str(model), "output": str(path), "weights": result.weights, "kept": result.kept}
         click.echo(json.dumps(document, indent=2))

@@ -25,6 +25,13 @@ fuse_option = click.option(
     help="Make one op of a ReLU's gradient and the batch norm's behind it.",
 )
 
+external_data_option = click.option(
+    "--external-data",
+    type=click.Choice(["copied", "shared"]),
+    help="Have the weights in a file OUTPUT.data, or leave those in files where they are, which must be OUTPUT's "
+    "folder or below. By default they are in OUTPUT, or copied where that would exceed protobuf's 2 GB.",
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.options import debug_option, functions_option, fuse_option, json_option, model_argument
+from bngrad.cli.options import (
+    debug_option,
+    external_data_option,
+    functions_option,
+    fuse_option,
+    json_option,
+    model_argument,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bngrad.external_data import ExternalData
     from bngrad.passes.pipeline import Target
 
 
@@ -27,9 +35,18 @@ if TYPE_CHECKING:
 )
 @functions_option
 @fuse_option
+@external_data_option
 @json_option
 @debug_option
-def rewrite_command(model: Path, output: str, target: Target, functions: bool, fuse: bool, as_json: bool) -> None:
+def rewrite_command(
+    model: Path,
+    output: str,
+    target: Target,
+    functions: bool,
+    fuse: bool,
+    external_data: ExternalData | None,
+    as_json: bool,
+) -> None:
     """Make a training graph one that stock ONNX Runtime runs.
 
     Every batch norm becomes a bngrad op, every other training op standard ONNX.
@@ -40,7 +57,7 @@ def rewrite_command(model: Path, output: str, target: Target, functions: bool, f
     source = files.load(model)
     path = files.check_output(output, source=model)
     result = rewrite(source, target=target, functions=functions, fuse=fuse)
-    files.save(result.model, path)
+    files.save(result.model, path, external_data)
     if as_json:
         document = {
             "model": str(model),

@@ -1,0 +1,314 @@
+"""Weights in files of their own: copied, shared, never overwritten, and of one model at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from bngrad import external_data, files
+from bngrad.errors import InputError
+
+EXTENT = 100  # 400 bytes are more than what stays in a model's own file
+ONES = np.ones(EXTENT, np.float32)
+
+
+def proto(w=2.0, u=3.0):
+    """A model that computes (x + w) * u, with a third weight, too small to be moved, in a Constant."""
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[{EXTENT}] x) => (float[{EXTENT}] y) {{
+        z = Add(x, w)
+        v = Mul(z, u)
+        y = Add(v, c)
+    }}""")
+    for name, value in (("w", w), ("u", u)):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value * ONES, name))
+    constant = onnx.numpy_helper.from_array(np.zeros(1, np.float32), "zero")
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], value=constant))
+    return model
+
+
+def inside(folder, name="model.onnx", **values):
+    path = folder / name
+    path.write_bytes(proto(**values).SerializeToString())
+    return path
+
+
+def outside(folder, name="model.onnx", data="weights.bin", **values):
+    path = folder / name
+    onnx.save(
+        proto(**values), path, save_as_external_data=True, location=data, size_threshold=0, convert_attribute=True
+    )
+    return path
+
+
+def run(path):
+    """What the model at a path gives for 1: (1 + w) * u."""
+    from bngrad.runtime import session
+
+    (value,) = set(session(path, "function").run(None, {"x": ONES})[0].tolist())
+    return value
+
+
+def listing(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def locations(path):
+    tensors = onnx.load(path, load_external_data=False).graph.initializer
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+
+
+# ---- where the weights go ----
+
+
+@pytest.mark.parametrize("source", [inside, outside])
+@pytest.mark.parametrize("folder", [".", "elsewhere"])
+def test_by_default_weights_are_in_the_models_own_file(source, folder, tmp_path):
+    path, target = source(tmp_path), tmp_path / folder / "out.onnx"
+    target.parent.mkdir(exist_ok=True)
+    files.save(files.load(path), target)
+    path.rename(tmp_path / "gone")
+    (tmp_path / "weights.bin").unlink(missing_ok=True)
+    assert run(target) == 9
+    assert not locations(target)
+
+
+@pytest.mark.parametrize("asked", ["copied", None], ids=["copied", "too-large-for-protobuf"])
+@pytest.mark.parametrize("source", [inside, outside])
+def test_copied(source, asked, tmp_path, monkeypatch):
+    if asked is None:
+        monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
+    path, target = source(tmp_path), tmp_path / "elsewhere" / "out.onnx"
+    target.parent.mkdir()
+    files.save(files.load(path), target, asked)
+    path.unlink()
+    (tmp_path / "weights.bin").unlink(missing_ok=True)
+    assert run(target) == 9
+    assert listing(target.parent) == ["out.onnx", "out.onnx.data"]
+    assert locations(target) == {"out.onnx.data"}
+
+
+@pytest.mark.parametrize("folder", [".", ".."], ids=["the-same-folder", "the-folder-above"])
+def test_shared(folder, tmp_path):
+    below = tmp_path / "below"
+    below.mkdir()
+    source = outside(below)
+    target = below / folder / "out.onnx"
+    files.save(files.load(source), target, "shared")
+    assert run(target) == 9
+    assert locations(target) == {"weights.bin" if folder == "." else "below/weights.bin"}
+    assert sorted((*listing(tmp_path), *listing(below))) == ["below", "model.onnx", "out.onnx", "weights.bin"]
+
+
+def test_shared_in_the_current_folder(tmp_path, monkeypatch):
+    outside(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    files.save(files.load("model.onnx"), Path("out.onnx"), "shared")
+    assert (run("out.onnx"), locations("out.onnx")) == (9, {"weights.bin"})
+
+
+def test_sharing_leaves_new_weights_in_the_models_own_file(tmp_path, monkeypatch):
+    model = files.load(outside(tmp_path))
+    model.graph.initializers["u"].const_value = ir.tensor(5 * ONES, name="u")
+    files.save(model, tmp_path / "out.onnx", "shared")
+    assert (run(tmp_path / "out.onnx"), locations(tmp_path / "out.onnx")) == (15, {"weights.bin"})
+    monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
+    files.save(model, tmp_path / "large.onnx", "shared")
+    assert run(tmp_path / "large.onnx") == 15
+    assert locations(tmp_path / "large.onnx") == {"weights.bin", "large.onnx.data"}
+
+
+def test_nothing_to_share(tmp_path):
+    files.save(files.load(inside(tmp_path)), tmp_path / "out.onnx", "shared")
+    assert (run(tmp_path / "out.onnx"), listing(tmp_path)) == (9, ["model.onnx", "out.onnx"])
+
+
+def test_a_subgraphs_weights_are_moved_too(tmp_path):
+    branch = f"float[{EXTENT}] {{}} = {{{{{', '.join(['2'] * EXTENT)}}}}}"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[{EXTENT}] x, bool c) => (float[{EXTENT}] y) {{
+        y = If(c) <then_branch = t () => (float[{EXTENT}] a) <{branch.format("p")}> {{ a = Add(x, p) }},
+                   else_branch = e () => (float[{EXTENT}] b) <{branch.format("q")}> {{ b = Mul(x, q) }}>
+    }}"""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    files.save(files.load(path), tmp_path / "out.onnx", "copied")
+    assert (tmp_path / "out.onnx.data").stat().st_size >= 2 * 4 * EXTENT
+    onnx.checker.check_model(str(tmp_path / "out.onnx"), full_check=True)
+    again = files.load(tmp_path / "out.onnx")
+    for value in external_data.initializers(again):
+        np.testing.assert_array_equal(value.const_value.numpy(), 2 * ONES)
+
+
+# ---- what is refused: nothing is written ----
+
+
+def test_sharing_with_another_folder(tmp_path):
+    source, target = outside(tmp_path), tmp_path / "elsewhere"
+    target.mkdir()
+    with pytest.raises(InputError) as error:
+        files.save(files.load(source), target / "out.onnx", "shared")
+    assert str(error.value) == (
+        f"the weights in {tmp_path / 'weights.bin'} cannot be shared with a model in {target}: ONNX has external "
+        "data in the model's own folder or below; write to that folder, or pass --external-data copied"
+    )
+    assert not listing(target)
+
+
+@pytest.mark.parametrize("weights", [None, "copied", "shared"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "a-folder"])
+def test_external_data_that_is_not_whole(damage, weights, tmp_path):
+    source = outside(tmp_path)
+    data = tmp_path / "weights.bin"
+    content = data.read_bytes()
+    data.unlink()
+    if damage == "truncated":
+        data.write_bytes(content[:-1])
+    elif damage == "a-folder":
+        data.mkdir()
+    before = listing(tmp_path)
+    with pytest.raises(InputError, match=r"^the model's external data cannot be read: ") as error:
+        files.save(files.load(source), tmp_path / "out.onnx", weights)
+    assert "\n" not in str(error.value)
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("weights", [None, "copied"])
+@pytest.mark.parametrize("location", ["../secret", "link"])
+def test_external_data_outside_of_the_models_folder(location, weights, tmp_path, monkeypatch):
+    """Nor when the model is named without a folder: onnx-ir then checks nothing."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(4 * EXTENT))
+    (folder / "link").symlink_to(tmp_path / "secret")
+    model = proto()
+    (tensor,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="outside the base directory"):
+        files.save(files.load("model.onnx"), Path("out.onnx"), weights)
+    assert listing(folder) == ["link", "model.onnx"]
+
+
+def test_external_data_of_a_function(tmp_path, monkeypatch):
+    """Its folder is the model's too, not the current one."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+    g (float[1] x) => (float[1] y) { y = f.F(x) }
+    <domain: "f", opset_import: ["" : 17]> F (a) => (b) { c = Constant<value = float[1] {2}>()  b = Add(a, c) }""")
+    (tensor,) = [attribute.t for attribute in model.functions[0].node[0].attribute]
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="two.bin")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    (folder / "two.bin").write_bytes(np.float32(2).tobytes())
+    monkeypatch.chdir(tmp_path)
+    files.save(files.load("folder/model.onnx"), tmp_path / "out.onnx")
+    (attribute,) = onnx.load("out.onnx").functions[0].node[0].attribute
+    assert onnx.numpy_helper.to_array(attribute.t).tolist() == [2]
+    tensor.external_data[0].value = "../two.bin"
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="outside the base directory"):
+        files.save(files.load("folder/model.onnx"), tmp_path / "out.onnx")
+
+
+def test_data_longer_than_the_tensor(tmp_path):
+    source = outside(tmp_path)
+    model = onnx.load(source, load_external_data=False)
+    (length,) = [entry for entry in model.graph.initializer[0].external_data if entry.key == "length"]
+    length.value = str(4 * EXTENT + 4)
+    onnx.save(model, source)
+    with pytest.raises(InputError, match=r"tensor 'w' has 404 bytes of data; expected 400"):
+        files.save(files.load(source), tmp_path / "out.onnx", "copied")
+    assert listing(tmp_path) == ["model.onnx", "weights.bin"]
+
+
+# ---- what is there already ----
+
+
+def test_the_inputs_data_are_never_overwritten(tmp_path):
+    """Though the output's data should have that name."""
+    source = outside(tmp_path, data="out.onnx.data")
+    before = contents(tmp_path)
+    files.save(files.load(source), tmp_path / "out.onnx", "copied")
+    assert locations(tmp_path / "out.onnx") == {"out.onnx.1.data"}
+    assert (run(source), run(tmp_path / "out.onnx")) == (9, 9)
+    assert before.items() <= contents(tmp_path).items()
+
+
+def test_a_model_that_was_given_another_name_keeps_its_data(tmp_path):
+    target = tmp_path / "out.onnx"
+    files.save(files.load(inside(tmp_path)), target, "copied")
+    target.rename(tmp_path / "kept.onnx")
+    files.save(files.load(inside(tmp_path, u=7.0)), target, "copied")
+    assert (run(tmp_path / "kept.onnx"), run(target)) == (9, 21)
+
+
+@pytest.mark.parametrize("then", ["copied", None])
+def test_the_data_of_a_model_that_is_written_over_go_with_it(then, tmp_path):
+    target = tmp_path / "out.onnx"
+    for number, u in enumerate((3.0, 7.0, 5.0)):
+        files.save(files.load(inside(tmp_path, u=u)), target, "copied")
+        assert run(target) == 3 * u
+        assert listing(tmp_path) == [
+            "model.onnx",
+            "out.onnx",
+            ("out.onnx.1.data", "out.onnx.data")[number % 2 == 0],
+        ]
+    files.save(files.load(inside(tmp_path)), target, then)
+    assert len(listing(tmp_path)) == (3 if then else 2)
+
+
+def test_data_that_are_shared_with_the_model_that_is_written_over_stay(tmp_path):
+    source, target = outside(tmp_path, data="out.onnx.data"), tmp_path / "out.onnx"
+    for weights in ("shared", "copied", "shared", None):
+        files.save(files.load(source), target, weights)
+        assert (run(source), run(target)) == (9, 9)
+    assert listing(tmp_path) == ["model.onnx", "out.onnx", "out.onnx.data"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr
+)
+@pytest.mark.parametrize("where", ["data", "model"])
+def test_a_failure_leaves_the_old_model_with_its_data(where, error, tmp_path, monkeypatch):
+    target = tmp_path / "out.onnx"
+    files.save(files.load(inside(tmp_path)), target, "copied")
+    source = inside(tmp_path, u=7.0)
+    before = contents(tmp_path)
+
+    def fail(*_arguments):
+        raise error
+
+    model = files.load(source)
+    if where == "data":
+        monkeypatch.setattr(type(model.graph.initializers["u"].const_value), "tobytes", fail)
+    else:
+        monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises((InputError, KeyboardInterrupt), match=r"cannot be written: No space|^$"):
+        files.save(model, target, "copied")
+    assert contents(tmp_path) == before
+    assert run(target) == 9
+
+
+def test_an_output_folder_that_is_a_link(tmp_path):
+    """Sharing goes by where things are, not by what they are called."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    source = outside(tmp_path / "real")
+    files.save(files.load(source), tmp_path / "link" / "out.onnx", "shared")
+    assert run(os.path.realpath(tmp_path / "link" / "out.onnx")) == 9
