@@ -1,5 +1,21 @@
-"""``python -m bngrad``."""
+"""The command ``bngrad``, also as ``python -m bngrad``.
 
-from bngrad.cli import main
+Nothing is imported outside of `main`: Ctrl-C ends the imports, most of a short command, as quietly as it ends the
+work.
+"""
 
-main()
+import sys
+
+
+def main() -> None:
+    """Runs the command line, and exits."""
+    try:
+        from bngrad import cli  # noqa: PLC0415 - see above
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
