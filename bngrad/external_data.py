@@ -6,6 +6,7 @@ is written over keeps its own weights until the new one has taken its place.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -59,14 +60,30 @@ def replaced_files(path: Path, model: ir.Model) -> list[Path]:
     return [data for data in existing if os.path.realpath(data) not in needed and names(path, data)]
 
 
-def create(path: Path) -> tuple[Path, BinaryIO]:
-    """Makes the data file of a model at a path under the first name that is free, for writing."""
+def create(path: Path, made: list[Path]) -> BinaryIO:
+    """Makes the data file of a model at a path under the first name that is free, for writing.
+
+    Args:
+        path: Where the model is to be.
+        made: Gets the file's path, before there is such a file: an interrupt may come at any time.
+    """
     for data in data_files(path):
-        try:
-            return data, data.open("xb")
-        except FileExistsError:
+        if data.exists():
             continue
+        made.append(data)
+        try:
+            return data.open("xb")
+        except FileExistsError:  # another process was faster
+            made.remove(data)
     raise AssertionError("there are names without end")
+
+
+def tidy(path: Path, files: Iterable[Path]) -> None:
+    """Removes those of some data files that the model at a path, whichever it is by now, has no tensors in."""
+    for file in files:
+        if not names(path, file):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def write(values: Iterable[ir.Value], file: BinaryIO, data: Path) -> None:

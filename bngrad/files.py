@@ -175,25 +175,21 @@ def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> No
         ModelError: What has to be in the model's own file is too large for protobuf.
     """
     try:
-        replaced = external_data.replaced_files(path, model)
+        data = external_data.replaced_files(path, model)
         moved = _arrange(model, path, weights)
     except (OSError, ValueError) as error:
         raise _unreadable(error) from None
-    data = None
     try:
         with replacing(path) as temporary:
             if moved:
-                data, file = external_data.create(path)
-                with file:
-                    _write_data(moved, file, data)
+                with external_data.create(path, data) as file:
+                    _write_data(moved, file, data[-1])
             temporary.write_bytes(_serialized(model))
-    except BaseException:
-        if data is not None and not external_data.names(path, data):
-            data.unlink(missing_ok=True)
-        raise
-    for old in replaced:
-        with contextlib.suppress(OSError):
-            old.unlink()
+    finally:
+        try:
+            external_data.tidy(path, data)
+        finally:  # Ctrl-C may have come in the middle of it
+            external_data.tidy(path, data)
 
 
 def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:

@@ -7,6 +7,7 @@ Nothing heavy is imported here nor at the top of a command's file, so that ``--h
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import traceback
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _WITHOUT_A_MODEL = ("library-path", "oracle")
 """Commands that need none of the packages whose versions are checked."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What a write fails with that the user, not a programmer, has to do something about."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
@@ -95,6 +99,8 @@ def _fail(error: Exception) -> int:
         message = error.format_message()
     elif isinstance(error, BngradError):
         message = str(error)
+    elif isinstance(error, OSError) and error.errno in _NO_ROOM:
+        message = f"{error.filename or 'the output, or a temporary file,'} cannot be written: {error.strerror}"
     else:
         message = f"internal error: {type(error).__name__}: {error} (--debug shows where)"
     click.echo("bngrad: error: " + " ".join(message.split()), err=True)

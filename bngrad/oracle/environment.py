@@ -162,6 +162,8 @@ def _locked(report: Progress) -> contextlib.AbstractContextManager[object]:
     base = _base()
     try:
         base.mkdir(parents=True, exist_ok=True)
+        # FileLock waits for ever where no file can be made, as it does for one that another process holds.
+        (base / ".lock").touch()
         lock = FileLock(base / ".lock")
         try:
             return lock.acquire(timeout=0.05)

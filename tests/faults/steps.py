@@ -1,0 +1,102 @@
+"""Runs a command again and again, and sends it a signal at every line of the code that writes its output.
+
+    python steps.py FOLDER SIGNAL FIRST STRIDE ARGUMENT...
+
+FOLDER has folders `source`, `old` (what is in the output folder at first) and `work`, the current folder of the
+command. Prints one line of JSON for each step: how the command ended, what it left, and how the next run ended.
+A fork for each step starts where the imports have been done, so that a step takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import onnx
+
+from bngrad import cli, external_data, files
+from bngrad.ort_dialect import stock_ops
+from bngrad.passes import pipeline
+
+WRITERS = {files.save.__name__, files.replacing.__name__, files._arrange.__name__, files._write_data.__name__}
+
+
+class Steps:
+    """Counts lines, and sends a signal to this process at one of them."""
+
+    def __init__(self, at: int, number: int) -> None:
+        self.left, self.number = at, number
+
+    def __call__(self, frame, event, _argument):
+        code = frame.f_code
+        ours = code.co_filename == external_data.__file__ or (
+            code.co_filename == files.__file__ and code.co_name in WRITERS
+        )
+        if not ours:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left < 0:
+                sys.settrace(None)
+                frame.f_trace = None
+                os.kill(os.getpid(), self.number)
+                return None
+        return self
+
+
+def fork(arguments, steps=None):
+    """The exit code of a command, negative for a signal, 99 if it was done before its step, and its stderr."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.settrace(steps)
+        code = cli.run(list(arguments))
+        sys.settrace(None)
+        if steps is not None and steps.left >= 0:
+            code = 99  # it was done before its turn came
+        os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        errors = stream.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), errors
+
+
+def state():
+    """Which model the output is, by its graph's name and the values of its weights; and what else is there."""
+    found = None
+    if Path("out.onnx").exists():
+        model = onnx.load("out.onnx")
+        values = {
+            v for t in model.graph.initializer if t.name == "s" for v in onnx.numpy_helper.to_array(t).tolist()
+        }
+        found = [model.graph.name, *sorted(values)]
+    return {"out": found, "files": sorted(path.name for path in Path().iterdir())}
+
+
+def main() -> None:
+    folder, number, first, stride, *arguments = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert pipeline
+    stock_ops()  # imports ONNX Runtime, half a second that no step need take
+    os.chdir(folder)
+    for at in range(int(first), 100_000, int(stride)):
+        shutil.rmtree("work", ignore_errors=True)
+        shutil.copytree("old", "work")
+        os.chdir("work")
+        code, errors = fork(arguments, Steps(at, int(number)))
+        if code == 99:
+            break
+        report = {"step": at, "code": code, "errors": errors, **state()}
+        report["next"] = [*fork(arguments), state()]
+        sys.stdout.write(json.dumps(report) + "\n")
+        os.chdir("..")
+
+
+if __name__ == "__main__":
+    main()

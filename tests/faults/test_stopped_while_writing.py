@@ -1,0 +1,118 @@
+"""A command that is killed or interrupted at any line of the code that writes: the old file or the new, whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from bngrad import cli
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and fork")
+
+CHANNELS = 100  # 400 bytes of weights are more than what stays in a model's own file
+PARAMETERS = f"float[{CHANNELS}] b, float[{CHANNELS}] m, float[{CHANNELS}] v"
+LEFT_BY_A_KILL = re.compile(r"\.out\.onnx\.[0-9a-f]{8}\.tmp|out\.onnx(\.1)?\.data")
+
+
+def model(name, scale):
+    text = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    {name} (float[2,{CHANNELS}] dy, float[2,{CHANNELS}] x, {PARAMETERS})
+        => (float[2,{CHANNELS}] dx, float[{CHANNELS}] ds, float[{CHANNELS}] db) {{
+        y, m2, v2, sm, si = com.microsoft.BatchNormInternal<epsilon = 0.001, momentum = 0.9>(x, s, b, m, v)
+        dx, ds, db = com.microsoft.BatchNormalizationGrad<epsilon = 0.001>(dy, x, s, sm, si)
+    }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.full(CHANNELS, scale, np.float32), "s"))
+    return proto
+
+
+@pytest.fixture(params=["inside", "copied"])
+def arguments(request, tmp_path):
+    """A command, and an output of an earlier one where it is to write."""
+    for folder in ("source", "old"):
+        (tmp_path / folder).mkdir()
+    onnx.save(model("old", 2), tmp_path / "source" / "old.onnx")
+    onnx.save(model("new", 3), tmp_path / "source" / "new.onnx")
+    option = ["--external-data", "copied"] if request.param == "copied" else []
+    first = ["rewrite", str(tmp_path / "source" / "old.onnx"), "-o", str(tmp_path / "old" / "out.onnx"), *option]
+    assert cli.run(first) == 0
+    return ["rewrite", "../source/new.onnx", "-o", "out.onnx", *option]
+
+
+def steps(folder, number, stride, arguments):
+    script = Path(__file__).with_name("steps.py")
+    command = [sys.executable, script, folder, str(int(number)), "0", str(stride), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+OLD, NEW = ["old", 2.0], ["new", 3.0]
+STRIDES = [11, pytest.param(1, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("stride", STRIDES, ids=["some-lines", "every-line"])
+def test_killed(arguments, stride, tmp_path):
+    before = sorted(path.name for path in (tmp_path / "old").iterdir())
+    reports = steps(tmp_path, signal.SIGKILL, stride, arguments)
+    assert len(reports) * stride > 40
+    assert [report["out"] for report in reports if report["out"] not in (OLD, NEW)] == []
+    assert reports[0]["out"] == OLD
+    assert reports[-1]["out"] == NEW
+    for report in reports:
+        assert report["code"] == -signal.SIGKILL
+        assert all(LEFT_BY_A_KILL.fullmatch(name) for name in set(report["files"]) - set(before))
+        code, errors, after = report["next"]
+        assert (code, errors, after["out"]) == (0, "", NEW)
+
+
+@pytest.mark.parametrize("stride", STRIDES, ids=["some-lines", "every-line"])
+def test_interrupted(arguments, stride, tmp_path):
+    before = sorted(path.name for path in (tmp_path / "old").iterdir())
+    reports = steps(tmp_path, signal.SIGINT, stride, arguments)
+    assert len(reports) * stride > 40
+    for report in reports:
+        assert (report["code"], report["errors"].strip()) == (130, ""), report
+        assert report["out"] in (OLD, NEW), report
+        assert len(report["files"]) == len(before), report
+        if report["out"] == OLD:
+            assert report["files"] == before
+        code, errors, after = report["next"]
+        assert (code, errors, after["out"], len(after["files"])) == (0, "", NEW, len(before))
+
+
+# A limit on the size of files ends a process in the middle of a write, at that very byte, unless it ignores the
+# signal, as Python does.
+KILLED_AT_A_BYTE = """
+import resource, signal, sys
+import bngrad.files, bngrad.passes.pipeline
+from bngrad.cli import run
+from bngrad.ort_dialect import stock_ops
+stock_ops()
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("size", [10, 399, pytest.param(1000, marks=pytest.mark.long)])
+def test_killed_in_the_middle_of_a_write(size, arguments, tmp_path):
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    command = [sys.executable, "-c", KILLED_AT_A_BYTE, str(size), *arguments]
+    done = subprocess.run(command, cwd=tmp_path / "old", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGXFSZ, "", "")
+    after = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    assert before.items() <= after.items()
+    left = after.keys() - before.keys()
+    assert left
+    assert all(LEFT_BY_A_KILL.fullmatch(name) for name in left)
