@@ -67,7 +67,7 @@ def test_killed(arguments, stride, tmp_path):
     assert len(reports) * stride > 40
     assert [report["out"] for report in reports if report["out"] not in (OLD, NEW)] == []
     assert reports[0]["out"] == OLD
-    assert reports[-1]["out"] == NEW
+    assert stride > 1 or reports[-1]["out"] == NEW
     for report in reports:
         assert report["code"] == -signal.SIGKILL
         assert all(LEFT_BY_A_KILL.fullmatch(name) for name in set(report["files"]) - set(before))

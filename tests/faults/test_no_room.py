@@ -1,0 +1,180 @@
+"""Full disks, and folders that nothing can be written to: one line, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from bngrad import cli
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX limits and devices")
+
+CHANNELS = 2000
+VECTOR = f"float[{CHANNELS}]"
+FORWARD = f"""<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,{CHANNELS}] x, {VECTOR} b, {VECTOR} m, {VECTOR} v) => (float loss) {{
+    [bn] y, m2, v2 = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+    z = Mul(y, y)
+    loss = ReduceMean<keepdims = 0>(z)
+}}"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A forward model, its training graph, trained weights and an older output, of some kilobytes each."""
+    folder = tmp_path_factory.mktemp("models")
+    model = onnx.parser.parse_model(FORWARD)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(CHANNELS, np.float32), "s"))
+    onnx.save(model, folder / "forward.onnx")
+    np.savez(folder / "weights.npz", s=np.full(CHANNELS, 2, np.float32))
+    training = ["differentiate", str(folder / "forward.onnx"), "-o", str(folder / "training.onnx")]
+    assert cli.run([*training, "--target", "ort"]) == 0
+    (folder / "out").write_bytes(b"old")
+    return folder
+
+
+@pytest.fixture
+def folder(models, tmp_path):
+    return shutil.copytree(models, tmp_path / "folder")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# As `ulimit -f` does; Python ignores the signal, so that a write past the limit fails as on a full disk.
+LIMITED = """
+import resource, sys
+from bngrad.ort_dialect import stock_ops
+stock_ops()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+from bngrad.cli import run
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+def limited(size, folder, *arguments):
+    command = [sys.executable, "-B", "-c", LIMITED, str(size), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+
+
+COPIED = ("--external-data", "copied")
+COMMANDS = {
+    "rewrite": ["rewrite", "training.onnx", "-o", "out"],
+    "rewrite-copied": ["rewrite", "training.onnx", "-o", "out", *COPIED],
+    "differentiate": ["differentiate", "forward.onnx", "-o", "out"],
+    "finalize": ["finalize", "forward.onnx", "--weights", "weights.npz", "-o", "out", "--keep", "loss"],
+    "finalize-copied": [
+        "finalize",
+        "forward.onnx",
+        "--weights",
+        "weights.npz",
+        "-o",
+        "out",
+        "--keep",
+        "loss",
+        *COPIED,
+    ],
+}
+VALIDATE = ["validate", "forward.onnx", "--against", "numeric", "--provider", "function"]
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_full_disk(case, folder):
+    before = contents(folder)
+    done = limited(2000, folder, *COMMANDS[case])
+    what = "out.data" if "copied" in case else "out"
+    line = f"bngrad: error: {what} cannot be written: File too large\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("option", ["--junit", "--html"])
+def test_a_full_disk_for_a_report(option, folder):
+    before = contents(folder)
+    done = limited(300, folder, *VALIDATE, option, "out")
+    line = "bngrad: error: out cannot be written: File too large\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    assert contents(folder) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+@pytest.mark.parametrize(
+    "arguments",
+    [["inspect", "forward.onnx"], ["inspect", "forward.onnx", "--json"], ["--help"], ["oracle", "status"]],
+    ids=" ".join,
+)
+def test_a_full_disk_behind_stdout(arguments, folder):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "bngrad", *arguments]
+        done = subprocess.run(command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    line = "bngrad: error: the output, or a temporary file, cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+NOWHERE = {
+    "a-file-for-a-folder": ("out/out.onnx", "output folder {} does not exist; make it first"),
+    "a-folder-that-takes-no-files": ("/proc/out.onnx", "/proc/out.onnx cannot be written: "),
+    "a-device": (os.devnull, f"output {os.devnull} is a device or a pipe, which a file would take the place of; "),
+}
+
+
+@pytest.mark.parametrize("case", NOWHERE)
+@pytest.mark.parametrize("option", [(), COPIED], ids=["inside", "copied"])
+def test_a_place_that_nothing_can_be_written_to(case, option, folder, capsys):
+    """Whoever asks: root may write to folders that others may not, but not to these."""
+    if case == "a-folder-that-takes-no-files" and not Path("/proc").is_dir():
+        pytest.skip("there is no /proc on this system")
+    path, message = NOWHERE[case]
+    before = contents(folder)
+    arguments = ["rewrite", str(folder / "training.onnx"), "-o", str(folder / path), *option]
+    assert cli.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    messages = [message.format(folder / "out"), "output folder /proc is not writable"]  # the latter if not root
+    assert err.startswith(tuple(f"bngrad: error: {line}" for line in messages))
+    assert err.count("\n") == 1
+    assert contents(folder) == before
+
+
+def mounted(options, folder, script):
+    """Runs a shell script where `folder` is a file system of its own; None if that is not allowed."""
+    ways = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
+    mount = f'mount -t tmpfs -o {options} tmpfs "$1"'
+    for way in ways:
+        if shutil.which("unshare") is None:
+            return None
+        probe = subprocess.run([*way, "sh", "-c", mount, "sh", folder], capture_output=True, check=False)
+        if probe.returncode == 0:
+            command = [*way, "sh", "-c", f"{mount} && {script}", "sh", folder]
+            return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    return None
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_small_file_system(case, models, tmp_path):
+    """A real one, of 8 KiB, where this system lets us mount one."""
+    words = [sys.executable, "-m", "bngrad", *COMMANDS[case]]
+    words = [str(models / word) if word.endswith((".onnx", ".npz")) else word for word in words]
+    run = " ".join(f"'{word}'" for word in words)
+    done = mounted("size=8k", tmp_path, f'cd "$1" && printf old > out && {run}; echo "$? $(ls -A) $(cat out)"')
+    if done is None:
+        pytest.skip("this system lets us mount nothing")
+    assert done.stdout == "2 out old\n"
+    what = "out.data" if "copied" in case else "out"
+    assert done.stderr == f"bngrad: error: {what} cannot be written: No space left on device\n"
+
+
+def test_a_read_only_file_system(models, tmp_path):
+    command = f"'{sys.executable}' -m bngrad rewrite '{models / 'training.onnx'}' -o \"$1\"/out; echo $?"
+    done = mounted("ro", tmp_path, command)
+    if done is None:
+        pytest.skip("this system lets us mount nothing")
+    assert (done.stdout, done.stderr) == ("2\n", f"bngrad: error: output folder {tmp_path} is not writable\n")

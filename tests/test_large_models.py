@@ -1,0 +1,103 @@
+"""Models with more weights than protobuf allows: rewritten without them in memory, and with every byte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import large_models
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from /proc")
+
+ALLOWED = 1.3
+"""Peak memory, beyond that of the same command on a tiny model, over the largest tensor and the graph."""
+
+SIZES = [
+    pytest.param(2048, 8, id="134-MB"),
+    pytest.param(large_models.EXTENT, large_models.LAYERS, id="2.6-GB", marks=pytest.mark.long),
+]
+
+COMMAND = """
+import re, sys
+from pathlib import Path
+from bngrad.cli import run
+code = run(sys.argv[1:])
+peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1)
+sys.stderr.write(peak)
+sys.exit(code)
+"""
+
+
+def peak(folder, *arguments):
+    """The peak memory of a command, in bytes."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return 1024 * int(done.stderr)
+
+
+def ways(extent):
+    """Each command, and the file that it makes, in an order in which each has its input."""
+    copied, shared = ("--external-data", "copied"), ("--external-data", "shared")
+    default = () if extent == large_models.EXTENT else copied  # as large a model is copied unasked
+    return {
+        "inspect": (["inspect", "forward.onnx"], None),
+        "differentiate": (
+            ["differentiate", "forward.onnx", "-o", "train.onnx", "--target", "ort", *shared],
+            "train.onnx",
+        ),
+        "rewrite, shared": (["rewrite", "train.onnx", "-o", "shared.onnx", *shared], "shared.onnx"),
+        "rewrite, copied": (["rewrite", "train.onnx", "-o", "copied.onnx", *default], "copied.onnx"),
+        "finalize": (
+            ["finalize", "forward.onnx", "-o", "final.onnx", "--weights", "w.npz", "--keep", "loss", *default],
+            "final.onnx",
+        ),
+    }
+
+
+def weights(path):
+    """The matrices of a model, mapped."""
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        if tensor.name.startswith("w"):
+            where = {entry.key: entry.value for entry in tensor.external_data}
+            place, shape = path.parent / where["location"], tuple(tensor.dims)
+            yield np.memmap(place, np.float32, "r", int(where.get("offset", 0)), shape)
+
+
+@pytest.mark.parametrize(("extent", "layers"), SIZES)
+def test_peak_memory(extent, layers, tmp_path):
+    tiny = tmp_path / "tiny"
+    for folder, *size in ((tiny, 8, layers), (tmp_path, extent, layers)):
+        folder.mkdir(exist_ok=True)
+        large_models.forward(folder, *size)
+        np.savez(folder / "w.npz", bias0=np.full(size[0], 2, np.float32))
+    largest = 4 * extent * extent
+    figures = []
+    for name, (arguments, made) in ways(extent).items():
+        base, found = peak(tiny, *arguments), peak(tmp_path, *arguments)
+        graph = (tmp_path / (made or "forward.onnx")).stat().st_size
+        figures.append((name, base >> 20, found >> 20, (found - base) / (largest + graph)))
+        if made:
+            found_weights = list(weights(tmp_path / made))
+            assert len(found_weights) == layers
+            for index, weight in enumerate(found_weights):
+                assert [weight[0, 0], weight[-1, -1]] == large_models.marks(index)
+                assert np.count_nonzero(weight) == 2
+            del found_weights, weight
+    for name, base, found, part in figures:
+        line = (
+            f"{name:16} {found:5} MiB, {base:5} MiB on a tiny model: {part:6.3f} of the largest tensor and graph"
+        )
+        print(line)  # noqa: T201 - for pytest -s
+    assert [figure for figure in figures if figure[3] > ALLOWED] == []
+    # What is shared is in the input's file alone; what is copied stands for itself.
+    made = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert made - {"forward.onnx", "weights.bin", "w.npz"} == {
+        "train.onnx", "shared.onnx", "copied.onnx", "copied.onnx.data", "final.onnx", "final.onnx.data"
+    }  # fmt: skip
