@@ -180,16 +180,16 @@ def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> No
     except (OSError, ValueError) as error:
         raise _unreadable(error) from None
     try:
-        with replacing(path) as temporary:
-            if moved:
-                with external_data.create(path, data) as file:
-                    _write_data(moved, file, data[-1])
-            temporary.write_bytes(_serialized(model))
-    finally:
         try:
+            with replacing(path) as temporary:
+                if moved:
+                    with external_data.create(path, data) as file:
+                        _write_data(moved, file, data[-1])
+                temporary.write_bytes(_serialized(model))
+        finally:
             external_data.tidy(path, data)
-        finally:  # Ctrl-C may have come in the middle of it
-            external_data.tidy(path, data)
+    finally:  # once more: Ctrl-C may have come in the middle of it
+        external_data.tidy(path, data)
 
 
 def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import sys
 import traceback
-from typing import TYPE_CHECKING
 
 import click
 
@@ -25,9 +23,6 @@ from bngrad.cli.oracle import oracle_group
 from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.validate import validate_command
 from bngrad.errors import BngradError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _WITHOUT_A_MODEL = ("library-path", "oracle")
 """Commands that need none of the packages whose versions are checked."""
@@ -60,18 +55,12 @@ for command in (
     cli.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command and exits.
+def run(arguments: list[str]) -> int:
+    """Runs a command and returns its exit code.
 
     Args:
-        arguments: The command line without the program's name; ``sys.argv`` by default.
+        arguments: The command line without the program's name.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    sys.exit(run(given))
-
-
-def run(arguments: list[str]) -> int:
-    """Runs a command and returns its exit code."""
     debug = "--debug" in arguments
     if not debug:
         # onnx-ir tells of a bad model by a traceback on stderr; what it means for the user is in our own message.

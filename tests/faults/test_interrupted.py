@@ -1,0 +1,55 @@
+"""Ctrl-C while a command starts, imports, works or ends: exit code 130, and one empty line at most."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import onnx
+import pytest
+
+from test_stopped_while_writing import model
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+
+PARTS = [0.3, 0.6, 0.9, *(pytest.param(part / 40, marks=pytest.mark.long) for part in range(2, 40) if part % 12)]
+"""Of the time that the command takes; before a tenth of it, Python itself takes no signals."""
+
+COMMAND = ["rewrite", "model.onnx", "-o", "out.onnx"]
+
+
+def start(folder):
+    command = [sys.executable, "-m", "bngrad", *COMMAND]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def seconds(tmp_path_factory):
+    """What the command takes here when nothing stops it; a first run would make files of bytecode."""
+    folder = tmp_path_factory.mktemp("whole")
+    onnx.save(model("new", 3), folder / "model.onnx")
+    for _ in range(2):
+        begin = time.monotonic()
+        with start(folder) as process:
+            assert process.wait() == 0
+        found = time.monotonic() - begin
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_interrupted(part, seconds, tmp_path):
+    onnx.save(model("new", 3), tmp_path / "model.onnx")
+    with start(tmp_path) as process:
+        time.sleep(part * seconds)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    if process.returncode == 0:  # it had done its work; Ctrl-C came too late
+        assert (left, errors) == (["model.onnx", "out.onnx"], "")
+        return
+    assert (process.returncode, errors.strip()) == (130, "")
+    assert left in (["model.onnx"], ["model.onnx", "out.onnx"])
+    assert output == "" or left[1:]
