@@ -83,7 +83,7 @@ COMMANDS = {
         *COPIED,
     ],
 }
-VALIDATE = ["validate", "forward.onnx", "--against", "numeric", "--provider", "function"]
+VALIDATE = ["validate", "forward.onnx", "--against", "reference", "--provider", "function", "--dim", "N=2"]
 
 
 @pytest.mark.parametrize("case", COMMANDS)
@@ -96,12 +96,15 @@ def test_a_full_disk(case, folder):
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("option", ["--junit", "--html"])
-def test_a_full_disk_for_a_report(option, folder):
+@pytest.mark.parametrize("size", [300])
+def test_a_full_disk_for_a_validation(size, folder):
+    """Its temporary files are the first that find no room, its report the last."""
     before = contents(folder)
-    done = limited(300, folder, *VALIDATE, option, "out")
-    line = "bngrad: error: out cannot be written: File too large\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    done = limited(size, folder, *VALIDATE, "--html", "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bngrad: error: ")
+    assert done.stderr.endswith(" cannot be written: File too large\n")
+    assert done.stderr.count("\n") == 1
     assert contents(folder) == before
 
 
