@@ -34,14 +34,13 @@ COMMANDS = {
 def main() -> None:
     sizes = [int(word) for word in sys.argv[1:]] or SIZES
     run(10)  # imports
-    seconds = {name: [] for name in COMMANDS}
-    print(f"{'batch norms':14}" + "".join(f"{size:>10}" for size in sizes) + "  exponent")
+    print("batch norms" + "".join(f"{name:>16}" for name in COMMANDS), flush=True)
+    rows = []
     for size in sizes:
-        for name, found in run(size).items():
-            seconds[name].append(found)
-    for name, found in seconds.items():
-        exponent = f"{exponent_of(sizes, found):10.2f}"
-        print(f"{name:14}" + "".join(f"{second:8.2f} s" for second in found) + exponent)
+        rows.append(list(run(size).values()))
+        print(f"{size:11}" + "".join(f"{seconds:14.2f} s" for seconds in rows[-1]), flush=True)
+    exponents = [exponent_of(sizes, column) for column in zip(*rows, strict=True)]
+    print("exponent   " + "".join(f"{exponent:16.2f}" for exponent in exponents))
 
 
 def run(size: int) -> dict[str, float]:
