@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long sanitize fuzz-kernels lint format bench matrix clean
+.PHONY: demo test test-long sanitize fuzz-kernels mutants lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -21,6 +21,10 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long $(SPREAD)
+
+# Every planted mistake, in a copy, and whether a test sees it: most of an hour.
+mutants: $(READY)
+	$(BIN)/python tests/metamorphic/campaign.py
 
 sanitize: $(READY)
 	$(BIN)/python -m pytest -m long tests/ops/test_programs.py -k sanitizer

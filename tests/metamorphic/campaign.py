@@ -1,0 +1,179 @@
+"""The mutation test: every planted mistake is made in a copy, and tests have to see it.
+
+``make mutants`` runs all of it, most of an hour on a core. First the tests are run on copies without a mistake:
+what fails there would prove nothing. The exit code is 0 if every mistake was seen and every equivalent one was
+not, 1 if not, 2 if the tests fail without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "ops"), str(Path(__file__).parents[1])]
+
+from metamorphic.driver_mutants import DRIVER_MUTANTS
+from metamorphic.kernel_mutants import KERNEL_MUTANTS
+from metamorphic.mutant_builds import Builds
+from metamorphic.mutant_process import FAILED, PASSED, run_tests
+from metamorphic.mutants import KERNEL_TESTS, ROOT, isa_of, units_of
+from metamorphic.pass_mutants import PASS_MUTANTS
+from metamorphic.rule_mutants import RULE_MUTANTS
+
+OPS, MODELS = "tests/metamorphic/test_op_relations.py", "tests/metamorphic/test_model_relations.py"
+MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
+ARRAYS = ("bngrad/native.py", "bngrad/opset.py")
+"""Of the package, what the relations of single ops are about."""
+
+
+class Result(NamedTuple):
+    """What became of a mutant."""
+
+    mutant: object
+    killer: str
+    """The test that saw it; empty if none did."""
+    broken: str = ""
+    """Why it could not be tried."""
+
+    @property
+    def good(self):
+        """Whether it was seen, or is equivalent and was not."""
+        return not self.broken and bool(self.killer) != bool(self.mutant.equivalent)
+
+    @property
+    def verdict(self):
+        if self.broken:
+            return f"BROKEN: {self.broken}"
+        if self.mutant.equivalent:
+            return f"NOT EQUIVALENT: {self.killer}" if self.killer else f"equivalent: {self.mutant.equivalent}"
+        return self.killer or "SURVIVED"
+
+
+def tests_for(mutant):
+    """Groups of (tests, pytest's -k), in the order in which they are tried."""
+    if mutant.file.startswith("ops/"):
+        own, isa = [OPS], isa_of(mutant)
+    else:
+        own, isa = ([OPS, MODELS] if mutant.file in ARRAYS else [MODELS]), ""
+    groups = [((test,), "") for test in own]
+    # The kernels' tests are for every instruction set, of which one has the mistake.
+    kernels = tuple(test for test in mutant.also if test.startswith(KERNEL_TESTS))
+    others = tuple(test for test in mutant.also if test not in kernels)
+    return groups + [(tests, k) for tests, k in ((kernels, isa), (others, "")) if tests]
+
+
+class Campaign:
+    """Mutants, tried one after the other."""
+
+    def __init__(self, folder, *, kernels):
+        self._package = folder / "package"
+        shutil.copytree(
+            ROOT / "bngrad", self._package / "bngrad", ignore=shutil.ignore_patterns("__pycache__", "lib")
+        )
+        self._builds = Builds(folder) if kernels else None
+        self._library = self._builds.library if kernels else _installed_library()
+
+    def check(self, mutants):
+        """What fails without a mistake, of all that is to see one."""
+        groups = {}
+        for mutant in mutants:
+            isa = isa_of(mutant) if mutant.file.startswith("ops/") else ""
+            for tests, select in tests_for(mutant):
+                groups.setdefault((isa, select), set()).update(tests)
+        failures = []
+        for (isa, select), tests in sorted(groups.items()):
+            outcome = run_tests(sorted(tests), self._package, self._environment(self._library, isa), select=select)
+            if outcome.code != PASSED:
+                failures.append(f"{outcome.first} ({isa or 'any instruction set'}): {outcome.code}")
+        return failures
+
+    def try_one(self, mutant):
+        """Makes the mistake, and runs tests until one sees it."""
+        if mutant.file.startswith("ops/"):
+            try:
+                library = self._builds.mutated(mutant, units_of(mutant))
+            except AssertionError as error:
+                return Result(mutant, "", " ".join(str(error).split())[:200])
+            return self._tried(mutant, self._environment(library, isa_of(mutant)))
+        path = self._package / mutant.file
+        original = path.read_text(encoding="utf-8")
+        path.write_text(mutant.text(), encoding="utf-8")
+        try:
+            return self._tried(mutant, self._environment(self._library, ""))
+        finally:
+            path.write_text(original, encoding="utf-8")
+
+    def _tried(self, mutant, environment):
+        for tests, select in tests_for(mutant):
+            outcome = run_tests(tests, self._package, environment, select=select)
+            if outcome.killed:
+                return Result(
+                    mutant, outcome.first or "could not be loaded", "" if outcome.first else "no test ran"
+                )
+            if outcome.code not in (PASSED, FAILED):
+                return Result(mutant, "", f"pytest ended with {outcome.code} on {' '.join(tests)}")
+        return Result(mutant, "")
+
+    @staticmethod
+    def _environment(library, isa):
+        return {"BNGRAD_LIBRARY": str(library)} | ({"BNGRAD_ISA": isa} if isa else {})
+
+
+def _installed_library():
+    from bngrad.native_library import library_path
+
+    return library_path()
+
+
+def table(results):
+    """The results as a table in Markdown."""
+    rows = ["| where | what is there | what it breaks | seen by |", "|---|---|---|---|"]
+    for result in results:
+        mutant = result.mutant
+        new = mutant.new.replace("|", "\\|") or "(nothing)"
+        rows.append(f"| {mutant.file}:{mutant.line} | `{new}` | {mutant.breaks} | {result.verdict} |")
+    return "\n".join(rows) + "\n"
+
+
+def main():
+    """Runs the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="mutants whose file or description has this in it")
+    parser.add_argument("--table", type=Path, help="where to write the results in Markdown")
+    arguments = parser.parse_args()
+    mutants = [m for m in MUTANTS if arguments.only in f"{m.file} {m.breaks}"]
+    results, begin = [], time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        campaign = Campaign(Path(folder), kernels=any(m.file.startswith("ops/") for m in mutants))
+        failures = campaign.check(mutants)
+        print(
+            "\n".join(failures) or f"without a mistake all tests pass ({time.monotonic() - begin:.0f} s)",
+            flush=True,
+        )
+        if failures:
+            return 2
+        for mutant in mutants:
+            results.append(campaign.try_one(mutant))
+            print(f"{len(results)}/{len(mutants)} {mutant}\n    {results[-1].verdict}", flush=True)
+    if arguments.table:
+        arguments.table.write_text(table(results), encoding="utf-8")
+    mistakes = [r for r in results if not r.mutant.equivalent]
+    killed = sum(bool(r.killer) and not r.broken for r in mistakes)
+    own = sum("tests/metamorphic" in r.killer for r in mistakes)
+    print(
+        f"{killed} of {len(mistakes)} mistakes were seen, {own} of them by the relations; "
+        f"{len(results) - len(mistakes)} equivalent; {time.monotonic() - begin:.0f} s"
+    )
+    for result in results:
+        if not result.good:
+            print(f"{result.mutant.file}:{result.mutant.line} {result.mutant}: {result.verdict}")
+    return 0 if all(result.good for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Planted mistakes in the C++ library around the kernels: factors, statistics, layouts, trees of sums, doors."""
+
+from __future__ import annotations
+
+from metamorphic.mutants import Mutant, kernel_tests, of
+
+GRAD = of(
+    "ops/grad.cc",
+    ("(4, c, inv_std * dscale / m_)", "(4, c, dscale / m_)", "the part of xhat without its inv_std"),
+    ("(0, c, scale_[channel] * inv_std_[channel])", "(0, c, scale_[channel])", "a frozen dX without inv_std"),
+    ("(1, c, scale_[channel] * inv_std)", "(1, c, scale_[channel])", "dX without inv_std"),
+    ("channels.Sum(1, c) * inv_std : 0", "channels.Sum(1, c) : 0", "dscale of D, not of xhat"),
+    ("k1(dbias / m_)", "k1(dbias / (m_ - 1))", "mean(dY) divides by M - 1"),
+    ("dbias_.Set(channel, dbias);", "dbias_.Set(channel, dbias / m_);", "dbias is a mean"),
+    (
+        "(3, c, k1.low)",
+        "(3, c, k1.high - k1.high)",
+        "what rounding took from mean(dY)",
+        kernel_tests("test_gradient_about_1000"),
+    ),
+    ("channels.center[c] = mean_[channel];", "channels.center[c] = 0;", "D = X: the sums forget the mean"),
+    (
+        "training_ || dscale_.wanted() || dbias_.wanted()",
+        "training_ || dscale_.wanted()",
+        "a frozen dbias that is wanted alone is not made",
+        ("tests/ops/test_ort_op.py::test_grad_outputs_left_out", "tests/ops/test_c_abi.py"),
+    ),
+    (
+        "bool maps_at_once() const override { return !training_; }",
+        "bool maps_at_once() const override { return true; }",
+        "dX is made before the sums that it needs",
+    ),
+)
+
+GRAD_GRAD = of(
+    "ops/grad_grad.cc",
+    ("- ddx_xhat * dy_xhat;", "+ ddx_xhat * dy_xhat;", "ddX P(dY) has the wrong sign of a part"),
+    ("(ddscale_[channel] - gain * ddx_xhat)", "(ddscale_[channel] + gain * ddx_xhat)", "slope has the wrong sign"),
+    ("inv_std * ddx_p_dy * m_ : 0", "inv_std * ddx_p_dy : 0", "d_scale is a mean"),
+    ("of_ddx = inv_std * gain * dy_xhat;", "of_ddx = gain * dy_xhat;", "a part of d_X without inv_std"),
+    (
+        "slope * dy_xhat - of_ddx * ddx_xhat",
+        "slope * dy_xhat + of_ddx * ddx_xhat",
+        "the part of D has a wrong sign",
+    ),
+    ("(3, c, ddbias_[channel])", "(3, c, 0)", "a frozen d_dY without ddbias"),
+    (
+        "ddbias_[channel] - gain * k1.low",
+        "ddbias_[channel]",
+        "what rounding took from mean(ddX)",
+        kernel_tests("test_gradients_about_1000_in_grad_grad"),
+    ),
+    ("inv_std_[channel] * channels.Sum(0, c) : 0", "channels.Sum(0, c) : 0", "a frozen d_scale without inv_std"),
+)
+
+TRAINING = of(
+    "ops/training.cc",
+    ("1 / std::sqrt(var + a_.epsilon)", "1 / (std::sqrt(var) + a_.epsilon)", "epsilon beside the root"),
+    (
+        "keep = a_.momentum, take = 1 - a_.momentum",
+        "keep = 1 - a_.momentum, take = a_.momentum",
+        "PyTorch's momentum",
+    ),
+    ("var * m_ / std::max(m_ - 1, 1.0)", "var * (m_ + 1) / m_", "a wrong Bessel's correction"),
+    ("a_.unbiased_running_var ?", "!a_.unbiased_running_var ?", "the correction where there should be none"),
+    ("keep * running_var_[channel]", "keep * running_mean_[channel]", "the running mean for the variance"),
+    ("- rest * rest;", ";", "the variance about the rounded mean"),
+    ("(2, c, scale_[channel] * inv_std)", "(2, c, inv_std)", "Y without its scale"),
+    (
+        "(center - high) + rest : 0",
+        "(center - high) : 0",
+        "the rest of the mean is left out of Y",
+        kernel_tests("test_ten_million_to_one"),
+    ),
+    ("saved_mean_.Set(channel, mean);", "saved_mean_.Set(channel, rest);", "the saved mean is its rest"),
+    (
+        "channels.center[c] = channels.Sum(0, c) / m_;",
+        "channels.center[c] = channels.Sum(0, c) / (m_ + 1);",
+        "a mean over M + 1, which the second sweep should repair, and does for all but digits",
+    ),
+)
+
+LAYOUT = [
+    *of(
+        "ops/layout.cc",
+        ("axis < 0 ? axis + rank : axis", "axis < 0 ? -axis - 1 : axis", "negative axes count from the front"),
+        ("merged.back().dim.extent *= shape[i];", "merged.back().dim.extent += shape[i];", "neighbours are added"),
+        ("index /= dim->extent;", "", "all outer dimensions have one index"),
+        (
+            "layout.channel = TakeInnermost(layout.outer_kept);",
+            "layout.channel = TakeInnermost(layout.outer_reduced);",
+            "rows take a reduced dimension for their channels",
+        ),
+        (
+            "(reduced[i] ? layout.reduced : layout.channels) *= shape[i];",
+            "(reduced[i] ? layout.channels : layout.reduced) *= shape[i];",
+            "M and C are exchanged",
+        ),
+    ),
+    Mutant(
+        "ops/layout.cc",
+        "if (shape[i] == 1) continue;",
+        "",
+        "dimensions of one element stay",
+        kernel_tests("test_dimensions_of_extent_1"),
+        equivalent="they only keep their neighbours apart: more blocks of the same elements, in another order",
+    ),
+]
+
+DRIVERS = (
+    of(
+        "ops/partition.cc",
+        ("return (a + b - 1) / b;", "return a / b;", "the last tiles and segments are left out"),
+    )
+    + of(
+        "ops/sweep.cc",
+        ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
+        ("lanes[i] += lanes[i + kSize / 2]", "lanes[i] += lanes[i]", "the tree over lanes forgets one side"),
+    )
+    + of(
+        "ops/sweep.hpp",
+        (
+            "std::isfinite(high) ? value - high : 0",
+            "std::isfinite(high) ? high - value : 0",
+            "a low part of the wrong sign",
+            kernel_tests("test_gradient_about_1000", "test_gradients_about_1000_in_grad_grad"),
+        ),
+    )
+    + of(
+        "ops/element_type.cc",
+        (
+            "return ToFloat(static_cast<const Float16*>(data_)[i]);",
+            "return ToFloat(static_cast<const BFloat16*>(data_)[i]);",
+            "float16 parameters are read as bfloat16",
+            kernel_tests("test_every_combination_of_types"),
+        ),
+        (
+            "--bits;",
+            "",
+            "parameters of 16 bits are rounded twice",
+            kernel_tests("test_parameters_are_rounded_once"),
+        ),
+    )
+)
+
+DOORS = (
+    of(
+        "ops/c_api.cc",
+        ("training_mode == 1, dz, z, x,", "training_mode == 0, dz, z, x,", "the modes are exchanged"),
+    )
+    + of("ops/ort_grad.cc", ("c.ChannelData(3),", "c.ChannelData(4),", "inv_std for the mean"))
+    + of("ops/ort_grad_grad.cc", ("c.ChannelData(1),", "c.ChannelData(2),", "ddbias for ddscale"))
+    + of("ops/ort_relu_grad.cc", ("c.DataLikeX(1),", "c.DataLikeX(2),", "X for Z"))
+    + of("ops/ort_training.cc", ('GetFloat("momentum")', 'GetFloat("epsilon")', "epsilon for the momentum"))
+    + of("ops/ort_statistics.cc", ("{types, epsilon_,", "{types, 2 * epsilon_,", "twice epsilon"))
+)
+
+DRIVER_MUTANTS = [*GRAD, *GRAD_GRAD, *TRAINING, *LAYOUT, *DRIVERS, *DOORS]

@@ -1,0 +1,215 @@
+"""Planted mistakes in the C++ kernels: formulas, tails, lanes and roundings."""
+
+from __future__ import annotations
+
+from metamorphic.mutants import Mutant, kernel_tests, of
+
+MAPS = [
+    *of(
+        "ops/kernels/maps-inl.h",
+        (
+            "Sub16(Sub16(Load(in[0] + i, count), f[0]), f[1]);",
+            "Sub16(Load(in[0] + i, count), f[0]);",
+            "what rounding took from the mean is forgotten",
+            kernel_tests("test_mean_of_1000", "test_ten_million_to_one"),
+        ),
+        ("out[0] = Add16(Mul16(d, f[2]), f[3]);", "out[0] = Sub16(Mul16(d, f[2]), f[3]);", "Y has minus the bias"),
+        (
+            "Sub16(centered_dy, Add16(Mul16(d, f[4]), f[3]))",
+            "Sub16(centered_dy, Mul16(d, f[4]))",
+            "what rounding took from mean(dY) is forgotten",
+            kernel_tests("test_gradient_about_1000"),
+        ),
+        ("Sub16(Dy::Loaded(in, i, count), f[2])", "Add16(Dy::Loaded(in, i, count), f[2])", "mean(dY) is added"),
+        ("Add16(Mul16(d, f[4]), f[3])", "Sub16(f[3], Mul16(d, f[4]))", "the part of xhat has the other sign"),
+        (
+            "out[0] = Mul16(f[0], Dy::Loaded(in, i, count));",
+            "out[0] = Mul16(f[0], Load(in[1] + i, count));",
+            "a frozen dX goes past the ReLU",
+        ),
+        (
+            "out[0] = Add16(Mul16(f[1], centered_ddx)",
+            "out[0] = Sub16(Mul16(f[1], centered_ddx)",
+            "d_dY has minus the part of ddscale",
+        ),
+        (
+            "Mul16(f[6], centered_ddx)), Add16(",
+            "Mul16(f[6], centered_dy)), Add16(",
+            "d_X takes dY for ddX",
+        ),
+        (
+            "Add16(Mul16(d, f[7]), f[8])",
+            "Mul16(d, f[7])",
+            "what rounding took from the means is forgotten in d_X",
+            kernel_tests("test_gradients_about_1000_in_grad_grad"),
+        ),
+        (
+            "out[1] = Mul16(f[2], Load(in[1] + i, count));",
+            "out[1] = Mul16(f[2], Load(in[2] + i, count));",
+            "d_X of ddX",
+        ),
+        (
+            "const First before{end - i};",
+            "const First before{end - i - 1};",
+            "a channel loses its last element of a run",
+        ),
+        (
+            "for (int64_t row = block.rows - 1; row >= 0; --row)",
+            "for (int64_t row = block.rows - 1; row > 0; --row)",
+            "the first row of a block is not written",
+        ),
+        (
+            "map(row, i, Cached{}, First{block.length - i});",
+            "map(row, i, Cached{}, First{block.length - i - 1});",
+            "the last column is not written",
+        ),
+        (
+            "block.row_stride * sizeof(T) % kCacheLine == 0;",
+            "true;",
+            "rows that begin anywhere are written past the cache",
+            kernel_tests("test_outputs_too_large_for_the_cache"),
+        ),
+    ),
+    Mutant(
+        "ops/kernels/maps-inl.h",
+        "if (head > run) head = run;",
+        "",
+        "the head may be longer than the row",
+        kernel_tests("test_outputs_too_large_for_the_cache", "test_row_lengths"),
+        equivalent="a head is below 16 elements, and only rows of 512 and more are written past the cache",
+    ),
+]
+
+SUMS = of(
+    "ops/kernels/sums-inl.h",
+    (
+        "acc[0] = Add16(acc[0], Widen(in[0] + i, count));",
+        "acc[0] = Sub16(acc[0], Widen(in[0] + i, count));",
+        "-mean",
+    ),
+    ("acc[1] = Add16(acc[1], Mul16(d, d));", "acc[1] = Add16(acc[1], Mul16(d, center));", "no squares"),
+    (
+        "acc[0] = Add16(acc[0], d);",
+        "acc[0] = Add16(acc[0], Sub16(d, d));",
+        "what the mean's rounding left is forgotten",
+    ),
+    (
+        "const V d = Keep(Sub16(LoadTerm(in[0] + i, count), center), count);",
+        "const V d = Sub16(LoadTerm(in[0] + i, count), center);",
+        "lanes behind the end of a row count",
+        kernel_tests("test_infinite_mean_at_a_tail"),
+    ),
+    (
+        "const V dy = Dy::Term(in, i, count);",
+        "const V dy = LoadTerm(in[1] + i, count);",
+        "the sums go past the ReLU",
+    ),
+    ("acc[2] = Add16(acc[2], ddx);", "acc[2] = Add16(acc[2], dy);", "mean(dY) for mean(ddX)"),
+    ("acc[3] = Add16(acc[3], Mul16(ddx, d));", "acc[3] = Add16(acc[3], Mul16(dy, d));", "dY for ddX in a sum"),
+    ("acc[4] = Add16(acc[4], Mul16(ddx, dy));", "acc[4] = Add16(acc[4], Mul16(ddx, d));", "X for dY in a sum"),
+    (
+        "Mul16(Widen(in[2] + i, count), Widen(in[1] + i, count))",
+        "Mul16(Widen(in[2] + i, count), Widen(in[2] + i, count))",
+        "frozen d_scale of ddX alone",
+    ),
+    (
+        "Sum::Add(terms.sums, in, start + i, c, First{block.length - i});",
+        "Sum::Add(terms.sums, in, start + i, c, First{block.length - i - 1});",
+        "the last element of a row is not summed",
+    ),
+    (
+        "if (group == 1) terms.MoveTo(lanes, kLanes, All{});",
+        "",
+        "16-bit terms of whole rows are added up in float",
+        kernel_tests("test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"),
+    ),
+    (
+        "const int64_t rows = first + group < block.rows ? first + group : block.rows;",
+        "const int64_t rows = first + group;",
+        "a last group of rows reaches behind the block",
+    ),
+    ("for (; row < end_row; ++row) {", "for (; row + 1 < end_row; ++row) {", "a strip loses its last row"),
+    (
+        "row + kStripRows < block.rows ? row + kStripRows : block.rows",
+        "row + kStripRows",
+        "a last strip reaches behind the block",
+    ),
+    (
+        "terms.MoveTo(sums + column, block.width, count);",
+        "terms.MoveTo(sums + column, block.length, count);",
+        "sums of a shorter block land beside those of the others",
+    ),
+)
+
+VERBS = (
+    of(
+        "ops/kernels/simd_avx2.h",
+        (
+            "_mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GT_OQ)",
+            "_mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GE_OQ)",
+            "a ReLU lets through where Z is 0, in float",
+        ),
+        (
+            "_mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GT_OQ)",
+            "_mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GE_OQ)",
+            "a ReLU lets through where Z is 0, in double",
+        ),
+        (
+            "_mm256_maskload_ps(p + 8, HalfMask(n, 1))",
+            "_mm256_maskload_ps(p + 8, HalfMask(n, 0))",
+            "a tail's half",
+        ),
+        (
+            "_mm256_maskstore_pd(p + 4 * k, DoubleMask(n, k), a.v[k])",
+            "_mm256_storeu_pd(p + 4 * k, a.v[k])",
+            "a tail is written whole, over what is behind it",
+        ),
+        (
+            "_mm256_cvtps_pd(_mm_maskload_ps(p + 4 * k, QuarterMask(n, k)))",
+            "_mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k))",
+            "a tail is read whole",
+        ),
+        (
+            "_mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT)",
+            "_mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_ZERO)",
+            "every other 8 lanes of float16 are cut off",
+            kernel_tests("test_every_16_bit_value_is_read_and_rounded_as_numpy_does"),
+        ),
+        (
+            "_mm256_add_epi32(bits, half)",
+            "_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff))",
+            "bfloat16 in the middle goes down, not to even",
+            kernel_tests("test_every_16_bit_value_is_read_and_rounded_as_numpy_does"),
+        ),
+        ("_mm256_blendv_ps(b.v[k], a.v[k],", "_mm256_blendv_ps(a.v[k], b.v[k],", "two channels are exchanged"),
+        ("_MM_SHUFFLE(3, 1, 2, 0)", "_MM_SHUFFLE(3, 2, 1, 0)", "bfloat16 elements change places"),
+    )
+    + of(
+        "ops/kernels/simd_16bit.h",
+        ("_mm256_extract_epi16(pair, 0)", "_mm256_extract_epi16(pair, 1)", "the odd last element of 16 bits"),
+        (
+            "static_cast<int>(first.n / 2)), lane)",
+            "static_cast<int>(first.n)), lane)",
+            "twice the tail of 16 bits",
+        ),
+    )
+    + of(
+        "ops/kernels/simd_scalar.h",
+        ("z.v[i] > 0 ? a.v[i] : 0", "z.v[i] >= 0 ? a.v[i] : 0", "a ReLU lets through where Z is 0, in plain C++"),
+        ("p[i] = a.v[i];", "p[i] = static_cast<float>(a.v[i]);", "doubles are stored as floats, in plain C++"),
+    )
+    + of(
+        "ops/kernels/float16-inl.h",
+        (
+            "0xfff + (magnitude >> 13 & 1)) >> 13",
+            "0xfff) >> 13",
+            "float16 in the middle goes down, not to even",
+            kernel_tests(
+                "test_every_16_bit_value_is_read_and_rounded_as_numpy_does", "test_parameters_are_rounded_once"
+            ),
+        ),
+        ("kRebias = (127 - 15) << 23", "kRebias = (127 - 16) << 23", "float16 is read as half of itself"),
+    )
+)
+
+KERNEL_MUTANTS = [*MAPS, *SUMS, *VERBS]

@@ -1,0 +1,84 @@
+"""What must hold between two runs of an op, whatever the right numbers are: the relations as a table.
+
+A relation is a function of a problem that gives pairs (got, due), each with what difference rounding may make:
+none where the same operations are done in the same order, else `op_rounding.ROUNDINGS` roundings of the sum of the
+absolute terms. Every one is a consequence of the formulas in bngrad/opset.py; none needs a second implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from metamorphic import op_same_bits, op_same_sums, op_slopes
+from metamorphic.op_problems import OPS, PATTERNS, SMALL, TYPES, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metamorphic.dues import Due
+
+
+class Relation(NamedTuple):
+    """A relation, and where it holds."""
+
+    dues: Callable[..., list[Due]]
+    ops: tuple[str, ...] = tuple(OPS)
+    patterns: tuple[str, ...] = SMALL
+    types: tuple[str, ...] = tuple(TYPES)
+
+
+_GRADS = ("grad-training", "grad-frozen", "relu-grad-training", "relu-grad-frozen")
+_SECOND = ("grad-grad-training", "grad-grad-frozen")
+_FORWARD = ("training-unbiased", "training-biased")
+_ALL = tuple(PATTERNS)
+
+RELATIONS = {
+    "twice": Relation(op_same_bits.twice, patterns=("NCHW", "folded")),
+    "threads": Relation(
+        op_same_bits.threads, patterns=("many-rows", "long-rows", "folded", "wide", "wide-and-long")
+    ),
+    "permuted channels": Relation(op_same_bits.permuted_channels, patterns=(*SMALL, "wide")),
+    "scaled gradient": Relation(op_same_bits.scaled_gradient, ops=(*_GRADS, *_SECOND), types=("float", "double")),
+    "scaled dY of the second": Relation(op_same_bits.scaled_dy_of_second, ops=_SECOND, types=("float", "double")),
+    "other units": Relation(op_same_bits.other_units, types=("float", "double")),
+    "scaled scale": Relation(op_same_bits.scaled_scale, ops=_GRADS, types=("float", "double")),
+    "far from zero": Relation(op_same_bits.far_from_zero, ops=(*_GRADS, *_SECOND), types=("float", "double")),
+    "relu is a mask": Relation(op_same_bits.relu_is_a_mask, ops=_GRADS[2:]),
+    "statistics alone": Relation(op_same_bits.statistics_alone, ops=("statistics",), patterns=_ALL),
+    "old running values": Relation(op_same_bits.old_running_values, ops=_FORWARD),
+    "permuted batch": Relation(op_same_sums.permuted_batch, patterns=(*SMALL, "many-rows", "folded")),
+    "transposed layout": Relation(op_same_sums.transposed_layout, patterns=(*SMALL, "many-rows")),
+    "half of the channels": Relation(
+        op_same_sums.half_of_the_channels, patterns=("NCHW", "NHWC", "NC", "wide", "folded")
+    ),
+    "halves": Relation(
+        op_same_sums.halves, ops=("grad-frozen", "relu-grad-frozen", "grad-grad-frozen"), patterns=_ALL
+    ),
+    "doubled batch": Relation(op_same_sums.doubled_batch),
+    "far statistics": Relation(
+        op_same_sums.far_statistics,
+        ops=(*_FORWARD, "statistics"),
+        patterns=("NCHW", "NHWC", "short-rows"),
+        types=("double",),
+    ),
+    "doors": Relation(op_same_sums.doors, patterns=("NCHW", "NHWC")),
+    "orthogonal": Relation(op_same_sums.orthogonal, ops=("grad-training", "relu-grad-training"), patterns=_ALL),
+    "normalized": Relation(op_same_sums.normalized, ops=_FORWARD, patterns=_ALL),
+    "running values": Relation(op_same_sums.running_values, ops=_FORWARD),
+    "differences": Relation(op_slopes.differences, ops=("grad-training",), types=("double",)),
+    "adjoint": Relation(op_slopes.adjoint, ops=_SECOND),
+    "second slopes": Relation(op_slopes.second_slopes, ops=_SECOND, types=("double",)),
+}
+
+
+def problems(relation):
+    """What a relation is tried on: (op name, pattern, type)."""
+    return [(op, pattern, t) for op in relation.ops for pattern in relation.patterns for t in relation.types]
+
+
+def dues(name, op, pattern, type_name):
+    """The pairs of a relation on one problem."""
+    rng = np.random.default_rng(11)
+    return RELATIONS[name].dues(draw(pattern, type_name), OPS[op], rng)

@@ -1,0 +1,262 @@
+"""Planted mistakes in the compiler passes: lowerings to standard ONNX, dialects, parameters and their defaults."""
+
+from __future__ import annotations
+
+from metamorphic.mutants import of
+
+_RULES = ("tests/autodiff/test_rules.py",)
+_PASSES = "tests/passes"
+
+LOWER = (
+    of(
+        "bngrad/passes/lower/activation.py",
+        (
+            'return [site.op("Mul", dY, site.cast(positive, dtype_of(y)))]',
+            'return [site.op("Mul", y, site.cast(positive, dtype_of(y)))]',
+            "a ReLU's gradient is its output",
+        ),
+        ('like(site, site.attribute("alpha", 0.01), y)', "like(site, 0.01, y)", "any alpha is the default"),
+        ('site.op("Sub", like(site, 1, y), y))]', 'site.op("Sub", like(site, 2, y), y))]', "sigmoid'"),
+        (
+            'site.op("Sub", like(site, 1, y), site.op("Mul", y, y)))]',
+            'site.op("Sub", like(site, 1, y), y))]',
+            "tanh'",
+        ),
+        (
+            's = site.op("Mul", x, like(site, math.sqrt(0.5), x))',
+            's = site.op("Mul", x, like(site, 0.5, x))',
+            "gelu'",
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/arithmetic.py",
+        (
+            'dB = site.op("Neg", site.op("Mul", dA, site.op("Div", a, b)))',
+            'dB = site.op("Mul", dA, site.op("Div", a, b))',
+            "-dB",
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/pooling.py",
+        ('site.op("Mul", y, site.op("Div", number(taps), counts))', "y", "windows with padding count it", _RULES),
+        (
+            "number(taps) if counts is None else counts",
+            "number(taps)",
+            "windows at the border count their padding",
+        ),
+        ('axis=0, reduction="add")', 'axis=0, reduction="none")', "overlapping windows overwrite each other"),
+    )
+    + of(
+        "bngrad/passes/lower/loss.py",
+        ('site.op("Sub", dY, projection)', 'site.op("Add", dY, projection)', "a softmax's projection"),
+        ("site.constant(-1, dtype)", "site.constant(-2, dtype)", "the label weighs twice"),
+    )
+    + of(
+        "bngrad/passes/labels.py",
+        (
+            'at.op("Gather", at.cast(weights, dtype), classes)',
+            'at.op("Gather", at.cast(weights, dtype), at.int64(0))',
+            "the weight of class 0",
+        ),
+        ('if reduction == "mean":', 'if reduction != "none":', "a sum is divided as a mean"),
+    )
+    + of(
+        "bngrad/passes/lower/normalization.py",
+        (
+            'of_xhat = site.op("Sub", of_xhat, mean(g))',
+            'of_xhat = site.op("Sub", of_xhat, g)',
+            "a layer norm's mean",
+        ),
+        (
+            "axes[:axis], keepdims=False) if axes[:axis] else value",
+            "axes[:1], keepdims=False) if axes[:axis] else value",
+            "dscale over the first axis alone",
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/sliding.py",
+        (
+            "begin = [axis.begin or 0 for axis in windows.axes]",
+            "begin = [axis.behind or 0 for axis in windows.axes]",
+            "padding at the wrong end",
+            _RULES,
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/geometry.py",
+        (
+            "return (out - 1) * stride + reach - extent",
+            "return (out - 1) * stride + reach - extent - 1",
+            "padding behind",
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/data_gradient.py",
+        (
+            'w = site.op("Gather", w, site.int64(list(reversed(range(taps)))), axis=3)',
+            'w = site.op("Gather", w, site.int64(list(range(taps))), axis=3)',
+            "taps in forward order in dX",
+            _RULES,
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/weight_gradient.py",
+        (
+            'dW = site.op("Gather", dW, site.int64(list(reversed(range(taps)))), axis=1)',
+            'dW = site.op("Gather", dW, site.int64(list(range(taps))), axis=1)',
+            "taps in forward order in dW",
+            _RULES,
+        ),
+        (
+            'return site.op("Transpose", dW, perm=[rank, rank + 1, *range(rank)])',
+            'return site.op("Transpose", dW, perm=[rank, rank + 1, *reversed(range(rank))])',
+            "rows for columns in dW",
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/convolution.py",
+        (
+            "axes = [0, *range(2, 2 + parts.windows.rank)]",
+            "axes = [0, *range(3, 2 + parts.windows.rank)]",
+            "dB keeps rows",
+        ),
+    )
+)
+
+PASSES = (
+    of(
+        "bngrad/passes/import_ort.py",
+        (
+            'ir.AttrInt64("training_mode", 1)]',
+            'ir.AttrInt64("training_mode", 0)]',
+            "a gradient in training is made frozen",
+        ),
+    )
+    + of(
+        "bngrad/passes/retarget.py",
+        (
+            'node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)',
+            'ir.AttrFloat32("epsilon", 1e-5)',
+            "any epsilon is the default",
+        ),
+        (
+            'node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)',
+            'ir.AttrFloat32("momentum", 0.9)',
+            "any momentum is the default",
+        ),
+        (
+            'ir.AttrInt64("unbiased_running_var", 0)]',
+            'ir.AttrInt64("unbiased_running_var", 1)]',
+            "PyTorch's running variance for ONNX's",
+        ),
+        (
+            "reduced = (0, *range(2, rank))",
+            "reduced = (0, *range(2, rank - 1))",
+            "the last dimension is kept",
+            (f"{_PASSES}/test_import_ort.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/fuse_relu.py",
+        (
+            "operands = [*relu_grad.inputs, *node.inputs[1:]]",
+            "operands = [*reversed(relu_grad.inputs), *node.inputs[1:]]",
+            "Z for dZ",
+        ),
+    )
+    + of(
+        "bngrad/passes/chain_sums.py",
+        (
+            'total = site.op("Add", total, value)',
+            'total = site.op("Max", total, value)',
+            "the largest contribution for the sum",
+        ),
+    )
+    + of(
+        "bngrad/passes/glue.py",
+        ("emit.constant(epsilon, dtype))", "emit.constant(0.0, dtype))", "a variance without epsilon"),
+        (
+            'emit.op("Sub", new, old), emit.constant(factor, dtype)',
+            'emit.op("Sub", old, new), emit.constant(factor, dtype)',
+            "a running value that runs away",
+            (f"{_PASSES}/test_import_tensorflow_forward.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/tensorflow/forward.py",
+        (
+            "momentum=0.0 if exact else 1.0 - factor,",
+            "momentum=0.0 if exact else factor,",
+            "TensorFlow's factor is our momentum",
+            (f"{_PASSES}/test_import_tensorflow_forward.py",),
+        ),
+        (
+            "unbiased_running_var=int(not exact),",
+            "unbiased_running_var=int(exact),",
+            "TensorFlow's correction",
+            (f"{_PASSES}/test_import_tensorflow_forward.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/tensorflow/layout.py",
+        (
+            "return self._rank - 1 if self._last else 1",
+            "return 1 if self._last else self._rank - 1",
+            "NHWC for NCHW",
+            (f"{_PASSES}/test_import_tensorflow_grad.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/import_miopen_forward.py",
+        (
+            "momentum=0.0 if spelled_out else 1 - factor,",
+            "momentum=0.0 if spelled_out else factor,",
+            "MIOpen's factor is our momentum",
+            (f"{_PASSES}/test_import_miopen_forward.py",),
+        ),
+        (
+            "unbiased_running_var=1,",
+            "unbiased_running_var=0,",
+            "MIOpen's correction",
+            (f"{_PASSES}/test_import_miopen_forward.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/import_miopen_backward.py",
+        (
+            "x, scale, mean, inv_std, axes=operands.axes, training_mode=1",
+            "x, scale, mean, inv_std, axes=operands.axes, training_mode=0",
+            "MIOpen's gradient is made frozen",
+            (f"{_PASSES}/test_import_miopen_backward.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/import_directml.py",
+        (
+            "training_mode=0,",
+            "training_mode=1,",
+            "DirectML's constants are differentiated",
+            (f"{_PASSES}/test_import_directml.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/import_aten.py",
+        (
+            'for role in ("mean", "inv_std")]',
+            'for role in ("inv_std", "mean")]',
+            "PyTorch's saved mean and invstd are exchanged",
+            (f"{_PASSES}/test_import_aten.py",),
+        ),
+    )
+    + of(
+        "bngrad/passes/import_ngraph.py",
+        (
+            "return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)",
+            "return emit.cast(mean, dtype), inverse_std(emit, variance, 0.0, dtype)",
+            "nGraph's epsilon",
+            (f"{_PASSES}/test_import_ngraph.py",),
+        ),
+    )
+)
+
+PASS_MUTANTS = [*LOWER, *PASSES]

@@ -1,0 +1,69 @@
+"""The planted mistakes are where their table says, and in short what `make mutants` does with them all."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from bngrad.native_library import LIBRARY_VARIABLE, library_path
+from metamorphic.driver_mutants import DRIVER_MUTANTS
+from metamorphic.kernel_mutants import KERNEL_MUTANTS
+from metamorphic.mutant_process import PASSED, run_tests
+from metamorphic.mutants import ROOT, units_of
+from metamorphic.pass_mutants import PASS_MUTANTS
+from metamorphic.rule_mutants import RULE_MUTANTS
+
+MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
+
+
+def test_there_are_many_and_none_twice():
+    assert len([mutant for mutant in MUTANTS if not mutant.equivalent]) >= 60
+    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_it_is_a_piece_of_one_line_that_is_there_once(mutant):
+    text = mutant.text()
+    if mutant.file.endswith(".py"):
+        compile(text, mutant.file, "exec")
+    else:
+        assert all((ROOT / "ops" / unit).is_file() for unit in units_of(mutant))
+
+
+@pytest.mark.parametrize("test", sorted({test for mutant in MUTANTS for test in mutant.also}))
+def test_a_test_elsewhere_is_there(test):
+    file, _, name = test.partition("::")
+    assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package."""
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copytree(ROOT / "bngrad", folder / "bngrad", ignore=shutil.ignore_patterns("__pycache__", "lib"))
+    return folder
+
+
+SHORT = {
+    "bngrad/passes/fuse_relu.py": "conv and unfused",
+    "bngrad/passes/retarget.py": "dense and differences",
+    "bngrad/autodiff/rules/normalization.py": "norms and functions or norms and differences",
+}
+"""One mistake in each of some files, and the relations that it is tried on."""
+
+
+@pytest.mark.parametrize("file", SHORT)
+def test_it_is_seen(file, package):
+    mutant = next(mutant for mutant in MUTANTS if mutant.file == file)
+    environment = {LIBRARY_VARIABLE: str(library_path())}
+    tests = ["tests/metamorphic/test_model_relations.py"]
+    path = package / file
+    original = path.read_text(encoding="utf-8")
+    path.write_text(mutant.text(), encoding="utf-8")
+    try:
+        assert run_tests(tests, package, environment, select=SHORT[file]).killed
+    finally:
+        path.write_text(original, encoding="utf-8")
+    # Without it the same relations hold, or the above would say nothing.
+    assert run_tests(tests, package, environment, select=SHORT[file]).code == PASSED
