@@ -228,12 +228,13 @@ def _freeze(node):
 
 
 RELATIONS = {
-    "twice": Relation(twice),
-    "threads": Relation(threads),
-    "scaled loss": Relation(scaled_loss),
+    "differences": Relation(differences),
     "unfused": Relation(unfused),
     "dialect": Relation(dialect),
     "functions": Relation(functions),
+    "twice": Relation(twice),
+    "threads": Relation(threads),
+    "scaled loss": Relation(scaled_loss),
     "permuted batch": Relation(permuted_batch),
     "permuted channels": Relation(permuted_channels),
     "turned": Relation(turned, holds=lambda model: model.turns),
@@ -243,5 +244,4 @@ RELATIONS = {
     "running values": Relation(running_values, frozen=(False,)),
     "frozen on its own statistics": Relation(frozen_on_its_own_statistics, frozen=(False,)),
     "kept when frozen": Relation(kept_when_frozen, frozen=(True,)),
-    "differences": Relation(differences),
 }

@@ -35,41 +35,45 @@ _FORWARD = ("training-unbiased", "training-biased")
 _ALL = tuple(PATTERNS)
 
 RELATIONS = {
-    "twice": Relation(op_same_bits.twice, patterns=("NCHW", "folded")),
-    "threads": Relation(
-        op_same_bits.threads, patterns=("many-rows", "long-rows", "folded", "wide", "wide-and-long")
+    "doors": Relation(op_same_sums.doors, patterns=("NCHW", "NHWC")),
+    "far forward": Relation(op_same_sums.far_forward, ops=_FORWARD, types=("float", "double")),
+    "shifted gradient": Relation(
+        op_same_sums.shifted_gradient, ops=("grad-training", "grad-grad-training"), types=("float", "double")
     ),
-    "permuted channels": Relation(op_same_bits.permuted_channels, patterns=(*SMALL, "wide")),
+    "differences": Relation(op_slopes.differences, ops=("grad-training",), types=("double",)),
+    "second slopes": Relation(op_slopes.second_slopes, ops=_SECOND, types=("double",)),
+    "adjoint": Relation(op_slopes.adjoint, ops=_SECOND),
+    "orthogonal": Relation(op_same_sums.orthogonal, ops=("grad-training", "relu-grad-training"), patterns=_ALL),
+    "normalized": Relation(op_same_sums.normalized, ops=_FORWARD, patterns=_ALL),
+    "running values": Relation(op_same_sums.running_values, ops=_FORWARD),
+    "halves": Relation(
+        op_same_sums.halves, ops=("grad-frozen", "relu-grad-frozen", "grad-grad-frozen"), patterns=_ALL
+    ),
+    "relu is a mask": Relation(op_same_bits.relu_is_a_mask, ops=_GRADS[2:]),
+    "statistics alone": Relation(op_same_bits.statistics_alone, ops=("statistics",), patterns=_ALL),
     "scaled gradient": Relation(op_same_bits.scaled_gradient, ops=(*_GRADS, *_SECOND), types=("float", "double")),
     "scaled dY of the second": Relation(op_same_bits.scaled_dy_of_second, ops=_SECOND, types=("float", "double")),
     "other units": Relation(op_same_bits.other_units, types=("float", "double")),
     "scaled scale": Relation(op_same_bits.scaled_scale, ops=_GRADS, types=("float", "double")),
     "far from zero": Relation(op_same_bits.far_from_zero, ops=(*_GRADS, *_SECOND), types=("float", "double")),
-    "relu is a mask": Relation(op_same_bits.relu_is_a_mask, ops=_GRADS[2:]),
-    "statistics alone": Relation(op_same_bits.statistics_alone, ops=("statistics",), patterns=_ALL),
-    "old running values": Relation(op_same_bits.old_running_values, ops=_FORWARD),
-    "permuted batch": Relation(op_same_sums.permuted_batch, patterns=(*SMALL, "many-rows", "folded")),
-    "transposed layout": Relation(op_same_sums.transposed_layout, patterns=(*SMALL, "many-rows")),
-    "half of the channels": Relation(
-        op_same_sums.half_of_the_channels, patterns=("NCHW", "NHWC", "NC", "wide", "folded")
-    ),
-    "halves": Relation(
-        op_same_sums.halves, ops=("grad-frozen", "relu-grad-frozen", "grad-grad-frozen"), patterns=_ALL
-    ),
-    "doubled batch": Relation(op_same_sums.doubled_batch),
     "far statistics": Relation(
         op_same_sums.far_statistics,
         ops=(*_FORWARD, "statistics"),
         patterns=("NCHW", "NHWC", "short-rows"),
         types=("double",),
     ),
-    "doors": Relation(op_same_sums.doors, patterns=("NCHW", "NHWC")),
-    "orthogonal": Relation(op_same_sums.orthogonal, ops=("grad-training", "relu-grad-training"), patterns=_ALL),
-    "normalized": Relation(op_same_sums.normalized, ops=_FORWARD, patterns=_ALL),
-    "running values": Relation(op_same_sums.running_values, ops=_FORWARD),
-    "differences": Relation(op_slopes.differences, ops=("grad-training",), types=("double",)),
-    "adjoint": Relation(op_slopes.adjoint, ops=_SECOND),
-    "second slopes": Relation(op_slopes.second_slopes, ops=_SECOND, types=("double",)),
+    "old running values": Relation(op_same_bits.old_running_values, ops=_FORWARD),
+    "half of the channels": Relation(
+        op_same_sums.half_of_the_channels, patterns=("NCHW", "NHWC", "NC", "wide", "folded")
+    ),
+    "permuted channels": Relation(op_same_bits.permuted_channels, patterns=(*SMALL, "wide")),
+    "doubled batch": Relation(op_same_sums.doubled_batch),
+    "permuted batch": Relation(op_same_sums.permuted_batch, patterns=(*SMALL, "many-rows", "folded")),
+    "transposed layout": Relation(op_same_sums.transposed_layout, patterns=(*SMALL, "many-rows")),
+    "twice": Relation(op_same_bits.twice, patterns=("NCHW", "folded")),
+    "threads": Relation(
+        op_same_bits.threads, patterns=("many-rows", "long-rows", "folded", "wide", "wide-and-long")
+    ),
 }
 
 

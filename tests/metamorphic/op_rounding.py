@@ -11,11 +11,11 @@ ROUNDINGS = 8
 """Of the sum of absolute terms: those of its own making and those of the quantities it is computed from."""
 
 
-def nearly(problem, op, got, want, times=1.0):
-    """Dues of outputs by name that differ by rounding. ``times``: what else the error is multiplied by."""
+def nearly(problem, op, got, want):
+    """Dues of outputs by name that differ by rounding."""
     sizes = term_sizes(problem, op)
     return [
-        Due(name, got[name], want[name], ROUNDINGS * times * precision_of(problem, got[name]) * sizes[name])
+        Due(name, got[name], want[name], ROUNDINGS * precision_of(problem, got[name]) * sizes[name])
         for name in want
     ]
 

@@ -14,9 +14,9 @@ from metamorphic.steps import Run
 MODELS = {model.name: model for model in FORWARD_MODELS}
 CASES = [
     (model.name, frozen, name)
+    for name, relation in RELATIONS.items()
     for model in FORWARD_MODELS
     for frozen in (False, True)
-    for name, relation in RELATIONS.items()
     if frozen in relation.frozen and relation.holds(model)
 ]
 
