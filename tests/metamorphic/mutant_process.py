@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +27,8 @@ LOADED += ["ml_dtypes"]
 PASSED, FAILED, NOTHING = 0, 1, 5
 """pytest's exit codes, which are the only ones that say something of a mistake."""
 
-TIMEOUT = 900
+TIMEOUT, CPU_SECONDS = 3600, 600
+"""The one ends tests that wait for ever, the other those that compute for ever, however busy the machine is."""
 
 
 class Outcome(NamedTuple):
@@ -88,6 +90,7 @@ def _run(sender, tests, package, environment, select):
 
 
 def _tested(tests, package, environment, select):
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     os.environ.update(environment)
     os.chdir(ROOT)
     sys.dont_write_bytecode = True  # a mistake of the same size and second would be taken for the one before

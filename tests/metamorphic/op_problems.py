@@ -44,6 +44,7 @@ PATTERNS = {
     "folded": ((14001, 3), (0,)),
     "wide": ((34, 1100), (0,)),
     "wide-and-long": ((1100, 70), (0,)),
+    "past-the-cache": ((33000, 65), (0,)),
 }
 """Shapes and axes: whole strips and tails of rows and columns, several tiles, pieces and segments of each kind."""
 

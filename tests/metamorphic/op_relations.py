@@ -32,9 +32,15 @@ class Relation(NamedTuple):
 _GRADS = ("grad-training", "grad-frozen", "relu-grad-training", "relu-grad-frozen")
 _SECOND = ("grad-grad-training", "grad-grad-frozen")
 _FORWARD = ("training-unbiased", "training-biased")
-_ALL = tuple(PATTERNS)
+_ALL = tuple(pattern for pattern in PATTERNS if pattern != "past-the-cache")
 
 RELATIONS = {
+    "past the cache": Relation(
+        op_same_sums.past_the_cache,
+        ops=("grad-training", "training-biased"),
+        patterns=("past-the-cache",),
+        types=("float",),
+    ),
     "doors": Relation(op_same_sums.doors, patterns=("NCHW", "NHWC")),
     "far forward": Relation(op_same_sums.far_forward, ops=_FORWARD, types=("float", "double")),
     "shifted gradient": Relation(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from metamorphic.mutants import of
 
-_RULES = ("tests/autodiff/test_rules.py",)
 _PASSES = "tests/passes"
+_CONV = (f"{_PASSES}/test_lower_convolution.py::test_every_form_is_the_gradient",)
+_POOL = (f"{_PASSES}/test_lower_pooling.py::test_average_pool",)
 
 LOWER = (
     of(
@@ -38,7 +39,7 @@ LOWER = (
     )
     + of(
         "bngrad/passes/lower/pooling.py",
-        ('site.op("Mul", y, site.op("Div", number(taps), counts))', "y", "windows with padding count it", _RULES),
+        ('site.op("Mul", y, site.op("Div", number(taps), counts))', "y", "windows with padding count it", _POOL),
         (
             "number(taps) if counts is None else counts",
             "number(taps)",
@@ -79,7 +80,7 @@ LOWER = (
             "begin = [axis.begin or 0 for axis in windows.axes]",
             "begin = [axis.behind or 0 for axis in windows.axes]",
             "padding at the wrong end",
-            _RULES,
+            _CONV,
         ),
     )
     + of(
@@ -96,7 +97,7 @@ LOWER = (
             'w = site.op("Gather", w, site.int64(list(reversed(range(taps)))), axis=3)',
             'w = site.op("Gather", w, site.int64(list(range(taps))), axis=3)',
             "taps in forward order in dX",
-            _RULES,
+            _CONV,
         ),
     )
     + of(
@@ -105,7 +106,7 @@ LOWER = (
             'dW = site.op("Gather", dW, site.int64(list(reversed(range(taps)))), axis=1)',
             'dW = site.op("Gather", dW, site.int64(list(range(taps))), axis=1)',
             "taps in forward order in dW",
-            _RULES,
+            _CONV,
         ),
         (
             'return site.op("Transpose", dW, perm=[rank, rank + 1, *range(rank)])',

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from metamorphic.mutants import of
 
-_RULES = ("tests/autodiff/test_rules.py",)
+_RULES = (
+    "tests/autodiff/test_rules.py::test_central_differences",
+    "tests/autodiff/test_rules.py::test_stock",
+)
 
 OPSET = of(
     "bngrad/opset.py",
