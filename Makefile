@@ -22,9 +22,9 @@ test: $(READY)
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long $(SPREAD)
 
-# Every planted mistake, in a copy, and whether a test sees it: most of an hour.
+# Every planted mistake, in a copy, and whether a test sees it: make mutants MUTANTS="--log FILE" can be interrupted.
 mutants: $(READY)
-	$(BIN)/python tests/metamorphic/campaign.py
+	$(BIN)/python tests/metamorphic/campaign.py $(MUTANTS)
 
 sanitize: $(READY)
 	$(BIN)/python -m pytest -m long tests/ops/test_programs.py -k sanitizer

@@ -8,6 +8,7 @@ one was not, 1 if not, 2 if such a test fails without one.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -140,18 +141,36 @@ def table(results):
     return "\n".join(rows) + "\n"
 
 
+def key(mutant):
+    """What a mutant goes by in a log."""
+    return [mutant.file, mutant.old, mutant.new]
+
+
+def read_log(log, mutants):
+    """The results that a log has, which are good for the sources that they were made with."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log and log.is_file() else []
+    known = {json.dumps(mutant): outcome for mutant, *outcome in map(json.loads, lines)}
+    return [Result(m, *known[json.dumps(key(m))]) for m in mutants if json.dumps(key(m)) in known]
+
+
 def main():
     """Runs the campaign."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="mutants whose file or description has this in it")
     parser.add_argument("--table", type=Path, help="where to write the results in Markdown")
+    parser.add_argument("--log", type=Path, help="a file of results: goes on where it ends, and adds to it")
     arguments = parser.parse_args()
     mutants = [m for m in MUTANTS if arguments.only in f"{m.file} {m.breaks}"]
-    results, begin = [], time.monotonic()
+    results, begin = read_log(arguments.log, mutants), time.monotonic()
+    tried = [result.mutant for result in results]
     with tempfile.TemporaryDirectory() as folder:
         campaign = Campaign(Path(folder), kernels=any(m.file.startswith("ops/") for m in mutants))
-        for mutant in mutants:
-            results.append(campaign.try_one(mutant))
+        for mutant in (mutant for mutant in mutants if mutant not in tried):
+            result = campaign.try_one(mutant)
+            results.append(result)
+            if arguments.log:
+                with arguments.log.open("a", encoding="utf-8") as log:
+                    log.write(json.dumps([key(mutant), result.killer, result.broken]) + "\n")
             print(f"{len(results)}/{len(mutants)} {mutant}\n    {results[-1].verdict}", flush=True)
         failures = campaign.check(results)
     if arguments.table:
