@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long sanitize fuzz-kernels mutants lint format bench matrix clean
+.PHONY: demo test test-long sanitize fuzz fuzz-kernels mutants lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -32,6 +32,11 @@ sanitize: $(READY)
 # Over a million calls and twenty thousand models: most of an hour. FUZZ_SEED=5 draws others.
 fuzz-kernels: $(READY)
 	FUZZ_CASES=$${FUZZ_CASES:-240000} $(BIN)/python -m pytest -m long -rP tests/ops/test_fuzz.py
+
+# Mutated models against the commands: make fuzz FUZZ='--count 1000 --seed 7'; --only 42 tells of one case again.
+FUZZ ?= --count 100000 --seed 1
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/campaign.py $(FUZZ)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from bngrad import external_data
 from bngrad.errors import InputError, ModelError
+from bngrad.external_files import require_external_data
+from bngrad.well_formed import require_well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,8 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads a model; tensors in external data stay in their file until they are needed.
 
     Raises:
-        InputError: There is no such file, it cannot be read, or it is a directory.
+        InputError: There is no such file, it cannot be read, or it is a directory; or its external data is not
+            all there.
         ModelError: It is empty, truncated, or not an ONNX model.
     """
     file = Path(path)
@@ -57,7 +60,8 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         raise ModelError(f"{file} is not an ONNX model that can be read: {_reason(error)}") from error
     if not model.ir_version or (not len(model.graph) and not model.graph.outputs):
         raise ModelError(f"{file} is not an ONNX model: it has no graph")
-    _require_produced(model, str(file))
+    require_well_formed(model, str(file))
+    require_external_data(model, file.parent)
     return model
 
 
@@ -75,7 +79,8 @@ def as_ir(model: AnyModel) -> ir.Model:
             converted = ir.from_proto(model)
         except (ValueError, TypeError, KeyError, RuntimeError) as error:
             raise ModelError(f"the model cannot be read: {_reason(error)}") from error
-        _require_produced(converted, "the model")
+        require_well_formed(converted, "the model")
+        require_external_data(converted, Path(), present=False)
         return converted
     if isinstance(model, str | os.PathLike):
         return load(model)
@@ -87,32 +92,6 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())
-
-
-def _require_produced(model: ir.Model, what: str) -> None:
-    """Refuses a graph in which a node or an output reads a value that nothing before it makes.
-
-    Raises:
-        ModelError: There is such a value.
-    """
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for graph in graphs:
-        visited = set()
-        for node in ir.traversal.RecursiveGraphIterator(graph):
-            for value in node.inputs:
-                if value is not None and not _is_given(value) and value.producer() not in visited:
-                    reader = f"{node.op_type} node {node.name!r}"
-                    raise ModelError(
-                        f"{what} is not valid: {reader} reads {value.name!r}, which nothing made before"
-                    )
-            visited.add(node)
-        for value in graph.outputs:
-            if not _is_given(value) and value.producer() is None:
-                raise ModelError(f"{what} is not valid: nothing makes its output {value.name!r}")
-
-
-def _is_given(value: ir.Value) -> bool:
-    return value.is_graph_input() or value.is_initializer()
 
 
 def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> Path:

@@ -351,17 +351,21 @@ def test_a_model_with_external_data_is_saved_whole(tmp_path):
 
 def test_external_data_that_is_missing(tmp_path):
     source = external(tmp_path)
+    loaded = files.load(source)
     (tmp_path / "weights.bin").unlink()
-    model = files.load(source)
     with pytest.raises(InputError, match=r"weights.bin"):
-        files.save(model, tmp_path / "out.onnx")
+        files.save(loaded, tmp_path / "out.onnx")
+    with pytest.raises(InputError, match=r"'weights.bin', of tensor 'w': it does not exist"):
+        files.load(source)
     assert listing(tmp_path) == ["model.onnx"]
 
 
 def test_external_data_that_is_truncated(tmp_path):
     source = external(tmp_path)
+    loaded = files.load(source)
     (tmp_path / "weights.bin").write_bytes(b"1234567")
-    model = files.load(source)
     with pytest.raises(InputError, match="external data cannot be read: buffer is smaller than requested size"):
-        files.save(model, tmp_path / "out.onnx")
+        files.save(loaded, tmp_path / "out.onnx")
+    with pytest.raises(InputError, match="external data cannot be read: 'weights.bin', .* it has 7 bytes"):
+        files.load(source)
     assert listing(tmp_path) == ["model.onnx", "weights.bin"]

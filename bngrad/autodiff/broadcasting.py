@@ -83,7 +83,8 @@ def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> 
         y: The output, or anything of its shape.
         others: The other inputs, where these are all that x was broadcast against.
     """
-    if x.shape is None or y.shape is None:
+    if x.shape is None or y.shape is None or len(x.shape) > len(y.shape):
+        # The last is a shape that the model says, and says wrong.
         return None
     rank, others = len(y.shape), list(others)
     leading = rank - len(x.shape)

@@ -43,7 +43,7 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
     refuse_training_graph(model)
     if model.functions:
         model = model.clone()
-        InlinePass()(model)
+        inline(model)
     model = RaiseOpsetPass(OPSET)(model).model
     names = Names(model)
     _name_nodes(model)
@@ -59,6 +59,20 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
     for node in filter(_in_training_mode, _batch_norms(model.graph)):
         _save_statistics(node, names)
     return model
+
+
+def inline(model: ir.Model) -> None:
+    """Puts the bodies of functions in the place of their calls.
+
+    Raises:
+        ModelError: A function and the model do not go together.
+    """
+    try:
+        InlinePass()(model)
+    except (ValueError, ir.passes.PassError) as error:
+        raise ModelError(
+            f"the model's functions cannot be inlined: {' '.join(str(error).split())}; export it without functions"
+        ) from error
 
 
 def _name_nodes(model: ir.Model) -> None:

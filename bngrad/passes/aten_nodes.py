@@ -142,7 +142,7 @@ def operator_of(node: ir.Node) -> str | None:
     if (node.domain, node.op_type) != ATEN_NODE:
         return node.op_type.removeprefix("aten::").removeprefix("aten_").partition(".")[0]
     operator = node.attributes.get("operator")
-    return None if operator is None or operator.is_ref() else operator.as_string().removeprefix("aten::")
+    return _text(operator).removeprefix("aten::") or None
 
 
 def call_of(node: ir.Node) -> Call:
@@ -161,7 +161,14 @@ def _overload(node: ir.Node) -> str:
     if (node.domain, node.op_type) != ATEN_NODE:
         return (node.op_type.partition(".")[2] or node.overload).removeprefix("default")
     overload = node.attributes.get("overload_name")
-    return "" if overload is None or overload.is_ref() else overload.as_string().removeprefix("default")
+    return _text(overload).removeprefix("default")
+
+
+def _text(attribute: ir.Attr | None) -> str:
+    """What a string attribute says; nothing if it is not there, or is of another kind."""
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.STRING:
+        return ""
+    return attribute.as_string()
 
 
 def _argument_refusal(

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Hands out value names that are new in every graph, subgraph and function of a model."""
+    """Hands out names that no value and no node has in any graph, subgraph or function of a model."""
 
     def __init__(self, model: ir.Model) -> None:
         values = (value for node in all_nodes(model) for value in (*node.inputs, *node.outputs))
         self._taken = {value.name for value in values if value is not None}
+        self._taken |= {node.name for node in all_nodes(model)}
         for graph in model.graphs():
             self._taken |= set(graph.initializers) | {value.name for value in graph.inputs}
         for function in model.functions.values():

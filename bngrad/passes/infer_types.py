@@ -28,6 +28,8 @@ Giving it schemas is no way out: its reference evaluator takes no op type, such 
 """
 
 
+_LONGEST_SHAPE = 1 << 20
+
 _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 """Ops whose output has a shape, or is one, that a float among their inputs says."""
 
@@ -51,7 +53,7 @@ class InferTypesPass(ir.passes.InPlacePass):
         try:
             with set_aside(model.graph, _says_no_shape):
                 proto = ir.to_proto(model)
-                inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+                inferred = onnx.shape_inference.infer_shapes(proto, data_prop=not _has_long_vector(model))
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             _log.info("types cannot be inferred, those that the model says stay: %s", error)
             return ir.passes.PassResult(model, modified=False)
@@ -85,6 +87,14 @@ def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
     value.shape = value.shape if shape is None else shape
     return before != (value.type, value.shape)
+
+
+def _has_long_vector(model: ir.Model) -> bool:
+    """Whether a vector is so long that onnx, which may take it for a shape, would make as many dimensions."""
+    values = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
+    values |= {value for node in all_nodes(model) for value in node.outputs}
+    shapes = [value.shape for value in values if value.shape is not None and len(value.shape) == 1]
+    return any(isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE for shape in shapes)
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:

@@ -7,21 +7,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.passes.nodes import describe
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.passes.maker import NodeMaker
 
+_TYPES = {
+    int: ir.AttributeType.INT,
+    float: ir.AttributeType.FLOAT,
+    str: ir.AttributeType.STRING,
+    list: ir.AttributeType.INTS,
+    tuple: ir.AttributeType.INTS,
+}
+"""The type of an attribute that has a default of this kind."""
+
 
 class NodeView:
-    """What rules and lowerings ask a node; for a class that has it as ``node``."""
+    """What rules and lowerings ask a node; for a class that has it as ``node``.
+
+    onnx has no schema for most training ops, so that nothing has looked at their nodes before.
+    """
 
     node: ir.Node
 
     def x(self, index: int) -> ir.Value:
-        """An input that the op always has."""
-        value = self.node.inputs[index]
-        assert value is not None, f"input {index} of {self.node.op_type} is required"  # noqa: S101
+        """An input that the op always has.
+
+        Raises:
+            UnsupportedNodeError: The node does not have it.
+        """
+        value = self.optional(index)
+        if value is None:
+            raise UnsupportedNodeError(
+                f"{describe(self.node)} has no input {index}, which {self.node.op_type} requires"
+            )
         return value
 
     def has(self, index: int) -> bool:
@@ -43,10 +65,19 @@ class NodeView:
         """The value of an attribute, or what it is where it is left out; bytes as a str.
 
         A default that is a float is rounded to float32, as ONNX stores one that is written out.
+
+        Raises:
+            UnsupportedNodeError: It is an attribute of the function that the node is in, or of another type.
         """
         attribute = self.node.attributes.get(name)
         if attribute is None:
             return float(np.float32(default)) if isinstance(default, float) else default
+        want = _TYPES.get(type(default), attribute.type)
+        if attribute.is_ref() or attribute.type != want:
+            got = "of its function" if attribute.is_ref() else attribute.type.name
+            raise UnsupportedNodeError(
+                f"{describe(self.node)} has the attribute {name!r} {got}; expected {want.name} (inline functions)"
+            )
         return attribute.value
 
     def known_int64(self, index: int) -> list[int] | None:
@@ -61,8 +92,16 @@ def like(make: NodeMaker, number: float, value: ir.Value) -> ir.Value:
 
 
 def dtype_of(value: ir.Value) -> ir.DataType:
-    """The element type of a value in a model whose values have types."""
-    assert value.dtype is not None, f"{value.name} has a type"  # noqa: S101
+    """The element type of a value.
+
+    Raises:
+        ModelError: It is not known.
+    """
+    if value.dtype is None:
+        raise ModelError(
+            f"the type of {value.name!r} is not known; expected a model that shape inference can read "
+            "(inline functions)"
+        )
     return value.dtype
 
 

@@ -17,6 +17,7 @@ from bngrad.passes.set_aside import become_inputs, is_large, restore
 from bngrad.subgraphs import proto_subgraphs
 
 _HIDDEN = "bngrad.hidden"
+_INITIALIZERS_ALONE = 4
 _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
 
 
@@ -48,6 +49,8 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
         for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
             if "ai.onnx" in imports:
                 imports[""] = imports.pop("ai.onnx")
+        # What is made of a model has initializers that are no inputs, an idea of this version.
+        model.ir_version = max(model.ir_version or 0, _INITIALIZERS_ALONE)
         if version >= self.minimum:
             return ir.passes.PassResult(model, modified=False)
         if _means_the_same(model, version, self.minimum):
@@ -81,7 +84,6 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     inputs = [str(value.name) for value in model.graph.inputs]
     become_inputs(model.graph, is_large)
     proto = ir.to_proto(model)
-    # Initializers that are no graph inputs are an idea of IR version 4; before, the converter trips over them.
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     _move(proto.graph, "", _HIDDEN)
     proto.opset_import.append(onnx.helper.make_opsetid(_HIDDEN, 1))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from bngrad.passes.nodes import known_rank
+from bngrad.errors import UnsupportedNodeError
+from bngrad.passes.nodes import describe, known_rank
 from bngrad.passes.tensorflow.lost import (
     GRADIENTS,
     has_lost_attributes,
@@ -71,8 +72,15 @@ def read_parameters(node: ir.Node) -> dict[str, ir.Value | None]:
 
 
 def read_inputs(node: ir.Node) -> list[ir.Value]:
-    """The five inputs that every op of the family has; the sixth of a gradient is never read."""
-    return [value for value in node.inputs[:5] if value is not None]
+    """The five inputs that every op of the family has; the sixth of a gradient is never read.
+
+    Raises:
+        UnsupportedNodeError: One of them was the reserve of a forward node, which nothing makes any more.
+    """
+    inputs = [value for value in node.inputs[:5] if value is not None]
+    if len(inputs) < 5:
+        raise UnsupportedNodeError(f"{describe(node)} cannot be rewritten: it reads cuDNN's reserve as a tensor")
+    return inputs
 
 
 def data_rank(node: ir.Node) -> int | None:

@@ -1,0 +1,164 @@
+"""What every command takes for granted of a model, and a file from anywhere may not have.
+
+onnx's checker would ask for more: that every op is known, which those of other systems are not.
+"""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+# Both register schemas with onnx: their inputs and attributes are looked at too.
+from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.errors import ModelError
+from bngrad.subgraphs import subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Scope = ir.Graph | ir.Function
+
+
+def require_well_formed(model: ir.Model, what: str) -> None:
+    """Sees to it that a model is one that passes can walk through.
+
+    Args:
+        model: Any model.
+        what: How a message calls it.
+
+    Raises:
+        ModelError: A node or an output reads a value that nothing before it makes; a function calls itself; a node
+            lacks inputs that its op requires, or has an attribute of another type; or a tensor has other data than
+            its type and shape say.
+    """
+    for problem in _problems(model):
+        raise ModelError(f"{what} is not valid: {problem}")
+
+
+def _problems(model: ir.Model) -> Iterator[str]:
+    yield from _recursions(model)
+    for scope in (model.graph, *model.functions.values()):
+        yield from _text_problems(scope)
+        yield from _scope_problems(scope, set())
+        imports = model.opset_imports if isinstance(scope, ir.Graph) else scope.opset_imports
+        for node in ir.traversal.RecursiveGraphIterator(scope):
+            yield from _tensor_problems(node)
+            if node.op_identifier() not in model.functions:
+                yield from _schema_problems(node, imports.get(node.domain, imports.get("ai.onnx", 1)))
+            if isinstance(scope, ir.Graph):
+                for attribute in node.attributes.values():
+                    if attribute.is_ref():
+                        yield f"{_named(node)} refers to an attribute of a function, and is in none"
+
+
+def _recursions(model: ir.Model) -> Iterator[str]:
+    calls = {
+        key: {node.op_identifier() for node in function.all_nodes()} & set(model.functions)
+        for key, function in model.functions.items()
+    }
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        circle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name, _ in error.args[1])
+        yield f"its functions call each other in a circle, {circle}; a function can call only others"
+
+
+def _text_problems(scope: Scope) -> Iterator[str]:
+    """Names that are no text: protobuf hands them on as bytes."""
+    for node in ir.traversal.RecursiveGraphIterator(scope):
+        names = [node.op_type, node.domain, node.name or "", *node.attributes]
+        names += [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
+        for name in names:
+            if not isinstance(name, str):
+                yield f"{_named(node)} has the name {name!r}, which is no UTF-8"
+
+
+def _scope_problems(scope: Scope, made: set[ir.Node]) -> Iterator[str]:
+    """What is wrong with the names and tensors of a graph and of those within; ``made`` are the nodes before."""
+    if isinstance(scope, ir.Graph):
+        for value in scope.initializers.values():
+            if value.const_value is not None:
+                yield from _unreadable(value.const_value, f"its initializer {value.name!r}")
+    for node in scope:
+        for value in node.inputs:
+            if value is not None and not _is_given(value) and value.producer() not in made:
+                yield f"{_named(node)} reads {value.name!r}, which nothing made before"
+        for subgraph in subgraphs(node):
+            yield from _scope_problems(subgraph, made)
+        made.add(node)
+    for value in scope.outputs:
+        if not _is_given(value) and value.producer() not in made:
+            yield f"nothing makes its output {value.name!r}"
+
+
+def _tensor_problems(node: ir.Node) -> Iterator[str]:
+    if node.domain in ("", "ai.onnx") and node.op_type == "Constant" and not _is_constant(node):
+        yield f"{_named(node)} has the attributes {', '.join(node.attributes) or 'none'}; expected its value alone"
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH and not len(attribute.value) and not attribute.value.outputs:
+            yield f"the attribute {attribute.name!r} of {_named(node)} is an empty graph"
+        if attribute.type == ir.AttributeType.TENSOR:
+            yield from _unreadable(attribute.value, f"the attribute {attribute.name!r} of {_named(node)}")
+
+
+def _is_constant(node: ir.Node) -> bool:
+    """Whether a Constant has one value, of a kind that onnx-ir reads."""
+    name, *more = [*node.attributes, ""]
+    kinds = ("value", *(f"value_{kind}" for kind in ("float", "floats", "int", "ints", "string", "strings")))
+    return name in kinds and more == [""]
+
+
+def _unreadable(tensor: ir.TensorProtocol, what: str) -> Iterator[str]:
+    """Why the data of a tensor is not that of its type and shape; external data is looked at elsewhere."""
+    try:
+        if any(extent < 0 for extent in tensor.shape.numpy()):
+            yield f"{what} has a negative extent"
+        elif not isinstance(tensor, ir.ExternalTensor):
+            tensor.numpy()
+        elif tensor.dtype == ir.DataType.UNDEFINED:
+            yield f"{what} has no type"
+    except (ValueError, TypeError, OverflowError, AssertionError) as error:
+        yield f"{what} cannot be read: {' '.join(str(error).split())}"
+
+
+def _schema_problems(node: ir.Node, version: int) -> Iterator[str]:
+    schema = _schema(node, version)
+    if schema is None:
+        return
+    count = len(node.inputs)
+    if count > schema.max_input:
+        yield f"{_named(node)} has {count} inputs; expected at most {schema.max_input}"
+    for index, formal in enumerate(schema.inputs):
+        if formal.option == OpSchema.FormalParameterOption.Single and (
+            index >= count or node.inputs[index] is None
+        ):
+            yield f"{_named(node)} has no input {index}, which is required"
+    for name, known in schema.attributes.items():
+        attribute = node.attributes.get(name)
+        if attribute is None:
+            if known.required:
+                yield f"{_named(node)} has no attribute {name!r}, which is required"
+        elif (want := ir.AttributeType(int(known.type))) != attribute.type:
+            yield f"{_named(node)} has the attribute {name!r} of type {attribute.type.name}; expected {want.name}"
+
+
+def _schema(node: ir.Node, version: int) -> Any | None:  # noqa: ANN401 - as onnx has it
+    """What onnx knows of an op at a version of its domain; None if it knows nothing."""
+    try:
+        return onnx.defs.get_schema(node.op_type, max(1, min(version, 1 << 30)), node.domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _named(node: ir.Node) -> str:
+    return f"{node.op_type} node {node.name!r}"
+
+
+def _is_given(value: ir.Value) -> bool:
+    return value.is_graph_input() or value.is_initializer()

@@ -1,0 +1,101 @@
+"""One case of a campaign: a mutated model, and the four commands that get it.
+
+It is a function of the campaign's seed and the case's index alone, so that each can be had again.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+from fuzz import mutate_bytes, mutate_models, mutate_nodes, mutate_values
+from fuzz.draw import Draw
+from fuzz.seeds import Seed, seeds
+
+MODEL, WEIGHTS, OUTPUT = "model.onnx", "weights.npz", "out.onnx"
+
+SHARES = {"op": 6, "gradient": 6, "net": 5, "training": 1, "dialect": 5}
+"""How often a case begins from each group of seeds; a whole training graph takes the time of ten others."""
+
+MUTATIONS = (*mutate_nodes.MUTATIONS, *mutate_values.MUTATIONS, *mutate_models.MUTATIONS)
+
+
+class Case(NamedTuple):
+    """What the commands get."""
+
+    story: str
+    """The seed model and its mutations, in words."""
+    content: bytes
+    """The model file's."""
+    weights: bytes
+    """The .npz file's."""
+    commands: tuple[tuple[str, ...], ...]
+    """Arguments of bngrad."""
+    output_exists: bool
+    """Whether a file is already where the output goes."""
+
+
+def make(campaign: int, index: int) -> Case:
+    """The case of this number in the campaign of this seed."""
+    draw = Draw(campaign, index)
+    seed = _pick(draw)
+    if draw.chance(0.25):
+        done, content = _mutate_bytes(draw, seed)
+    else:
+        done, content = _mutate_model(draw, seed)
+    weights = npz(seed.weights if draw.chance(0.5) else {})
+    story = f"{seed.name}: {', '.join(done)}"
+    return Case(story, content, weights, tuple(_commands(draw, seed)), draw.chance(0.2))
+
+
+def _pick(draw: Draw) -> Seed:
+    (group,) = draw.choices(list(SHARES), list(SHARES.values()))
+    return draw.choice(seeds()[group])
+
+
+def _mutate_bytes(draw: Draw, seed: Seed) -> tuple[list[str], bytes]:
+    data, done = bytearray(seed.content), []
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        mutation = draw.choice(mutate_bytes.MUTATIONS)
+        if data:
+            mutation(draw, data)
+            done.append(mutation.__name__)
+    return done, bytes(data)
+
+
+def _mutate_model(draw: Draw, seed: Seed) -> tuple[list[str], bytes]:
+    model, done = onnx.ModelProto.FromString(seed.content), []
+    if draw.chance(0.04):
+        other = _pick(draw)
+        mutate_models.splice(draw, model, onnx.ModelProto.FromString(other.content))
+        done.append(f"splice {other.name}")
+    for _ in range(draw.choice((1, 1, 1, 2, 2, 3, 5))):
+        mutation = draw.choice(MUTATIONS)
+        mutation(draw, model)
+        done.append(f"{mutation.__module__.rpartition('_')[2]}.{mutation.__name__}")
+    return done, model.SerializeToString()
+
+
+def _commands(draw: Draw, seed: Seed):
+    json = ["--json"] if draw.chance(0.2) else []
+    functions = ["--no-functions"] if draw.chance(0.2) else []
+    fuse = ["--no-fuse"] if draw.chance(0.2) else []
+    yield ("inspect", MODEL, *json)
+    target = ["--target", draw.choice(("stock", "stock", "stock", "training"))]
+    yield ("rewrite", MODEL, "-o", OUTPUT, *target, *functions, *fuse, *json)
+    target = ["--target", draw.choice(("stock", "stock", "stock", "training", "ort"))]
+    loss = ["--loss", "loss"] if draw.chance(0.3) else []
+    wrt = ["--wrt", draw.choice([*seed.weights, "x"])] if draw.chance(0.4) else []
+    mode = [draw.choice(("--frozen", "--training")), "*"] if draw.chance(0.1) else []
+    yield ("differentiate", MODEL, "-o", OUTPUT, *target, *loss, *wrt, *mode, *functions, *fuse, *json)
+    keep = ["--keep", draw.choice(("loss", "y"))] if draw.chance(0.5) else []
+    yield ("finalize", MODEL, "-o", OUTPUT, "--weights", WEIGHTS, *keep, *json)
+
+
+def npz(weights: dict[str, np.ndarray]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **weights)
+    return file.getvalue()

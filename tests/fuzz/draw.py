@@ -1,0 +1,80 @@
+"""What mutations draw from: a seeded stream, and where things are in a model."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import onnx
+
+NAMES = ("", "x", "y", "loss", "w", "a\nb", "[red]x[/red]", "é\u0000ß", "../x", "x" * 5000, "%s%n", "-o", "x_grad")
+"""Names that a value, node, attribute or domain may get."""
+
+EXTENTS = (0, 1, 2, 3, 7, -1, -3, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 62) + 1, (1 << 63) - 1, -(1 << 63))
+"""Dimensions, counts and the like: each as good as another to protobuf."""
+
+FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, float("inf"), float("-inf"), float("nan"))
+
+
+class Draw(random.Random):
+    """A stream that a seed and an index say, on every machine."""
+
+    def __init__(self, *key: object) -> None:
+        super().__init__(":".join(map(str, key)))
+
+    def chance(self, probability: float) -> bool:
+        """Whether something happens."""
+        return self.random() < probability
+
+    def some(self, items: Sequence[Any]) -> Any:
+        """One of the items; None if there are none."""
+        return self.choice(items) if len(items) else None
+
+
+Graph = "onnx.GraphProto | onnx.FunctionProto"
+
+
+def graphs(model: onnx.ModelProto) -> Iterator[Any]:
+    """The main graph, every subgraph, and every function: whatever has nodes."""
+    waiting: list[Any] = [model.graph, *model.functions]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                waiting += [attribute.g] if attribute.HasField("g") else []
+                waiting += attribute.graphs
+
+
+def nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Every node, wherever it is."""
+    return [node for graph in graphs(model) for node in graph.node]
+
+
+def value_names(model: onnx.ModelProto) -> list[str]:
+    """What a node may read."""
+    graph = model.graph
+    given = [value.name for value in (*graph.input, *graph.initializer)]
+    return given + [name for node in nodes(model) for name in node.output if name]
+
+
+def value_infos(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Everything that says the type of a value."""
+    found = []
+    for graph in graphs(model):
+        found += graph.value_info
+        if hasattr(graph, "initializer"):
+            found += [*graph.input, *graph.output]
+    return found
+
+
+def tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Every initializer, and every tensor in an attribute."""
+    found = []
+    for graph in graphs(model):
+        found += getattr(graph, "initializer", [])
+        found += [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
+    return found

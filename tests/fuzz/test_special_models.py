@@ -1,0 +1,247 @@
+"""Models that no mutation makes, through the real command: huge, deep, and with data in the wrong places.
+
+Each has a bound on its processor time and on its memory, which the kernel enforces.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from fuzz.regressions import chain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EVERY = ("inspect", "rewrite", "differentiate", "finalize")
+NO_DATA = "the model's external data cannot be read: "
+FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True)
+class Special:
+    """A model, and what each command says about it."""
+
+    make: Callable[[], bytes]
+    """Makes the model file's content; it is called in the model's folder, where it may make others."""
+    says: str = ""
+    """What stands on stderr with exit 2; empty where the command succeeds."""
+    commands: tuple[str, ...] = ("finalize",)
+    seconds: int = 60
+    """Of processor time, start of Python and all."""
+    megabytes: int = 2000
+    """Of address space; Python with onnx and ONNX Runtime takes 800 before there is a model."""
+
+
+def _chain(length: int, **options: bool) -> bytes:
+    return chain(length, **options).SerializeToString()
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _deep(levels: int) -> bytes:
+    """Branches within branches, spelled in bytes, for protobuf itself does not write so deep."""
+    graph = _field(12, _field(1, b"y"))
+    for _ in range(levels):
+        attribute = _field(1, b"then_branch") + _field(6, graph) + b"\xa0\x01\x05"
+        graph = _field(1, _field(1, b"c") + _field(2, b"y") + _field(4, b"If") + _field(5, attribute)) + graph[-5:]
+    return b"\x08\x08" + _field(7, graph) + _field(8, b"\x10\x11")
+
+
+def _functions(length: int, *, doubling: bool) -> bytes:
+    """Functions that each call the next, once or twice; inlining those makes 2 to the power of their number."""
+    functions = []
+    for i in range(length):
+        body = [helper.make_node(f"F{i + 1}" if i + 1 < length else "Neg", ["a"], ["b"])]
+        if doubling:
+            body.append(helper.make_node(body[0].op_type, ["b"], ["c"]))
+        for node in body:
+            node.domain = "local" if i + 1 < length else ""
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+        functions.append(helper.make_function("local", f"F{i}", ["a"], [body[-1].output[0]], body, imports))
+    nodes = [
+        helper.make_node("F0", ["x"], ["y"], domain="local"),
+        helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0),
+    ]
+    given = helper.make_tensor_value_info("x", FLOAT, [3])
+    graph = helper.make_graph(nodes, "g", [given], [helper.make_tensor_value_info("loss", FLOAT, [])])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=8).SerializeToString()
+
+
+def _external(location: str, **places: str) -> bytes:
+    """A model of one weight of 16 bytes that is in another file."""
+    tensor = onnx.TensorProto(name="w", data_type=FLOAT, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in {"location": location, **places}.items():
+        tensor.external_data.add(key=key, value=value)
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0),
+    ]
+    given = helper.make_tensor_value_info("x", FLOAT, [4])
+    made = [helper.make_tensor_value_info("y", FLOAT, [4]), helper.make_tensor_value_info("loss", FLOAT, [])]
+    graph = helper.make_graph(nodes, "g", [given], made, [tensor])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+def _with(make: Callable[[], object], location: str, **places: str) -> Callable[[], bytes]:
+    """The same where something must be in the folder first."""
+
+    def both() -> bytes:
+        make()
+        return _external(location, **places)
+
+    return both
+
+
+def _file(size: int) -> Callable[[], object]:
+    return lambda: Path("w.bin").write_bytes(bytes(size))
+
+
+def _outside() -> None:
+    Path("../secret.bin").write_bytes(bytes(16))
+
+
+OUTSIDE = NO_DATA + "{!r}, of tensor 'w': it is outside the model's folder"
+SPECIALS = {
+    "data": Special(_with(_file(16), "w.bin")),
+    "data-in-a-folder-below": Special(
+        _with(lambda: (Path("d").mkdir(), Path("d/w.bin").write_bytes(bytes(16))), "d/w.bin")
+    ),
+    "data-by-a-link-within-the-folder": Special(_with(lambda: (_file(16)(), Path("l").symlink_to("w.bin")), "l")),
+    "data-missing": Special(
+        lambda: _external("w.bin"), NO_DATA + "'w.bin', of tensor 'w': it does not exist", EVERY
+    ),
+    "data-truncated": Special(
+        _with(_file(15), "w.bin"), NO_DATA + "'w.bin', of tensor 'w': it has 15 bytes; expected 16 from byte 0 on"
+    ),
+    "data-behind-its-end": Special(
+        _with(_file(16), "w.bin", offset="8"),
+        NO_DATA + "'w.bin', of tensor 'w': it has 16 bytes; expected 16 from",
+    ),
+    "data-longer-than-its-file": Special(
+        _with(_file(16), "w.bin", length=str(1 << 60)), NO_DATA + "'w.bin', of tensor 'w': it has 16 bytes"
+    ),
+    "data-at-a-negative-place": Special(
+        _with(_file(16), "w.bin", offset="-8"), NO_DATA + "'w.bin', of tensor 'w': it has 16 bytes"
+    ),
+    "data-above": Special(_with(_outside, "../secret.bin"), OUTSIDE.format("../secret.bin")),
+    "data-by-an-absolute-path": Special(
+        lambda: _external("/etc/passwd"), NO_DATA + "'/etc/passwd', of tensor 'w': expected a path relative to"
+    ),
+    "data-by-a-link-out": Special(
+        _with(lambda: (_outside(), Path("l").symlink_to("../secret.bin")), "l"), OUTSIDE.format("l")
+    ),
+    "data-of-a-device": Special(
+        lambda: _external("/dev/zero"), NO_DATA + "'/dev/zero', of tensor 'w': expected a path relative to"
+    ),
+    "data-of-a-device-by-a-link": Special(
+        _with(lambda: Path("l").symlink_to("/dev/zero"), "l"), OUTSIDE.format("l")
+    ),
+    "data-of-a-fifo": Special(
+        _with(lambda: os.mkfifo("f"), "f"), NO_DATA + "'f', of tensor 'w': it is no regular file"
+    ),
+    "data-of-a-folder": Special(
+        _with(lambda: Path("d").mkdir(), "d"), NO_DATA + "'d', of tensor 'w': it is no regular file"
+    ),
+    "data-of-a-link-in-a-circle": Special(_with(lambda: Path("l").symlink_to("l"), "l"), NO_DATA + "'l'"),
+    "a-chain-of-10000-nodes": Special(lambda: _chain(10_000), commands=("inspect",)),
+    "branches-30-deep": Special(lambda: _deep(30), "model.onnx"),
+    "branches-1000-deep": Special(lambda: _deep(1000), "is not an ONNX model, or is truncated"),
+    "branches-100000-deep": Special(lambda: _deep(20_000), "is not an ONNX model, or is truncated"),
+    "functions-that-call-10-others": Special(lambda: _functions(10, doubling=False), commands=("inspect",)),
+}
+LONG = {
+    "a-chain-of-1000000-nodes": Special(
+        lambda: _chain(1_000_000), commands=("inspect",), seconds=600, megabytes=12_000
+    ),
+    "a-broken-chain-of-1000000-nodes": Special(
+        lambda: _chain(1_000_000, broken=True), "reads 'nothing', which nothing made before", EVERY, seconds=300,
+        megabytes=12_000,
+    ),
+    "a-chain-of-1000000-nodes-with-nothing-to-rewrite": Special(
+        lambda: _chain(1_000_000), "expected a training graph", ("rewrite",), seconds=900, megabytes=12_000
+    ),
+    "functions-that-call-30-others-twice": Special(
+        lambda: _functions(30, doubling=True), commands=("inspect",), seconds=60
+    ),
+}  # fmt: skip
+OPTIONS = {
+    "inspect": (),
+    "rewrite": ("-o", "out.onnx"),
+    "differentiate": ("-o", "out.onnx", "--wrt", "x", "--loss", "loss"),
+    "finalize": ("-o", "out.onnx", "--weights", "weights.npz", "--keep", "loss"),
+}
+
+
+def check(special: Special, command: str, folder: Path) -> None:
+    """Runs a command within its bounds, and looks at all that it leaves."""
+    home = folder / "home"
+    home.mkdir()
+    os.chdir(home)
+    (home / "model.onnx").write_bytes(special.make())
+    np.savez(home / "weights.npz")
+    before = sorted(path.name for path in home.iterdir())
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (special.seconds, special.seconds + 5))
+        resource.setrlimit(resource.RLIMIT_AS, (special.megabytes << 20, special.megabytes << 20))
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "bngrad", command, "model.onnx", *OPTIONS[command]],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        check=False,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    written = ["out.onnx"] if not special.says and command != "inspect" else []
+    assert ran.returncode == (2 if special.says else 0), ran.stderr[:2000]
+    assert special.says in ran.stderr
+    assert len(ran.stderr.splitlines()) == (1 if special.says else 0), ran.stderr[:2000]
+    assert "internal error" not in ran.stderr
+    assert sorted(path.name for path in home.iterdir()) == sorted([*before, *written])
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def each(table):
+    return pytest.mark.parametrize(
+        ("name", "command"), [(name, command) for name, special in table.items() for command in special.commands]
+    )
+
+
+@each(SPECIALS)
+def test_a_special_model(name, command, tmp_path):
+    check(SPECIALS[name], command, tmp_path)
+
+
+@pytest.mark.long
+@each(LONG)
+def test_a_special_model_that_takes_long(name, command, tmp_path):
+    check(LONG[name], command, tmp_path)
