@@ -41,7 +41,8 @@ def require_well_formed(model: ir.Model, what: str) -> None:
 
 def _problems(model: ir.Model) -> Iterator[str]:
     yield from _recursions(model)
-    for scope in (model.graph, *model.functions.values()):
+    scopes: list[Scope] = [model.graph, *model.functions.values()]
+    for scope in scopes:
         yield from _text_problems(scope)
         yield from _scope_problems(scope, set())
         imports = model.opset_imports if isinstance(scope, ir.Graph) else scope.opset_imports
@@ -84,9 +85,9 @@ def _scope_problems(scope: Scope, made: set[ir.Node]) -> Iterator[str]:
             if value.const_value is not None:
                 yield from _unreadable(value.const_value, f"its initializer {value.name!r}")
     for node in scope:
-        for value in node.inputs:
-            if value is not None and not _is_given(value) and value.producer() not in made:
-                yield f"{_named(node)} reads {value.name!r}, which nothing made before"
+        for read in node.inputs:
+            if read is not None and not _is_given(read) and read.producer() not in made:
+                yield f"{_named(node)} reads {read.name!r}, which nothing made before"
         for subgraph in subgraphs(node):
             yield from _scope_problems(subgraph, made)
         made.add(node)

@@ -366,6 +366,6 @@ def test_external_data_that_is_truncated(tmp_path):
     (tmp_path / "weights.bin").write_bytes(b"1234567")
     with pytest.raises(InputError, match="external data cannot be read: buffer is smaller than requested size"):
         files.save(loaded, tmp_path / "out.onnx")
-    with pytest.raises(InputError, match="external data cannot be read: 'weights.bin', .* it has 7 bytes"):
+    with pytest.raises(InputError, match=r"external data cannot be read: 'weights.bin', .* it has 7 bytes"):
         files.load(source)
     assert listing(tmp_path) == ["model.onnx", "weights.bin"]
