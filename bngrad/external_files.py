@@ -37,7 +37,8 @@ def require_external_data(model: ir.Model, folder: str | os.PathLike[str], *, pr
         if location not in sizes:
             try:
                 sizes[location] = _size(Path(folder), location)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
+                # Before Python 3.13 a link to itself is a RuntimeError.
                 reason = error.strerror if isinstance(error, OSError) else error
                 raise _unreadable(tensor, str(reason)) from None
         size, start, needed = sizes[location], tensor.offset or 0, tensor.nbytes

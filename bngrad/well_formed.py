@@ -41,6 +41,9 @@ def require_well_formed(model: ir.Model, what: str) -> None:
 
 def _problems(model: ir.Model) -> Iterator[str]:
     yield from _recursions(model)
+    versions = {model.opset_imports[name] for name in ("", "ai.onnx") if name in model.opset_imports}
+    if len(versions) > 1:
+        yield f"it imports ai.onnx in two versions, {' and '.join(map(str, sorted(versions)))}; expected one"
     scopes: list[Scope] = [model.graph, *model.functions.values()]
     for scope in scopes:
         yield from _text_problems(scope)

@@ -215,7 +215,7 @@ def _state() -> dict[str, str]:
 
 
 def _clean(before: dict[str, str]) -> None:
-    for name in set(_state()) - set(before):
+    for name in set(_state()) - {*before, OUTPUT}:
         _remove(name)
 
 

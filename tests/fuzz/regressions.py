@@ -164,6 +164,22 @@ CASES = {
         "finalize", WEIGHTS, "",
         lambda m: _set(m, "ir_version", 3),
     ),
+    "one-domain-in-two-versions": Regression(
+        "rewrite", TF, "it imports ai.onnx in two versions, 15 and 17; expected one",
+        lambda m: m.opset_import.append(helper.make_opsetid("ai.onnx", 15)),
+    ),
+    "pads-of-another-rank": Regression(
+        "rewrite",
+        "g (float[1,1,2] dy, float[1,1,3] x, float[1,1,2] w) => (float[1,1,3] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2], pads = [0, 0, 0, 0]> (dy, x, w) }",
+        "cannot be rewritten: its pads are [0, 0, 0, 0]; expected 2 numbers",
+    ),
+    "a-stride-of-nothing": Regression(
+        "rewrite",
+        "g (float[1,1,2] dy, float[1,1,3] x, float[1,1,2] w) => (float[1,1,3] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2], strides = [0]> (dy, x, w) }",
+        "cannot be rewritten: its strides are [0]; expected 1 numbers, 1 at least",
+    ),
     "a-reserve-that-is-read-as-data": Regression(
         "rewrite", TF, "cannot be rewritten: it reads cuDNN's reserve as a tensor"
     ),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.windows import Axis, Windows
+from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +91,7 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
 
 def declared_pads(site: Site, rank: int) -> list[tuple[int, int]]:
     """The attribute pads, (begin, end) for each dimension; none where auto_pad takes its place."""
-    declared = list(site.attribute("pads", None) or [0] * (2 * rank))
+    declared = _numbers(site, "pads", 2 * rank, 0)
     if site.attribute("auto_pad", "NOTSET") not in ("NOTSET", ""):
         declared = [0] * (2 * rank)
     return list(zip(declared[:rank], declared[rank:], strict=True))
@@ -122,4 +124,15 @@ def _auto_pad(site: Site) -> tuple[bool, bool]:
 
 
 def _ints(site: Site, name: str, rank: int, default: int = 1) -> list[int]:
-    return list(site.attribute(name, None) or [default] * rank)
+    return _numbers(site, name, rank, default, least=default)
+
+
+def _numbers(site: Site, name: str, count: int, default: int, least: int | None = None) -> list[int]:
+    """An attribute that says a number for each dimension, or for each of their ends; empty, it is the default."""
+    numbers = list(site.attribute(name, ())) or [default] * count
+    if len(numbers) != count or (least is not None and min(numbers, default=least) < least):
+        what = "" if least is None else f", {least} at least"
+        raise UnsupportedNodeError(
+            f"{describe(site.node)} cannot be rewritten: its {name} are {numbers}; expected {count} numbers{what}"
+        )
+    return numbers
