@@ -24,7 +24,7 @@ test-long: $(READY)
 
 # Every planted mistake, in a copy, and whether a test sees it: make mutants MUTANTS="--log FILE" can be interrupted.
 mutants: $(READY)
-	$(BIN)/python tests/metamorphic/campaign.py $(MUTANTS)
+	$(BIN)/python tests/metamorphic/mutation_campaign.py $(MUTANTS)
 
 sanitize: $(READY)
 	$(BIN)/python -m pytest -m long tests/ops/test_programs.py -k sanitizer

@@ -49,7 +49,7 @@ def arguments(request, tmp_path):
 
 
 def steps(folder, number, stride, arguments):
-    script = Path(__file__).with_name("steps.py")
+    script = Path(__file__).with_name("writing_steps.py")
     command = [sys.executable, script, folder, str(int(number)), "0", str(stride), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

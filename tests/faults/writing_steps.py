@@ -1,6 +1,6 @@
 """Runs a command again and again, and sends it a signal at every line of the code that writes its output.
 
-    python steps.py FOLDER SIGNAL FIRST STRIDE ARGUMENT...
+    python writing_steps.py FOLDER SIGNAL FIRST STRIDE ARGUMENT...
 
 FOLDER has folders `source`, `old` (what is in the output folder at first) and `work`, the current folder of the
 command. Prints one line of JSON for each step: how the command ended, what it left, and how the next run ended.
