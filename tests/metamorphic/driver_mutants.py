@@ -85,7 +85,7 @@ LAYOUT = [
         "ops/layout.cc",
         ("axis < 0 ? axis + rank : axis", "axis < 0 ? -axis - 1 : axis", "negative axes count from the front"),
         ("merged.back().dim.extent *= shape[i];", "merged.back().dim.extent += shape[i];", "neighbours are added"),
-        ("index /= dim->extent;", "", "all outer dimensions have one index"),
+        ("index /= dims[i].extent;", "", "all outer dimensions have one index"),
         (
             "layout.channel = TakeInnermost(layout.outer_kept);",
             "layout.channel = TakeInnermost(layout.outer_reduced);",
@@ -116,6 +116,18 @@ DRIVERS = (
         "ops/sweep.cc",
         ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
         ("lanes[i] += lanes[i + kSize / 2]", "lanes[i] += lanes[i]", "the tree over lanes forgets one side"),
+        (
+            "blocks_.Extent(tile.index) == blocks_.Extent(summed.index);",
+            "true;",
+            "a tile is mapped beside a narrower one",
+            kernel_tests("test_two_tiles_at_a_time"),
+        ),
+        (
+            "blocks_.Start(mapped.index) - blocks_.Start(tile.index);",
+            "blocks_.Start(tile.index) - blocks_.Start(mapped.index);",
+            "the tile after is mapped beside, not the one before",
+            kernel_tests("test_two_tiles_at_a_time"),
+        ),
     )
     + of(
         "ops/sweep.hpp",
@@ -146,7 +158,7 @@ DRIVERS = (
 DOORS = (
     of(
         "ops/c_api.cc",
-        ("training_mode == 1, dz, z, x,", "training_mode == 0, dz, z, x,", "the modes are exchanged"),
+        ('arrays.DataInput("z", z),', 'arrays.DataInput("z", dz),', "dZ for Z"),
     )
     + of("ops/ort_grad.cc", ("c.ChannelData(3),", "c.ChannelData(4),", "inv_std for the mean"))
     + of("ops/ort_grad_grad.cc", ("c.ChannelData(1),", "c.ChannelData(2),", "ddbias for ddscale"))

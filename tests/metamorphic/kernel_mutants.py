@@ -49,8 +49,8 @@ MAPS = [
             "d_X of ddX",
         ),
         (
-            "const First before{end - i};",
-            "const First before{end - i - 1};",
+            "const First before{end_ - i_};",
+            "const First before{end_ - i_ - 1};",
             "a channel loses its last element of a run",
         ),
         (
@@ -72,8 +72,8 @@ MAPS = [
     ),
     Mutant(
         "ops/kernels/maps-inl.h",
-        "if (head > run) head = run;",
-        "",
+        "MapSeveral(Cached{}, head < run_ ? head : run_);",
+        "MapSeveral(Cached{}, head);",
         "the head may be longer than the row",
         kernel_tests("test_outputs_too_large_for_the_cache", "test_row_lengths"),
         equivalent="a head is below 16 elements, and only rows of 512 and more are written past the cache",
