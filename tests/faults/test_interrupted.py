@@ -27,7 +27,7 @@ timer.daemon = True
 timer.start()
 main()
 """
-"""The command, which interrupts itself: before it begins, Python ends as it likes, and a loaded machine begins late."""
+"""The command, which interrupts itself: before it begins Python ends as it likes, and a loaded machine is late."""
 
 
 def start(folder, seconds):

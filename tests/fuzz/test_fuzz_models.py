@@ -17,7 +17,7 @@ from fuzz.judge import judge, prepare
 from fuzz.planted_faults import FAULTS
 from fuzz.regressions import CASES, model
 
-SHORT = 300
+SHORT = 150
 PROGRAM = Path(campaign.__file__)
 ARGUMENTS = {
     "inspect": ("inspect", MODEL),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from filelock import FileLock
 
 from bngrad import native_library
 from cmake_build import CMAKE, SOURCES, cmake
@@ -23,9 +26,12 @@ def kernels(request):
 @pytest.fixture(scope="session")
 def build(tmp_path_factory):
     """The folder of a CMake build of the library with the test programs, from the sources as they are."""
-    folder = tmp_path_factory.mktemp("build")
     if CMAKE is None:
         pytest.skip("no cmake")
-    cmake("-S", SOURCES, "-B", folder, "-DBUILD_TESTING=ON")
-    cmake("--build", folder, "--parallel", "2")
+    # Once for all processes that test: their folders are in one.
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "build"
+    with FileLock(folder.with_suffix(".lock")):
+        cmake("-S", SOURCES, "-B", folder, "-DBUILD_TESTING=ON")
+        cmake("--build", folder, "--parallel", "2")
     return folder
