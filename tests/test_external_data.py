@@ -198,7 +198,7 @@ def test_external_data_outside_of_the_models_folder(location, weights, tmp_path,
     tensor.external_data.add(key="location", value=location)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match="outside the base directory"):
+    with pytest.raises(InputError, match="outside the model's folder"):
         files.save(files.load("model.onnx"), Path("out.onnx"), weights)
     assert listing(folder) == ["link", "model.onnx"]
 
@@ -222,7 +222,7 @@ def test_external_data_of_a_function(tmp_path, monkeypatch):
     assert onnx.numpy_helper.to_array(attribute.t).tolist() == [2]
     tensor.external_data[0].value = "../two.bin"
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match="outside the base directory"):
+    with pytest.raises(InputError, match="outside the model's folder"):
         files.save(files.load("folder/model.onnx"), tmp_path / "out.onnx")
 
 

@@ -20,7 +20,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,8 +179,9 @@ def _locked(report: Progress) -> contextlib.AbstractContextManager[object]:
 @contextlib.contextmanager
 def _scratch(target: Path) -> Iterator[Path]:
     """A folder to build in, beside the final one so that a rename suffices; gone afterwards, whatever happens."""
-    partial = Path(tempfile.mkdtemp(prefix=target.name + _PARTIAL, dir=target.parent))
-    try:
+    partial = _unused(target)
+    try:  # before there is such a folder: Ctrl-C may come as soon as there is
+        partial.mkdir(mode=0o700)
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -236,12 +236,17 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 def _discard(path: Path) -> None:
     """Remove an environment; under its own name it is either whole or gone."""
-    doomed = path.with_name(f"{path.name}{_PARTIAL}{uuid.uuid4().hex[:8]}")
+    doomed = _unused(path)
     try:
         path.rename(doomed)
     except OSError as error:
         raise OracleError(f"cannot remove {path}: {error.strerror or error}") from error
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _unused(path: Path) -> Path:
+    """A name beside an environment's that nothing has, and that is a leftover's if it stays."""
+    return path.with_name(f"{path.name}{_PARTIAL}{uuid.uuid4().hex[:8]}")
 
 
 def _remove_leftovers() -> None:
