@@ -60,8 +60,8 @@ def _size(folder: Path, location: str) -> int | None:
     """The size of a file of external data in bytes; None if there is no such file."""
     if not location or Path(location).is_absolute():
         raise ValueError("expected a path relative to the model's folder")
-    home, path = folder.resolve(), (folder / location).resolve()
-    if not path.is_relative_to(home):
+    home, path = folder.resolve(), folder / location
+    if not path.resolve().is_relative_to(home):
         raise ValueError(f"it is outside the model's folder; expected a file in {home}")
     try:
         status = path.stat()

@@ -15,7 +15,7 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass, RemoveUnused
 from bngrad.errors import InputError, ModelError
 from bngrad.names import listed, unknown_name
 from bngrad.passes.infer_types import InferTypesPass
-from bngrad.passes.nodes import all_nodes, owner, refuse_training_graph
+from bngrad.passes.nodes import all_nodes, describe, owner, refuse_training_graph
 from bngrad.passes.pipeline import check
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
@@ -148,6 +148,12 @@ def _to_inference(node: ir.Node) -> None:
     if node.domain not in ("", "ai.onnx"):
         return
     if node.op_type == "BatchNormalization":
+        for value in node.outputs[1:]:
+            if value.uses() or value.is_graph_output():
+                raise ModelError(
+                    f"{describe(node)} cannot be one of inference: its output {value.name!r}, which only training "
+                    "has, is read by other nodes; leave them out with --keep"
+                )
         node.resize_outputs(1)
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
     elif node.op_type == "Dropout" and not node.outputs[1:]:

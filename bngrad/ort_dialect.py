@@ -127,7 +127,8 @@ def _infer_concat_training(context: InferenceContext) -> None:
     if context.get_num_outputs() > 1:
         lengths = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [len(types)])
         context.set_output_type(1, lengths)
-    if any(t is None for t in types):
+    axis_attribute = context.get_attribute("axis")
+    if axis_attribute is None or not types or any(t is None for t in types):
         return
     result = onnx.TypeProto()
     result.CopyFrom(types[0])
@@ -136,7 +137,9 @@ def _infer_concat_training(context: InferenceContext) -> None:
         context.set_output_type(0, result)
         return
     extents = result.tensor_type.shape.dim
-    axis = context.get_attribute("axis").i % len(extents)
+    if any(len(t.tensor_type.shape.dim) != len(extents) for t in types) or not extents:
+        return
+    axis = axis_attribute.i % len(extents)
     along = [t.tensor_type.shape.dim[axis] for t in types]
     extents[axis].Clear()
     if all(extent.HasField("dim_value") for extent in along):

@@ -138,6 +138,8 @@ def _schema_problems(node: ir.Node, version: int) -> Iterator[str]:
     count = len(node.inputs)
     if count > schema.max_input:
         yield f"{_named(node)} has {count} inputs; expected at most {schema.max_input}"
+    if len(node.outputs) > schema.max_output:
+        yield f"{_named(node)} has {len(node.outputs)} outputs; expected at most {schema.max_output}"
     for index, formal in enumerate(schema.inputs):
         if formal.option == OpSchema.FormalParameterOption.Single and (
             index >= count or node.inputs[index] is None

@@ -135,7 +135,9 @@ def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _in_training_mode(node: ir.Node) -> bool:
-    return bool(node.attributes.get_int("training_mode", 0))
+    # Below opset 14, which has no such attribute, one of that name may be anything.
+    attribute = node.attributes.get("training_mode")
+    return attribute is not None and attribute.type == ir.AttributeType.INT and bool(attribute.value)
 
 
 def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:

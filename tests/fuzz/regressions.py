@@ -180,6 +180,52 @@ CASES = {
         "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2], strides = [0]> (dy, x, w) }",
         "cannot be rewritten: its strides are [0]; expected 1 numbers, 1 at least",
     ),
+    "windows-over-data-of-another-rank": Regression(
+        "rewrite",
+        "g (float[1,1,2] dy, float[1,1,3,3] x, float[1,1,2] w) => (float[1,1,3,3] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2]> (dy, x, w) }",
+        "the tensor 'x' of a gradient has 4 dimensions; expected 3: batch, channels, and one for each",
+    ),
+    "a-gradient-of-a-resize-without-its-data": Regression(
+        "rewrite",
+        "g (float[1,1,4] dy) => (float[1,1,2] dx) { dx = com.microsoft.ResizeGrad(dy) }",
+        "the type and rank of its X are not known",
+    ),
+    "a-resize-by-no-rule": Regression(
+        "rewrite",
+        "g (float[1,1,4] dy, float[1,1,2] x) => (float[1,1,2] dx) "
+        "{ dx = com.microsoft.ResizeGrad <coordinate_transformation_mode = \"none\"> (dy, x) }",
+        "it has coordinate_transformation_mode 'none'; expected one of half_pixel, half_pixel_symmetric,",
+    ),
+    "a-constant-with-three-values": Regression(
+        "inspect", "g (float[3] x) => (float[3] y) { c, d, e = Constant <value_float = 1.0> () y = Add(x, c) }",
+        "Constant node '' has 3 outputs; expected at most 1",
+    ),
+    "axes-that-are-no-list": Regression(
+        "inspect",
+        "g (float[2,3] x) => (float[3] m) <int64 axes = {0}> "
+        "{ m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> (x, axes) }", "",
+        header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
+    ),
+    "a-concat-without-its-axis": Regression(
+        "inspect", "g (float[3] x) => (float[6] y) { y, n = com.microsoft.ConcatTraining(x, x) }", "",
+    ),
+    "a-training-mode-before-there-was-one": Regression(
+        "differentiate",
+        f"g (float[N,3] x) => (float loss) <{PARAMETERS}> "
+        "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) loss = ReduceSum <keepdims = 0> (y) }",
+        "", header='<ir_version: 8, opset_import: ["" : 13]>',
+    ),
+    "new-statistics-that-are-read": Regression(
+        "finalize",
+        f"g (float[N,3] x) => (float[N,3] loss) <{PARAMETERS}> "
+        "{ y, n, w = BatchNormalization <training_mode = 1> (x, s, b, m, v) loss = Add(y, n) }",
+        "cannot be one of inference: its output 'n', which only training has, is read by other nodes",
+    ),
+    "data-beyond-a-folder-that-is-not-there": Regression(
+        "inspect", WEIGHTS, NEEDS_A_FILE + "'nowhere/../data.bin', of tensor 'w': it does not exist",
+        lambda m: _external(m.graph.initializer[0], "nowhere/../data.bin"),
+    ),
     "a-reserve-that-is-read-as-data": Regression(
         "rewrite", TF, "cannot be rewritten: it reads cuDNN's reserve as a tensor"
     ),

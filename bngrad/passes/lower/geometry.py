@@ -31,7 +31,7 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
     same, upper = _auto_pad(site)
     ceil = bool(site.attribute("ceil_mode", 0))
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
-    dimensions = zip(extents(x, rank), extents(y, rank), kernel, strides, dilations, strict=True)
+    dimensions = zip(_extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
     axes = []
     for (extent, out, taps, stride, dilation), (before, after) in zip(
         dimensions, declared_pads(site, rank), strict=True
@@ -71,7 +71,7 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
     shape = list(site.attribute("output_shape", None) or [])[-rank:]
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
     padding = _ints(site, "output_padding", rank, default=0)
-    dimensions = zip(shape or extents(x, rank), extents(y, rank), kernel, strides, dilations, strict=True)
+    dimensions = zip(shape or _extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
     axes = []
     for (extent, out, taps, stride, dilation), (before, after), added in zip(
         dimensions, declared_pads(site, rank), padding, strict=True
@@ -95,6 +95,16 @@ def declared_pads(site: Site, rank: int) -> list[tuple[int, int]]:
     if site.attribute("auto_pad", "NOTSET") not in ("NOTSET", ""):
         declared = [0] * (2 * rank)
     return list(zip(declared[:rank], declared[rank:], strict=True))
+
+
+def _extents(value: ir.Value | None, rank: int) -> tuple[Known, ...]:
+    """The spatial extents as far as they are known, if there is one for each dimension of the kernel."""
+    if value is not None and value.shape is not None and len(value.shape) != rank + 2:
+        raise UnsupportedNodeError(
+            f"the tensor {value.name!r} of a gradient has {len(value.shape)} dimensions; expected {rank + 2}: "
+            "batch, channels, and one for each of the kernel's"
+        )
+    return extents(value, rank)
 
 
 def _surplus(extent: Known, out: Known, reach: Known, stride: int) -> Known:

@@ -33,12 +33,26 @@ _REPEATS = {("asymmetric", "floor")} | {
 """The coordinates and roundings with which nearest repeats every element k times where the scale is a number k."""
 
 
+_MODES = {
+    "mode": ("nearest", "linear", "cubic"),
+    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+    "coordinate_transformation_mode": (
+        *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),
+        *("tf_half_pixel_for_nn", "tf_crop_and_resize"),
+    ),
+}
+"""What Resize knows; onnx has no schema for its gradient, so that nothing has looked at it before."""
+
+
 def refusal(node: ir.Node) -> str | None:
     """Why a ResizeGrad cannot be lowered."""
+    for name, known in _MODES.items():
+        if (attribute := node.attributes.get(name)) is not None and attribute.value not in known:
+            return f"it has {name} {attribute.value!r}; expected one of {', '.join(known)}"
     policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
     if _given_scales(node) is None and policy != "stretch":
         return f"it has keep_aspect_ratio_policy {policy!r} and no scales; expected stretch"
-    x = node.inputs[1]
+    x = node.inputs[1] if len(node.inputs) > 1 else None
     if x is None or x.dtype is None or known_rank(node.inputs[:2]) is None:
         return "the type and rank of its X are not known; expected a model that shape inference can read"
     return None
