@@ -194,7 +194,7 @@ CASES = {
     "a-resize-by-no-rule": Regression(
         "rewrite",
         "g (float[1,1,4] dy, float[1,1,2] x) => (float[1,1,2] dx) "
-        "{ dx = com.microsoft.ResizeGrad <coordinate_transformation_mode = \"none\"> (dy, x) }",
+        '{ dx = com.microsoft.ResizeGrad <coordinate_transformation_mode = "none"> (dy, x) }',
         "it has coordinate_transformation_mode 'none'; expected one of half_pixel, half_pixel_symmetric,",
     ),
     "a-constant-with-three-values": Regression(
@@ -213,7 +213,8 @@ CASES = {
     "a-training-mode-before-there-was-one": Regression(
         "differentiate",
         f"g (float[N,3] x) => (float loss) <{PARAMETERS}> "
-        "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) loss = ReduceSum <keepdims = 0> (y) }",
+        "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) "
+        "loss = ReduceSum <keepdims = 0> (y) }",
         "", header='<ir_version: 8, opset_import: ["" : 13]>',
     ),
     "new-statistics-that-are-read": Regression(
