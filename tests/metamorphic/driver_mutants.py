@@ -85,11 +85,17 @@ LAYOUT = [
         "ops/layout.cc",
         ("axis < 0 ? axis + rank : axis", "axis < 0 ? -axis - 1 : axis", "negative axes count from the front"),
         ("merged.back().dim.extent *= shape[i];", "merged.back().dim.extent += shape[i];", "neighbours are added"),
-        ("index /= dims[i].extent;", "", "all outer dimensions have one index"),
+        (
+            "index /= dims[i].extent;",
+            "",
+            "all outer dimensions have one index",
+            kernel_tests("test_every_choice_of_axes"),
+        ),
         (
             "layout.channel = TakeInnermost(layout.outer_kept);",
             "layout.channel = TakeInnermost(layout.outer_reduced);",
             "rows take a reduced dimension for their channels",
+            kernel_tests("test_every_choice_of_axes"),
         ),
         (
             "(reduced[i] ? layout.reduced : layout.channels) *= shape[i];",
