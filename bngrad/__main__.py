@@ -4,6 +4,7 @@ Nothing is imported outside of `main`: Ctrl-C ends the imports, most of a short 
 work.
 """
 
+import os
 import signal
 import sys
 
@@ -28,7 +29,16 @@ def main() -> None:
         if not interrupts:
             raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is done is done
+    _forget_unwritten()
     sys.exit(130 if interrupts else code)
+
+
+def _forget_unwritten() -> None:
+    """Drops what stdout did not take, which is an error already: Python would try again, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import sys
 import traceback
 
 import click
@@ -67,9 +68,10 @@ def run(arguments: list[str]) -> int:
         logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     try:
         result = cli.main(arguments, prog_name="bngrad", standalone_mode=False)
+        sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except SystemExit:
+    except (SystemExit, BrokenPipeError):
         # Only where stdout was closed does click exit here: whoever reads it has seen enough.
         return 0
     except Exception as error:  # noqa: BLE001 - every error becomes one line

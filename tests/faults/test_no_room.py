@@ -118,7 +118,10 @@ def test_a_full_disk_for_a_validation(size, folder):
 def test_a_full_disk_behind_stdout(arguments, folder):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "bngrad", *arguments]
-        done = subprocess.run(command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
     line = "bngrad: error: the output, or a temporary file, cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, line)
 
