@@ -21,17 +21,8 @@ Value GetAttribute(const OrtApi* api, const OrtKernelInfo* info, const char* nam
 }
 
 size_t ElementSize(const Types& types, Role role) {
-  switch (role) {
-    case Role::kT:
-      return SizeOf(types.data);
-    case Role::kT1:
-      return SizeOf(types.scale);
-    case Role::kT2:
-      return SizeOf(types.stat);
-    case Role::kAxes:
-      break;
-  }
-  return sizeof(int64_t);
+  if (role == Role::kAxes) return sizeof(int64_t);
+  return SizeOf(static_cast<ElementType>(TensorTypeOf(types, role)));
 }
 
 }  // namespace

@@ -24,20 +24,6 @@ std::string Where(const CustomOp& op, const std::string& node_name) {
   return std::string("bngrad.") + op.definition->name + ", node '" + node_name + "'";
 }
 
-int TensorTypeOf(const Types& types, Role role) {
-  switch (role) {
-    case Role::kT:
-      return static_cast<int>(types.data);
-    case Role::kT1:
-      return static_cast<int>(types.scale);
-    case Role::kT2:
-      return static_cast<int>(types.stat);
-    case Role::kAxes:
-      break;
-  }
-  return ort::kTensorInt64;
-}
-
 // The session's own threads.
 class SessionThreads final : public Parallel {
  public:
@@ -124,6 +110,20 @@ OrtStatus* InferShapes(const OrtCustomOp* op, OrtShapeInferContext* context) {
 }
 
 }  // namespace
+
+int TensorTypeOf(const Types& types, Role role) {
+  switch (role) {
+    case Role::kT:
+      return static_cast<int>(types.data);
+    case Role::kT1:
+      return static_cast<int>(types.scale);
+    case Role::kT2:
+      return static_cast<int>(types.stat);
+    case Role::kAxes:
+      break;
+  }
+  return ort::kTensorInt64;
+}
 
 CustomOp::CustomOp(const OrtApi* ort_api, const OpDefinition& op_definition, const Types& op_types)
     : OrtCustomOp{}, api(ort_api), definition(&op_definition), types(op_types) {

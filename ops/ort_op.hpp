@@ -16,6 +16,9 @@ namespace bngrad {
 // The type variable of an input or output, as in the ONNX specification; kAxes is int64.
 enum class Role { kT, kT1, kT2, kAxes };
 
+// The type in ONNX's numbers, which are also ElementType's.
+int TensorTypeOf(const Types& types, Role role);
+
 struct Parameter {
   const char* name;
   Role role;
