@@ -11,6 +11,8 @@ from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from bngrad.passes.maker import NodeMaker
@@ -69,21 +71,59 @@ class NodeView:
         Raises:
             UnsupportedNodeError: It is an attribute of the function that the node is in, or of another type.
         """
-        attribute = self.node.attributes.get(name)
-        if attribute is None:
-            return float(np.float32(default)) if isinstance(default, float) else default
-        want = _TYPES.get(type(default), attribute.type)
-        if attribute.is_ref() or attribute.type != want:
-            got = "of its function" if attribute.is_ref() else attribute.type.name
-            raise UnsupportedNodeError(
-                f"{describe(self.node)} has the attribute {name!r} {got}; expected {want.name} (inline functions)"
-            )
-        return attribute.value
+        return read_attribute(self.node, name, default)
 
     def known_int64(self, index: int) -> list[int] | None:
-        """The numbers of an int64 input that is a constant of the graph; None where it is computed."""
-        array = constant_of(self.x(index))
-        return None if array is None else [int(number) for number in array.ravel()]
+        """The numbers of an int64 input that is a constant of the graph; None where it is computed.
+
+        Raises:
+            UnsupportedNodeError: They are no integers, or there is no such input.
+        """
+        self.x(index)
+        return known_integers(self.node, index)
+
+
+def read_attribute(node: ir.Node, name: str, default: Any) -> Any:  # noqa: ANN401
+    """See `NodeView.attribute`."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return float(np.float32(default)) if isinstance(default, float) else default
+    want = _TYPES.get(type(default), attribute.type)
+    if attribute.is_ref() or attribute.type != want:
+        got = "of its function" if attribute.is_ref() else attribute.type.name
+        raise UnsupportedNodeError(
+            f"{describe(node)} has the attribute {name!r} {got}; expected {want.name} (inline functions)"
+        )
+    return text_of(attribute) if want == ir.AttributeType.STRING else attribute.value
+
+
+def text_of(attribute: ir.Attr) -> str:
+    """What an attribute of type STRING says, which may be any bytes."""
+    value: str | bytes = attribute.value
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
+
+
+def known_integers(node: ir.Node, index: int) -> list[int] | None:
+    """The numbers of an input that is there and a constant of the graph; else None.
+
+    Raises:
+        UnsupportedNodeError: They are no integers.
+    """
+    value = node.inputs[index] if index < len(node.inputs) else None
+    array = constant_of(value)
+    if value is None or array is None:
+        return None
+    if array.dtype.kind not in "iu":
+        got = value.dtype.name.lower() if value.dtype is not None else "of no type"
+        raise UnsupportedNodeError(f"{describe(node)}: its input {value.name!r} is {got}; expected integers")
+    return [int(number) for number in array.ravel()]
+
+
+def axes_refusal(axes: Sequence[int], rank: int) -> str | None:
+    """Why numbers cannot be axes of data of a rank; None if they can."""
+    if all(-rank <= axis < rank for axis in axes) and len({axis % rank for axis in axes}) == len(axes):
+        return None
+    return f"its axes are {list(axes)}; expected different ones from {-rank} to {rank - 1}"
 
 
 def like(make: NodeMaker, number: float, value: ir.Value) -> ir.Value:

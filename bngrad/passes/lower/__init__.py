@@ -50,7 +50,7 @@ LOWERINGS: dict[tuple[str, str], Lowering] = {
     (MICROSOFT, "SimplifiedLayerNormalizationGrad"): Lowering(
         normalization.simplified_layer_normalization_grad, normalization.refusal
     ),
-    (MICROSOFT, "SliceGrad"): Lowering(slicing.slice_grad, indexing.refusal),
+    (MICROSOFT, "SliceGrad"): Lowering(slicing.slice_grad, slicing.refusal),
     (MICROSOFT, "SoftmaxCrossEntropyLossGrad"): Lowering(loss.softmax_cross_entropy_loss_grad, loss.loss_refusal),
     (MICROSOFT, "SoftmaxGrad"): Lowering(loss.softmax_grad, loss.softmax_refusal),
     (MICROSOFT, "SoftmaxGrad_13"): Lowering(loss.softmax_grad),

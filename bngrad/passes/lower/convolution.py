@@ -20,6 +20,7 @@ from bngrad.passes.lower.geometry import transposed_windows_of, windows_of
 from bngrad.passes.lower.parts import Parts
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.weight_gradient import weight_gradient
+from bngrad.passes.node_view import read_attribute
 from bngrad.passes.nodes import known_rank
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def refusal(node: ir.Node) -> str | None:
     """The number of spatial dimensions must be known."""
-    if known_rank([*node.inputs, *node.outputs[:2]]) is None and not node.attributes.get_ints("kernel_shape", ()):
+    if known_rank([*node.inputs, *node.outputs[:2]]) is None and not read_attribute(node, "kernel_shape", ()):
         return "nobody knows its number of spatial dimensions; expected the attribute kernel_shape, or shapes"
     return None
 

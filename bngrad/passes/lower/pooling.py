@@ -16,7 +16,7 @@ from bngrad.passes.lower import sliding
 from bngrad.passes.lower.geometry import declared_pads, windows_of
 from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
 from bngrad.passes.lower.site import forward_node
-from bngrad.passes.node_view import like
+from bngrad.passes.node_view import like, read_attribute
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def refusal(node: ir.Node) -> str | None:
     """Somebody must know X's shape, and indices count in row-major order."""
-    if node.attributes.get_int("storage_order", 0):
+    if read_attribute(node, "storage_order", 0):
         return "it has storage_order = 1; expected 0"
     if _data(node) is None:
         return (

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bngrad.passes.extents import extent_of
 from bngrad.passes.linear_map import identity, pull_back
-from bngrad.passes.node_view import constant_of, dtype_of, like
+from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, like, read_attribute
 from bngrad.passes.nodes import known_rank
 
 if TYPE_CHECKING:
@@ -47,15 +47,25 @@ _MODES = {
 def refusal(node: ir.Node) -> str | None:
     """Why a ResizeGrad cannot be lowered."""
     for name, known in _MODES.items():
-        if (attribute := node.attributes.get(name)) is not None and attribute.value not in known:
-            return f"it has {name} {attribute.value!r}; expected one of {', '.join(known)}"
-    policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
+        if (value := read_attribute(node, name, known[0])) not in known:
+            return f"it has {name} {value!r}; expected one of {', '.join(known)}"
+    policy = read_attribute(node, "keep_aspect_ratio_policy", "stretch")
     if _given_scales(node) is None and policy != "stretch":
         return f"it has keep_aspect_ratio_policy {policy!r} and no scales; expected stretch"
     x = node.inputs[1] if len(node.inputs) > 1 else None
     if x is None or x.dtype is None or known_rank(node.inputs[:2]) is None:
         return "the type and rank of its X are not known; expected a model that shape inference can read"
-    return None
+    return _axes_refusal(node)
+
+
+def _axes_refusal(node: ir.Node) -> str | None:
+    """Why its axes, or its scales, are not those of its data."""
+    rank = known_rank(node.inputs[:2]) or 0
+    axes = read_attribute(node, "axes", list(range(rank)))
+    scales = constant_of(_given_scales(node))
+    if scales is not None and scales.shape != (len(axes),):
+        return f"its scales are {scales.size} numbers; expected {len(axes)}, one an axis"
+    return axes_refusal(axes, rank)
 
 
 def resize_grad(site: Site) -> Outputs:

@@ -7,10 +7,24 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.extents import zeros
-from bngrad.passes.node_view import constant_of, dtype_of
+from bngrad.passes.lower import indexing
+from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, known_integers
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
+
+_PARTS = ("starts", "ends", "axes")
+
+
+def refusal(node: ir.Node) -> str | None:
+    """Why a SliceGrad cannot be lowered."""
+    shape, *numbers = _slices(node)
+    axes, known = numbers[-1], {len(each) for each in numbers if each is not None}
+    if len(known) > 1:
+        counts = [f"{len(each)} {what}" for each, what in zip(numbers, _PARTS, strict=True) if each is not None]
+        return f"it has {', '.join(counts[:-1])} and {counts[-1]}; expected as many of each"
+    reason = axes_refusal(axes, len(shape)) if shape is not None and axes is not None else None
+    return reason or indexing.refusal(node)
 
 
 def slice_grad(site: Site) -> Outputs:
@@ -32,9 +46,7 @@ def slice_grad(site: Site) -> Outputs:
 
 def _pads(site: Site) -> list[int] | None:
     """The zeros in front of each axis, then those behind; None where it takes a run to tell."""
-    shape = site.node.outputs[0].shape
-    starts, ends = site.known_int64(2), site.known_int64(3)
-    axes = site.known_int64(4) if site.has(4) else list(range(len(starts or ())))
+    shape, starts, ends, axes = _slices(site.node)
     if shape is None or starts is None or ends is None or axes is None:
         return None
     pads = [0] * (2 * len(shape))
@@ -45,6 +57,14 @@ def _pads(site: Site) -> list[int] | None:
         begin, stop, _ = slice(start, end).indices(extent)
         pads[axis % len(shape)], pads[axis % len(shape) + len(shape)] = begin, extent - max(begin, stop)
     return pads
+
+
+def _slices(node: ir.Node) -> tuple[ir.Shape | None, list[int] | None, list[int] | None, list[int] | None]:
+    """The shape of dX, and the starts, ends and axes, as far as they are known."""
+    starts, ends = known_integers(node, 2), known_integers(node, 3)
+    has_axes = len(node.inputs) > 4 and node.inputs[4] is not None
+    axes = known_integers(node, 4) if has_axes else None if starts is None else list(range(len(starts)))
+    return node.outputs[0].shape, starts, ends, axes
 
 
 def _padded_at_run_time(site: Site) -> ir.Value:
