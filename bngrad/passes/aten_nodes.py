@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.passes.node_view import text_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -168,7 +170,7 @@ def _text(attribute: ir.Attr | None) -> str:
     """What a string attribute says; nothing if it is not there, or is of another kind."""
     if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.STRING:
         return ""
-    return attribute.as_string()
+    return text_of(attribute)
 
 
 def _argument_refusal(

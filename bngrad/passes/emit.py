@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.errors import UnsupportedNodeError
 from bngrad.opset import DOMAIN
 from bngrad.passes.maker import NodeMaker
-from bngrad.passes.nodes import owner
+from bngrad.passes.nodes import describe, owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +42,17 @@ class Emitter(NodeMaker):
         """Takes the foreign node out.
 
         Args:
-            outputs: What takes the place, and the name, of its outputs, by index; an output that is not here must
-                have no user. A value may be there twice, or be an input of the foreign node.
+            outputs: What takes the place, and the name, of its outputs, by index. A value may be there twice, or
+                be an input of the foreign node.
+
+        Raises:
+            UnsupportedNodeError: An output that is not there has a user.
         """
+        for index, value in enumerate(self._node.outputs):
+            if index not in outputs and (value.uses() or value.is_graph_output()):
+                known = ", ".join(str(self._node.outputs[i].name) for i in sorted(outputs)) or "its inputs"
+                reason = f"its output {value.name!r} is used; expected none but {known}"
+                raise UnsupportedNodeError(f"{describe(self._node)} cannot be rewritten: {reason}")
         for index, value in outputs.items():
             old = self._node.outputs[index]
             if not old.name:

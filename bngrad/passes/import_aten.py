@@ -29,6 +29,7 @@ from bngrad.passes.aten_nodes import SCHEMAS, Call, call_of, operator_of
 from bngrad.passes.emit import Emitter
 from bngrad.passes.glue import inverse_std
 from bngrad.passes.import_pass import Context, ImportPass
+from bngrad.passes.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.nodes import known_rank, type_refusal
 from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
 from bngrad.reference import MAX_RANK
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _OF_SYNC_BATCH_NORM = ("batch_norm_backward_reduce", "batch_norm_backward_elemt")
+_OUTPUTS = 3
+"""The gradients by input, weight and bias."""
 
 
 class ImportAtenPass(ImportPass):
@@ -184,6 +187,8 @@ def _mode_refusal(call: Call) -> str | None:
 
 
 def _mask_refusal(node: ir.Node, call: Call) -> str | None:
+    if len(node.outputs) > _OUTPUTS:
+        return f"it has {len(node.outputs)} outputs; expected {_OUTPUTS} at most"
     for i, value in enumerate(node.outputs):
         if _is_masked(call, i) and (value.uses() or value.is_graph_output()):
             return f"its output {value.name!r} is used; expected output_mask[{i}] to be true, or it is undefined"
@@ -201,6 +206,9 @@ def _tensor_refusal(call: Call) -> str | None:
     for rank in map(len, shapes):
         if rank < 2:
             return f"its input has rank {rank}; expected 2 or more ([N, C, ...])"
+    dy, x = map(extents_of, data)
+    if dy is not None and x is not None and not may_be_equal(dy, x):
+        return f"its input has shape {text(x)}; expected {text(dy)} like grad_out"
     channels = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
     for value in parameters:
         size = _size(value)

@@ -42,7 +42,7 @@ from bngrad.passes.emit import Emitter
 from bngrad.passes.glue import inverse_std, statistics_dtype
 from bngrad.passes.import_pass import Context, ImportPass
 from bngrad.passes.node_form import NodeForm
-from bngrad.passes.nodes import type_refusal
+from bngrad.passes.nodes import raise_refusals, type_refusal
 from bngrad.passes.retarget import retarget_over_channels
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class ImportNgraphPass(ImportPass):
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""
+        # Once more: what it reads of another node has a shape since that one was rewritten.
+        raise_refusals([(node, reason)] if (reason := self.refusal(node)) else [])
         given = _inputs(node)
         _share_what_is_known(node, given)
         form = _FORMS[node.op_type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -11,7 +12,7 @@ from bngrad.passes.constants import ConstantAxes, Names
 from bngrad.passes.nodes import all_nodes, default_opset, raise_refusals, remove
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class Context:
@@ -25,11 +26,21 @@ class Context:
         """Nodes that others have taken the place of; the pass removes them."""
 
 
+def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None:
+    """Gives each of the nodes a name that no other node has: what takes its place may have the same."""
+    users = Counter(node.name for node in all_nodes(model)) if nodes else Counter()
+    for node in nodes:
+        if node.name and users[node.name] > 1:
+            users[node.name] -= 1
+            node.name = names.fresh(node.name)
+
+
 class ImportPass(ir.passes.InPlacePass, abc.ABC):
     """Rewrites the batch norms of one dialect in a model, its subgraphs and its functions.
 
     Refuses, with `UnsupportedNodeError` and before it changes anything, if any of them cannot be rewritten.
-    Guarantees: none is left; names of nodes and of their outputs are as before.
+    Guarantees: none is left; names of nodes and of their outputs are as before, but for a node that has its name
+    from another one, which ONNX Runtime would refuse.
     """
 
     @abc.abstractmethod
@@ -49,6 +60,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
         found = list(self._found(model))
         raise_refusals([(node, reason) for node in found if (reason := self.refusal(node))])
         context = Context(model)
+        _name_apart(model, found, context.names)
         for node in found:
             self.rewrite(node, context)
         remove(context.replaced)

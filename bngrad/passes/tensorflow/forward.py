@@ -42,7 +42,7 @@ def rewrite_training(node: ir.Node, context: Context) -> None:
     layout = Layout(node, emit)
     x, scale, offset, mean, variance = read_inputs(node)
     factor, dtype = averaging_factor(node), _statistics_dtype(node)
-    gradients = _gradients_of(node)
+    gradients = _uses_in_gradients(node)
     saved_variance = node.outputs[SAVED_VARIANCE] if len(node.outputs) > SAVED_VARIANCE else None
     exact = saved_variance is not None and is_used(saved_variance, but_by=gradients)
     exact = exact or not is_momentum(factor, dtype)
@@ -62,8 +62,8 @@ def rewrite_training(node: ir.Node, context: Context) -> None:
     )
     for statistic in (new_mean, new_variance, saved_mean, saved_inv_std):
         statistic.dtype, statistic.shape = dtype, scale.shape
-    for gradient in gradients:
-        gradient.replace_input_with(SAVED_VARIANCE, saved_inv_std)
+    for gradient, index in gradients:
+        gradient.replace_input_with(index, saved_inv_std)
     outputs = {Y: layout.leave(y), SAVED_MEAN: saved_mean}
     if exact:
         compute = statistics_dtype(x)
@@ -94,10 +94,10 @@ def replace_used(emit: Emitter, node: ir.Node, outputs: Mapping[int, ir.Value]) 
     emit.replace(given)
 
 
-def _gradients_of(node: ir.Node) -> list[ir.Node]:
-    """The gradients that make 1 / sqrt(var + epsilon) of the variance that this node saved: its own epsilon."""
+def _uses_in_gradients(node: ir.Node) -> list[tuple[ir.Node, int]]:
+    """Where gradients make 1 / sqrt(var + epsilon) of the variance that this node saved: with its own epsilon."""
     return [
-        user
+        (user, index)
         for value in node.outputs[SAVED_VARIANCE : SAVED_VARIANCE + 1]
         for user, index in value.uses()
         if user.op_type in GRADIENTS and index == SAVED_VARIANCE and epsilon(user) == epsilon(node)

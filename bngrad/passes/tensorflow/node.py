@@ -88,9 +88,9 @@ def data_rank(node: ir.Node) -> int | None:
     return known_rank([*(node.inputs[i] for i in data_indices(node)), node.outputs[0]])
 
 
-def is_used(value: ir.Value, *, but_by: Sequence[ir.Node] = ()) -> bool:
-    """Whether anything takes a value, but for some nodes."""
-    return value.is_graph_output() or any(user not in but_by for user, _ in value.uses())
+def is_used(value: ir.Value, *, but_by: Sequence[tuple[ir.Node, int]] = ()) -> bool:
+    """Whether anything takes a value, but for some inputs of nodes."""
+    return value.is_graph_output() or any(use not in but_by for use in value.uses())
 
 
 def input_names(node: ir.Node) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.passes.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.nodes import type_refusal
 from bngrad.passes.tensorflow.lost import GRADIENTS, lost_refusal
 from bngrad.passes.tensorflow.node import (
@@ -93,38 +94,21 @@ def _rank_refusal(node: ir.Node) -> str | None:
 
 
 def _shape_refusal(node: ir.Node) -> str | None:
-    shapes = [_extents(node.inputs[i]) for i in data_indices(node)]
+    shapes = [extents_of(node.inputs[i]) for i in data_indices(node)]
     known = [shape for shape in shapes if shape is not None]
-    if len(known) == 2 and not _may_be_equal(*known):
-        return f"its y_backprop has shape {_text(known[1])}; expected {_text(known[0])} like x"
+    if len(known) == 2 and not may_be_equal(*known):
+        return f"its y_backprop has shape {text(known[1])}; expected {text(known[0])} like x"
     at = -1 if channels_last(node) else 1
     counts = [shape[at] for shape in known if isinstance(shape[at], int)]
     for name, value in read_parameters(node).items():
-        shape = _extents(value)
+        shape = extents_of(value)
         if shape is None:
             continue
         if len(shape) != 1:
-            return f"its {name} has shape {_text(shape)}; expected one dimension, the channels of x"
+            return f"its {name} has shape {text(shape)}; expected one dimension, the channels of x"
         if counts and isinstance(shape[0], int) and shape[0] != counts[0]:
             return (
                 f"its {name} has {shape[0]} elements; expected {counts[0]}, the channels of x "
                 f"({'the last dimension' if at == -1 else 'dimension 1'})"
             )
     return None
-
-
-def _extents(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
-    """A shape as numbers, names and None; None if it is not known."""
-    if value is None or value.shape is None:
-        return None
-    return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
-
-
-def _may_be_equal(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
-    """Whether two shapes agree wherever both have a number."""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(m == n for m, n in pairs if isinstance(m, int) and isinstance(n, int))
-
-
-def _text(shape: tuple[object, ...]) -> str:
-    return f"[{', '.join('?' if extent is None else str(extent) for extent in shape)}]"
