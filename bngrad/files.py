@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from bngrad import external_data
 from bngrad.errors import InputError, ModelError
 from bngrad.external_files import require_external_data
+from bngrad.unknown_extents import forget_negative_extents
 from bngrad.well_formed import require_well_formed
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ MAX_PROTOBUF_BYTES = 1_900_000_000
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads a model; tensors in external data stay in their file until they are needed.
+
+    An extent below 0 in its shapes is one that is not known.
 
     Raises:
         InputError: There is no such file, it cannot be read, or it is a directory; or its external data is not
@@ -62,6 +65,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         raise ModelError(f"{file} is not an ONNX model: it has no graph")
     require_well_formed(model, str(file))
     require_external_data(model, file.parent)
+    forget_negative_extents(model)
     return model
 
 
@@ -81,6 +85,7 @@ def as_ir(model: AnyModel) -> ir.Model:
             raise ModelError(f"the model cannot be read: {_reason(error)}") from error
         require_well_formed(converted, "the model")
         require_external_data(converted, Path(), present=False)
+        forget_negative_extents(converted)
         return converted
     if isinstance(model, str | os.PathLike):
         return load(model)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     Scope = ir.Graph | ir.Function
 
+_NO_TEXT = "which is no UTF-8"
+"""Protobuf hands text on as bytes that it cannot read."""
+
 
 def require_well_formed(model: ir.Model, what: str) -> None:
     """Sees to it that a model is one that passes can walk through.
@@ -41,9 +44,7 @@ def require_well_formed(model: ir.Model, what: str) -> None:
 
 def _problems(model: ir.Model) -> Iterator[str]:
     yield from _recursions(model)
-    versions = {model.opset_imports[name] for name in ("", "ai.onnx") if name in model.opset_imports}
-    if len(versions) > 1:
-        yield f"it imports ai.onnx in two versions, {' and '.join(map(str, sorted(versions)))}; expected one"
+    yield from _import_problems(model)
     scopes: list[Scope] = [model.graph, *model.functions.values()]
     for scope in scopes:
         yield from _text_problems(scope)
@@ -71,14 +72,28 @@ def _recursions(model: ir.Model) -> Iterator[str]:
         yield f"its functions call each other in a circle, {circle}; a function can call only others"
 
 
+def _import_problems(model: ir.Model) -> Iterator[str]:
+    """What is wrong with the domains and functions that nodes may name."""
+    versions = {model.opset_imports[name] for name in ("", "ai.onnx") if name in model.opset_imports}
+    if len(versions) > 1:
+        yield f"it imports ai.onnx in two versions, {' and '.join(map(str, sorted(versions)))}; expected one"
+    scopes: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    domains: list[object] = [domain for scope in scopes for domain in scope.opset_imports]
+    names: list[object] = [name for key in model.functions for name in key]
+    for what, texts in (("imports the domain", domains), ("has a function called", names)):
+        for text in texts:
+            if not isinstance(text, str):
+                yield f"it {what} {text!r}, {_NO_TEXT}"
+
+
 def _text_problems(scope: Scope) -> Iterator[str]:
-    """Names that are no text: protobuf hands them on as bytes."""
+    """Names that are no text."""
     for node in ir.traversal.RecursiveGraphIterator(scope):
         names = [node.op_type, node.domain, node.name or "", *node.attributes]
         names += [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
         for name in names:
             if not isinstance(name, str):
-                yield f"{_named(node)} has the name {name!r}, which is no UTF-8"
+                yield f"{_named(node)} has the name {name!r}, {_NO_TEXT}"
 
 
 def _scope_problems(scope: Scope, made: set[ir.Node]) -> Iterator[str]:
@@ -123,12 +138,21 @@ def _unreadable(tensor: ir.TensorProtocol, what: str) -> Iterator[str]:
     try:
         if any(extent < 0 for extent in tensor.shape.numpy()):
             yield f"{what} has a negative extent"
+        elif _lacks_data(tensor):
+            yield f"{what} has no data; expected {tensor.size} elements"
         elif not isinstance(tensor, ir.ExternalTensor):
             tensor.numpy()
         elif tensor.dtype == ir.DataType.UNDEFINED:
             yield f"{what} has no type"
     except (ValueError, TypeError, OverflowError, AssertionError) as error:
         yield f"{what} cannot be read: {' '.join(str(error).split())}"
+
+
+def _lacks_data(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor has elements and nothing says which: onnx-ir makes zeros of it, however many."""
+    if not isinstance(tensor.raw, onnx.TensorProto) or tensor.raw.data_location == onnx.TensorProto.EXTERNAL:
+        return False
+    return tensor.size > 0 and not any(field.name.endswith("_data") for field, _ in tensor.raw.ListFields())
 
 
 def _schema_problems(node: ir.Node, version: int) -> Iterator[str]:

@@ -8,11 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.autodiff.backward import Backward
+from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.edges import can_have_gradient, reads, rule_of
 from bngrad.autodiff.rule import NoGradientError
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.ort_dialect import ACCUMULATION
 from bngrad.passes.import_pass import Context
+from bngrad.passes.infer_types import CONTRADICTS
 from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class _Walk:
 
     def __init__(self, model: ir.Model, moving: set[ir.Value]) -> None:
         self._graph = model.graph
+        self._imports = model.opset_imports
+        self._contradicts = model.meta.get(CONTRADICTS, False)
         self._context = Context(model)
         self._moving = moving
         self._contributions: dict[ir.Value, list[tuple[Backward, ir.Value]]] = {}
@@ -123,6 +127,9 @@ class _Walk:
                 reason = f"the type of {value.name!r} is not known; expected it in the model's value_info"
                 self._untyped.append((node, reason))
                 return None
+        if self._contradicts and (against := contradiction(node, self._imports)):
+            self._blocked.append((node, f"what is known of its inputs contradicts its op: {against}"))
+            return None
         try:
             return rule.gradients(back)
         except NoGradientError as error:

@@ -17,9 +17,10 @@ from bngrad.errors import ModelError
 from bngrad.names import unknown_name
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.constants import Names, NodeNames
-from bngrad.passes.infer_types import InferTypesPass
+from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.nodes import all_nodes, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.well_formed import require_well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,8 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
         training: The same for those that use the batch's statistics.
 
     Raises:
-        ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
+        ModelError: It is a training graph, its opset cannot be raised, a pattern matches no batch norm, or its
+            shapes cannot be.
     """
     refuse_training_graph(model)
     if model.functions:
@@ -55,6 +57,7 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
         else:
             _freeze(node)
     InferTypesPass()(model)
+    require_possible(model)
     fold_affine(model.graph, names)
     for node in filter(_in_training_mode, _batch_norms(model.graph)):
         _save_statistics(node, names)
@@ -65,7 +68,7 @@ def inline(model: ir.Model) -> None:
     """Puts the bodies of functions in the place of their calls.
 
     Raises:
-        ModelError: A function and the model do not go together.
+        ModelError: A function and the model, or a call of it, do not go together.
     """
     try:
         InlinePass()(model)
@@ -73,6 +76,8 @@ def inline(model: ir.Model) -> None:
         raise ModelError(
             f"the model's functions cannot be inlined: {' '.join(str(error).split())}; export it without functions"
         ) from error
+    # A call may leave out what the function's nodes require.
+    require_well_formed(model, "the model with its functions inlined")
 
 
 def _name_nodes(model: ir.Model) -> None:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
+from bngrad.errors import ModelError
 from bngrad.ort_dialect import MICROSOFT
-from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes, describe
 from bngrad.passes.set_aside import is_large, set_aside
 from bngrad.subgraphs import proto_subgraphs, subgraphs
+from bngrad.unknown_extents import has_negative_extent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +30,9 @@ Giving it schemas is no way out: its reference evaluator takes no op type, such 
 """
 
 
+CONTRADICTS = "bngrad.contradicts"
+"""The key in a model's ``meta`` that says whether something in it contradicts what was inferred."""
+
 _LONGEST_SHAPE = 1 << 20
 
 _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
@@ -37,7 +42,8 @@ _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 class InferTypesPass(ir.passes.InPlacePass):
     """Runs onnx's shape inference, in which the ops that it lacks take part as Identity.
 
-    Guarantees: nodes are as before. What cannot be inferred, or contradicts what the model says, stays as it is.
+    Guarantees: nodes are as before. What cannot be inferred, or contradicts what the model says, stays as it is;
+    the model's ``meta`` has whether there is the latter, under `CONTRADICTS`.
     onnx-ir's pass of that purpose reads back the whole model, of which types alone are new: half its time.
     """
 
@@ -53,14 +59,40 @@ class InferTypesPass(ir.passes.InPlacePass):
         try:
             with set_aside(model.graph, _says_no_shape):
                 proto = ir.to_proto(model)
-                inferred = onnx.shape_inference.infer_shapes(proto, data_prop=not _has_long_vector(model))
+                inferred, contradicts = _infer(proto, data_prop=not _has_long_vector(model))
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             _log.info("types cannot be inferred, those that the model says stay: %s", error)
             return ir.passes.PassResult(model, modified=False)
         finally:
             for node, domain, op_type in disguised:
                 node.domain, node.op_type = domain, op_type
+        model.meta[CONTRADICTS] = contradicts
         return ir.passes.PassResult(model, modified=_take_types(model.graph, inferred.graph))
+
+
+def _infer(proto: onnx.ModelProto, *, data_prop: bool) -> tuple[onnx.ModelProto, bool]:
+    """A model with all types that can be inferred, and whether something in it contradicts them."""
+    try:
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=data_prop), False
+    except onnx.shape_inference.InferenceError:
+        return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop), True
+
+
+def require_possible(model: ir.Model) -> None:
+    """Sees to it that no value has an extent below 0, as onnx infers one behind windows larger than their data.
+
+    A Slice of such a value would end the process the next time that types are inferred.
+
+    Raises:
+        ModelError: There is one.
+    """
+    for node in all_nodes(model):
+        for value in node.outputs:
+            if value.shape is not None and has_negative_extent(value.shape):
+                raise ModelError(
+                    f"{describe(node)} cannot be: onnx infers that {value.name!r} has the shape {value.shape}; "
+                    "expected extents of 0 or more: windows that fit into their data"
+                )
 
 
 def _take_types(graph: ir.Graph, inferred: onnx.GraphProto, inputs: Sequence[ir.Value] = ()) -> bool:

@@ -27,7 +27,7 @@ from bngrad.passes.import_ngraph import ImportNgraphPass
 from bngrad.passes.import_onnx import ImportOnnxPass
 from bngrad.passes.import_ort import ImportOrtPass
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from bngrad.passes.infer_types import InferTypesPass
+from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.nodes import all_nodes, describe
 from bngrad.passes.order_by_depth import OrderByDepthPass
@@ -113,6 +113,7 @@ def for_target(
         *(import_pass() for import_pass in IMPORTS),
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
+    require_possible(result)
     lowered = dict(Counter(_lowerable(result, target))) if lower else {}
     # Types are inferred once more, now that the schemas of what was rewritten are known.
     result = _run(
