@@ -1,0 +1,184 @@
+"""What campaigns have found of single nodes: their inputs, outputs, attributes, and shapes of what they read."""
+
+from __future__ import annotations
+
+from fuzz.regressions import TF, Regression, function, not_utf8
+from fuzz.seeds import PARAMETERS
+
+ATEN = """g (float[N,3,5] dy, float[N,3,5] x, float[3] w, float[3] m, float[3] v) => (float[N,3,5] dx) {
+    dx = aten.native_batch_norm_backward <train: int = 0, eps: float = 0.001, output_mask: ints = [1, 0, 0]>
+        (dy, x, w, m, v) }"""
+ATEN_NODE = 'org.pytorch.aten.ATen <overload_name = ["a"], operator = "aten::native_batch_norm_backward", '
+RELU_GRAD = "g (float[3] dy, float[3] y) => (float[3] dx) { dx = com.microsoft.ReluGrad(dy) }"
+SLICE_GRAD = """g (float[2] dy) => (float[4] dx)
+    <int64[1] shape = {4}, int64[1] starts = {1}, int64[1] ends = {3}, int64[1] axes = {0}>
+    { dx = com.microsoft.SliceGrad(dy, shape, starts, ends, axes) }"""
+RESIZE_GRAD = """g (float[1,1,6] dy, float[1,1,2] x) => (float[1,1,2] dx)
+    <float[3] scales = {1, 1, 3}, float[1] one = {1}, float[0] none = {}>
+    { dx = com.microsoft.ResizeGrad(dy, x, none, scales) }"""
+UNTYPED = """g (float[3] dy, float[3] y) => (float[3] dx) { dx = local.F(dy, y) }"""
+
+CASES = {
+    "an-attribute-of-another-type": Regression(
+        "differentiate",
+        f"g (float[N,3] x) => (float[N,3] y) <{PARAMETERS}> "
+        "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) }",
+        "BatchNormalization node '' has the attribute 'training_mode' of type FLOAT; expected INT",
+    ),
+    "a-missing-input": Regression(
+        "differentiate", "g (float[3] x) => (float[3] y) { y = Mul(x) }",
+        "Mul node '' has no input 1, which is required",
+    ),
+    "too-few-inputs-of-ours": Regression(
+        "rewrite",
+        "g (float[N,3] x) => (float[3] m) { m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> () }",
+        "BatchNormalizationStatistics node '' has no input 0, which is required",
+        header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
+    ),
+    "too-few-inputs-of-a-training-op": Regression(
+        "rewrite", RELU_GRAD, "(outputs dx) has no input 1, which ReluGrad requires"
+    ),
+    "a-training-op-of-no-known-type": Regression(
+        "rewrite", UNTYPED + function("F (a, b) => (c) { c = com.microsoft.ReluGrad(a, b) }"),
+        "the type of 'b' is not known; expected a model that shape inference can read",
+    ),
+    "pads-of-another-rank": Regression(
+        "rewrite",
+        "g (float[1,1,2] dy, float[1,1,3] x, float[1,1,2] w) => (float[1,1,3] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2], pads = [0, 0, 0, 0]> (dy, x, w) }",
+        "cannot be rewritten: its pads are [0, 0, 0, 0]; expected 2 numbers",
+    ),
+    "a-stride-of-nothing": Regression(
+        "rewrite",
+        "g (float[1,1,2] dy, float[1,1,3] x, float[1,1,2] w) => (float[1,1,3] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2], strides = [0]> (dy, x, w) }",
+        "cannot be rewritten: its strides are [0]; expected 1 numbers, 1 at least",
+    ),
+    "windows-over-data-of-another-rank": Regression(
+        "rewrite",
+        "g (float[1,1,2] dy, float[1,1,3,3] x, float[1,1,2] w) => (float[1,1,3,3] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad <kernel_shape = [2]> (dy, x, w) }",
+        "the tensor 'x' of a gradient has 4 dimensions; expected 3: batch, channels, and one for each",
+    ),
+    "a-gradient-of-a-resize-without-its-data": Regression(
+        "rewrite",
+        "g (float[1,1,4] dy) => (float[1,1,2] dx) { dx = com.microsoft.ResizeGrad(dy) }",
+        "the type and rank of its X are not known",
+    ),
+    "a-resize-by-no-rule": Regression(
+        "rewrite",
+        "g (float[1,1,4] dy, float[1,1,2] x) => (float[1,1,2] dx) "
+        '{ dx = com.microsoft.ResizeGrad <coordinate_transformation_mode = "none"> (dy, x) }',
+        "it has coordinate_transformation_mode 'none'; expected one of half_pixel, half_pixel_symmetric,",
+    ),
+    "axes-that-are-no-list": Regression(
+        "inspect",
+        "g (float[2,3] x) => (float[3] m) <int64 axes = {0}> "
+        "{ m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> (x, axes) }", "",
+        header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
+    ),
+    "a-concat-without-its-axis": Regression(
+        "inspect", "g (float[3] x) => (float[6] y) { y, n = com.microsoft.ConcatTraining(x, x) }", "",
+    ),
+    "a-training-mode-before-there-was-one": Regression(
+        "differentiate",
+        f"g (float[N,3] x) => (float loss) <{PARAMETERS}> "
+        "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) "
+        "loss = ReduceSum <keepdims = 0> (y) }",
+        "", header='<ir_version: 8, opset_import: ["" : 13]>',
+    ),
+    "new-statistics-that-are-read": Regression(
+        "finalize",
+        f"g (float[N,3] x) => (float[N,3] loss) <{PARAMETERS}> "
+        "{ y, n, w = BatchNormalization <training_mode = 1> (x, s, b, m, v) loss = Add(y, n) }",
+        "cannot be one of inference: its output 'n', which only training has, is read by other nodes",
+    ),
+    "a-reserve-that-is-read-as-data": Regression(
+        "rewrite", TF, "cannot be rewritten: it reads cuDNN's reserve as a tensor"
+    ),
+    "an-overload-that-is-no-text": Regression(
+        "rewrite", ATEN.replace("aten.native_batch_norm_backward <", ATEN_NODE), "",
+        header='<ir_version: 8, opset_import: ["" : 17, "org.pytorch.aten" : 1]>',
+    ),
+    "windows-larger-than-their-data": Regression(
+        "rewrite",
+        """g (float[1,1,3] x, float[1,1,5] w, float[N,5,1] dy, int64[N,5,1] i)
+            => (float[1,1,M] y, float[N,4,1] dx) { y = Conv(x, w) shape = Shape(y)
+            dx = com.microsoft.GatherNDGrad <batch_dims = 1> (shape, i, dy) }""",
+        "Conv node '' (outputs y) cannot be: onnx infers that 'y' has the shape [1,1,-1]; expected extents of 0",
+    ),
+    "a-gradient-of-windows-larger-than-their-data": Regression(
+        "differentiate",
+        """g (float[1,1,3] x, float[1,1,5] w) => (float loss)
+            { y = Conv(x, w) z = Relu(y) loss = ReduceSum <keepdims = 0> (z) }""",
+        "Conv node 'y' (outputs y) cannot be: onnx infers that 'y' has the shape [1,1,-1]; expected extents of 0",
+    ),
+    "a-product-with-a-number": Regression(
+        "differentiate",
+        """g (float[2,3] x, float b) => (float loss) <float[2,3] y>
+            { y = MatMul(x, b) loss = ReduceSum <keepdims = 0> (y) }""",
+        "MatMul node 'y' (outputs y) cannot be differentiated: what is known of its inputs contradicts its op: ",
+    ),
+    "a-mean-over-axes-that-are-not-there": Regression(
+        "differentiate",
+        """g (float[3] x) => (float loss) <int64[1] axes = {4}, float y>
+            { y = ReduceMean <keepdims = 0> (x, axes) loss = ReduceSum <keepdims = 0> (y) }""",
+        "contradicts its op: [ShapeInferenceError]",
+        header='<ir_version: 8, opset_import: ["" : 18]>',
+    ),
+    "a-slice-of-axes-that-are-not-there": Regression(
+        "rewrite", SLICE_GRAD.replace("axes = {0}", "axes = {4}"),
+        "cannot be rewritten: its axes are [4]; expected different ones from -1 to 0",
+    ),
+    "a-slice-with-an-end-too-many": Regression(
+        "rewrite", SLICE_GRAD.replace("int64[1] ends = {3}", "int64[2] ends = {3, 3}"),
+        "cannot be rewritten: it has 1 starts, 2 ends and 1 axes; expected as many of each",
+    ),
+    "a-slice-from-a-fraction": Regression(
+        "rewrite", SLICE_GRAD.replace("int64[1] starts = {1}", "float[1] starts = {1.5}"),
+        "its input 'starts' is float; expected integers",
+    ),
+    "a-resize-with-a-scale-too-few": Regression(
+        "rewrite", RESIZE_GRAD.replace("scales)", "one)"), "its scales are 1 numbers; expected 3, one an axis",
+    ),
+    "a-resize-of-axes-that-are-not-there": Regression(
+        "rewrite", RESIZE_GRAD.replace("ResizeGrad", "ResizeGrad <axes = [0, 1, 5]>"),
+        "its axes are [0, 1, 5]; expected different ones from -3 to 2",
+    ),
+    "a-policy-that-is-no-text": Regression(
+        "rewrite",
+        RESIZE_GRAD.replace("Grad(", 'Grad <keep_aspect_ratio_policy = "XYZ"> (').replace("scales)", "none)"),
+        "it has keep_aspect_ratio_policy '\\\\x80YZ' and no scales; expected stretch",
+        lambda m: not_utf8(m, b"XYZ"),
+    ),
+    "an-output-that-its-op-does-not-have": Regression(
+        "rewrite",
+        """g (float[2,3] dy, float[2,3] y) => (float[2,3] z) <float[2,3] more>
+            { dx, more = com.microsoft.SoftmaxGrad_13(dy, y) z = Neg(more) }""",
+        "(outputs dx, more) cannot be rewritten: its output 'more' is used; expected none but dx",
+    ),
+    "a-saved-variance-that-is-read-twice": Regression(
+        "rewrite", TF.replace("(r, x, s, sm, sv, r)", "(x, x, sv, sm, sv, r)"), "",
+    ),
+    "an-overload-that-is-no-utf-8": Regression(
+        "rewrite", ATEN.replace("aten.native_batch_norm_backward <", ATEN_NODE.replace('["a"]', '"XYZ"')),
+        "cannot be rewritten: its overload is '\\\\x80YZ'; expected the default one",
+        lambda m: not_utf8(m, b"XYZ"),
+        header='<ir_version: 8, opset_import: ["" : 17, "org.pytorch.aten" : 1]>',
+    ),
+    "a-fourth-output-of-aten": Regression(
+        "rewrite", ATEN.replace("dx =", "dx, a, b, c ="), "it has 4 outputs; expected 3 at most"
+    ),
+    "data-of-two-ranks": Regression(
+        "rewrite", ATEN.replace("float[N,3,5] x", "float[N,3] x"),
+        "cannot be rewritten: its input has shape [N, 3]; expected [N, 3, 5] like grad_out",
+    ),
+    "data-that-is-found-out-to-be-none": Regression(
+        "rewrite",
+        """g (float[N,3,H,W] x, float[3] s, float[3] b, float[N,3,H,W] dy) => (float[N,3,H,W] dx) {
+            y, m, v = ngraph.BatchNormTraining <eps = 0.001> (s, b, x)
+            dx, ds, db = ngraph.BatchNormTrainingBackprop <eps = 0.001> (s, b, v, m, v, dy) }""",
+        "cannot be rewritten: shape of delta does not match the shape of the input data",
+        header='<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>',
+    ),
+}  # fmt: skip
