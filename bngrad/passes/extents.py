@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 def known_extent(value: ir.Value, axis: int) -> int | None:
-    """Returns one extent of a value, if it is a number."""
-    known = None if value.shape is None else value.shape[axis]
+    """Returns one extent of a value, if it is a number; None if it is not, or the value has no such axis."""
+    if value.shape is None or not -len(value.shape) <= axis < len(value.shape):
+        return None
+    known = value.shape[axis]
     return known if isinstance(known, int) else None
 
 

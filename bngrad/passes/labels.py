@@ -42,7 +42,8 @@ def read_labels(
     """
     dtype = statistics_dtype(scores)
     classes, w = at.cast(labels, ir.DataType.INT64), None
-    ignore_index, reduction = at.attribute("ignore_index", None), at.attribute("reduction", "mean")
+    reduction = at.attribute("reduction", "mean")
+    ignore_index = at.attribute("ignore_index", 0) if "ignore_index" in at.node.attributes else None
     ignored = None if ignore_index is None else at.op("Equal", classes, at.int64(ignore_index))
     if ignored is not None:
         classes = at.op("Where", ignored, at.int64(0), classes)

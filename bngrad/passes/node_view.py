@@ -119,6 +119,27 @@ def known_integers(node: ir.Node, index: int) -> list[int] | None:
     return [int(number) for number in array.ravel()]
 
 
+def is_off(flag: ir.Value | None) -> bool:
+    """Whether a flag is left out, or a constant that is false.
+
+    Raises:
+        ModelError: It is a constant of several elements, or of none.
+    """
+    known = constant_of(flag)
+    if flag is not None and known is not None and known.size != 1:
+        raise ModelError(f"{flag.name!r}, a flag, has {known.size} elements; expected 1")
+    return flag is None or (known is not None and not known.item())
+
+
+def axis_refusal(node: ir.Node, default: int, rank: int) -> str | None:
+    """Why the attribute ``axis`` of a node is none of data of a rank; None if it is one."""
+    axis = read_attribute(node, "axis", default)
+    if -rank <= axis < rank:
+        return None
+    expected = f"{-rank} to {rank - 1}" if rank else "data with one dimension at least"
+    return f"its axis is {axis}, of data with {rank} dimensions; expected {expected}"
+
+
 def axes_refusal(axes: Sequence[int], rank: int) -> str | None:
     """Why numbers cannot be axes of data of a rank; None if they can."""
     if all(-rank <= axis < rank for axis in axes) and len({axis % rank for axis in axes}) == len(axes):

@@ -126,6 +126,59 @@ CASES = {
         "contradicts its op: [ShapeInferenceError]",
         header='<ir_version: 8, opset_import: ["" : 18]>',
     ),
+    "an-output-shape-of-another-rank": Regression(
+        "rewrite",
+        """g (float[1,1,2,2] dy, float[1,1,3,3] x, float[1,1,2,2] w) => (float[1,1,3,3] dx)
+            { dx, dw = com.microsoft.ConvTransposeGrad <output_shape = [3]> (dy, x, w) }""",
+        "cannot be rewritten: its output_shape is [3]; expected 2 numbers",
+    ),
+    "a-label-that-is-no-number": Regression(
+        "rewrite",
+        """g (float dy, float[N,3] p, int64[N] t) => (float[N,3] dx)
+            { dx = com.microsoft.SoftmaxCrossEntropyLossGrad <ignore_index = "a"> (dy, p, t) }""",
+        "has the attribute 'ignore_index' STRING; expected INT",
+    ),
+    "a-flag-of-two": Regression(
+        "rewrite",
+        """g (float[N] dy, bool[N] m, float r) => (float[N] dx) <bool[2] t = {0, 1}>
+            { dx = com.microsoft.DropoutGrad (dy, m, r, t) }""",
+        "'t', a flag, has 2 elements; expected 1",
+    ),
+    "a-gather-along-no-axis": Regression(
+        "rewrite",
+        """g (int64[2] s, int64[3] i, float[3,4] dy) => (float[5,4] dx)
+            { dx = com.microsoft.GatherGrad <axis = 7> (s, i, dy) }""",
+        "cannot be rewritten: its axis is 7, of data with 2 dimensions; expected -2 to 1",
+    ),
+    "a-gather-from-a-number": Regression(
+        "rewrite",
+        "g (int64[0] s, int64[3] i, float[3] dy) => (float x) { x = com.microsoft.GatherGrad (s, i, dy) }",
+        "its axis is 0, of data with 0 dimensions; expected data with one dimension at least",
+    ),
+    "indices-longer-than-a-shape": Regression(
+        "rewrite",
+        """g (int64[2] s, int64[3,100000000] i, float[3,4] dy) => (float[5,4] dx)
+            { dx = com.microsoft.GatherNDGrad (s, i, dy) }""",
+        "it has batch_dims 0 and indices of length 100000000; expected 1 to 2 together",
+    ),
+    "indices-that-are-one-number": Regression(
+        "rewrite",
+        """g (int64[2] s, int64 i, float[3,4] dy) => (float[5,4] dx)
+            { dx = com.microsoft.GatherNDGrad (s, i, dy) }""",
+        "the last extent of its indices is not known; expected a number",
+    ),
+    "a-layer-of-no-axis": Regression(
+        "rewrite",
+        """g (float[2,3] dy, float[2,3] x, float[3] s, float[2,1] m, float[2,1] v) => (float[2,3] dx)
+            { dx = com.microsoft.LayerNormalizationGrad <axis = 9> (dy, x, s, m, v) }""",
+        "its axis is 9, of data with 2 dimensions; expected -2 to 1",
+    ),
+    "a-softmax-of-no-axis": Regression(
+        "rewrite",
+        """g (float[2,3] dy, float[2,3] y) => (float[2,3] dx)
+            { dx = com.microsoft.SoftmaxGrad <axis = 9> (dy, y) }""",
+        "its axis is 9, of data with 2 dimensions; expected -2 to 1",
+    ),
     "a-slice-of-axes-that-are-not-there": Regression(
         "rewrite", SLICE_GRAD.replace("axes = {0}", "axes = {4}"),
         "cannot be rewritten: its axes are [4]; expected different ones from -1 to 0",

@@ -6,7 +6,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input, sum_to
-from bngrad.passes.node_view import constant_of, dtype_of, like
+from bngrad.passes.node_view import dtype_of, is_off, like
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -56,8 +56,7 @@ def clip(back: Backward) -> Gradients:
 def dropout(back: Backward) -> Gradients:
     """ORT's DropoutGrad(dY, mask, ratio, training_mode); dX = dY where the node never drops anything."""
     training = back.optional(2)
-    mode = constant_of(training)
-    if training is None or (mode is not None and not mode.item()):
+    if training is None or is_off(training):
         return [back.dY]
     return [back.microsoft("DropoutGrad", back.dY, back.y(1), back.optional(1), training)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bngrad.passes.node_view import constant_of, dtype_of, like
+from bngrad.passes.node_view import constant_of, dtype_of, is_off, like
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -78,12 +78,13 @@ def dropout_grad(site: Site) -> Outputs:
     ratio is 0.5 and training_mode false where they are left out. ORT-training 1.19.2 takes training_mode for true.
     """
     dY, mask, training = site.x(0), site.x(1), site.optional(3)
-    mode = constant_of(training)
-    if training is None or (mode is not None and not mode.item()):
+    if training is None or is_off(training):
         return [dY]
     ratio = site.optional(2) or like(site, 0.5, dY)
     # Out of training mode nothing is dropped, and the mask is all true.
-    dropped = ratio if mode is not None else site.op("Mul", ratio, site.cast(training, dtype_of(ratio)))
+    dropped = (
+        ratio if constant_of(training) is not None else site.op("Mul", ratio, site.cast(training, dtype_of(ratio)))
+    )
     kept = site.op("Sub", like(site, 1, ratio), dropped)
     scale = site.cast(site.op("Reciprocal", kept), dtype_of(dY))
     return [site.op("Mul", site.op("Mul", dY, site.cast(mask, dtype_of(dY))), scale)]

@@ -77,6 +77,6 @@ def _conv(parts: Parts, after: Sequence[ir.Value]) -> ir.Value:
 
 
 def _kernel(site: Site) -> tuple[int | None, ...]:
-    declared = tuple(site.attribute("kernel_shape", None) or ())
+    declared = tuple(site.attribute("kernel_shape", ()))
     rank = known_rank([*site.node.inputs, *site.node.outputs[:2]])
     return declared or extents(site.x(2), (rank or 2) - 2)

@@ -68,7 +68,11 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
     """
     rank = len(kernel)
     same, upper = _auto_pad(site)
-    shape = list(site.attribute("output_shape", None) or [])[-rank:]
+    shape = list(site.attribute("output_shape", ()))[-rank:]
+    if shape and len(shape) != rank:
+        raise UnsupportedNodeError(
+            f"{describe(site.node)} cannot be rewritten: its output_shape is {shape}; expected {rank} numbers"
+        )
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
     padding = _ints(site, "output_padding", rank, default=0)
     dimensions = zip(shape or _extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)

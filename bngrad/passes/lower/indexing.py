@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.passes.extents import known_extent, zeros
 from bngrad.passes.glue import cast_like, statistics_dtype
+from bngrad.passes.node_view import axis_refusal, read_attribute
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
 
 _END = 2**63 - 1
+_MOST_DIMENSIONS = 64
+"""More than any tensor has: NumPy's limit."""
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -30,7 +33,7 @@ def gather_grad_refusal(node: ir.Node) -> str | None:
     """Why a GatherGrad cannot be lowered."""
     if node.outputs[0].shape is None:
         return "the rank of its dX is not known; expected a model that shape inference can read"
-    return refusal(node)
+    return axis_refusal(node, 0, len(node.outputs[0].shape)) or refusal(node)
 
 
 def gather_grad(site: Site) -> Outputs:
@@ -58,7 +61,20 @@ def gather_nd_grad_refusal(node: ir.Node) -> str | None:
     indices = node.inputs[1]
     if indices is None or known_extent(indices, -1) is None:
         return "the last extent of its indices is not known; expected a number"
-    return refusal(node)
+    return _depth_refusal(node, indices) or refusal(node)
+
+
+def _depth_refusal(node: ir.Node, indices: ir.Value) -> str | None:
+    """Why an index is none of an element or a slice of X."""
+    batch, length, shape = (
+        read_attribute(node, "batch_dims", 0),
+        known_extent(indices, -1) or 0,
+        node.outputs[0].shape,
+    )
+    rank = _MOST_DIMENSIONS if shape is None else len(shape)
+    if batch < 0 or length < 1 or batch + length > rank:
+        return f"it has batch_dims {batch} and indices of length {length}; expected 1 to {rank} together"
+    return None
 
 
 def gather_nd_grad(site: Site) -> Outputs:

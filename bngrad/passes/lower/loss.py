@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.passes.glue import cast_like
 from bngrad.passes.labels import read_labels
+from bngrad.passes.node_view import axis_refusal
 from bngrad.passes.nodes import known_rank
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ def softmax_cross_entropy_loss_grad(site: Site) -> Outputs:
 
 def softmax_refusal(node: ir.Node) -> str | None:
     """Why the gradient of a softmax of an opset before 13, over all axes from one on, cannot be lowered."""
-    if known_rank(node.inputs) is None:
+    rank = known_rank(node.inputs)
+    if rank is None:
         return "nobody knows its rank; expected a model that shape inference can read"
-    return None
+    return axis_refusal(node, 1, rank)
 
 
 def loss_refusal(node: ir.Node) -> str | None:

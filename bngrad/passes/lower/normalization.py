@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.passes.glue import cast_like, statistics_dtype
+from bngrad.passes.node_view import axis_refusal
 from bngrad.passes.nodes import known_rank
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def simplified_layer_normalization_grad(site: Site) -> Outputs:
 
 def refusal(node: ir.Node) -> str | None:
     """Why a node cannot be lowered."""
-    if known_rank(node.inputs[:2]) is None:
+    rank = known_rank(node.inputs[:2])
+    if rank is None:
         return "nobody knows the rank of its X; expected a model that shape inference can read"
-    return None
+    return axis_refusal(node, -1, rank)
 
 
 def _gradients(
