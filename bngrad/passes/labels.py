@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.glue import statistics_dtype
+from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.passes.lower.site import Site
+
+_REDUCTIONS = ("none", "sum", "mean")
 
 
 class Labels(NamedTuple):
@@ -43,6 +47,10 @@ def read_labels(
     dtype = statistics_dtype(scores)
     classes, w = at.cast(labels, ir.DataType.INT64), None
     reduction = at.attribute("reduction", "mean")
+    if reduction not in _REDUCTIONS:
+        raise UnsupportedNodeError(
+            f"{describe(at.node)} has reduction {reduction!r}; expected one of {', '.join(_REDUCTIONS)}"
+        )
     ignore_index = at.attribute("ignore_index", 0) if "ignore_index" in at.node.attributes else None
     ignored = None if ignore_index is None else at.op("Equal", classes, at.int64(ignore_index))
     if ignored is not None:

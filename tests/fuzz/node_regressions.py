@@ -10,6 +10,8 @@ ATEN = """g (float[N,3,5] dy, float[N,3,5] x, float[3] w, float[3] m, float[3] v
         (dy, x, w, m, v) }"""
 ATEN_NODE = 'org.pytorch.aten.ATen <overload_name = ["a"], operator = "aten::native_batch_norm_backward", '
 RELU_GRAD = "g (float[3] dy, float[3] y) => (float[3] dx) { dx = com.microsoft.ReluGrad(dy) }"
+CONV_GRAD = """g (float[1,4,2,2] dy, float[1,4,3,3] x, float[4,1,2,2] w) => (float[4,1,2,2] dw)
+    { dx, dw = com.microsoft.ConvGrad(dy, x, w) }"""
 SLICE_GRAD = """g (float[2] dy) => (float[4] dx)
     <int64[1] shape = {4}, int64[1] starts = {1}, int64[1] ends = {3}, int64[1] axes = {0}>
     { dx = com.microsoft.SliceGrad(dy, shape, starts, ends, axes) }"""
@@ -131,6 +133,25 @@ CASES = {
         """g (float[1,1,2,2] dy, float[1,1,3,3] x, float[1,1,2,2] w) => (float[1,1,3,3] dx)
             { dx, dw = com.microsoft.ConvTransposeGrad <output_shape = [3]> (dy, x, w) }""",
         "cannot be rewritten: its output_shape is [3]; expected 2 numbers",
+    ),
+    "weights-of-another-rank": Regression(
+        "rewrite", CONV_GRAD.replace("Grad(", "Grad <kernel_shape = [2]> ("),
+        "it has weights with 4 dimensions, and others with 3; expected 3 or more: batch, channels, and those of",
+    ),
+    "windows-without-dimensions": Regression(
+        "rewrite", "g (float[1,4] dy, float[1,4] x, float[4,4] w) => (float[1,4] dx) "
+        "{ dx, dw = com.microsoft.ConvGrad(dy, x, w) }",
+        "it has weights with 2 dimensions, and others with 2; expected 3 or more: batch, channels, and those of",
+    ),
+    "a-kernel-of-100000000-taps": Regression(
+        "rewrite", CONV_GRAD.replace("Grad(", "Grad <group = 4> (").replace("[4,1,2,2]", "[4,1,1,100000000]"),
+        "its kernel of a group has 100000000 taps; expected 16384 at most",
+    ),
+    "a-loss-of-no-reduction": Regression(
+        "rewrite",
+        """g (float dy, float[N,3] p, int64[N] t) => (float[N,3] dx)
+            { dx = com.microsoft.SoftmaxCrossEntropyLossGrad <reduction = "all"> (dy, p, t) }""",
+        "has reduction 'all'; expected one of none, sum, mean",
     ),
     "a-label-that-is-no-number": Regression(
         "rewrite",

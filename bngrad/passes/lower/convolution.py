@@ -12,6 +12,7 @@ ConvTranspose is the same with X and Y exchanged.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from bngrad.passes.lower import sliding
@@ -30,11 +31,26 @@ if TYPE_CHECKING:
 
     from bngrad.passes.lower.site import Outputs, Site
 
+_LEAST_RANK = 3
+_MOST_TAPS = 1 << 14
+"""Of a kernel that may be one of a channel: the gradient of its weights has nodes for each tap."""
+
 
 def refusal(node: ir.Node) -> str | None:
-    """The number of spatial dimensions must be known."""
-    if known_rank([*node.inputs, *node.outputs[:2]]) is None and not read_attribute(node, "kernel_shape", ()):
+    """The number of spatial dimensions must be known, and be that of the weights."""
+    declared = read_attribute(node, "kernel_shape", ())
+    rank = len(declared) + 2 if declared else known_rank([*node.inputs, *node.outputs[:2]])
+    if rank is None:
         return "nobody knows its number of spatial dimensions; expected the attribute kernel_shape, or shapes"
+    weights = node.inputs[2].shape if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    if rank < _LEAST_RANK or (weights is not None and len(weights) != rank):
+        has = "tensors" if weights is None else f"weights with {len(weights)} dimensions, and others"
+        return (
+            f"it has {has} with {rank}; expected {_LEAST_RANK} or more: batch, channels, and those of the kernel"
+        )
+    taps = [extent for extent in (weights or ())[2:] if isinstance(extent, int)]
+    if read_attribute(node, "group", 1) > 1 and prod(taps) > _MOST_TAPS:
+        return f"its kernel of a group has {prod(taps)} taps; expected {_MOST_TAPS} at most"
     return None
 
 

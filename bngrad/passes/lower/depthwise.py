@@ -36,6 +36,8 @@ _SMALL_IMAGE = 4096
 """Elements of one channel's G."""
 _WIDE_IMAGE = 40
 """Columns for each column of the kernel: beyond it most of T is not wanted."""
+_LARGE_MASK = 1 << 26
+"""Elements of what is made before any run."""
 _TO_THE_END = 2**62
 """For Slice."""
 
@@ -47,6 +49,8 @@ def weight_gradient(parts: Parts) -> ir.Value:
         return of_taps(parts)
     if windows.number * windows.size <= _SMALL_IMAGE:
         return of_images(parts)
+    if any(_size(axis) > _LARGE_MASK for axis in windows.axes):
+        return of_taps(parts)
     rows, columns = (_meeting(axis) for axis in windows.axes)
     # A row of the kernel that meets nothing but padding would leave nothing to multiply.
     if columns.shape[1] <= _WIDE_IMAGE * columns.shape[2] and rows.any(axis=(0, 1)).all():
@@ -116,6 +120,11 @@ def _meeting(axis: Axis) -> _Mask:
     window, element, tap = np.ogrid[: axis.out, : axis.extent, : axis.kernel]
     met: _Mask = element == window * axis.stride + tap * axis.dilation - axis.begin
     return met
+
+
+def _size(axis: Axis) -> int:
+    """How many elements `_meeting` has."""
+    return (axis.out or 0) * (axis.extent or 0) * (axis.kernel or 0)
 
 
 def _rows(site: Site, value: ir.Value, first: int, last: int, step: int, height: int) -> ir.Value:
