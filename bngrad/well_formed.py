@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Scope = ir.Graph | ir.Function
 
+_BYTE = 8
 _NO_TEXT = "which is no UTF-8"
 """Protobuf hands text on as bytes that it cannot read."""
 
@@ -140,6 +141,8 @@ def _unreadable(tensor: ir.TensorProtocol, what: str) -> Iterator[str]:
             yield f"{what} has a negative extent"
         elif _lacks_data(tensor):
             yield f"{what} has no data; expected {tensor.size} elements"
+        elif (got := _packed_bytes(tensor)) not in (None, tensor.nbytes):
+            yield f"{what} has {got} bytes of data; expected {tensor.nbytes}"
         elif not isinstance(tensor, ir.ExternalTensor):
             tensor.numpy()
         elif tensor.dtype == ir.DataType.UNDEFINED:
@@ -153,6 +156,14 @@ def _lacks_data(tensor: ir.TensorProtocol) -> bool:
     if not isinstance(tensor.raw, onnx.TensorProto) or tensor.raw.data_location == onnx.TensorProto.EXTERNAL:
         return False
     return tensor.size > 0 and not any(field.name.endswith("_data") for field, _ in tensor.raw.ListFields())
+
+
+def _packed_bytes(tensor: ir.TensorProtocol) -> int | None:
+    """How many bytes of data a tensor has whose elements are less than one; onnx-ir takes any for enough."""
+    of_no_size = tensor.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+    if not isinstance(tensor.raw, onnx.TensorProto) or of_no_size or tensor.dtype.bitwidth >= _BYTE:
+        return None
+    return len(tensor.raw.raw_data) or len(tensor.raw.int32_data)
 
 
 def _schema_problems(node: ir.Node, version: int) -> Iterator[str]:

@@ -185,6 +185,12 @@ CASES = {
         "inspect", WEIGHTS, "its initializer 'w' has no data; expected 4294967296 elements",
         lambda m: m.graph.initializer[0].CopyFrom(onnx.TensorProto(name="w", data_type=1, dims=[1 << 32])),
     ),
+    "two-bits-of-another-number": Regression(
+        "inspect", WEIGHTS, "its initializer 'w' has 1 bytes of data; expected 1073741824",
+        lambda m: m.graph.initializer[0].CopyFrom(
+            onnx.TensorProto(name="w", data_type=onnx.TensorProto.UINT2, dims=[1 << 32], raw_data=b"1")
+        ),
+    ),
     "a-domain-that-is-no-text": Regression(
         "rewrite", WEIGHTS, "it imports the domain b'\\x80ocal', which is no UTF-8",
         lambda m: not_utf8(m, b"local"),

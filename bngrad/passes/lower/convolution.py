@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
 
 _LEAST_RANK = 3
-_MOST_TAPS = 1 << 14
-"""Of a kernel that may be one of a channel: the gradient of its weights has nodes for each tap."""
+_MOST_TAPS = 1 << 22
+"""Of a kernel: the gradient of its weights may have a constant with a number for each."""
+_MOST_TAPS_OF_GROUPS = 1 << 14
+"""Of one that may be for one channel: the gradient of its weights has nodes for each."""
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -49,8 +51,9 @@ def refusal(node: ir.Node) -> str | None:
             f"it has {has} with {rank}; expected {_LEAST_RANK} or more: batch, channels, and those of the kernel"
         )
     taps = [extent for extent in (weights or ())[2:] if isinstance(extent, int)]
-    if read_attribute(node, "group", 1) > 1 and prod(taps) > _MOST_TAPS:
-        return f"its kernel of a group has {prod(taps)} taps; expected {_MOST_TAPS} at most"
+    most = _MOST_TAPS_OF_GROUPS if read_attribute(node, "group", 1) > 1 else _MOST_TAPS
+    if prod(taps) > most:
+        return f"its kernel has {prod(taps)} taps; expected {most} at most"
     return None
 
 
