@@ -38,7 +38,9 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 void TileRows(const Layout& layout, Partition& p) {
   const auto at_least_1 = [](int64_t n) { return std::max<int64_t>(n, 1); };
   const int64_t wanted = CeilDiv(kRowElements, at_least_1(layout.inner));
-  const int64_t fitting = at_least_1(kTileElements / at_least_1(layout.reduced));
+  // Long rows may be mapped while the next tile is summed: then two tiles must stay.
+  const int64_t together = layout.inner >= kLongRow ? 2 : 1;
+  const int64_t fitting = at_least_1(kTileElements / together / at_least_1(layout.reduced));
   const int64_t shared = at_least_1(p.one_thread ? layout.channel.extent : layout.channels / kPlentyOfTiles);
   p.tile_extent = std::min({wanted, fitting, shared, kMaxTileChannels});
   p.tiles_per_outer = CeilDiv(layout.channel.extent, p.tile_extent);

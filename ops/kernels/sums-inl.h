@@ -153,32 +153,43 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   SumRows<Sum, T>(block, inputs, center, sums, nothing);
 }
 
-// 16 columns (or the last few), a handful of rows: the sums are loaded and stored once for all of them.
-template <class Sum, class T, class Count>
-void SumStrip(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
-              int64_t end_row, int64_t column, Count count) {
-  typename Sum::template Term<T> c;
-  Convert(Load(center + column, count), c);
-  Terms<Sum, T> terms;
+// Strips of 16 columns (or the last few) side by side, a handful of rows: the sums are loaded and stored once
+// for all of them.
+template <int kStrips, class Sum, class T, class Count>
+void SumStrips(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
+               int64_t end_row, int64_t column, Count count) {
+  typename Sum::template Term<T> c[kStrips];
+  Terms<Sum, T> terms[kStrips];
+  BNGRAD_UNROLL_4
+  for (int s = 0; s < kStrips; ++s) Convert(Load(center + column + s * kLanes, count), c[s]);
   for (; row < end_row; ++row) {
-    for (int k = 0; k < kMaxInputs; ++k) {
-      if (Sum::kReads[k]) Prefetch(in[k] + (row + kRowsAhead) * block.row_stride + column);
+    BNGRAD_UNROLL_4
+    for (int s = 0; s < kStrips; ++s) {
+      const int64_t i = row * block.row_stride + column + s * kLanes;
+      for (int k = 0; k < kMaxInputs; ++k) {
+        if (Sum::kReads[k]) Prefetch(in[k] + i + kRowsAhead * block.row_stride);
+      }
+      Sum::Add(terms[s].sums, in, i, c[s], count);
     }
-    Sum::Add(terms.sums, in, row * block.row_stride + column, c, count);
   }
-  terms.MoveTo(sums + column, block.width, count);
+  BNGRAD_UNROLL_4
+  for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + column + s * kLanes, block.width, count);
 }
 
 template <class Sum, class T>
 void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
+  constexpr int64_t kBeside = kStripsBeside * kLanes;
   for (int64_t row = 0; row < block.rows; row += kStripRows) {
     const int64_t end = row + kStripRows < block.rows ? row + kStripRows : block.rows;
     int64_t i = 0;
-    for (; i + kLanes <= block.length; i += kLanes) {
-      SumStrip<Sum>(block, in, center, sums, row, end, i, All{});
+    for (; i + kBeside <= block.length; i += kBeside) {
+      SumStrips<kStripsBeside, Sum>(block, in, center, sums, row, end, i, All{});
     }
-    if (i < block.length) SumStrip<Sum>(block, in, center, sums, row, end, i, First{block.length - i});
+    for (; i + kLanes <= block.length; i += kLanes) {
+      SumStrips<1, Sum>(block, in, center, sums, row, end, i, All{});
+    }
+    if (i < block.length) SumStrips<1, Sum>(block, in, center, sums, row, end, i, First{block.length - i});
   }
 }

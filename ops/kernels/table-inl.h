@@ -19,6 +19,18 @@
 // them are asked for.
 constexpr int64_t kRowsAhead = kStripRows;
 
+// So many strips are read side by side, for memory is read faster in runs of several cache lines (measured,
+// 32x64x112x112 in NHWC: 1.1 times as fast). Their sums are to be registers, so the loops over them are
+// unrolled, which GCC does not do by itself.
+constexpr int kStripsBeside = 4;
+#if defined(__clang__)
+#define BNGRAD_UNROLL_4 _Pragma("unroll 4")
+#elif defined(__GNUC__)
+#define BNGRAD_UNROLL_4 _Pragma("GCC unroll 4")
+#else
+#define BNGRAD_UNROLL_4
+#endif
+
 // Summing rows, how far before they are read elements are asked for: that is what the CPU's own prefetching
 // leaves to be gained, for it stops at each page and each row.
 constexpr int64_t kBytesAhead = 2048;
