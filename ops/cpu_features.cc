@@ -20,17 +20,17 @@ struct Registers {
 };
 
 // All zero for a leaf that the CPU does not have.
-Registers CpuId(uint32_t leaf) {
+Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
   Registers r = {};
 #if defined(_MSC_VER)
   int v[4];
   __cpuid(v, 0);
   if (static_cast<uint32_t>(v[0]) < leaf) return r;
-  __cpuidex(v, static_cast<int>(leaf), 0);
+  __cpuidex(v, static_cast<int>(leaf), static_cast<int>(subleaf));
   r = {static_cast<uint32_t>(v[0]), static_cast<uint32_t>(v[1]), static_cast<uint32_t>(v[2]),
        static_cast<uint32_t>(v[3])};
 #else
-  __get_cpuid_count(leaf, 0, &r.eax, &r.ebx, &r.ecx, &r.edx);
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
 #endif
   return r;
 }
@@ -63,10 +63,18 @@ bool CpuHasAvx512() {
   return CpuHasAvx2() && SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
 }
 
+bool CpuHasAvx512Bf16() {
+  constexpr uint32_t kAvx512Vl = 1u << 31, kBf16 = 1u << 5;
+  const Registers leaf = CpuId(7);
+  // Its eax is its last subleaf.
+  return CpuHasAvx512() && (leaf.ebx & kAvx512Vl) != 0 && leaf.eax >= 1 && (CpuId(7, 1).eax & kBf16) != 0;
+}
+
 #else
 
 bool CpuHasAvx2() { return false; }
 bool CpuHasAvx512() { return false; }
+bool CpuHasAvx512Bf16() { return false; }
 
 #endif
 

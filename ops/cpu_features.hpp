@@ -5,5 +5,6 @@ namespace bngrad {
 
 bool CpuHasAvx2();  // and F16C, which every CPU with AVX2 has had so far
 bool CpuHasAvx512();
+bool CpuHasAvx512Bf16();  // and AVX-512F and VL
 
 }  // namespace bngrad

@@ -1,4 +1,5 @@
-// The verbs on AVX-512F (see table-inl.h). Included inside bngrad::avx512 and an unnamed namespace.
+// The verbs on AVX-512F, and AVX512_BF16 where the flags have it (see table-inl.h). Included inside
+// bngrad::avx512 or bngrad::avx512_bf16 and an unnamed namespace.
 
 struct All {};
 struct First {
@@ -120,13 +121,29 @@ inline __m256i ToHalf(F32x16 a) {
 inline F32x16 FromUpperHalf(__m256i bits) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
+inline __m512i RoundedUpperHalf(__m512i bits) {
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  return _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+}
+#if defined(__AVX512BF16__)
+// One instruction, which makes zeros of subnormal numbers (by Intel's manual, and on Zen 5): they are rare.
+inline __m256i ToUpperHalf(F32x16 a) {
+  const __m512i bits = _mm512_castps_si512(a.v);
+  const __m256i upper = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v));
+  const __mmask16 small = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+  const __mmask16 subnormal = _mm512_mask_test_epi32_mask(small, bits, _mm512_set1_epi32(0x7fffff));
+  if (subnormal == 0) return upper;
+  const __m512i all = _mm512_cvtepu16_epi32(upper);
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(all, subnormal, RoundedUpperHalf(bits)));
+}
+#else
 inline __m256i ToUpperHalf(F32x16 a) {
   const __m512i bits = _mm512_castps_si512(a.v), upper = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-  const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
+  return _mm512_cvtepi32_epi16(
+      _mm512_mask_or_epi32(RoundedUpperHalf(bits), nan, upper, _mm512_set1_epi32(0x40)));
 }
+#endif
 
 #include "simd_16bit.h"

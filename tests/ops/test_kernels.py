@@ -155,7 +155,7 @@ def test_library_knows_this_machine():
     assert isas["scalar"]
     if sys.platform == "linux":
         flags = Path("/proc/cpuinfo").read_text().split()
-        for isa, flag in (("avx2", "f16c"), ("avx512", "avx512f")):
+        for isa, flag in (("avx2", "f16c"), ("avx512", "avx512f"), ("avx512_bf16", "avx512_bf16")):
             assert isas.get(isa, False) == (flag in flags)
     assert ("neon" in isas) == (platform.machine() in ("aarch64", "arm64") and sys.platform != "win32")
     if native_library.ISA_VARIABLE not in os.environ:
