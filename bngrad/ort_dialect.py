@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx.defs import OpSchema
 
+from bngrad import onnx_registry
 from bngrad.stock_ops import MICROSOFT_OPS
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ _POOL_ATTRIBUTES = {
 
 def register_schemas() -> None:
     """Registers the schemas with onnx; a second call changes nothing."""
-    for schema in _schemas():
-        if not onnx.defs.has(schema.name, domain=schema.domain):
-            onnx.defs.register_schema(schema)
+    onnx_registry.register(_schemas())
 
 
 @cache

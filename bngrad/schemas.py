@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import onnx
 from onnx.defs import OpSchema
 
+from bngrad import onnx_registry
 from bngrad.errors import InputError
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
 from bngrad.reference import normalize_axes
@@ -114,9 +115,7 @@ def signature(name: str) -> tuple[list[str], list[str], dict[str, str]]:
 
 def register_schemas() -> None:
     """Registers every op of the domain with onnx; a second call changes nothing."""
-    for name in FUNCTIONS:
-        if not onnx.defs.has(name, domain=DOMAIN):
-            onnx.defs.register_schema(schema(name))
+    onnx_registry.register(schema(name) for name in FUNCTIONS)
 
 
 def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalParameter:

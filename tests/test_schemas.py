@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import onnx
 import pytest
@@ -217,6 +219,19 @@ def test_registering_again_changes_nothing():
     schemas.register_schemas()
     assert len(onnx.defs.get_all_schemas_with_history()) == before
     assert {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == DOMAIN} == set(FUNCTIONS)
+
+
+def test_a_process_ends_with_none_of_them():
+    """onnx 1.19 would free them too late, and the process would never end."""
+    code = f"""
+import atexit, onnx
+ours = ({DOMAIN!r}, "com.microsoft")
+atexit.register(lambda: print([s.name for s in onnx.defs.get_all_schemas() if s.domain in ours]))
+import bngrad.ort_dialect, bngrad.schemas
+print(onnx.defs.has({GRAD!r}, domain={DOMAIN!r}), end=" ")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True []\n"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
