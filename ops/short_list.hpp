@@ -10,9 +10,10 @@ class ShortList {
  public:
   static constexpr size_t capacity() { return kCapacity; }
 
-  ShortList() = default;
+  // Only values that are there are ever written: an op of a few elements makes some ten lists.
+  ShortList() {}
   // `size` zeros, to be filled; as all sizes, at most the capacity.
-  explicit ShortList(size_t size) : size_(size) {}
+  explicit ShortList(size_t size) : size_(size) { std::fill_n(values_, size, T()); }
 
   void push_back(const T& value) { values_[size_++] = value; }
   void pop_back() { --size_; }
@@ -34,7 +35,7 @@ class ShortList {
   }
 
  private:
-  T values_[kCapacity] = {};
+  T values_[kCapacity];
   size_t size_ = 0;
 };
 

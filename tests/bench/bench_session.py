@@ -90,6 +90,7 @@ def session(model, feeds, *, provider=None, library=None):
         made = bngrad.session(model, provider)
     else:
         options = onnxruntime.SessionOptions()
+        options.enable_mem_pattern = False  # as in our sessions
         options.register_custom_ops_library(str(library))
         made = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     binding = made.io_binding()

@@ -135,8 +135,8 @@ SUMS = of(
         "a last strip reaches behind the block",
     ),
     (
-        "terms.MoveTo(sums + column, block.width, count);",
-        "terms.MoveTo(sums + column, block.length, count);",
+        "terms[s].MoveTo(sums + column + s * kLanes, block.width, count);",
+        "terms[s].MoveTo(sums + column + s * kLanes, block.length, count);",
         "sums of a shorter block land beside those of the others",
     ),
 )
