@@ -113,7 +113,7 @@ REFUSED = (
     Refusal("onnxruntime", "1.17.3", "onnxruntime 1.17.3 does not run with numpy 2.", beside=" with NumPy 2"),
     Refusal("numpy", "1.25.2", "numpy 1.25.2 does not do"),
     Refusal("onnx", "1.18.0", "onnx 1.18.0 does not do"),
-    Refusal("onnx-ir", "0.1.11", "onnx-ir 0.1.11 does not do"),
+    Refusal("onnx-ir", "0.1.14", "onnx-ir 0.1.14 does not do"),
     Refusal("onnxscript", "0.5.7", "onnxscript 0.5.7 does not do"),
     Refusal("onnxruntime-extensions", "0.12.0", "onnxruntime-extensions 0.12.0 does not do"),
 )
