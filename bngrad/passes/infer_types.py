@@ -16,7 +16,7 @@ from bngrad.subgraphs import proto_subgraphs, subgraphs
 from bngrad.unknown_extents import has_negative_extent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -71,17 +71,45 @@ class InferTypesPass(ir.passes.InPlacePass):
 
 
 def _infer(proto: onnx.ModelProto, *, data_prop: bool) -> tuple[onnx.ModelProto, bool]:
-    """A model with all types that can be inferred, and whether something in it contradicts them."""
+    """A model with all types that can be inferred, and whether something in it contradicts them.
+
+    A Slice of a value for which onnx infers an extent below 0 ends the process (an assertion of onnx's). So where
+    there are Slices, inference first goes as far as it gets without them, and no further if it meets such a value.
+    """
+    slices = [node for node in _proto_nodes(proto.graph) if (node.domain, node.op_type) == ("", "Slice")]
+    if slices:
+        for node in slices:
+            node.op_type = "NoSlice"
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
+        for node in slices:
+            node.op_type = "Slice"
+        if any(extent.dim_value < 0 for extent in _proto_extents(inferred.graph)):
+            return inferred, True
     try:
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=data_prop), False
     except onnx.shape_inference.InferenceError:
         return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop), True
 
 
+def _proto_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of subgraphs too."""
+    for node in graph.node:
+        yield node
+        for subgraph in proto_subgraphs(node):
+            yield from _proto_nodes(subgraph)
+
+
+def _proto_extents(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """The extents of all values."""
+    for info in (*graph.value_info, *graph.output):
+        yield from info.type.tensor_type.shape.dim
+    for node in graph.node:
+        for subgraph in proto_subgraphs(node):
+            yield from _proto_extents(subgraph)
+
+
 def require_possible(model: ir.Model) -> None:
     """Sees to it that no value has an extent below 0, as onnx infers one behind windows larger than their data.
-
-    A Slice of such a value would end the process the next time that types are inferred.
 
     Raises:
         ModelError: There is one.
