@@ -212,6 +212,17 @@ CASES = {
         "rewrite", SLICE_GRAD.replace("int64[1] ends = {3}", "int64[2] ends = {3, 3}"),
         "cannot be rewritten: it has 1 starts, 2 ends and 1 axes; expected as many of each",
     ),
+    "a-slice-with-a-step-too-many": Regression(
+        "rewrite",
+        SLICE_GRAD.replace("axes = {0}", "axes = {0}, int64[2] steps = {1, 1}").replace("axes)", "axes, steps)"),
+        "cannot be rewritten: it has 1 starts, 1 ends, 1 axes and 2 steps; expected as many of each",
+    ),
+    "elements-gathered-along-no-axis": Regression(
+        "rewrite",
+        """g (float[2] dy, int64[2] i) => (float[4] dx) <int64[1] shape = {4}>
+            { dx = com.microsoft.GatherElementsGrad <axis = 3> (dy, shape, i) }""",
+        "cannot be rewritten: its axis is 3, of data with 1 dimensions; expected -1 to 0",
+    ),
     "a-slice-from-a-fraction": Regression(
         "rewrite", SLICE_GRAD.replace("int64[1] starts = {1}", "float[1] starts = {1.5}"),
         "its input 'starts' is float; expected integers",

@@ -34,7 +34,9 @@ LOWERINGS: dict[tuple[str, str], Lowering] = {
     (MICROSOFT, "DivGrad"): Lowering(arithmetic.div_grad),
     (MICROSOFT, "DropoutGrad"): Lowering(activation.dropout_grad),
     (MICROSOFT, "FastGeluGrad"): Lowering(activation.fast_gelu_grad),
-    (MICROSOFT, "GatherElementsGrad"): Lowering(indexing.gather_elements_grad, indexing.refusal),
+    (MICROSOFT, "GatherElementsGrad"): Lowering(
+        indexing.gather_elements_grad, indexing.gather_elements_grad_refusal
+    ),
     (MICROSOFT, "GatherGrad"): Lowering(indexing.gather_grad, indexing.gather_grad_refusal),
     (MICROSOFT, "GatherNDGrad"): Lowering(indexing.gather_nd_grad, indexing.gather_nd_grad_refusal),
     (MICROSOFT, "GeluGrad"): Lowering(activation.gelu_grad),

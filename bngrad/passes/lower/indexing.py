@@ -51,6 +51,12 @@ def gather_grad(site: Site) -> Outputs:
     return [_added(site, _nothing(site, shape), site.op("Expand", column, site.op("Shape", dY)), dY, axis)]
 
 
+def gather_elements_grad_refusal(node: ir.Node) -> str | None:
+    """Why a GatherElementsGrad cannot be lowered."""
+    shape = node.outputs[0].shape
+    return (axis_refusal(node, 0, len(shape)) if shape is not None else None) or refusal(node)
+
+
 def gather_elements_grad(site: Site) -> Outputs:
     """GatherElementsGrad(dY, shape, indices) {axis} -> dX of the shape: dY added at the indices along the axis."""
     return [_added(site, _nothing(site, site.x(1)), site.x(2), site.x(0), site.attribute("axis", 0))]

@@ -13,13 +13,16 @@ from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, known_i
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
 
-_PARTS = ("starts", "ends", "axes")
+_PARTS = ("starts", "ends", "axes", "steps")
 
 
 def refusal(node: ir.Node) -> str | None:
     """Why a SliceGrad cannot be lowered."""
     shape, *numbers = _slices(node)
-    axes, known = numbers[-1], {len(each) for each in numbers if each is not None}
+    axes = numbers[-1]
+    has_steps = len(node.inputs) > 5 and node.inputs[5] is not None
+    numbers.append(known_integers(node, 5) if has_steps else None)
+    known = {len(each) for each in numbers if each is not None}
     if len(known) > 1:
         counts = [f"{len(each)} {what}" for each, what in zip(numbers, _PARTS, strict=True) if each is not None]
         return f"it has {', '.join(counts[:-1])} and {counts[-1]}; expected as many of each"
