@@ -4,9 +4,11 @@ Nothing is imported outside of `main`: Ctrl-C ends the imports, most of a short 
 work.
 """
 
+import _thread
 import os
 import signal
 import sys
+import threading
 
 
 def main() -> None:
@@ -19,6 +21,7 @@ def main() -> None:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
         signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = _interrupt_again
     code = 130
     try:
         from bngrad import cli  # noqa: PLC0415 - see above
@@ -31,6 +34,20 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is done is done
     _forget_unwritten()
     sys.exit(130 if interrupts else code)
+
+
+def _interrupt_again(what: "sys.UnraisableHookArgs") -> None:
+    """Python passes over what is raised where nothing can catch it, an interrupt too: there it comes once more."""
+    if what.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(what)
+        return
+    # Not os.kill, which on Windows ends the process; and to the main thread, which may be waiting for something.
+    if sys.platform == "win32":
+        again = threading.Timer(0.01, _thread.interrupt_main)
+    else:
+        again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _forget_unwritten() -> None:

@@ -47,10 +47,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             raise InputError(f"{file} is a directory; expected an ONNX model file")
         if size == 0:
             raise ModelError(f"{file} is empty; expected an ONNX model")
+        model = _from_proto(onnx.load(file, format="protobuf", load_external_data=False))
         # Absolute: onnx-ir lets external data lead anywhere when a model's folder is "".
-        model = ir.load(file.absolute(), format="protobuf")
-        for function in model.functions.values():
-            ir.external_data.set_base_dir(function.graph, file.absolute().parent)
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            ir.external_data.set_base_dir(graph, file.absolute().parent)
     except FileNotFoundError:
         raise InputError(f"{file} does not exist; expected an ONNX model file") from None
     except OSError as error:
@@ -69,6 +69,15 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     return model
 
 
+def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """What a file says of an input holds, whatever it says of an output that is the same value."""
+    model = ir.from_proto(proto)
+    for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
+        value.type = ir.serde.deserialize_type_proto_for_type(info.type)
+        value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+    return model
+
+
 def as_ir(model: AnyModel) -> ir.Model:
     """Returns a model of any kind as an `onnx_ir.Model`.
 
@@ -80,7 +89,7 @@ def as_ir(model: AnyModel) -> ir.Model:
         return model
     if isinstance(model, onnx.ModelProto):
         try:
-            converted = ir.from_proto(model)
+            converted = _from_proto(model)
         except (ValueError, TypeError, KeyError, RuntimeError) as error:
             raise ModelError(f"the model cannot be read: {_reason(error)}") from error
         require_well_formed(converted, "the model")

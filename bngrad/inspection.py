@@ -100,12 +100,12 @@ def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
 
 def _describe_foreign(node: ir.Node) -> BatchNorm:
     """Only the system's own pass knows what its inputs are; the first output is Y or dX, which is like X."""
-    like_x = node.outputs[0]
+    like_x = node.outputs[0] if node.outputs else None
     return BatchNorm(_name(node), _op(node), "foreign", None, _dtype(like_x), _shape(like_x), gradient="")
 
 
 def _name(node: ir.Node) -> str:
-    return node.name or str(node.outputs[0].name)
+    return node.name or (str(node.outputs[0].name) if node.outputs else node.op_type)
 
 
 def _dtype(value: ir.Value | None) -> str:

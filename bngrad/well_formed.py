@@ -5,6 +5,8 @@ onnx's checker would ask for more: that every op is known, which those of other 
 
 from __future__ import annotations
 
+import reprlib
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +17,18 @@ from onnx.defs import OpSchema
 # Both register schemas with onnx: their inputs and attributes are looked at too.
 from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.errors import ModelError
+from bngrad.opset import DOMAIN, VERSION
 from bngrad.subgraphs import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     Scope = ir.Graph | ir.Function
 
 _BYTE = 8
+_MOST_NODES = 10_000_000
+"""That calls of functions may stand for: inference goes through each of them."""
+_KINDS = ("float", "floats", "int", "ints", "string", "strings")
 _NO_TEXT = "which is no UTF-8"
 """Protobuf hands text on as bytes that it cannot read."""
 
@@ -44,8 +50,10 @@ def require_well_formed(model: ir.Model, what: str) -> None:
 
 
 def _problems(model: ir.Model) -> Iterator[str]:
-    yield from _recursions(model)
+    yield from _call_problems(model)
     yield from _import_problems(model)
+    notes = [model.producer_name, model.producer_version, model.domain, model.doc_string]
+    yield from _no_texts("it has", "note", [*notes, *_entries(model.metadata_props)])
     scopes: list[Scope] = [model.graph, *model.functions.values()]
     for scope in scopes:
         yield from _text_problems(scope)
@@ -61,16 +69,25 @@ def _problems(model: ir.Model) -> Iterator[str]:
                         yield f"{_named(node)} refers to an attribute of a function, and is in none"
 
 
-def _recursions(model: ir.Model) -> Iterator[str]:
-    calls = {
-        key: {node.op_identifier() for node in function.all_nodes()} & set(model.functions)
+def _call_problems(model: ir.Model) -> Iterator[str]:
+    """Functions that cannot be put in the place of their calls, or make too much of a model."""
+    called = {
+        key: Counter(node.op_identifier() for node in function.all_nodes())
         for key, function in model.functions.items()
     }
+    calls = {key: set(ops) & set(model.functions) for key, ops in called.items()}
     try:
-        TopologicalSorter(calls).prepare()
+        order = [*TopologicalSorter(calls).static_order()]
     except CycleError as error:
         circle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name, _ in error.args[1])
         yield f"its functions call each other in a circle, {circle}; a function can call only others"
+        return
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    for key in order:
+        sizes[key] = sum(count * sizes.get(op, 1) for op, count in called[key].items())
+    nodes = sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes()) if order else 0
+    if nodes > _MOST_NODES:
+        yield f"its functions' nodes, one for each call, are {nodes}; expected {_MOST_NODES} at most"
 
 
 def _import_problems(model: ir.Model) -> Iterator[str]:
@@ -79,6 +96,9 @@ def _import_problems(model: ir.Model) -> Iterator[str]:
     if len(versions) > 1:
         yield f"it imports ai.onnx in two versions, {' and '.join(map(str, sorted(versions)))}; expected one"
     scopes: list[ir.Model | ir.Function] = [model, *model.functions.values()]
+    for scope in scopes:
+        if (version := scope.opset_imports.get(DOMAIN, VERSION)) != VERSION:
+            yield f"it imports {DOMAIN} in version {version}; expected {VERSION}"
     domains: list[object] = [domain for scope in scopes for domain in scope.opset_imports]
     names: list[object] = [name for key in model.functions for name in key]
     for what, texts in (("imports the domain", domains), ("has a function called", names)):
@@ -88,13 +108,28 @@ def _import_problems(model: ir.Model) -> Iterator[str]:
 
 
 def _text_problems(scope: Scope) -> Iterator[str]:
-    """Names that are no text."""
+    """Names and notes that are no text."""
+    graphs: list[Scope] = [scope]
     for node in ir.traversal.RecursiveGraphIterator(scope):
-        names = [node.op_type, node.domain, node.name or "", *node.attributes]
-        names += [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
-        for name in names:
-            if not isinstance(name, str):
-                yield f"{_named(node)} has the name {name!r}, {_NO_TEXT}"
+        graphs += subgraphs(node)
+        texts = [node.op_type, node.domain, node.name, node.overload, node.doc_string, *node.attributes]
+        texts += [value.name for value in (*node.inputs, *node.outputs) if value is not None]
+        yield from _no_texts(f"{_named(node)} has", "name", texts)
+        yield from _no_texts(f"{_named(node)} has", "entry", _entries(node.metadata_props))
+    for graph in graphs:
+        yield from _no_texts("it has a graph with", "name", [graph.name])
+        yield from _no_texts("it has a graph with", "note", [graph.doc_string])
+        yield from _no_texts("it has a graph with", "entry", _entries(graph.metadata_props))
+
+
+def _entries(metadata: Mapping[str, str]) -> list[str]:
+    return [*metadata, *metadata.values()]
+
+
+def _no_texts(who: str, kind: str, texts: Sequence[object]) -> Iterator[str]:
+    for text in texts:
+        if text is not None and not isinstance(text, str):
+            yield f"{who} the {kind} {reprlib.repr(text)}, {_NO_TEXT}"
 
 
 def _scope_problems(scope: Scope, made: set[ir.Node]) -> Iterator[str]:
@@ -121,6 +156,8 @@ def _tensor_problems(node: ir.Node) -> Iterator[str]:
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
+        if attribute.type == ir.AttributeType.UNDEFINED:
+            yield f"{_named(node)} has the attribute {attribute.name!r} of no type"
         if attribute.type == ir.AttributeType.GRAPH and not len(attribute.value) and not attribute.value.outputs:
             yield f"the attribute {attribute.name!r} of {_named(node)} is an empty graph"
         if attribute.type == ir.AttributeType.TENSOR:
@@ -129,9 +166,10 @@ def _tensor_problems(node: ir.Node) -> Iterator[str]:
 
 def _is_constant(node: ir.Node) -> bool:
     """Whether a Constant has one value, of a kind that onnx-ir reads."""
-    name, *more = [*node.attributes, ""]
-    kinds = ("value", *(f"value_{kind}" for kind in ("float", "floats", "int", "ints", "string", "strings")))
-    return name in kinds and more == [""]
+    kinds = {"value": ir.AttributeType.TENSOR}
+    kinds |= {f"value_{kind}": ir.AttributeType[kind.upper()] for kind in _KINDS}
+    attributes = [*node.attributes.values()]
+    return len(attributes) == 1 and kinds.get(attributes[0].name) == attributes[0].type
 
 
 def _unreadable(tensor: ir.TensorProtocol, what: str) -> Iterator[str]:

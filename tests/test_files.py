@@ -133,7 +133,7 @@ def test_load_of_a_file_that_cannot_be_read(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path = model_file(tmp_path)
-    monkeypatch.setattr(ir, "load", denied)
+    monkeypatch.setattr(onnx, "load", denied)
     with pytest.raises(InputError) as error:
         files.load(path)
     assert str(error.value) == f"{path} cannot be read: Permission denied"

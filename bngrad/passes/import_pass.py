@@ -26,6 +26,10 @@ class Context:
         """Nodes that others have taken the place of; the pass removes them."""
 
 
+def _no_outputs(node: ir.Node) -> str | None:
+    return None if node.outputs else "it has no outputs; expected one at least"
+
+
 def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None:
     """Gives each of the nodes a name that no other node has: what takes its place may have the same."""
     users = Counter(node.name for node in all_nodes(model)) if nodes else Counter()
@@ -58,7 +62,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
         found = list(self._found(model))
-        raise_refusals([(node, reason) for node in found if (reason := self.refusal(node))])
+        raise_refusals([(node, reason) for node in found if (reason := _no_outputs(node) or self.refusal(node))])
         context = Context(model)
         _name_apart(model, found, context.names)
         for node in found:

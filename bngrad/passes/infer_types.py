@@ -34,6 +34,7 @@ CONTRADICTS = "bngrad.contradicts"
 """The key in a model's ``meta`` that says whether something in it contradicts what was inferred."""
 
 _LONGEST_SHAPE = 1 << 20
+_LONGEST_EXTENT = 1 << 24
 
 _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 """Ops whose output has a shape, or is one, that a float among their inputs says."""
@@ -59,7 +60,7 @@ class InferTypesPass(ir.passes.InPlacePass):
         try:
             with set_aside(model.graph, _says_no_shape):
                 proto = ir.to_proto(model)
-                inferred, contradicts = _infer(proto, data_prop=not _has_long_vector(model))
+                inferred, contradicts = _infer(proto, data_prop=not _may_have_long_vector(model))
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             _log.info("types cannot be inferred, those that the model says stay: %s", error)
             return ir.passes.PassResult(model, modified=False)
@@ -149,12 +150,19 @@ def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
     return before != (value.type, value.shape)
 
 
-def _has_long_vector(model: ir.Model) -> bool:
-    """Whether a vector is so long that onnx, which may take it for a shape, would make as many dimensions."""
+def _may_have_long_vector(model: ir.Model) -> bool:
+    """Whether a vector is so long that onnx, which may take it for a shape, would make as many dimensions.
+
+    It may be one that is only inferred, of an extent that other values have.
+    """
     values = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
     values |= {value for node in all_nodes(model) for value in node.outputs}
-    shapes = [value.shape for value in values if value.shape is not None and len(value.shape) == 1]
-    return any(isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE for shape in shapes)
+    shapes = [value.shape for value in values if value.shape is not None]
+    return any(
+        isinstance(extent, int) and extent > (_LONGEST_SHAPE if len(shape) == 1 else _LONGEST_EXTENT)
+        for shape in shapes
+        for extent in shape
+    )
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:

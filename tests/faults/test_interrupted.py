@@ -60,3 +60,28 @@ def test_interrupted(part, seconds, tmp_path):
     assert (process.returncode, errors.strip()) == (130, "")
     assert left in (["model.onnx"], ["model.onnx", "out.onnx"])
     assert output == "" or left[1:]
+
+
+UNCATCHABLE = """
+import os, signal, sys, time, types, weakref
+import bngrad
+from bngrad.__main__ import main
+
+def run(arguments):
+    class Held: pass
+    held = Held()
+    watch = weakref.ref(held, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del held  # what the callback raises, Python prints and passes over
+    time.sleep(60)
+
+bngrad.cli = sys.modules["bngrad.cli"] = types.SimpleNamespace(run=run)
+main()
+"""
+
+
+def test_interrupted_where_nothing_can_catch_it():
+    """As in importlib, which has such callbacks: the work ends all the same, and nothing is said."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNCATCHABLE], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import onnx
+
 from fuzz.regressions import TF, Regression, function, not_utf8
 from fuzz.seeds import PARAMETERS
 
@@ -211,6 +213,47 @@ CASES = {
     "a-slice-with-an-end-too-many": Regression(
         "rewrite", SLICE_GRAD.replace("int64[1] ends = {3}", "int64[2] ends = {3, 3}"),
         "cannot be rewritten: it has 1 starts, 2 ends and 1 axes; expected as many of each",
+    ),
+    "a-group-of-more-than-there-are-channels": Regression(
+        "rewrite", CONV_GRAD.replace("ConvGrad(", "ConvGrad <group = 4611686018427387905> ("),
+        "cannot be rewritten: its group is 4611686018427387905; expected a divisor of its channels",
+    ),
+    "a-constant-of-another-type": Regression(
+        "rewrite", "g (float[3] x) => (float[3] y) { y = local.F(x) }"
+        + function("F (a) => (c) { b = Constant <value: floats = [1.0]> () c = Add(a, b) }"),
+        "Constant node '' has the attributes value; expected its value alone",
+    ),
+    "a-resize-by-infinity": Regression(
+        "rewrite", RESIZE_GRAD, "cannot be rewritten: its scales are [1.0, 1.0, inf]; expected numbers above 0",
+        lambda m: m.graph.initializer[0].CopyFrom(
+            onnx.helper.make_tensor("scales", onnx.TensorProto.FLOAT, [3], [1, 1, float("inf")])
+        ),
+    ),
+    "a-gradient-of-gathering-without-indices": Regression(
+        "rewrite",
+        """g (int64[2] shape) => (float[4,2] dx) { dx = com.microsoft.GatherNDGrad (shape) }""",
+        "cannot be rewritten: the last extent of its indices is not known; expected a number",
+    ),
+    "an-attribute-of-no-type": Regression(
+        "differentiate", "g (float[3] x) => (float[3] y) { y = Mul(x, x) }",
+        "Mul node '' has the attribute 'w' of no type",
+        lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="w")),
+    ),
+    "a-foreign-batch-norm-without-outputs": Regression(
+        "rewrite",
+        """g (float[2,3,4] x, float[3] s, float[3] o) => (float[2,3,4] y) {
+            y = Relu(x) z = ngraph.BatchNormTraining <epsilon = 0.1> (x, s, o) }""",
+        "it has no outputs; expected one at least",
+        lambda m: m.graph.node[1].ClearField("output"),
+        header='<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>',
+    ),
+    "a-foreign-batch-norm-without-outputs-to-look-at": Regression(
+        "inspect",
+        """g (float[2,3,4] x, float[3] s, float[3] o) => (float[2,3,4] y) {
+            y = Relu(x) z = ngraph.BatchNormTraining <epsilon = 0.1> (x, s, o) }""",
+        "",
+        lambda m: m.graph.node[1].ClearField("output"),
+        header='<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>',
     ),
     "a-slice-with-a-step-too-many": Regression(
         "rewrite",

@@ -202,6 +202,34 @@ CASES = {
         "rewrite", WEIGHTS, "it imports the domain b'\\x80ocal', which is no UTF-8",
         lambda m: not_utf8(m, b"local"),
     ),
+    "ours-in-another-version": Regression(
+        "rewrite", WEIGHTS, "it imports bngrad in version 0; expected 1",
+        header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 0]>',
+    ),
+    "a-vector-of-which-nothing-is-said": Regression(
+        "inspect",
+        """g (float[H,4611686018427387905] x) => (float loss) <int64[1] axes = {0}>
+            { y = ReduceMean <keepdims = 0> (x, axes) loss = ReduceSum <keepdims = 0> (y) }""", "",
+        header='<ir_version: 8, opset_import: ["" : 18]>',
+    ),
+    "an-output-that-is-an-input-of-another-shape": Regression(
+        "differentiate",
+        """g (float[2,3] x, float[3] s, float[3] b, float[3] m, float[3] v)
+            => (float[2,3] y, float loss, float[5] v) { y = BatchNormalization <training_mode = 1> (x, s, b, m, v)
+            loss = ReduceSum <keepdims = 0> (y) }""", "",
+    ),
+    "a-graph-that-is-no-text": Regression(
+        "differentiate", WEIGHTS, "it has a graph with the name b'\\x80', which is no UTF-8",
+        lambda m: not_utf8(m, b"g"),
+    ),
+    "a-note-that-is-no-text": Regression(
+        "rewrite", WEIGHTS, "it has the note b'\\x80oted', which is no UTF-8",
+        lambda m: (_set(m, "doc_string", "noted"), not_utf8(m, b"noted"))[1],
+    ),
+    "an-entry-that-is-no-text": Regression(
+        "finalize", WEIGHTS, "Mul node '' has the entry b'\\x80alue', which is no UTF-8",
+        lambda m: (m.graph.node[0].metadata_props.add(key="key", value="value"), not_utf8(m, b"value"))[1],
+    ),
     "a-function-that-is-no-text": Regression(
         "differentiate", WEIGHTS + function("Once (a) => (b) { b = Relu(a) }"),
         "it has a function called b'\\x80nce', which is no UTF-8", lambda m: not_utf8(m, b"Once"),

@@ -173,6 +173,11 @@ SPECIALS = {
     "branches-30-deep": Special(lambda: _deep(30), "model.onnx"),
     "branches-1000-deep": Special(lambda: _deep(1000), "is not an ONNX model, or is truncated"),
     "branches-100000-deep": Special(lambda: _deep(20_000), "is not an ONNX model, or is truncated"),
+    "functions-that-call-30-others-twice": Special(
+        lambda: _functions(30, doubling=True),
+        "its functions' nodes, one for each call, are 1073741825; expected",
+        commands=("inspect", "rewrite", "differentiate", "finalize"),
+    ),
     "functions-that-call-10-others": Special(lambda: _functions(10, doubling=False), commands=("inspect",)),
 }
 LONG = {
@@ -185,9 +190,6 @@ LONG = {
     ),
     "a-chain-of-1000000-nodes-with-nothing-to-rewrite": Special(
         lambda: _chain(1_000_000), "expected a training graph", ("rewrite",), seconds=900, megabytes=12_000
-    ),
-    "functions-that-call-30-others-twice": Special(
-        lambda: _functions(30, doubling=True), commands=("inspect",), seconds=60
     ),
 }  # fmt: skip
 OPTIONS = {

@@ -135,6 +135,11 @@ SUMS = of(
         "a last strip reaches behind the block",
     ),
     (
+        "const int64_t i = row * block.row_stride + column + s * kLanes;",
+        "const int64_t i = row * block.row_stride + column;",
+        "of strips side by side all sum the first",
+    ),
+    (
         "terms[s].MoveTo(sums + column + s * kLanes, block.width, count);",
         "terms[s].MoveTo(sums + column + s * kLanes, block.length, count);",
         "sums of a shorter block land beside those of the others",

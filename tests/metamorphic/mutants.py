@@ -65,6 +65,7 @@ _UNITS = {
     "simd_16bit.h": (_AVX2,),
     "simd_scalar.h": (_SCALAR,),
     "float16-inl.h": (_SCALAR, "element_type.cc"),
+    "scratch.hpp": ("sweep.cc",),
     "sweep.hpp": ("grad.cc", "grad_grad.cc"),
 }
 """What is compiled anew for a header: of the kernels one instruction set, which the tests then run on."""

@@ -50,8 +50,12 @@ def refusal(node: ir.Node) -> str | None:
         return (
             f"it has {has} with {rank}; expected {_LEAST_RANK} or more: batch, channels, and those of the kernel"
         )
+    group = read_attribute(node, "group", 1)
+    channels = [shape[1] for shape in (value.shape for value in node.inputs[:2] if value is not None) if shape]
+    if group < 1 or any(isinstance(extent, int) and extent % group for extent in channels):
+        return f"its group is {group}; expected a divisor of its channels"
     taps = [extent for extent in (weights or ())[2:] if isinstance(extent, int)]
-    most = _MOST_TAPS_OF_GROUPS if read_attribute(node, "group", 1) > 1 else _MOST_TAPS
+    most = _MOST_TAPS_OF_GROUPS if group > 1 else _MOST_TAPS
     if prod(taps) > most:
         return f"its kernel has {prod(taps)} taps; expected {most} at most"
     return None

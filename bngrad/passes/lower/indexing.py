@@ -64,7 +64,7 @@ def gather_elements_grad(site: Site) -> Outputs:
 
 def gather_nd_grad_refusal(node: ir.Node) -> str | None:
     """Why a GatherNDGrad cannot be lowered."""
-    indices = node.inputs[1]
+    indices = node.inputs[1] if len(node.inputs) > 1 else None
     if indices is None or known_extent(indices, -1) is None:
         return "the last extent of its indices is not known; expected a number"
     return _depth_refusal(node, indices) or refusal(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from bngrad.passes.extents import extent_of
@@ -65,6 +66,8 @@ def _axes_refusal(node: ir.Node) -> str | None:
     scales = constant_of(_given_scales(node))
     if scales is not None and scales.shape != (len(axes),):
         return f"its scales are {scales.size} numbers; expected {len(axes)}, one an axis"
+    if scales is not None and not (np.isfinite(scales) & (scales > 0)).all():
+        return f"its scales are {scales.tolist()}; expected numbers above 0"
     return axes_refusal(axes, rank)
 
 
