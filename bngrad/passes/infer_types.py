@@ -144,7 +144,10 @@ def _take_types(graph: ir.Graph, inferred: onnx.GraphProto, inputs: Sequence[ir.
 def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
     """Gives a value a type and a shape, if they are known."""
     before = value.type, value.shape
-    value.type = ir.serde.deserialize_type_proto_for_type(proto) or value.type
+    try:
+        value.type = ir.serde.deserialize_type_proto_for_type(proto) or value.type
+    except ir.serde.SerdeError:  # an attribute may name a type that there is none of, which onnx believes
+        return False
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
     value.shape = value.shape if shape is None else shape
     return before != (value.type, value.shape)

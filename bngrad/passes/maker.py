@@ -81,7 +81,8 @@ class NodeMaker(abc.ABC):
 
     def constant(self, value: Any, dtype: ir.DataType) -> ir.Value:  # noqa: ANN401
         """Returns a constant of a type, from anything that NumPy makes an array of."""
-        array = np.asarray(value).astype(dtype.numpy())
+        with np.errstate(over="ignore"):  # beyond the type's range it is infinite, as the op's own arithmetic is
+            array = np.asarray(value).astype(dtype.numpy())
         result = self.op("Constant", value=ir.tensor(array, dtype=dtype))
         result.dtype, result.shape = dtype, ir.Shape(array.shape)
         return result

@@ -223,6 +223,16 @@ CASES = {
         + function("F (a) => (c) { b = Constant <value: floats = [1.0]> () c = Add(a, b) }"),
         "Constant node '' has the attributes value; expected its value alone",
     ),
+    "a-type-that-there-is-none-of": Regression(
+        "inspect",
+        """g (float[2,3] x, float[3] s) => (float[2,3] y) {
+            y, mean, inv_std = LayerNormalization <stash_type = -1> (x, s) }""", "",
+    ),
+    "an-attribute-whose-double-is-infinite": Regression(
+        "differentiate",
+        """g (float[N,3,H,W] x) => (float loss) {
+            y = LRN <size = 9, alpha = 3e+38> (x) loss = ReduceSum <keepdims = 0> (y) }""", "",
+    ),
     "a-resize-by-infinity": Regression(
         "rewrite", RESIZE_GRAD, "cannot be rewritten: its scales are [1.0, 1.0, inf]; expected numbers above 0",
         lambda m: m.graph.initializer[0].CopyFrom(
