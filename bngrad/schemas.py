@@ -21,6 +21,8 @@ from bngrad.reference import normalize_axes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
     from onnx.shape_inference import InferenceContext
 
 
@@ -177,21 +179,44 @@ def _parameter_shape(
     context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto.Tensor]
 ) -> onnx.TypeProto.Tensor | None:
     """A tensor type with the shape of a parameter; None where nothing tells it."""
-    for name, given in types.items():
-        if QUANTITIES[name].shape == "parameter" and given.HasField("shape"):
-            return given
+    known = {
+        name: given
+        for name, given in types.items()
+        if QUANTITIES[name].shape == "parameter" and given.HasField("shape")
+    }
     axes = context.get_input_data(inputs.index("axes"))
-    if axes is None or not types["X"].HasField("shape"):
+    if axes is not None and types["X"].HasField("shape"):
+        known["X without axes"] = _without(types["X"], onnx.numpy_helper.to_array(axes))
+    first = next(iter(known), None)
+    if first is None:
         return None
-    extents = types["X"].shape.dim
+    for name, given in known.items():
+        if _contradict(known[first], given):
+            raise onnx.shape_inference.InferenceError(
+                f"{first} has the shape {_extents(known[first])}, {name} {_extents(given)}; expected one shape"
+            )
+    return known[first]
+
+
+def _without(x: onnx.TypeProto.Tensor, axes: NDArray[np.int64]) -> onnx.TypeProto.Tensor:
+    extents = x.shape.dim
     try:
-        reduced = normalize_axes(onnx.numpy_helper.to_array(axes), len(extents))
+        reduced = normalize_axes(axes, len(extents))
     except InputError as error:
         raise onnx.shape_inference.InferenceError(str(error)) from None
     result = onnx.TypeProto.Tensor()
     result.shape.dim.extend(extent for d, extent in enumerate(extents) if d not in reduced)
     result.shape.SetInParent()
     return result
+
+
+def _contradict(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
+    pairs = zip(_extents(one), _extents(other), strict=False)
+    return len(_extents(one)) != len(_extents(other)) or any(a != b for a, b in pairs if a != "?" != b)
+
+
+def _extents(tensor: onnx.TypeProto.Tensor) -> list[int | str]:
+    return [extent.dim_value if extent.HasField("dim_value") else "?" for extent in tensor.shape.dim]
 
 
 register_schemas()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Scope = ir.Graph | ir.Function
 
 _BYTE = 8
+_MOST_AXIS = 2**31 - 1
 _MOST_NODES = 10_000_000
 """That calls of functions may stand for: inference goes through each of them."""
 _KINDS = ("float", "floats", "int", "ints", "string", "strings")
@@ -114,6 +115,7 @@ def _text_problems(scope: Scope) -> Iterator[str]:
         graphs += subgraphs(node)
         texts = [node.op_type, node.domain, node.name, node.overload, node.doc_string, *node.attributes]
         texts += [value.name for value in (*node.inputs, *node.outputs) if value is not None]
+        texts += [attribute.ref_attr_name for attribute in node.attributes.values()]
         yield from _no_texts(f"{_named(node)} has", "name", texts)
         yield from _no_texts(f"{_named(node)} has", "entry", _entries(node.metadata_props))
     for graph in graphs:
@@ -158,6 +160,9 @@ def _tensor_problems(node: ir.Node) -> Iterator[str]:
             continue
         if attribute.type == ir.AttributeType.UNDEFINED:
             yield f"{_named(node)} has the attribute {attribute.name!r} of no type"
+        # onnx cuts it to 32 bits, and what is left may be an axis that it does not look for.
+        if attribute.name == "axis" and isinstance(attribute.value, int) and abs(attribute.value) > _MOST_AXIS:
+            yield f"{_named(node)} has the axis {attribute.value}; expected one that its data has"
         if attribute.type == ir.AttributeType.GRAPH and not len(attribute.value) and not attribute.value.outputs:
             yield f"the attribute {attribute.name!r} of {_named(node)} is an empty graph"
         if attribute.type == ir.AttributeType.TENSOR:

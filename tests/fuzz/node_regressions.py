@@ -223,6 +223,18 @@ CASES = {
         + function("F (a) => (c) { b = Constant <value: floats = [1.0]> () c = Add(a, b) }"),
         "Constant node '' has the attributes value; expected its value alone",
     ),
+    "an-axis-of-more-than-32-bits": Regression(
+        "inspect",
+        """g (float[2,3] x, float[3] s) => (float[2,3] y) {
+            y, mean, inv_std = LayerNormalization <axis = 2147483648> (x, s) }""",
+        "LayerNormalization node '' has the axis 2147483648; expected one that its data has",
+    ),
+    "running-statistics-of-another-shape": Regression(
+        "rewrite",
+        """g (float[2,3,4] x, float[3] s, float[3] b, float[7] m, float[3] v) => (float[2,3,4] y) {
+            y, mean, var = BatchNormalization <training_mode = 1> (x, s, b, m, v) }""",
+        "scale has the shape [3], running_mean [7]; expected one shape",
+    ),
     "a-type-that-there-is-none-of": Regression(
         "inspect",
         """g (float[2,3] x, float[3] s) => (float[2,3] y) {

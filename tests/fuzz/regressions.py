@@ -56,9 +56,9 @@ def _remove_branch_output(model: onnx.ModelProto) -> None:
     model.graph.node[0].attribute[0].g.node[0].output[0] = "elsewhere"
 
 
-def not_utf8(model: onnx.ModelProto, word: bytes = b"ReduceSum") -> onnx.ModelProto:
-    """The first letter of a word is a byte that is none, wherever it stands."""
-    return onnx.ModelProto.FromString(model.SerializeToString().replace(word, b"\x80" + word[1:]))
+def not_utf8(model: onnx.ModelProto, word: bytes = b"ReduceSum", places: int = -1) -> onnx.ModelProto:
+    """The first letter of a word is a byte that is none, wherever it stands, or in the first places."""
+    return onnx.ModelProto.FromString(model.SerializeToString().replace(word, b"\x80" + word[1:], places))
 
 
 def _extents(value: onnx.ValueInfoProto, *extents: int) -> None:
@@ -217,6 +217,11 @@ CASES = {
         """g (float[2,3] x, float[3] s, float[3] b, float[3] m, float[3] v)
             => (float[2,3] y, float loss, float[5] v) { y = BatchNormalization <training_mode = 1> (x, s, b, m, v)
             loss = ReduceSum <keepdims = 0> (y) }""", "",
+    ),
+    "a-reference-that-is-no-text": Regression(
+        "differentiate",
+        CALL + function("F <along: int = 0> (a) => (b) { b = Softmax <axis: int = @along> (a) }"),
+        "has the name b'\\x80long', which is no UTF-8", lambda m: not_utf8(m, b"along", 1),
     ),
     "a-graph-that-is-no-text": Regression(
         "differentiate", WEIGHTS, "it has a graph with the name b'\\x80', which is no UTF-8",
