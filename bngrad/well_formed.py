@@ -8,6 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _BYTE = 8
 _MOST_AXIS = 2**31 - 1
+_MOST_ELEMENTS = 2**60 - 1
+"""So that their bytes can be counted."""
 _MOST_NODES = 10_000_000
 """That calls of functions may stand for: inference goes through each of them."""
 _KINDS = ("float", "floats", "int", "ints", "string", "strings")
@@ -53,6 +56,7 @@ def require_well_formed(model: ir.Model, what: str) -> None:
 def _problems(model: ir.Model) -> Iterator[str]:
     yield from _call_problems(model)
     yield from _import_problems(model)
+    yield from _input_problems(model.graph)
     notes = [model.producer_name, model.producer_version, model.domain, model.doc_string]
     yield from _no_texts("it has", "note", [*notes, *_entries(model.metadata_props)])
     scopes: list[Scope] = [model.graph, *model.functions.values()]
@@ -132,6 +136,13 @@ def _no_texts(who: str, kind: str, texts: Sequence[object]) -> Iterator[str]:
     for text in texts:
         if text is not None and not isinstance(text, str):
             yield f"{who} the {kind} {reprlib.repr(text)}, {_NO_TEXT}"
+
+
+def _input_problems(graph: ir.Graph) -> Iterator[str]:
+    for value in graph.inputs:
+        extents = [extent for extent in value.shape or () if isinstance(extent, int) and extent > 0]
+        if prod(extents) > _MOST_ELEMENTS:
+            yield f"its input {value.name!r} has the shape {value.shape}; expected fewer than 2^60 elements"
 
 
 def _scope_problems(scope: Scope, made: set[ir.Node]) -> Iterator[str]:

@@ -35,6 +35,7 @@ CONTRADICTS = "bngrad.contradicts"
 
 _LONGEST_SHAPE = 1 << 20
 _LONGEST_EXTENT = 1 << 24
+_MOST_EXTENTS = 64
 
 _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 """Ops whose output has a shape, or is one, that a float among their inputs says."""
@@ -156,8 +157,11 @@ def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
 def _may_have_long_vector(model: ir.Model) -> bool:
     """Whether a vector is so long that onnx, which may take it for a shape, would make as many dimensions.
 
-    It may be one that is only inferred, of an extent that other values have.
+    It may be one that is only inferred, of an extent that other values have, or that is a number in the model. The
+    largest numbers are no extents: a Slice to the end has them.
     """
+    if any(_LONGEST_SHAPE < number < 1 << 62 for number in _small_integers(model)):
+        return True
     values = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
     values |= {value for node in all_nodes(model) for value in node.outputs}
     shapes = [value.shape for value in values if value.shape is not None]
@@ -166,6 +170,17 @@ def _may_have_long_vector(model: ir.Model) -> bool:
         for shape in shapes
         for extent in shape
     )
+
+
+def _small_integers(model: ir.Model) -> Iterator[int]:
+    """The numbers of the integer constants that may be shapes."""
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    for node in all_nodes(model):
+        if node.op_type == "Constant":
+            tensors += [ir.convenience.get_const_tensor(value) for value in node.outputs]
+    for tensor in tensors:
+        if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MOST_EXTENTS:
+            yield from map(int, tensor.numpy().ravel())
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bngrad.passes.import_pass import Context, ImportPass
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.lower.site import Site
+from bngrad.passes.nodes import SUPPORTED_DTYPES
 from bngrad.passes.training_kernels import has_kernel
 
 if TYPE_CHECKING:
@@ -44,10 +45,19 @@ class LowerTrainingPass(ImportPass):
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        return LOWERINGS[node.domain, node.op_type].refusal(node)
+        return _type_refusal(node) or LOWERINGS[node.domain, node.op_type].refusal(node)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""
         site = Site(node, context)
         values = LOWERINGS[node.domain, node.op_type].rewrite(site)
         site.replace({index: value for index, value in enumerate(values) if value is not None})
+
+
+def _type_refusal(node: ir.Node) -> str | None:
+    """Why its gradients cannot have the types that the model says."""
+    for value in node.outputs if node.op_type.endswith("Grad") else ():
+        if value.dtype is not None and value.dtype not in SUPPORTED_DTYPES:
+            expected = ", ".join(sorted(dtype.name.lower() for dtype in SUPPORTED_DTYPES))
+            return f"its output {value.name!r} is {value.dtype.name.lower()}; expected one of {expected}"
+    return None

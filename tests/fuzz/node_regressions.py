@@ -245,6 +245,10 @@ CASES = {
         """g (float[N,3,H,W] x) => (float loss) {
             y = LRN <size = 9, alpha = 3e+38> (x) loss = ReduceSum <keepdims = 0> (y) }""", "",
     ),
+    "a-gradient-of-four-bits": Regression(
+        "rewrite", RELU_GRAD.replace("=> (float[3] dx)", "=> (uint8[3] dx)"),
+        "cannot be rewritten: its output 'dx' is uint8; expected one of bfloat16, double, float, float16",
+    ),
     "a-resize-by-infinity": Regression(
         "rewrite", RESIZE_GRAD, "cannot be rewritten: its scales are [1.0, 1.0, inf]; expected numbers above 0",
         lambda m: m.graph.initializer[0].CopyFrom(

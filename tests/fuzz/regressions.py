@@ -128,7 +128,9 @@ CASES = {
     "an-op-that-is-no-text": Regression(
         "inspect", WEIGHTS, "has the name b'\\x80educeSum', which is no UTF-8", not_utf8
     ),
-    "a-vector-that-is-taken-for-a-shape": Regression("inspect", LONG, ""),
+    "a-vector-that-is-taken-for-a-shape": Regression(
+        "inspect", LONG, "its input 'z' has the shape [9223372036854775807]; expected fewer than 2^60 elements"
+    ),
     "a-slice-behind-a-window-that-does-not-fit": Regression("inspect", SLICED, ""),
     "a-gradient-of-a-window-that-does-not-fit": Regression(
         "differentiate", SLICED, "onnx infers that 'y' has the shape [2,4,-1,-1]; expected extents of 0 or more"
@@ -206,9 +208,20 @@ CASES = {
         "rewrite", WEIGHTS, "it imports bngrad in version 0; expected 1",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 0]>',
     ),
+    "a-vector-that-a-number-says": Regression(
+        "inspect",
+        """g (float[1,1] x) => (float loss) { s = Constant <value_ints = [2147483647]> () y = Reshape (x, s)
+            z = Mul (y, y) loss = ReduceSum <keepdims = 0> (z) }""", "",
+    ),
+    "more-elements-than-there-can-be": Regression(
+        "rewrite",
+        """g (float[4611686018427387905,3] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[N,3] y) {
+            y, mean, var = BatchNormalization <training_mode = 1> (x, s, b, m, v) }""",
+        "its input 'x' has the shape [4611686018427387905,3]; expected",
+    ),
     "a-vector-of-which-nothing-is-said": Regression(
         "inspect",
-        """g (float[H,4611686018427387905] x) => (float loss) <int64[1] axes = {0}>
+        """g (float[H,2147483648] x) => (float loss) <int64[1] axes = {0}>
             { y = ReduceMean <keepdims = 0> (x, axes) loss = ReduceSum <keepdims = 0> (y) }""", "",
         header='<ir_version: 8, opset_import: ["" : 18]>',
     ),
