@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -175,12 +176,18 @@ def _may_have_long_vector(model: ir.Model) -> bool:
 def _small_integers(model: ir.Model) -> Iterator[int]:
     """The numbers of the integer constants that may be shapes."""
     tensors = [value.const_value for value in model.graph.initializers.values()]
-    for node in all_nodes(model):
-        if node.op_type == "Constant":
-            tensors += [ir.convenience.get_const_tensor(value) for value in node.outputs]
+    # Not as onnx-ir's helper reads them: it gives a Constant's tensor a name, in the caller's model too.
+    for attributes in (node.attributes for node in all_nodes(model) if node.op_type == "Constant"):
+        for attribute in attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.TENSOR:
+                tensors.append(attribute.as_tensor())
+            elif attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
+                yield from np.reshape(attribute.value, -1).tolist()
     for tensor in tensors:
         if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MOST_EXTENTS:
-            yield from map(int, tensor.numpy().ravel())
+            yield from tensor.numpy().ravel().tolist()
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:
