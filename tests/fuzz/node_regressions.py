@@ -21,6 +21,14 @@ RESIZE_GRAD = """g (float[1,1,6] dy, float[1,1,2] x) => (float[1,1,2] dx)
     <float[3] scales = {1, 1, 3}, float[1] one = {1}, float[0] none = {}>
     { dx = com.microsoft.ResizeGrad(dy, x, none, scales) }"""
 UNTYPED = """g (float[3] dy, float[3] y) => (float[3] dx) { dx = local.F(dy, y) }"""
+NGRAPH = """g (float[2,3,4] x, float[3] s, float[3] o) => (float[2,3,4] y) {
+    y = Relu(x) z = ngraph.BatchNormTraining <epsilon = 0.1> (x, s, o) }"""
+NGRAPH_HEADER = '<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>'
+
+
+def _no_outputs(model: onnx.ModelProto) -> None:
+    model.graph.node[1].ClearField("output")
+
 
 CASES = {
     "an-attribute-of-another-type": Regression(
@@ -266,20 +274,16 @@ CASES = {
         lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="w")),
     ),
     "a-foreign-batch-norm-without-outputs": Regression(
-        "rewrite",
-        """g (float[2,3,4] x, float[3] s, float[3] o) => (float[2,3,4] y) {
-            y = Relu(x) z = ngraph.BatchNormTraining <epsilon = 0.1> (x, s, o) }""",
-        "it has no outputs; expected one at least",
-        lambda m: m.graph.node[1].ClearField("output"),
-        header='<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>',
+        "rewrite", NGRAPH, "it has no outputs; expected one at least", _no_outputs, NGRAPH_HEADER
     ),
     "a-foreign-batch-norm-without-outputs-to-look-at": Regression(
-        "inspect",
-        """g (float[2,3,4] x, float[3] s, float[3] o) => (float[2,3,4] y) {
-            y = Relu(x) z = ngraph.BatchNormTraining <epsilon = 0.1> (x, s, o) }""",
-        "",
-        lambda m: m.graph.node[1].ClearField("output"),
-        header='<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>',
+        "inspect", NGRAPH, "", _no_outputs, NGRAPH_HEADER
+    ),
+    "a-convolution-over-one-dimension": Regression(
+        "rewrite",
+        """g (float[4] dy, float[1,4,3,3] x, float[4,4,2,2] w) => (float[4,4,2,2] dw)
+            { dx, dw = com.microsoft.ConvGrad <kernel_shape = [2, 2]> (dy, x, w) }""",
+        "the tensor 'dy' of a gradient has 1 dimensions; expected 4: batch, channels, and one for each",
     ),
     "a-slice-with-a-step-too-many": Regression(
         "rewrite",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from bngrad.passes.extents import known_extent
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.data_gradient import data_gradient, delayed
 from bngrad.passes.lower.geometry import transposed_windows_of, windows_of
@@ -51,8 +52,8 @@ def refusal(node: ir.Node) -> str | None:
             f"it has {has} with {rank}; expected {_LEAST_RANK} or more: batch, channels, and those of the kernel"
         )
     group = read_attribute(node, "group", 1)
-    channels = [shape[1] for shape in (value.shape for value in node.inputs[:2] if value is not None) if shape]
-    if group < 1 or any(isinstance(extent, int) and extent % group for extent in channels):
+    channels = [known_extent(value, 1) for value in node.inputs[:2] if value is not None]
+    if group < 1 or any(extent is not None and extent % group for extent in channels):
         return f"its group is {group}; expected a divisor of its channels"
     taps = [extent for extent in (weights or ())[2:] if isinstance(extent, int)]
     most = _MOST_TAPS_OF_GROUPS if group > 1 else _MOST_TAPS
