@@ -15,6 +15,7 @@ from onnx.defs import OpSchema
 
 from bngrad import onnx_registry
 from bngrad.errors import InputError
+from bngrad.known_shapes import may_be_equal, text
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
 from bngrad.reference import normalize_axes
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from onnx.shape_inference import InferenceContext
+
+    from bngrad.known_shapes import Extents
 
 
 class Quantity(NamedTuple):
@@ -191,9 +194,10 @@ def _parameter_shape(
     if first is None:
         return None
     for name, given in known.items():
-        if _contradict(known[first], given):
+        one, other = _extents(known[first]), _extents(given)
+        if not may_be_equal(one, other):
             raise onnx.shape_inference.InferenceError(
-                f"{first} has the shape {_extents(known[first])}, {name} {_extents(given)}; expected one shape"
+                f"{first} has the shape {text(one)}, {name} {text(other)}; expected one shape"
             )
     return known[first]
 
@@ -210,13 +214,8 @@ def _without(x: onnx.TypeProto.Tensor, axes: NDArray[np.int64]) -> onnx.TypeProt
     return result
 
 
-def _contradict(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
-    pairs = zip(_extents(one), _extents(other), strict=False)
-    return len(_extents(one)) != len(_extents(other)) or any(a != b for a, b in pairs if a != "?" != b)
-
-
-def _extents(tensor: onnx.TypeProto.Tensor) -> list[int | str]:
-    return [extent.dim_value if extent.HasField("dim_value") else "?" for extent in tensor.shape.dim]
+def _extents(tensor: onnx.TypeProto.Tensor) -> Extents:
+    return tuple(extent.dim_value if extent.HasField("dim_value") else None for extent in tensor.shape.dim)
 
 
 register_schemas()

@@ -33,8 +33,6 @@ _MOST_ELEMENTS = 2**60 - 1
 _MOST_NODES = 10_000_000
 """That calls of functions may stand for: inference goes through each of them."""
 _KINDS = ("float", "floats", "int", "ints", "string", "strings")
-_NO_TEXT = "which is no UTF-8"
-"""Protobuf hands text on as bytes that it cannot read."""
 
 
 def require_well_formed(model: ir.Model, what: str) -> None:
@@ -58,7 +56,7 @@ def _problems(model: ir.Model) -> Iterator[str]:
     yield from _import_problems(model)
     yield from _input_problems(model.graph)
     notes = [model.producer_name, model.producer_version, model.domain, model.doc_string]
-    yield from _no_texts("it has", "note", [*notes, *_entries(model.metadata_props)])
+    yield from _no_texts("it has the note", [*notes, *_entries(model.metadata_props)])
     scopes: list[Scope] = [model.graph, *model.functions.values()]
     for scope in scopes:
         yield from _text_problems(scope)
@@ -106,10 +104,8 @@ def _import_problems(model: ir.Model) -> Iterator[str]:
             yield f"it imports {DOMAIN} in version {version}; expected {VERSION}"
     domains: list[object] = [domain for scope in scopes for domain in scope.opset_imports]
     names: list[object] = [name for key in model.functions for name in key]
-    for what, texts in (("imports the domain", domains), ("has a function called", names)):
-        for text in texts:
-            if not isinstance(text, str):
-                yield f"it {what} {text!r}, {_NO_TEXT}"
+    yield from _no_texts("it imports the domain", domains)
+    yield from _no_texts("it has a function called", names)
 
 
 def _text_problems(scope: Scope) -> Iterator[str]:
@@ -120,22 +116,23 @@ def _text_problems(scope: Scope) -> Iterator[str]:
         texts = [node.op_type, node.domain, node.name, node.overload, node.doc_string, *node.attributes]
         texts += [value.name for value in (*node.inputs, *node.outputs) if value is not None]
         texts += [attribute.ref_attr_name for attribute in node.attributes.values()]
-        yield from _no_texts(f"{_named(node)} has", "name", texts)
-        yield from _no_texts(f"{_named(node)} has", "entry", _entries(node.metadata_props))
+        yield from _no_texts(f"{_named(node)} has the name", texts)
+        yield from _no_texts(f"{_named(node)} has the entry", _entries(node.metadata_props))
     for graph in graphs:
-        yield from _no_texts("it has a graph with", "name", [graph.name])
-        yield from _no_texts("it has a graph with", "note", [graph.doc_string])
-        yield from _no_texts("it has a graph with", "entry", _entries(graph.metadata_props))
+        yield from _no_texts("it has a graph with the name", [graph.name])
+        yield from _no_texts("it has a graph with the note", [graph.doc_string])
+        yield from _no_texts("it has a graph with the entry", _entries(graph.metadata_props))
 
 
 def _entries(metadata: Mapping[str, str]) -> list[str]:
     return [*metadata, *metadata.values()]
 
 
-def _no_texts(who: str, kind: str, texts: Sequence[object]) -> Iterator[str]:
+def _no_texts(before: str, texts: Sequence[object]) -> Iterator[str]:
+    """What protobuf hands on as bytes, for it cannot read it."""
     for text in texts:
         if text is not None and not isinstance(text, str):
-            yield f"{who} the {kind} {reprlib.repr(text)}, {_NO_TEXT}"
+            yield f"{before} {reprlib.repr(text)}, which is no UTF-8"
 
 
 def _input_problems(graph: ir.Graph) -> Iterator[str]:

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.aten_nodes import SCHEMAS, Call, call_of, operator_of
 from bngrad.passes.emit import Emitter
 from bngrad.passes.glue import inverse_std
 from bngrad.passes.import_pass import Context, ImportPass
-from bngrad.passes.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.nodes import known_rank, type_refusal
 from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
 from bngrad.reference import MAX_RANK

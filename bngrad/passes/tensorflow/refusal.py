@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.known_shapes import extents_of, may_be_equal, text
+from bngrad.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.nodes import type_refusal
 from bngrad.passes.tensorflow.lost import GRADIENTS, lost_refusal
 from bngrad.passes.tensorflow.node import (
