@@ -1,5 +1,6 @@
 #include "dispatch.hpp"
 
+#include <atomic>
 #include <cstdlib>
 #include <iterator>
 
@@ -23,22 +24,18 @@ const Isa kIsas[] = {
 #undef BNGRAD_KERNELS
 };
 
-struct Choice {
-  const Isa* isa;
-  std::string error;
-};
-
-Choice Choose() {
+const Isa& Choose() {
   const char* const forced = std::getenv(kIsaVariable);
   std::string names;
   for (const Isa& isa : kIsas) {
     if (forced == nullptr ? isa.supported() : std::string(forced) == isa.name) {
-      if (isa.supported()) return {&isa, ""};
-      return {nullptr, std::string(kIsaVariable) + "=" + forced + ": this CPU or system has no " + forced};
+      if (isa.supported()) return isa;
+      throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + ": this CPU or system has no " +
+                            forced);
     }
     names += (names.empty() ? "" : ", ") + std::string(isa.name);
   }
-  return {nullptr, std::string(kIsaVariable) + "=" + forced + " is unknown, expected one of " + names};
+  throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + " is unknown, expected one of " + names);
 }
 
 }  // namespace
@@ -48,9 +45,10 @@ int IsaCount() { return static_cast<int>(std::size(kIsas)); }
 const Isa& IsaAt(int i) { return kIsas[i]; }
 
 const Isa& ActiveIsa() {
-  static const Choice choice = Choose();
-  if (choice.isa == nullptr) throw InvalidArgument(choice.error);
-  return *choice.isa;
+  // No guarded static: see Pool::OfProcess. Threads that are here at once choose the same.
+  static std::atomic<const Isa*> active{nullptr};
+  if (active == nullptr) active = &Choose();
+  return *active;
 }
 
 }  // namespace bngrad

@@ -1,10 +1,9 @@
 // The functions that ONNX Runtime calls, the same for every op: they read the op's definition.
 #include "ort_op.hpp"
 
-#include <algorithm>
 #include <climits>
-#include <thread>
 
+#include "cpu_features.hpp"
 #include "dispatch.hpp"
 #include "ort_status.hpp"
 
@@ -29,10 +28,7 @@ class SessionThreads final : public Parallel {
  public:
   SessionThreads(const OrtApi* api, const OrtKernelContext* context) : api_(api), context_(context) {}
   // ONNX Runtime tells a kernel nothing of its pool, which by default has a thread for each core.
-  size_t threads() const override {
-    static const size_t cores = std::max(std::thread::hardware_concurrency(), 1u);
-    return cores;
-  }
+  size_t threads() const override { return CpuCores(); }
   void Run(size_t count, void (*task)(void*, size_t), void* argument) override {
     constexpr size_t kNoLimit = 0;
     Check(api_, ort::KernelContext_ParallelFor(api_, context_, task, count, kNoLimit, argument));

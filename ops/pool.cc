@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <thread>
 
 #if defined(BNGRAD_X86_64)
 #include <immintrin.h>
 #endif
 #if defined(__unix__) || defined(__APPLE__)
-#include <pthread.h>
+#include <unistd.h>
 #endif
+
+#include "cpu_features.hpp"
 
 namespace bngrad {
 namespace {
@@ -26,19 +29,26 @@ void Pause() {
 #endif
 }
 
-Pool* g_pool = nullptr;
+int ProcessId() {
+#if defined(__unix__) || defined(__APPLE__)
+  return getpid();
+#else
+  return 0;  // there is no fork
+#endif
+}
 
 }  // namespace
 
+// A handler of pthread_atfork would come too late for a fork that has begun, and a guarded static or a
+// once_flag would stay locked in a child that is made while a thread of the parent is inside.
 Pool& Pool::OfProcess() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    g_pool = new Pool;
-#if defined(__unix__) || defined(__APPLE__)
-    pthread_atfork(nullptr, nullptr, [] { g_pool = new Pool; });
-#endif
-  });
-  return *g_pool;
+  static std::atomic<Pool*> of_process{nullptr};
+  Pool* pool = of_process;
+  if (pool != nullptr && pool->process_ == ProcessId()) return *pool;
+  std::unique_ptr<Pool> made(new Pool(ProcessId()));
+  // Another thread of this process may have been faster: `pool` is then that one's.
+  if (of_process.compare_exchange_strong(pool, made.get())) return *made.release();
+  return *pool;
 }
 
 void Pool::Run(size_t threads, const std::function<void(size_t)>& work) {
@@ -95,8 +105,7 @@ void Pool::Help() {
 // Looks for a while whether a condition holds, unless that would take a core from who is to make it hold.
 template <class Condition>
 void Pool::Spin(const Condition& condition) const {
-  static const unsigned cores = std::thread::hardware_concurrency();
-  if (threads_ >= cores) return;
+  if (threads_ >= CpuCores()) return;
   for (int i = 0; i < kLooks && !condition(); ++i) Pause();
 }
 

@@ -12,6 +12,7 @@ namespace bngrad {
 class Pool {
  public:
   // Never destroyed, for its threads outlive main(). A forked child, which has none of them, gets another.
+  // Throws std::bad_alloc.
   static Pool& OfProcess();
 
   // Calls work(0) in this thread and, as far as there are threads, work(1) to work(threads - 1) in others at
@@ -27,11 +28,14 @@ class Pool {
     std::condition_variable left;
   };
 
+  explicit Pool(int process) : process_(process) {}
+
   void Help();
   void StartThreads();
   template <class Condition>
   void Spin(const Condition& condition) const;
 
+  const int process_;  // its identifier
   // Of all below and of the jobs. Atomic is what is waited for without it.
   std::mutex mutex_;
   std::condition_variable called_;

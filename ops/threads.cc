@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <vector>
 
+#include "cpu_features.hpp"
 #include "pool.hpp"
 
 namespace bngrad {
@@ -15,9 +15,7 @@ constexpr size_t kCacheLine = 64;
 
 }  // namespace
 
-OwnThreads::OwnThreads(int count)
-    : threads_(count > 0 ? static_cast<unsigned>(count) : std::max(std::thread::hardware_concurrency(), 1u)) {
-}
+OwnThreads::OwnThreads(int count) : threads_(count > 0 ? static_cast<size_t>(count) : CpuCores()) {}
 
 void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void* argument) {
   const size_t threads = std::min<size_t>(threads_, count);

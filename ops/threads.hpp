@@ -24,7 +24,7 @@ class OwnThreads final : public Parallel {
   void Run(size_t count, void (*task)(void* argument, size_t i), void* argument) override;
 
  private:
-  unsigned threads_;
+  size_t threads_;
 };
 
 template <class Task>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -80,6 +81,29 @@ def test_a_fork_has_threads_of_its_own(before):
         """
     )
     assert out == "7\n"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "__register_atfork"),
+    reason="this is not GNU's C library",
+)
+def test_a_fork_while_the_first_call_is_made():
+    """The child has the parent's pool, and none of its threads, whatever it was doing when memory was copied."""
+    out = run(
+        """
+        import ctypes
+        # After the system has decided what to do in the child.
+        during_fork = ctypes.CFUNCTYPE(None)(lambda: grad(4))
+        ctypes.CDLL(None).__register_atfork(during_fork, None, None, None)
+        child = os.fork()
+        if child == 0:
+            before = len(os.listdir("/proc/self/task"))
+            assert grad(4) == wanted
+            os._exit(len(os.listdir("/proc/self/task")) - before)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert out == "3\n"
 
 
 def test_threads_end_with_the_process():
