@@ -129,7 +129,9 @@ def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
     if node.domain == DOMAIN:
         value = _input(node, -1)
         axes = None if value is None else ir.convenience.get_const_tensor(value)
-        return None if axes is None or len(axes.shape) != 1 else [int(axis) for axis in axes.numpy()]
+        if axes is None or axes.dtype != ir.DataType.INT64 or len(axes.shape) != 1:
+            return None
+        return [int(axis) for axis in axes.numpy()]
     return None if rank is None else [0, *range(2, rank)]
 
 

@@ -150,6 +150,7 @@ def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> 
     if x is None:
         return
     elements = _element_types(types)
+    _common_shape(_shaped(types, "data"))
     shapes = {"data": x, "parameter": _parameter_shape(context, inputs, types)}
     for i, name in enumerate(outputs[: context.get_num_outputs()]):
         quantity = QUANTITIES[name]
@@ -182,14 +183,25 @@ def _parameter_shape(
     context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto.Tensor]
 ) -> onnx.TypeProto.Tensor | None:
     """A tensor type with the shape of a parameter; None where nothing tells it."""
-    known = {
-        name: given
-        for name, given in types.items()
-        if QUANTITIES[name].shape == "parameter" and given.HasField("shape")
-    }
+    known = _shaped(types, "parameter")
     axes = context.get_input_data(inputs.index("axes"))
+    if axes is not None and axes.data_type != onnx.TensorProto.INT64:
+        got = onnx.TensorProto.DataType.Name(axes.data_type).lower()
+        raise onnx.shape_inference.InferenceError(f"axes is {got}; expected int64")
     if axes is not None and types["X"].HasField("shape"):
         known["X without axes"] = _without(types["X"], onnx.numpy_helper.to_array(axes))
+    return _common_shape(known)
+
+
+def _shaped(types: Mapping[str, onnx.TypeProto.Tensor], kind: str) -> dict[str, onnx.TypeProto.Tensor]:
+    """The inputs of one kind whose shape is known."""
+    return {
+        name: given for name, given in types.items() if QUANTITIES[name].shape == kind and given.HasField("shape")
+    }
+
+
+def _common_shape(known: Mapping[str, onnx.TypeProto.Tensor]) -> onnx.TypeProto.Tensor | None:
+    """A tensor type with the shape that all have; None where there are none."""
     first = next(iter(known), None)
     if first is None:
         return None

@@ -75,10 +75,10 @@ def _problems(model: ir.Model) -> Iterator[str]:
 def _call_problems(model: ir.Model) -> Iterator[str]:
     """Functions that cannot be put in the place of their calls, or make too much of a model."""
     called = {
-        key: Counter(node.op_identifier() for node in function.all_nodes())
+        _of_onnx(key): Counter(node.op_identifier() for node in function.all_nodes())
         for key, function in model.functions.items()
     }
-    calls = {key: set(ops) & set(model.functions) for key, ops in called.items()}
+    calls = {key: set(ops) & set(called) for key, ops in called.items()}
     try:
         order = [*TopologicalSorter(calls).static_order()]
     except CycleError as error:
@@ -91,6 +91,12 @@ def _call_problems(model: ir.Model) -> Iterator[str]:
     nodes = sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes()) if order else 0
     if nodes > _MOST_NODES:
         yield f"its functions' nodes, one for each call, are {nodes}; expected {_MOST_NODES} at most"
+
+
+def _of_onnx(key: ir.OperatorIdentifier) -> ir.OperatorIdentifier:
+    """A function's key with the domain as nodes have it, where onnx has two names for its own."""
+    domain, name, overload = key
+    return "" if domain == "ai.onnx" else domain, name, overload
 
 
 def _import_problems(model: ir.Model) -> Iterator[str]:
@@ -119,9 +125,12 @@ def _text_problems(scope: Scope) -> Iterator[str]:
         yield from _no_texts(f"{_named(node)} has the name", texts)
         yield from _no_texts(f"{_named(node)} has the entry", _entries(node.metadata_props))
     for graph in graphs:
-        yield from _no_texts("it has a graph with the name", [graph.name])
-        yield from _no_texts("it has a graph with the note", [graph.doc_string])
-        yield from _no_texts("it has a graph with the entry", _entries(graph.metadata_props))
+        own: list[Scope | ir.Value] = [graph, *graph.inputs, *graph.outputs]
+        own += graph.initializers.values() if isinstance(graph, ir.Graph) else ()
+        yield from _no_texts("it has a graph with the name", [it.name for it in own])
+        yield from _no_texts("it has a graph with the note", [it.doc_string for it in own])
+        for it in own:
+            yield from _no_texts("it has a graph with the entry", _entries(it.metadata_props))
 
 
 def _entries(metadata: Mapping[str, str]) -> list[str]:
@@ -187,6 +196,8 @@ def _is_constant(node: ir.Node) -> bool:
 
 def _unreadable(tensor: ir.TensorProtocol, what: str) -> Iterator[str]:
     """Why the data of a tensor is not that of its type and shape; external data is looked at elsewhere."""
+    yield from _no_texts(f"{what} has the name", [tensor.name])
+    yield from _no_texts(f"{what} has the note", [tensor.doc_string])
     try:
         if any(extent < 0 for extent in tensor.shape.numpy()):
             yield f"{what} has a negative extent"

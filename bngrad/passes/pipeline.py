@@ -125,6 +125,8 @@ def for_target(
         RemoveUnusedOpsetsPass(process_functions=False),
         infer,
     )
+    # Again, of what lowering made of shapes that contradict each other: it may end the process in the checker.
+    require_possible(result)
     if target == "stock":
         _require_stock(result)
     check(result)

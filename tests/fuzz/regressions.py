@@ -1,6 +1,6 @@
 """What campaigns have found, each as small as it gets: a model, what is done to it, and what is said now.
 
-Those about one node and what it reads are in `node_regressions.py`.
+Those about one node and what it reads are in `node_regressions.py` and `lowering_regressions.py`.
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ CASES = {
         "inspect",
         CALL + function("F (a) => (b) { b = local.G(a) }") + function("G (a) => (b) { b = local.F(a) }"),
         "its functions call each other in a circle, local.",
+    ),
+    "a-function-of-onnx-that-calls-itself": Regression(
+        "inspect", CALL.replace("local.F", "F") + function("F (a) => (b) { b = ai.onnx.F(a) }"),
+        "its functions call each other in a circle, F -> F;",
+        lambda m: _set(m.functions[0], "domain", "ai.onnx"),
     ),
     "a-function-that-calls-itself": Regression(
         "differentiate", CALL + function("F (a) => (b) { b = local.F(a) }"),
@@ -239,6 +244,35 @@ CASES = {
     "a-graph-that-is-no-text": Regression(
         "differentiate", WEIGHTS, "it has a graph with the name b'\\x80', which is no UTF-8",
         lambda m: not_utf8(m, b"g"),
+    ),
+    "an-input-that-is-no-text": Regression(
+        "differentiate", WEIGHTS.replace("(float[3] x)", "(float[3] x, float[3] unread)"),
+        "it has a graph with the name b'\\x80nread', which is no UTF-8", lambda m: not_utf8(m, b"unread"),
+    ),
+    "an-initializer-that-is-no-text": Regression(
+        "finalize", WEIGHTS.replace("<float[3]", "<float[1] unread = {1}, float[3]"),
+        "Value name must be a string, not <class 'bytes'>", lambda m: not_utf8(m, b"unread"),
+    ),
+    "a-note-of-an-input-that-is-no-text": Regression(
+        "rewrite", WEIGHTS, "it has a graph with the note b'\\x80oted', which is no UTF-8",
+        lambda m: (_set(m.graph.input[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
+    ),
+    "a-note-of-a-tensor-that-is-no-text": Regression(
+        "rewrite", WEIGHTS, "its initializer 'w' has the note b'\\x80oted', which is no UTF-8",
+        lambda m: (_set(m.graph.initializer[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
+    ),
+    "a-name-of-a-tensor-that-is-no-text": Regression(
+        "differentiate", WEIGHTS.replace("y =", "v = Constant <value = float[3] named {1, 2, 3}> () y ="),
+        "the attribute 'value' of Constant node '' has the name b'\\x80amed', which is no UTF-8",
+        lambda m: not_utf8(m, b"named"),
+    ),
+    "an-entry-of-an-output-that-is-no-text": Regression(
+        "rewrite", WEIGHTS, "it has a graph with the entry b'\\x80alue', which is no UTF-8",
+        lambda m: (m.graph.output[0].metadata_props.add(key="key", value="value"), not_utf8(m, b"value"))[1],
+    ),
+    "an-extent-that-is-no-text": Regression(
+        "inspect", WEIGHTS.replace("(float[3] x)", "(float[NAMED] x)"),
+        "Expected str, None, or sympy.Expr, got bytes", lambda m: not_utf8(m, b"NAMED"),
     ),
     "a-note-that-is-no-text": Regression(
         "rewrite", WEIGHTS, "it has the note b'\\x80oted', which is no UTF-8",

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bngrad.cli import run
-from fuzz import campaign, node_regressions, regressions
+from fuzz import campaign, lowering_regressions, node_regressions, regressions
 from fuzz.cases import MODEL, OUTPUT, WEIGHTS, Case, make, npz
 from fuzz.judge import judge, prepare
 from fuzz.planted_faults import FAULTS
 
-CASES = {**regressions.CASES, **node_regressions.CASES}
+CASES = {**regressions.CASES, **node_regressions.CASES, **lowering_regressions.CASES}
 SHORT = 150
 PROGRAM = Path(campaign.__file__)
 ARGUMENTS = {

@@ -32,7 +32,7 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
     ceil = bool(site.attribute("ceil_mode", 0))
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
     dimensions = zip(_extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
-    axes = []
+    axes: list[Axis] = []
     for (extent, out, taps, stride, dilation), (before, after) in zip(
         dimensions, declared_pads(site, rank), strict=True
     ):
@@ -49,6 +49,12 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
             if extent is not None and reach is not None:
                 # Not y's: below opset 22 onnx counts one too many where ceil_mode's last window would be empty.
                 number = _count(extent, reach, stride, before, after, ceil=ceil)
+                # ceil_mode may have one more, for an empty window.
+                if out is not None and out != number and not (ceil and out == number + 1):
+                    raise UnsupportedNodeError(
+                        f"{describe(site.node)} cannot be rewritten: it has {number} windows along dimension "
+                        f"{len(axes) + 2}, and a gradient for {out}; expected as many"
+                    )
             surplus = before + after if stride == 1 else _surplus(extent, number, reach, stride)
             begin = before
         behind = None if surplus is None or begin is None else surplus - begin
@@ -76,7 +82,7 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
     padding = _ints(site, "output_padding", rank, default=0)
     dimensions = zip(shape or _extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
-    axes = []
+    axes: list[Axis] = []
     for (extent, out, taps, stride, dilation), (before, after), added in zip(
         dimensions, declared_pads(site, rank), padding, strict=True
     ):
@@ -88,6 +94,16 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
             if not shape and reach is not None:
                 surplus = max(reach + added - stride, 0) - added  # a stride of elements for each of the input
             begin = None if surplus is None else _front(surplus + added, upper=upper)
+        elif (
+            extent is not None
+            and out is not None
+            and reach is not None
+            and (made := (out - 1) * stride + reach - before - after + added) != extent
+        ):
+            raise UnsupportedNodeError(
+                f"{describe(site.node)} cannot be rewritten: its windows make {made} elements along dimension "
+                f"{len(axes) + 2}, and its gradient has {extent}; expected as many"
+            )
         behind = None if surplus is None or begin is None else surplus - begin
         axes.append(Axis(extent, out, taps, stride, dilation, begin, behind, behind, added))
     return Windows(tuple(axes), same or bool(shape), upper)

@@ -56,12 +56,17 @@ def refusal(node: ir.Node) -> str | None:
     x = node.inputs[1] if len(node.inputs) > 1 else None
     if x is None or x.dtype is None or known_rank(node.inputs[:2]) is None:
         return "the type and rank of its X are not known; expected a model that shape inference can read"
+    if read_attribute(node, "antialias", 0) and read_attribute(node, "mode", "nearest") == "nearest":
+        return "it has antialias and mode 'nearest'; expected linear or cubic"
     return _axes_refusal(node)
 
 
 def _axes_refusal(node: ir.Node) -> str | None:
     """Why its axes, or its scales, are not those of its data."""
     rank = known_rank(node.inputs[:2]) or 0
+    ranks = [None if value is None or value.shape is None else len(value.shape) for value in node.inputs[:2]]
+    if None not in ranks and ranks[0] != ranks[1]:
+        return f"its dY has {ranks[0]} dimensions, its X {ranks[1]}; expected as many"
     axes = read_attribute(node, "axes", list(range(rank)))
     scales = constant_of(_given_scales(node))
     if scales is not None and scales.shape != (len(axes),):
