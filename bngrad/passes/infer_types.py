@@ -19,6 +19,8 @@ from bngrad.unknown_extents import has_negative_extent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
 _log = logging.getLogger(__name__)
 
 _LIKE_FIRST_INPUT = {
@@ -37,6 +39,8 @@ CONTRADICTS = "bngrad.contradicts"
 _LONGEST_SHAPE = 1 << 20
 _LONGEST_EXTENT = 1 << 24
 _MOST_EXTENTS = 64
+_ENDLESS = 1 << 62
+_HANDED_ON = ("Cast", "Concat", "Gather", "Identity", "Squeeze", "Unsqueeze")
 
 _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 """Ops whose output has a shape, or is one, that a float among their inputs says."""
@@ -158,11 +162,13 @@ def _take_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
 def _may_have_long_vector(model: ir.Model) -> bool:
     """Whether a vector is so long that onnx, which may take it for a shape, would make as many dimensions.
 
-    It may be one that is only inferred, of an extent that other values have, or that is a number in the model. The
-    largest numbers are no extents: a Slice to the end has them.
+    It may be one that is only inferred, of an extent that other values have, or that is a number in the model.
     """
-    if any(_LONGEST_SHAPE < number < 1 << 62 for number in _small_integers(model)):
-        return True
+    for numbers, value in _small_integers(model):
+        long = numbers[numbers > _LONGEST_SHAPE]
+        # A Slice to the end has the largest numbers.
+        if long.size and not (long.min() >= _ENDLESS and _only_slices(value)):
+            return True
     values = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
     values |= {value for node in all_nodes(model) for value in node.outputs}
     shapes = [value.shape for value in values if value.shape is not None]
@@ -173,21 +179,35 @@ def _may_have_long_vector(model: ir.Model) -> bool:
     )
 
 
-def _small_integers(model: ir.Model) -> Iterator[int]:
-    """The numbers of the integer constants that may be shapes."""
-    tensors = [value.const_value for value in model.graph.initializers.values()]
+def _only_slices(value: ir.Value) -> bool:
+    """Whether nothing reads a value but Slices that begin or end there, and what hands it on to them."""
+    seen, found = {value}, [value]
+    while found:
+        value = found.pop()
+        for node, index in value.uses():
+            if node.op_type in _HANDED_ON:
+                found += set(node.outputs) - seen
+                seen.update(node.outputs)
+            elif node.op_type != "Slice" or index == 0:
+                return False
+    return True
+
+
+def _small_integers(model: ir.Model) -> Iterator[tuple[NDArray[np.int64], ir.Value]]:
+    """The numbers of each integer constant that may be a shape."""
+    tensors = [(value.const_value, value) for value in model.graph.initializers.values()]
     # Not as onnx-ir's helper reads them: it gives a Constant's tensor a name, in the caller's model too.
-    for attributes in (node.attributes for node in all_nodes(model) if node.op_type == "Constant"):
-        for attribute in attributes.values():
+    for node in all_nodes(model):
+        for attribute in node.attributes.values() if node.op_type == "Constant" and node.outputs else ():
             if attribute.is_ref():
                 continue
             if attribute.type == ir.AttributeType.TENSOR:
-                tensors.append(attribute.as_tensor())
+                tensors.append((attribute.as_tensor(), node.outputs[0]))
             elif attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
-                yield from np.reshape(attribute.value, -1).tolist()
-    for tensor in tensors:
+                yield np.reshape(np.asarray(attribute.value, dtype=np.int64), -1), node.outputs[0]
+    for tensor, value in tensors:
         if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MOST_EXTENTS:
-            yield from tensor.numpy().ravel().tolist()
+            yield tensor.numpy().ravel(), value
 
 
 def _says_no_shape(initializer: ir.Value) -> bool:

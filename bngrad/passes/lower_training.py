@@ -54,8 +54,22 @@ class LowerTrainingPass(ImportPass):
         site.replace({index: value for index, value in enumerate(values) if value is not None})
 
 
+_ONE_TYPE = {
+    "DropoutGrad": 1,
+    "LayerNormalizationGrad": 1,
+    "ResizeGrad": 2,
+    "Scale": 1,
+    "SimplifiedLayerNormalizationGrad": 1,
+}
+"""How many of an op's inputs are of one type with its first, where not all are."""
+
+
 def _type_refusal(node: ir.Node) -> str | None:
-    """Why its gradients cannot have the types that the model says."""
+    """Why its tensors cannot have the types that the model says."""
+    alike = [*node.inputs[: _ONE_TYPE.get(node.op_type)], *(() if node.op_type in _ONE_TYPE else node.outputs)]
+    types = {value.dtype.name.lower() for value in alike if value is not None and value.dtype in SUPPORTED_DTYPES}
+    if len(types) > 1:
+        return f"its tensors are {' and '.join(sorted(types))}; expected one type"
     for value in node.outputs if node.op_type.endswith("Grad") else ():
         if value.dtype is not None and value.dtype not in SUPPORTED_DTYPES:
             expected = ", ".join(sorted(dtype.name.lower() for dtype in SUPPORTED_DTYPES))

@@ -17,6 +17,11 @@ RESIZE_GRAD = """g (float[1,1,6] dy, float[1,1,2] x) => (float[1,1,2] dx)
     { dx = com.microsoft.ResizeGrad(dy, x, none, scales) }"""
 UNTYPED = """g (float[3] dy, float[3] y) => (float[3] dx) { dx = local.F(dy, y) }"""
 
+
+def _set(node: onnx.NodeProto, name: str, value: str) -> None:
+    setattr(node, name, value)
+
+
 CASES = {
     "too-few-inputs-of-a-training-op": Regression(
         "rewrite", RELU_GRAD, "(outputs dx) has no input 1, which ReluGrad requires"
@@ -226,6 +231,43 @@ CASES = {
         """g (float[N,2,9,4] dy, float[N,4,3,3] x, float[4,2,2,2] w) => (float[4,2,2,2] dw)
             { dx, dw = com.microsoft.ConvTransposeGrad <strides = [7, 1]> (dy, x, w) }""",
         "cannot be rewritten: its windows make 16 elements along dimension 2, and its gradient has 9; expected as",
+    ),
+    "a-gradient-of-an-activation-of-another-shape": Regression(
+        "rewrite", "g (float[2,3] dy, float[2,4] x) => (float[2,3] dx) { dx = com.microsoft.GeluGrad(dy, x) }",
+        "cannot be rewritten: its tensors have the shapes [2, 3] and [2, 4]; expected one shape",
+    ),
+    "a-gradient-of-another-type": Regression(
+        "rewrite",
+        """g (float16[1,4,2,2] dy, float[1,4,2,2] x, float[4,4,1,1] w) => (float[1,4,2,2] dx)
+            { dx, dw = com.microsoft.ConvGrad(dy, x, w) }""",
+        "cannot be rewritten: its tensors are float and float16; expected one type",
+    ),
+    "a-gradient-for-another-type": Regression(
+        "rewrite", RELU_GRAD.replace("=> (float[3] dx)", "=> (double[3] dx)").replace("(dy)", "(dy, y)"),
+        "cannot be rewritten: its tensors are double and float; expected one type",
+    ),
+    "a-group-that-its-weights-do-not-have": Regression(
+        "rewrite", CONV_GRAD.replace("float[4,1,2,2] dw", "float[4,1,2,2] dw, float[1,4,3,3] dx"),
+        "cannot be rewritten: its data have 4 channels, its weights are for 1; expected as many",
+    ),
+    "weights-for-more-channels": Regression(
+        "rewrite",
+        """g (float[1,6,2,2] dy, float[1,3,2,2] x, float[5,3,1,1] w) => (float[1,3,2,2] dx)
+            { dx, dw = com.microsoft.ConvGrad(dy, x, w) }""",
+        "cannot be rewritten: its gradient has 6 channels, its weights are for 5; expected as many",
+    ),
+    "transposed-weights-for-more-channels": Regression(
+        "rewrite",
+        """g (float[1,4,2,2] dy, float[1,3,2,2] x, float[3,3,1,1] w) => (float[1,3,2,2] dx)
+            { dx, dw = com.microsoft.ConvTransposeGrad(dy, x, w) }""",
+        "cannot be rewritten: its gradient has 4 channels, its weights are for 3; expected as many",
+    ),
+    "a-gradient-of-a-pool-that-reads-nothing": Regression(
+        "rewrite",
+        """g (float[1,1,2,2] dy) => (float[1,1,H,W] dx)
+            { dx = AveragePoolGrad <kernel_shape = [2, 2]> (dy) y = local.AveragePool() }""",
+        "nobody knows the spatial shape of its output",
+        lambda m: (_set(m.graph.node[0], "name", "p_Grad/AveragePoolGrad_0"), _set(m.graph.node[1], "name", "p")),
     ),
     "a-gradient-of-a-relu-of-another-shape": Regression(
         "rewrite",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import helper
 
 from fuzz.draw import EXTENTS, NAMES, graphs, nodes
@@ -132,7 +133,10 @@ def nest(draw: Draw, model: onnx.ModelProto) -> None:
         names = [value.name for value in inner.output]
         condition = draw.choice([value.name for value in model.graph.input] or ["nothing"])
         node = helper.make_node("If", [condition], names)
-        node.attribute.append(helper.make_attribute("then_branch", inner))
+        try:
+            node.attribute.append(helper.make_attribute("then_branch", inner))
+        except DecodeError:  # deeper than protobuf reads
+            return
         if inner.ByteSize() < 10_000:
             node.attribute.append(helper.make_attribute("else_branch", inner))
         del model.graph.node[:]

@@ -90,6 +90,19 @@ CASES = {
         CALL + function("F (a) => (b) { b = local.G(a) }") + function("G (a) => (b) { b = local.F(a) }"),
         "its functions call each other in a circle, local.",
     ),
+    "a-scalar-that-is-taken-for-a-shape": Regression(
+        "inspect",
+        """g (float[H] x) => (float[H] z) <int64 most = {9223372036854775807}> {
+            y = Expand(x, most) w = Mul(y, y) z = Add(w, x) }""", "",
+    ),
+    "ours-without-inputs-beside-its-function": Regression(
+        "rewrite",
+        """g (float[N,3] x) => (float[3] m) { m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> () }
+            <domain: "bngrad", opset_import: ["" : 17]> BatchNormalizationStatistics <epsilon> (X, axes) => (m, v)
+            { m = ReduceMean(X) v = ReduceMean(X) }""",
+        "BatchNormalizationStatistics node '' has no input 0, which is required",
+        header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
+    ),
     "a-function-of-onnx-that-calls-itself": Regression(
         "inspect", CALL.replace("local.F", "F") + function("F (a) => (b) { b = ai.onnx.F(a) }"),
         "its functions call each other in a circle, F -> F;",

@@ -25,30 +25,30 @@ from bngrad.passes.lower.site import Lowering
 LOWERINGS: dict[tuple[str, str], Lowering] = {
     ("", "AveragePoolGrad"): Lowering(pooling.average_pool_grad, pooling.refusal),
     ("", "MaxPoolGrad"): Lowering(pooling.max_pool_grad, pooling.refusal),
-    (MICROSOFT, "BiasFastGeluGrad_dX"): Lowering(activation.bias_fast_gelu_grad),
-    (MICROSOFT, "BiasGeluGrad_dX"): Lowering(activation.bias_gelu_grad),
+    (MICROSOFT, "BiasFastGeluGrad_dX"): Lowering(activation.bias_fast_gelu_grad, activation.refusal),
+    (MICROSOFT, "BiasGeluGrad_dX"): Lowering(activation.bias_gelu_grad, activation.refusal),
     (MICROSOFT, "BroadcastGradientArgs"): Lowering(arithmetic.broadcast_gradient_args),
     (MICROSOFT, "ConcatTraining"): Lowering(joining.concat_training),
     (MICROSOFT, "ConvGrad"): Lowering(convolution.conv_grad, convolution.refusal),
     (MICROSOFT, "ConvTransposeGrad"): Lowering(convolution.conv_transpose_grad, convolution.refusal),
     (MICROSOFT, "DivGrad"): Lowering(arithmetic.div_grad),
-    (MICROSOFT, "DropoutGrad"): Lowering(activation.dropout_grad),
-    (MICROSOFT, "FastGeluGrad"): Lowering(activation.fast_gelu_grad),
+    (MICROSOFT, "DropoutGrad"): Lowering(activation.dropout_grad, activation.refusal),
+    (MICROSOFT, "FastGeluGrad"): Lowering(activation.fast_gelu_grad, activation.refusal),
     (MICROSOFT, "GatherElementsGrad"): Lowering(
         indexing.gather_elements_grad, indexing.gather_elements_grad_refusal
     ),
     (MICROSOFT, "GatherGrad"): Lowering(indexing.gather_grad, indexing.gather_grad_refusal),
     (MICROSOFT, "GatherNDGrad"): Lowering(indexing.gather_nd_grad, indexing.gather_nd_grad_refusal),
-    (MICROSOFT, "GeluGrad"): Lowering(activation.gelu_grad),
+    (MICROSOFT, "GeluGrad"): Lowering(activation.gelu_grad, activation.refusal),
     (MICROSOFT, "LayerNormalizationGrad"): Lowering(normalization.layer_normalization_grad, normalization.refusal),
-    (MICROSOFT, "LeakyReluGrad"): Lowering(activation.leaky_relu_grad),
+    (MICROSOFT, "LeakyReluGrad"): Lowering(activation.leaky_relu_grad, activation.refusal),
     (MICROSOFT, "LogSoftmaxGrad"): Lowering(loss.log_softmax_grad, loss.softmax_refusal),
     (MICROSOFT, "LogSoftmaxGrad_13"): Lowering(loss.log_softmax_grad),
-    (MICROSOFT, "QuickGeluGrad"): Lowering(activation.quick_gelu_grad),
-    (MICROSOFT, "ReluGrad"): Lowering(activation.relu_grad),
+    (MICROSOFT, "QuickGeluGrad"): Lowering(activation.quick_gelu_grad, activation.refusal),
+    (MICROSOFT, "ReluGrad"): Lowering(activation.relu_grad, activation.refusal),
     (MICROSOFT, "ResizeGrad"): Lowering(resize.resize_grad, resize.refusal),
     (MICROSOFT, "Scale"): Lowering(reduction.scale),
-    (MICROSOFT, "SigmoidGrad"): Lowering(activation.sigmoid_grad),
+    (MICROSOFT, "SigmoidGrad"): Lowering(activation.sigmoid_grad, activation.refusal),
     (MICROSOFT, "SimplifiedLayerNormalizationGrad"): Lowering(
         normalization.simplified_layer_normalization_grad, normalization.refusal
     ),
@@ -57,6 +57,6 @@ LOWERINGS: dict[tuple[str, str], Lowering] = {
     (MICROSOFT, "SoftmaxGrad"): Lowering(loss.softmax_grad, loss.softmax_refusal),
     (MICROSOFT, "SoftmaxGrad_13"): Lowering(loss.softmax_grad),
     (MICROSOFT, "SplitTraining"): Lowering(joining.split_training),
-    (MICROSOFT, "TanhGrad"): Lowering(activation.tanh_grad),
+    (MICROSOFT, "TanhGrad"): Lowering(activation.tanh_grad, activation.refusal),
 }
 """(domain, op type) -> its lowering."""

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bngrad.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.node_view import constant_of, dtype_of, is_off, like
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from bngrad.passes.lower.site import Outputs, Site
+
+
+def refusal(node: ir.Node) -> str | None:
+    """dY and what the activation read, or made, have one shape."""
+    shapes = [shape for value in node.inputs[:2] if (shape := extents_of(value)) is not None]
+    if len(shapes) == 2 and not may_be_equal(*shapes):
+        return f"its tensors have the shapes {text(shapes[0])} and {text(shapes[1])}; expected one shape"
+    return None
 
 
 def relu_grad(site: Site) -> Outputs:

@@ -55,10 +55,28 @@ def refusal(node: ir.Node) -> str | None:
     channels = [known_extent(value, 1) for value in node.inputs[:2] if value is not None]
     if group < 1 or any(extent is not None and extent % group for extent in channels):
         return f"its group is {group}; expected a divisor of its channels"
+    if problem := _channel_problem(node, group):
+        return problem
     taps = [extent for extent in (weights or ())[2:] if isinstance(extent, int)]
     most = _MOST_TAPS_OF_GROUPS if group > 1 else _MOST_TAPS
     if prod(taps) > most:
         return f"its kernel has {prod(taps)} taps; expected {most} at most"
+    return None
+
+
+def _channel_problem(node: ir.Node, group: int) -> str | None:
+    """Why the weights are not for as many channels as there are."""
+    tensors = [value for value in node.inputs[:3] if value is not None]
+    if len(tensors) < 3:
+        return None
+    *data, weights = tensors
+    first, second = known_extent(weights, 0), known_extent(weights, 1)
+    per_group = None if second is None else second * group
+    of_weights = (per_group, first) if node.op_type == "ConvTransposeGrad" else (first, per_group)
+    for what, value, wanted in zip(("gradient has", "data have"), data, of_weights, strict=True):
+        channels = known_extent(value, 1)
+        if None not in (channels, wanted) and channels != wanted:
+            return f"its {what} {channels} channels, its weights are for {wanted}; expected as many"
     return None
 
 

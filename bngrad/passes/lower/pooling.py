@@ -105,7 +105,7 @@ def _data(node: ir.Node) -> ir.Value | None:
     indices = node.inputs[1] if len(node.inputs) > 1 else None
     forward = None if indices is None else indices.producer()
     forward = forward or forward_node(node)
-    return None if forward is None else forward.inputs[0]
+    return None if forward is None or not forward.inputs else forward.inputs[0]
 
 
 def _misjudged(windows: Windows, dY: ir.Value) -> bool:
