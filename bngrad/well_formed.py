@@ -181,6 +181,10 @@ def _tensor_problems(node: ir.Node) -> Iterator[str]:
         # onnx cuts it to 32 bits, and what is left may be an axis that it does not look for.
         if attribute.name == "axis" and isinstance(attribute.value, int) and abs(attribute.value) > _MOST_AXIS:
             yield f"{_named(node)} has the axis {attribute.value}; expected one that its data has"
+        # onnx's inference reads past the parts, which ends the process.
+        outputs = len(node.outputs)
+        if attribute.name == "num_outputs" and node.op_type == "Split" and attribute.value != outputs:
+            yield f"{_named(node)} has num_outputs {attribute.value} and {outputs} outputs; expected as many"
         if attribute.type == ir.AttributeType.GRAPH and not len(attribute.value) and not attribute.value.outputs:
             yield f"the attribute {attribute.name!r} of {_named(node)} is an empty graph"
         if attribute.type == ir.AttributeType.TENSOR:

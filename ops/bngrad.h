@@ -71,7 +71,8 @@ BNGRAD_EXPORT const char* bngrad_isa_name(int32_t i);
 BNGRAD_EXPORT int32_t bngrad_isa_supported(int32_t i);
 
 /* The name of the one in use: the best supported, or what the environment variable BNGRAD_ISA held at the
- * first call. A name that is unknown or not supported is an error of this and every later call. */
+ * first call, which settles it. A name that is unknown or not supported settles nothing, and is an error of
+ * every call until it is another. */
 BNGRAD_EXPORT int32_t bngrad_active_isa(const char** name, char* error, size_t error_size);
 
 /* With xhat = (X - mean)*inv_std:

@@ -18,9 +18,8 @@ constexpr const char* kIsaVariable = "BNGRAD_ISA";
 int IsaCount();
 const Isa& IsaAt(int i);
 
-// Decided at the first call, which reads the environment, and never again once decided. Throws
-// InvalidArgument when BNGRAD_ISA names none, or one that this machine cannot run: a forced choice is never
-// replaced silently.
+// Decided at the first call that finds one, by the environment. Throws InvalidArgument when BNGRAD_ISA names
+// none, or one that this machine cannot run: a forced choice is never replaced silently.
 const Isa& ActiveIsa();
 
 }  // namespace bngrad

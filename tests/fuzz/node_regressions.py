@@ -46,6 +46,11 @@ CASES = {
         "{ m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> (x, axes) }", "",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
     ),
+    "a-split-into-fewer-parts-than-outputs": Regression(
+        "inspect", "g (float[6,N] x) => (float[A,N] y, float[B,N] z) { y, z = Split <num_outputs = 1> (x) }",
+        "Split node '' has num_outputs 1 and 2 outputs; expected as many",
+        header='<ir_version: 8, opset_import: ["" : 18]>',
+    ),
     "axes-that-are-no-integers": Regression(
         "inspect",
         "g (float[2,3] x) => (float[3] m) <double[1] axes = {0}> "
