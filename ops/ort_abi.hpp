@@ -23,7 +23,7 @@ struct OrtValue;
 
 // The table of functions; ort::Function below gives an entry its type.
 struct OrtApi {
-  void (*functions[275])();
+  void (*functions[415])();  // an older ONNX Runtime's is shorter: see kLendingVersion
 };
 
 struct OrtApiBase {
@@ -75,6 +75,10 @@ namespace ort {
 constexpr uint32_t kApiVersion = 17;
 constexpr const char* kApiVersionName = "1.17";
 
+// What is used of a later version, where the running ONNX Runtime has it: the function that lends a tensor's
+// shape.
+constexpr uint32_t kLendingVersion = 24;
+
 enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
 enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
 enum Characteristic { kRequired = 0, kOptional = 1 };
@@ -103,6 +107,10 @@ constexpr Function<63, OrtStatus*(const OrtTensorTypeAndShapeInfo*, const char**
     GetSymbolicDimensions;
 constexpr Function<65, OrtStatus*(const OrtValue*, OrtTensorTypeAndShapeInfo**)> GetTensorTypeAndShape;
 constexpr Function<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
+
+// Since kLendingVersion. The extents are the value's own.
+constexpr Function<414, OrtStatus*(const OrtValue*, int* type, const int64_t** extents, size_t* rank)>
+    GetTensorElementTypeAndShapeDataReference;
 
 constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
 constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)> KernelInfoGetAttribute_int64;

@@ -1,7 +1,9 @@
 // The functions that ONNX Runtime calls, the same for every op: they read the op's definition.
 #include "ort_op.hpp"
 
+#include <algorithm>
 #include <climits>
+#include <cstring>
 
 #include "cpu_features.hpp"
 #include "dispatch.hpp"
@@ -21,6 +23,12 @@ const CustomOp& Op(const OrtCustomOp* op) { return *static_cast<const CustomOp*>
 // "bngrad.BatchNormalizationGrad, node 'bn1'"
 std::string Where(const CustomOp& op, const std::string& node_name) {
   return std::string("bngrad.") + op.definition->name + ", node '" + node_name + "'";
+}
+
+size_t IndexOf(const OpDefinition& definition, const char* input) {
+  const auto begin = definition.inputs.begin();
+  const auto named = [&](const Parameter& p) { return std::strcmp(p.name, input) == 0; };
+  return static_cast<size_t>(std::find_if(begin, definition.inputs.end(), named) - begin);
 }
 
 // The session's own threads.
@@ -67,7 +75,7 @@ OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
       op.api, [&] { return Where(op, self.node_name); },
       [&] {
         SessionThreads threads(op.api, context);
-        self.node->Run(RunContext(op.api, context, *op.definition, op.types), op.types, threads);
+        self.node->Run(RunContext(op, context), op.types, threads);
       });
 }
 
@@ -121,8 +129,15 @@ int TensorTypeOf(const Types& types, Role role) {
   return ort::kTensorInt64;
 }
 
-CustomOp::CustomOp(const OrtApi* ort_api, const OpDefinition& op_definition, const Types& op_types)
-    : OrtCustomOp{}, api(ort_api), definition(&op_definition), types(op_types) {
+CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_lending_api, const OpDefinition& op_definition,
+                   const Types& op_types)
+    : OrtCustomOp{},
+      api(ort_api),
+      lending_api(ort_lending_api),
+      definition(&op_definition),
+      types(op_types),
+      x(IndexOf(op_definition, "X")),
+      axes(IndexOf(op_definition, "axes")) {
   version = ort::kApiVersion;
   GetName = [](const OrtCustomOp* op) { return Op(op).definition->name; };
   GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };

@@ -40,13 +40,13 @@ class NodeAttributes {
 // Inputs or outputs of an op, at most.
 constexpr size_t kMaxParameters = 10;
 
+struct CustomOp;
 struct OpDefinition;
 
 // One run of a node. Construction reads all inputs; it and every method throw what is to be refused.
 class RunContext {
  public:
-  RunContext(const OrtApi* api, OrtKernelContext* context, const OpDefinition& definition,
-             const Types& types);
+  RunContext(const CustomOp& op, OrtKernelContext* context);
 
   // Of input X under input axes, which every op has.
   const Layout& layout() const { return layout_; }
@@ -63,16 +63,15 @@ class RunContext {
     const void* data;
     Shape shape;
   };
-  const Input& InputNamed(const char* name) const;
-  Input ReadInput(size_t i, size_t count);
+  void ReadInput(size_t i, size_t count, Input& input);
   const void* Aligned(const void* data, const Shape& shape, size_t element_size);
   [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
   void* Output(size_t i, const Shape& shape) const;
 
-  const OrtApi* api_;
-  OrtKernelContext* context_;
-  const OpDefinition& definition_;
-  const Types types_;
+  const CustomOp& op_;
+  const OrtApi* const api_;
+  OrtKernelContext* const context_;
+  size_t output_count_ = 0;
   std::vector<std::unique_ptr<char[]>> copies_;
   ShortList<Input, kMaxParameters> inputs_;
   Shape shape_, axes_;  // of X
@@ -104,10 +103,13 @@ const OpDefinition& StatisticsDefinition();
 // An op for one combination of types, as ONNX Runtime takes it. It must live as long as any session that uses
 // it.
 struct CustomOp : OrtCustomOp {
-  CustomOp(const OrtApi* api, const OpDefinition& definition, const Types& types);
+  // `lending_api`: of ort::kLendingVersion; null if this ONNX Runtime is older.
+  CustomOp(const OrtApi* api, const OrtApi* lending_api, const OpDefinition& definition, const Types& types);
   const OrtApi* api;
+  const OrtApi* lending_api;
   const OpDefinition* definition;
   Types types;
+  size_t x, axes;  // which inputs these are
 };
 
 }  // namespace bngrad

@@ -1,5 +1,6 @@
 // RegisterCustomOps, the one function that ONNX Runtime looks up when it is handed this library.
 #include <algorithm>
+#include <cstdlib>
 #include <list>
 #include <mutex>
 #include <vector>
@@ -40,12 +41,13 @@ struct Registration {
   OrtCustomOpDomain* domain = nullptr;
   std::list<CustomOp> ops;
 
-  explicit Registration(const OrtApi* ort_api) : api(ort_api) {
+  Registration(const OrtApi* ort_api, const OrtApi* lending_api) : api(ort_api) {
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &domain));
     for (const OpDefinition* definition : {&GradDefinition(), &ReluGradDefinition(), &GradGradDefinition(),
                                            &TrainingDefinition(), &StatisticsDefinition()}) {
       for (const Types& types : TypesOf(*definition)) {
-        Check(api, ort::CustomOpDomain_Add(api, domain, &ops.emplace_back(api, *definition, types)));
+        ops.emplace_back(api, lending_api, *definition, types);
+        Check(api, ort::CustomOpDomain_Add(api, domain, &ops.back()));
       }
     }
   }
@@ -54,14 +56,22 @@ struct Registration {
 // The domain for this copy of ONNX Runtime (a process may hold two). Domain and ops are made once and never
 // released: sessions hold pointers to them for as long as they live, and at the end of the process nobody
 // knows whether ONNX Runtime or this library goes first.
-OrtCustomOpDomain* DomainFor(const OrtApi* api) {
+OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* lending_api) {
   static std::mutex mutex;
   static std::list<Registration>& registrations = *new std::list<Registration>;
   const std::lock_guard<std::mutex> lock(mutex);
   for (const Registration& registration : registrations) {
     if (registration.api == api) return registration.domain;
   }
-  return registrations.emplace_back(api).domain;
+  return registrations.emplace_back(api, lending_api).domain;
+}
+
+// The API of a later version, null if there is none. An ONNX Runtime without it would say so on stderr, were
+// it asked; its version is "1." and that of its newest API.
+const OrtApi* LaterApi(const OrtApiBase* base, uint32_t version) {
+  const std::string running = base->GetVersionString();
+  const bool has = running.rfind("1.", 0) == 0 && std::strtoul(running.c_str() + 2, nullptr, 10) >= version;
+  return has ? base->GetApi(version) : nullptr;
 }
 
 // An ONNX Runtime that is too old has an API of its own version, with the same function at the same index.
@@ -85,6 +95,7 @@ extern "C" BNGRAD_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options
       [&] {
         // A wrong BNGRAD_ISA is better reported here than by the first node that runs.
         bngrad::ActiveIsa();
-        bngrad::Check(api, ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api)));
+        const OrtApi* const lending_api = bngrad::LaterApi(base, ort::kLendingVersion);
+        bngrad::Check(api, ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api, lending_api)));
       });
 }

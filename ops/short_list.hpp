@@ -12,10 +12,15 @@ class ShortList {
 
   // Only values that are there are ever written: an op of a few elements makes some ten lists.
   ShortList() {}
-  // `size` zeros, to be filled; as all sizes, at most the capacity.
+  // `size` zeros, to be filled.
   explicit ShortList(size_t size) : size_(size) { std::fill_n(values_, size, T()); }
 
+  // A copy; as all sizes, at most the capacity.
+  ShortList(const T* values, size_t size) : size_(size) { std::copy_n(values, size, values_); }
+
   void push_back(const T& value) { values_[size_++] = value; }
+  // One more, with what it held; to be written to.
+  T& grow() { return values_[size_++]; }
   void pop_back() { --size_; }
 
   bool empty() const { return size_ == 0; }

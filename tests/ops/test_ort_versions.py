@@ -9,11 +9,12 @@ import pytest
 
 from environments import make_environment, run
 
-# Oldest that has the API version asked for; the training build; one between; the newest there is.
+# Oldest that has the API version asked for; the training build; one between; the first to lend shapes; the newest.
 RELEASES = {
     "1.17.3": ["onnxruntime==1.17.3", "numpy<2", "onnx<1.17"],
     "1.19.2-training": ["onnxruntime-training-cpu==1.19.2"],
     "1.23.2": ["onnxruntime==1.23.2"],
+    "1.24": ["onnxruntime==1.24.*"],
     "newest": ["onnxruntime"],
 }
 
