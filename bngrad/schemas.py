@@ -8,6 +8,7 @@ which gives its type and its shape.
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import onnx
@@ -149,6 +150,7 @@ def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> 
     x = types.get("X")
     if x is None:
         return
+    _check_numbers(context)
     elements = _element_types(types)
     _common_shape(_shaped(types, "data"))
     shapes = {"data": x, "parameter": _parameter_shape(context, inputs, types)}
@@ -160,6 +162,15 @@ def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> 
         if like is not None and like.HasField("shape"):
             result.tensor_type.shape.CopyFrom(like.shape)
         context.set_output_type(i, result)
+
+
+def _check_numbers(context: InferenceContext) -> None:
+    """What the kernels refuse when a session is made."""
+    for name, least in (("epsilon", 0.0), ("momentum", -math.inf)):
+        attribute = context.get_attribute(name)
+        if attribute is not None and not (math.isfinite(attribute.f) and attribute.f >= least):
+            expected = "a finite number" + (" of 0 or more" if name == "epsilon" else "")
+            raise onnx.shape_inference.InferenceError(f"{name} is {attribute.f}; expected {expected}")
 
 
 def _element_types(types: Mapping[str, onnx.TypeProto.Tensor]) -> dict[str, int]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     Scope = ir.Graph | ir.Function
+    _Name = tuple[str, str]
 
 _BYTE = 8
 _MOST_AXIS = 2**31 - 1
@@ -75,29 +76,29 @@ def _problems(model: ir.Model) -> Iterator[str]:
 
 def _call_problems(model: ir.Model) -> Iterator[str]:
     """Functions that cannot be put in the place of their calls, or make too much of a model."""
-    called = {
-        _of_onnx(key): Counter(node.op_identifier() for node in function.all_nodes())
-        for key, function in model.functions.items()
-    }
+    called: dict[_Name, Counter[_Name]] = {}
+    for key, function in model.functions.items():
+        ops = Counter(_name(node.op_identifier()) for node in function.all_nodes())
+        called.setdefault(_name(key), Counter()).update(ops)
     calls = {key: set(ops) & set(called) for key, ops in called.items()}
     try:
         order = [*TopologicalSorter(calls).static_order()]
     except CycleError as error:
-        circle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name, _ in error.args[1])
+        circle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name in error.args[1])
         yield f"its functions call each other in a circle, {circle}; a function can call only others"
         return
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    for key in order:
-        sizes[key] = sum(count * sizes.get(op, 1) for op, count in called[key].items())
-    nodes = sum(sizes.get(node.op_identifier(), 1) for node in model.graph.all_nodes()) if order else 0
+    sizes: dict[_Name, int] = {}
+    for name in order:
+        sizes[name] = sum(count * sizes.get(op, 1) for op, count in called[name].items())
+    nodes = sum(sizes.get(_name(node.op_identifier()), 1) for node in model.graph.all_nodes()) if order else 0
     if nodes > _MOST_NODES:
         yield f"its functions' nodes, one for each call, are {nodes}; expected {_MOST_NODES} at most"
 
 
-def _of_onnx(key: ir.OperatorIdentifier) -> ir.OperatorIdentifier:
-    """A function's key with the domain as nodes have it, where onnx has two names for its own."""
-    domain, name, overload = key
-    return "" if domain == "ai.onnx" else domain, name, overload
+def _name(key: ir.OperatorIdentifier) -> _Name:
+    """Which function inference takes for a call: it knows no overloads, and onnx has two names for its domain."""
+    domain, name, _ = key
+    return "" if domain == "ai.onnx" else domain, name
 
 
 def _import_problems(model: ir.Model) -> Iterator[str]:

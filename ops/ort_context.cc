@@ -1,5 +1,4 @@
 // What a node is given: its attributes, its inputs and outputs, each checked before anyone reads it.
-#include <algorithm>
 #include <cstring>
 
 #include "ort_op.hpp"

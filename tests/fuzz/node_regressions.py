@@ -23,6 +23,10 @@ def _no_outputs(model: onnx.ModelProto) -> None:
     model.graph.node[1].ClearField("output")
 
 
+def _set_float(attribute: onnx.AttributeProto, value: float) -> None:
+    attribute.f = value
+
+
 CASES = {
     "an-attribute-of-another-type": Regression(
         "differentiate",
@@ -50,6 +54,27 @@ CASES = {
         "inspect", "g (float[6,N] x) => (float[A,N] y, float[B,N] z) { y, z = Split <num_outputs = 1> (x) }",
         "Split node '' has num_outputs 1 and 2 outputs; expected as many",
         header='<ir_version: 8, opset_import: ["" : 18]>',
+    ),
+    "an-epsilon-that-is-infinite": Regression(
+        "rewrite",
+        f"g (float[N,3] x) => (float[N,3] y) <{PARAMETERS}> "
+        "{ y, n, w = BatchNormalization <training_mode = 1, epsilon = 0.5> (x, s, b, m, v) }",
+        "epsilon is -inf; expected a finite number of 0 or more",
+        lambda m: [_set_float(a, float("-inf")) for a in m.graph.node[0].attribute if a.name == "epsilon"],
+    ),
+    "a-momentum-that-is-no-number": Regression(
+        "differentiate",
+        f"g (float[N,3] x) => (float loss) <{PARAMETERS}> "
+        "{ y, n, w = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) "
+        "loss = ReduceSum <keepdims = 0> (y) }",
+        "momentum is nan; expected a finite number",
+        lambda m: [_set_float(a, float("nan")) for a in m.graph.node[0].attribute if a.name == "momentum"],
+    ),
+    "pads-that-have-no-opposite": Regression(
+        "differentiate",
+        """g (float[N,M] x) => (float loss) <int64[4] p = {0, -9223372036854775808, 0, 0}>
+            { y = Pad(x, p) loss = ReduceSum <keepdims = 0> (y) }""",
+        "its pads are [0, -9223372036854775808, 0, 0]; expected numbers that have an opposite",
     ),
     "axes-that-are-no-integers": Regression(
         "inspect",

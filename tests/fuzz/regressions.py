@@ -103,6 +103,12 @@ CASES = {
         "BatchNormalizationStatistics node '' has no input 0, which is required",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
     ),
+    "functions-in-a-circle-by-an-overload-that-is-not-there": Regression(
+        "inspect",
+        CALL + function("F (a) => (b) { b = local.G(a) }") + function("G (a) => (b) { b = local.F(a) }"),
+        "its functions call each other in a circle, local.",
+        lambda m: _set(m.functions[0].node[0], "overload", "x"),
+    ),
     "a-function-of-onnx-that-calls-itself": Regression(
         "inspect", CALL.replace("local.F", "F") + function("F (a) => (b) { b = ai.onnx.F(a) }"),
         "its functions call each other in a circle, F -> F;",

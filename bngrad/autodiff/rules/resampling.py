@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+_MOST_PADS = 2**63 - 1
+
+
 def pad(back: Backward) -> Gradients:
     """dX = dY with the opposite pads; where what is put there is made of X, it goes back there.
 
@@ -22,6 +25,8 @@ def pad(back: Backward) -> Gradients:
     if back.attribute("mode", "constant") != "constant":
         return [_pad_with_elements(back)]
     pads = back.known_int64(1)
+    if pads is not None and min(pads, default=0) < -_MOST_PADS:
+        back.refuse(f"its pads are {list(pads)}; expected numbers that have an opposite")
     opposite = back.op("Neg", back.x(1)) if pads is None else back.int64([-number for number in pads])
     return [back.op("Pad", back.dY, opposite, *([None, back.x(3)] if back.has(3) else []))]
 
