@@ -19,6 +19,7 @@ from onnx.defs import OpSchema
 from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.errors import ModelError
 from bngrad.opset import DOMAIN, VERSION
+from bngrad.ort_dialect import MICROSOFT
 from bngrad.subgraphs import subgraphs
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def _import_problems(model: ir.Model) -> Iterator[str]:
     for scope in scopes:
         if (version := scope.opset_imports.get(DOMAIN, VERSION)) != VERSION:
             yield f"it imports {DOMAIN} in version {version}; expected {VERSION}"
+        if (version := scope.opset_imports.get(MICROSOFT, 1)) < 1:
+            yield f"it imports {MICROSOFT} in version {version}; expected 1 or more"
     domains: list[object] = [domain for scope in scopes for domain in scope.opset_imports]
     names: list[object] = [name for key in model.functions for name in key]
     yield from _no_texts("it imports the domain", domains)
@@ -182,6 +185,9 @@ def _tensor_problems(node: ir.Node) -> Iterator[str]:
         # onnx cuts it to 32 bits, and what is left may be an axis that it does not look for.
         if attribute.name == "axis" and isinstance(attribute.value, int) and abs(attribute.value) > _MOST_AXIS:
             yield f"{_named(node)} has the axis {attribute.value}; expected one that its data has"
+        # Of fewer onnx's inference reads in front of the indices, which ends the process.
+        if attribute.name == "batch_dims" and isinstance(attribute.value, int) and attribute.value < 0:
+            yield f"{_named(node)} has batch_dims {attribute.value}; expected 0 or more"
         # onnx's inference reads past the parts, which ends the process.
         outputs = len(node.outputs)
         if attribute.name == "num_outputs" and node.op_type == "Split" and attribute.value != outputs:
@@ -207,14 +213,14 @@ def _unreadable(tensor: ir.TensorProtocol, what: str) -> Iterator[str]:
     try:
         if any(extent < 0 for extent in tensor.shape.numpy()):
             yield f"{what} has a negative extent"
+        elif tensor.dtype == ir.DataType.UNDEFINED:
+            yield f"{what} has no type"
         elif _lacks_data(tensor):
             yield f"{what} has no data; expected {tensor.size} elements"
         elif (got := _packed_bytes(tensor)) not in (None, tensor.nbytes):
             yield f"{what} has {got} bytes of data; expected {tensor.nbytes}"
         elif not isinstance(tensor, ir.ExternalTensor):
             tensor.numpy()
-        elif tensor.dtype == ir.DataType.UNDEFINED:
-            yield f"{what} has no type"
     except (ValueError, TypeError, OverflowError, AssertionError) as error:
         yield f"{what} cannot be read: {' '.join(str(error).split())}"
 

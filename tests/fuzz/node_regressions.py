@@ -76,6 +76,10 @@ CASES = {
             { y = Pad(x, p) loss = ReduceSum <keepdims = 0> (y) }""",
         "its pads are [0, -9223372036854775808, 0, 0]; expected numbers that have an opposite",
     ),
+    "fewer-than-no-batch-dimensions": Regression(
+        "inspect", "g (float[N,4] x, int64[N,1] i) => (float[N] y) { y = GatherND <batch_dims = -3> (x, i) }",
+        "GatherND node '' has batch_dims -3; expected 0 or more",
+    ),
     "axes-that-are-no-integers": Regression(
         "inspect",
         "g (float[2,3] x) => (float[3] m) <double[1] axes = {0}> "

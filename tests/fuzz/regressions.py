@@ -109,6 +109,15 @@ CASES = {
         "its functions call each other in a circle, local.",
         lambda m: _set(m.functions[0].node[0], "overload", "x"),
     ),
+    "an-initializer-of-no-type": Regression(
+        "finalize", WEIGHTS, "its initializer 'w' has no type", lambda m: m.graph.initializer[0].CopyFrom(
+            onnx.TensorProto(name="w", dims=[], float_data=[1])
+        ),
+    ),
+    "an-import-of-less-than-the-first-version": Regression(
+        "differentiate", WEIGHTS, "it imports com.microsoft in version -1; expected 1 or more",
+        lambda m: [_set(o, "version", -1) for o in m.opset_import if o.domain == "com.microsoft"],
+    ),
     "a-function-of-onnx-that-calls-itself": Regression(
         "inspect", CALL.replace("local.F", "F") + function("F (a) => (b) { b = ai.onnx.F(a) }"),
         "its functions call each other in a circle, F -> F;",
