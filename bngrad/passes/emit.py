@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.errors import UnsupportedNodeError
 from bngrad.opset import DOMAIN
 from bngrad.passes.maker import NodeMaker
-from bngrad.passes.nodes import describe, owner
+from bngrad.passes.nodes import owner, raise_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +51,7 @@ class Emitter(NodeMaker):
             if index not in outputs and (value.uses() or value.is_graph_output()):
                 known = ", ".join(str(self._node.outputs[i].name) for i in sorted(outputs)) or "its inputs"
                 reason = f"its output {value.name!r} is used; expected none but {known}"
-                raise UnsupportedNodeError(f"{describe(self._node)} cannot be rewritten: {reason}")
+                raise_refusals([(self._node, reason)])
         for index, value in outputs.items():
             old = self._node.outputs[index]
             if not old.name:

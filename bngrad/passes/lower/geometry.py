@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.windows import Axis, Windows
-from bngrad.passes.nodes import describe
+from bngrad.passes.nodes import raise_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +51,8 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
                 number = _count(extent, reach, stride, before, after, ceil=ceil)
                 # ceil_mode may have one more, for an empty window.
                 if out is not None and out != number and not (ceil and out == number + 1):
-                    raise UnsupportedNodeError(
-                        f"{describe(site.node)} cannot be rewritten: it has {number} windows along dimension "
-                        f"{len(axes) + 2}, and a gradient for {out}; expected as many"
-                    )
+                    has = f"it has {number} windows along dimension {len(axes) + 2}, and a gradient for {out}"
+                    raise_refusals([(site.node, f"{has}; expected as many")])
             surplus = before + after if stride == 1 else _surplus(extent, number, reach, stride)
             begin = before
         behind = None if surplus is None or begin is None else surplus - begin
@@ -76,9 +74,7 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
     same, upper = _auto_pad(site)
     shape = list(site.attribute("output_shape", ()))[-rank:]
     if shape and len(shape) != rank:
-        raise UnsupportedNodeError(
-            f"{describe(site.node)} cannot be rewritten: its output_shape is {shape}; expected {rank} numbers"
-        )
+        raise_refusals([(site.node, f"its output_shape is {shape}; expected {rank} numbers")])
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
     padding = _ints(site, "output_padding", rank, default=0)
     dimensions = zip(shape or _extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
@@ -100,10 +96,10 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
             and reach is not None
             and (made := (out - 1) * stride + reach - before - after + added) != extent
         ):
-            raise UnsupportedNodeError(
-                f"{describe(site.node)} cannot be rewritten: its windows make {made} elements along dimension "
-                f"{len(axes) + 2}, and its gradient has {extent}; expected as many"
+            has = (
+                f"its windows make {made} elements along dimension {len(axes) + 2}, and its gradient has {extent}"
             )
+            raise_refusals([(site.node, f"{has}; expected as many")])
         behind = None if surplus is None or begin is None else surplus - begin
         axes.append(Axis(extent, out, taps, stride, dilation, begin, behind, behind, added))
     return Windows(tuple(axes), same or bool(shape), upper)
@@ -162,7 +158,5 @@ def _numbers(site: Site, name: str, count: int, default: int, least: int | None 
     numbers = list(site.attribute(name, ())) or [default] * count
     if len(numbers) != count or (least is not None and min(numbers, default=least) < least):
         what = "" if least is None else f", {least} at least"
-        raise UnsupportedNodeError(
-            f"{describe(site.node)} cannot be rewritten: its {name} are {numbers}; expected {count} numbers{what}"
-        )
+        raise_refusals([(site.node, f"its {name} are {numbers}; expected {count} numbers{what}")])
     return numbers

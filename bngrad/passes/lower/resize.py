@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.known_shapes import extents_of
 from bngrad.passes.extents import extent_of
 from bngrad.passes.linear_map import identity, pull_back
 from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, like, read_attribute
@@ -64,8 +65,8 @@ def refusal(node: ir.Node) -> str | None:
 def _axes_refusal(node: ir.Node) -> str | None:
     """Why its axes, or its scales, are not those of its data."""
     rank = known_rank(node.inputs[:2]) or 0
-    ranks = [None if value is None or value.shape is None else len(value.shape) for value in node.inputs[:2]]
-    if None not in ranks and ranks[0] != ranks[1]:
+    ranks = [len(shape) for value in node.inputs[:2] if (shape := extents_of(value)) is not None]
+    if len(set(ranks)) > 1:
         return f"its dY has {ranks[0]} dimensions, its X {ranks[1]}; expected as many"
     axes = read_attribute(node, "axes", list(range(rank)))
     scales = constant_of(_given_scales(node))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.nodes import describe, known_rank
+from bngrad.passes.nodes import known_rank, raise_refusals
 from bngrad.passes.tensorflow.lost import (
     GRADIENTS,
     has_lost_attributes,
@@ -79,7 +78,7 @@ def read_inputs(node: ir.Node) -> list[ir.Value]:
     """
     inputs = [value for value in node.inputs[:5] if value is not None]
     if len(inputs) < 5:
-        raise UnsupportedNodeError(f"{describe(node)} cannot be rewritten: it reads cuDNN's reserve as a tensor")
+        raise_refusals([(node, "it reads cuDNN's reserve as a tensor")])
     return inputs
 
 
