@@ -93,7 +93,8 @@ def _by_input(graph: ir.Graph, weights: Mapping[str, Array], statistics: Mapping
         if target in values:
             raise InputError(f"{target!r} is given twice, also as its new value {name!r}; give one of them")
         value, array = given[target], np.asarray(given_array)
-        dtype, shape = value.dtype, value.shape
+        # What the model says elsewhere of an initializer's type may be anything.
+        dtype, shape = (value if value.const_value is None else value.const_value).dtype, value.shape
         if dtype is not None and array.dtype != dtype.numpy():
             raise InputError(f"{name!r} is {array.dtype}; expected {dtype.numpy()}, the type of {target!r}")
         if shape is not None and (
@@ -114,7 +115,7 @@ def _set(graph: ir.Graph, name: str, array: Array) -> None:
         value.const_value = ir.tensor(array, name=name)
         graph.register_initializer(value)
     value.const_value = ir.tensor(array, name=name)
-    value.shape = ir.Shape(array.shape)
+    value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
     if value.is_graph_input():
         graph.inputs.remove(value)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     Scope = ir.Graph | ir.Function
-    _Name = tuple[str, str]
+    _FunctionName = tuple[str, str]
 
 _BYTE = 8
 _MOST_AXIS = 2**31 - 1
@@ -77,10 +77,10 @@ def _problems(model: ir.Model) -> Iterator[str]:
 
 def _call_problems(model: ir.Model) -> Iterator[str]:
     """Functions that cannot be put in the place of their calls, or make too much of a model."""
-    called: dict[_Name, Counter[_Name]] = {}
+    called: dict[_FunctionName, Counter[_FunctionName]] = {}
     for key, function in model.functions.items():
-        ops = Counter(_name(node.op_identifier()) for node in function.all_nodes())
-        called.setdefault(_name(key), Counter()).update(ops)
+        ops = Counter(_called_function(node.op_identifier()) for node in function.all_nodes())
+        called.setdefault(_called_function(key), Counter()).update(ops)
     calls = {key: set(ops) & set(called) for key, ops in called.items()}
     try:
         order = [*TopologicalSorter(calls).static_order()]
@@ -88,15 +88,16 @@ def _call_problems(model: ir.Model) -> Iterator[str]:
         circle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name in error.args[1])
         yield f"its functions call each other in a circle, {circle}; a function can call only others"
         return
-    sizes: dict[_Name, int] = {}
+    sizes: dict[_FunctionName, int] = {}
     for name in order:
         sizes[name] = sum(count * sizes.get(op, 1) for op, count in called[name].items())
-    nodes = sum(sizes.get(_name(node.op_identifier()), 1) for node in model.graph.all_nodes()) if order else 0
+    called_or_not = [_called_function(node.op_identifier()) for node in model.graph.all_nodes()] if order else []
+    nodes = sum(sizes.get(name, 1) for name in called_or_not)
     if nodes > _MOST_NODES:
         yield f"its functions' nodes, one for each call, are {nodes}; expected {_MOST_NODES} at most"
 
 
-def _name(key: ir.OperatorIdentifier) -> _Name:
+def _called_function(key: ir.OperatorIdentifier) -> _FunctionName:
     """Which function inference takes for a call: it knows no overloads, and onnx has two names for its domain."""
     domain, name, _ = key
     return "" if domain == "ai.onnx" else domain, name
@@ -151,6 +152,8 @@ def _no_texts(before: str, texts: Sequence[object]) -> Iterator[str]:
 
 def _input_problems(graph: ir.Graph) -> Iterator[str]:
     for value in graph.inputs:
+        if value.dtype == ir.DataType.UNDEFINED:
+            yield f"its input {value.name!r} has no type"
         extents = [extent for extent in value.shape or () if isinstance(extent, int) and extent > 0]
         if prod(extents) > _MOST_ELEMENTS:
             yield f"its input {value.name!r} has the shape {value.shape}; expected fewer than 2^60 elements"

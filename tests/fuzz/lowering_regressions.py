@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from fuzz.regressions import Regression, function, not_utf8
+from fuzz.regressions import Regression, function, not_utf8, set_field
 
 RELU_GRAD = "g (float[3] dy, float[3] y) => (float[3] dx) { dx = com.microsoft.ReluGrad(dy) }"
 CONV_GRAD = """g (float[1,4,2,2] dy, float[1,4,3,3] x, float[4,1,2,2] w) => (float[4,1,2,2] dw)
@@ -16,10 +16,6 @@ RESIZE_GRAD = """g (float[1,1,6] dy, float[1,1,2] x) => (float[1,1,2] dx)
     <float[3] scales = {1, 1, 3}, float[1] one = {1}, float[0] none = {}>
     { dx = com.microsoft.ResizeGrad(dy, x, none, scales) }"""
 UNTYPED = """g (float[3] dy, float[3] y) => (float[3] dx) { dx = local.F(dy, y) }"""
-
-
-def _set(node: onnx.NodeProto, name: str, value: str) -> None:
-    setattr(node, name, value)
 
 
 CASES = {
@@ -267,7 +263,10 @@ CASES = {
         """g (float[1,1,2,2] dy) => (float[1,1,H,W] dx)
             { dx = AveragePoolGrad <kernel_shape = [2, 2]> (dy) y = local.AveragePool() }""",
         "nobody knows the spatial shape of its output",
-        lambda m: (_set(m.graph.node[0], "name", "p_Grad/AveragePoolGrad_0"), _set(m.graph.node[1], "name", "p")),
+        lambda m: [
+            set_field(node, "name", name)
+            for node, name in zip(m.graph.node, ("p_Grad/AveragePoolGrad_0", "p"), strict=True)
+        ],
     ),
     "a-gradient-of-a-relu-of-another-shape": Regression(
         "rewrite",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx
 
-from fuzz.regressions import TF, Regression, function, not_utf8
+from fuzz.regressions import TF, Regression, function, not_utf8, set_field
 from fuzz.seeds import PARAMETERS
 
 ATEN = """g (float[N,3,5] dy, float[N,3,5] x, float[3] w, float[3] m, float[3] v) => (float[N,3,5] dx) {
@@ -21,10 +21,6 @@ NGRAPH_HEADER = '<ir_version: 8, opset_import: ["" : 17, "ngraph" : 1]>'
 
 def _no_outputs(model: onnx.ModelProto) -> None:
     model.graph.node[1].ClearField("output")
-
-
-def _set_float(attribute: onnx.AttributeProto, value: float) -> None:
-    attribute.f = value
 
 
 CASES = {
@@ -60,7 +56,7 @@ CASES = {
         f"g (float[N,3] x) => (float[N,3] y) <{PARAMETERS}> "
         "{ y, n, w = BatchNormalization <training_mode = 1, epsilon = 0.5> (x, s, b, m, v) }",
         "epsilon is -inf; expected a finite number of 0 or more",
-        lambda m: [_set_float(a, float("-inf")) for a in m.graph.node[0].attribute if a.name == "epsilon"],
+        lambda m: [set_field(a, "f", float("-inf")) for a in m.graph.node[0].attribute if a.name == "epsilon"],
     ),
     "a-momentum-that-is-no-number": Regression(
         "differentiate",
@@ -68,7 +64,7 @@ CASES = {
         "{ y, n, w = BatchNormalization <training_mode = 1, momentum = 0.5> (x, s, b, m, v) "
         "loss = ReduceSum <keepdims = 0> (y) }",
         "momentum is nan; expected a finite number",
-        lambda m: [_set_float(a, float("nan")) for a in m.graph.node[0].attribute if a.name == "momentum"],
+        lambda m: [set_field(a, "f", float("nan")) for a in m.graph.node[0].attribute if a.name == "momentum"],
     ),
     "pads-that-have-no-opposite": Regression(
         "differentiate",

@@ -36,6 +36,8 @@ class Regression(NamedTuple):
     change: Callable[[onnx.ModelProto], object] = lambda _model: None
     """What the text form cannot say."""
     header: str = HEADER
+    weights: tuple[str, ...] = ()
+    """Names of the weights that are given, each three numbers."""
 
 
 def function(body: str) -> str:
@@ -48,7 +50,7 @@ def _external(tensor: onnx.TensorProto, location: str) -> None:
     tensor.external_data.add(key="location", value=location)
 
 
-def _set(target: object, name: str, value: object) -> None:
+def set_field(target: object, name: str, value: object) -> None:
     setattr(target, name, value)
 
 
@@ -107,21 +109,30 @@ CASES = {
         "inspect",
         CALL + function("F (a) => (b) { b = local.G(a) }") + function("G (a) => (b) { b = local.F(a) }"),
         "its functions call each other in a circle, local.",
-        lambda m: _set(m.functions[0].node[0], "overload", "x"),
+        lambda m: set_field(m.functions[0].node[0], "overload", "x"),
     ),
     "an-initializer-of-no-type": Regression(
         "finalize", WEIGHTS, "its initializer 'w' has no type", lambda m: m.graph.initializer[0].CopyFrom(
             onnx.TensorProto(name="w", dims=[], float_data=[1])
         ),
     ),
+    "a-weight-for-an-input-of-no-type": Regression(
+        "finalize", WEIGHTS, "its input 'x' has no type",
+        lambda m: set_field(m.graph.input[0].type.tensor_type, "elem_type", 0),
+    ),
+    "a-weight-for-an-initializer-that-is-said-to-be-of-no-type": Regression(
+        "finalize", WEIGHTS, "",
+        lambda m: m.graph.value_info.append(helper.make_tensor_value_info("w", 0, None)),
+        weights=("w",),
+    ),
     "an-import-of-less-than-the-first-version": Regression(
         "differentiate", WEIGHTS, "it imports com.microsoft in version -1; expected 1 or more",
-        lambda m: [_set(o, "version", -1) for o in m.opset_import if o.domain == "com.microsoft"],
+        lambda m: [set_field(o, "version", -1) for o in m.opset_import if o.domain == "com.microsoft"],
     ),
     "a-function-of-onnx-that-calls-itself": Regression(
         "inspect", CALL.replace("local.F", "F") + function("F (a) => (b) { b = ai.onnx.F(a) }"),
         "its functions call each other in a circle, F -> F;",
-        lambda m: _set(m.functions[0], "domain", "ai.onnx"),
+        lambda m: set_field(m.functions[0], "domain", "ai.onnx"),
     ),
     "a-function-that-calls-itself": Regression(
         "differentiate", CALL + function("F (a) => (b) { b = local.F(a) }"),
@@ -129,7 +140,7 @@ CASES = {
     ),
     "an-attribute-of-no-function": Regression(
         "differentiate", WEIGHTS, "ReduceSum node '' refers to an attribute of a function, and is in none",
-        lambda m: _set(m.graph.node[1].attribute[0], "ref_attr_name", "k"),
+        lambda m: set_field(m.graph.node[1].attribute[0], "ref_attr_name", "k"),
     ),
     "a-constant-without-a-value": Regression(
         "rewrite", "g (float[3] x) => (float[3] y) { c = Constant <axis = 1> () y = Add(x, c) }",
@@ -137,11 +148,11 @@ CASES = {
     ),
     "a-tensor-of-no-type": Regression(
         "inspect", WEIGHTS, "is not an ONNX model that can be read: -1 is not a valid DataType",
-        lambda m: _set(m.graph.initializer[0], "data_type", -1),
+        lambda m: set_field(m.graph.initializer[0], "data_type", -1),
     ),
     "a-tensor-of-another-type": Regression(
         "inspect", WEIGHTS, "its initializer 'w' cannot be read: Unsupported dtype UINT32 for float_data",
-        lambda m: _set(m.graph.initializer[0], "data_type", onnx.TensorProto.UINT32),
+        lambda m: set_field(m.graph.initializer[0], "data_type", onnx.TensorProto.UINT32),
     ),
     "a-tensor-of-another-shape": Regression(
         "finalize", WEIGHTS, "its initializer 'w' cannot be read: cannot reshape array of size 3",
@@ -176,11 +187,11 @@ CASES = {
     "a-function-of-another-opset": Regression(
         "differentiate", CALL + function("F (a) => (b) { b = Relu(a) }"),
         "the model's functions cannot be inlined: Opset mismatch",
-        lambda m: _set(m.opset_import[0], "version", 15),
+        lambda m: set_field(m.opset_import[0], "version", 15),
     ),
     "initializers-that-are-no-inputs-of-an-old-ir": Regression(
         "finalize", WEIGHTS, "",
-        lambda m: _set(m, "ir_version", 3),
+        lambda m: set_field(m, "ir_version", 3),
     ),
     "one-domain-in-two-versions": Regression(
         "rewrite", TF, "it imports ai.onnx in two versions, 15 and 17; expected one",
@@ -283,11 +294,11 @@ CASES = {
     ),
     "a-note-of-an-input-that-is-no-text": Regression(
         "rewrite", WEIGHTS, "it has a graph with the note b'\\x80oted', which is no UTF-8",
-        lambda m: (_set(m.graph.input[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
+        lambda m: (set_field(m.graph.input[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
     "a-note-of-a-tensor-that-is-no-text": Regression(
         "rewrite", WEIGHTS, "its initializer 'w' has the note b'\\x80oted', which is no UTF-8",
-        lambda m: (_set(m.graph.initializer[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
+        lambda m: (set_field(m.graph.initializer[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
     "a-name-of-a-tensor-that-is-no-text": Regression(
         "differentiate", WEIGHTS.replace("y =", "v = Constant <value = float[3] named {1, 2, 3}> () y ="),
@@ -304,7 +315,7 @@ CASES = {
     ),
     "a-note-that-is-no-text": Regression(
         "rewrite", WEIGHTS, "it has the note b'\\x80oted', which is no UTF-8",
-        lambda m: (_set(m, "doc_string", "noted"), not_utf8(m, b"noted"))[1],
+        lambda m: (set_field(m, "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
     "an-entry-that-is-no-text": Regression(
         "finalize", WEIGHTS, "Mul node '' has the entry b'\\x80alue', which is no UTF-8",

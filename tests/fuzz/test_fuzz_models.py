@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bngrad.cli import run
@@ -33,18 +34,19 @@ def _folder(tmp_path, monkeypatch):
     prepare(tmp_path)
 
 
-def case_of(content, *commands):
-    return Case("", content, npz({}), commands, output_exists=False)
+def case_of(content, *commands, weights=()):
+    arrays = {name: np.ones(3, np.float32) for name in weights}
+    return Case("", content, npz(arrays), commands, output_exists=False)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_found_once(name, capfd):
     """Every command keeps to the rules, and the one of the case says what it should."""
     case = CASES[name]
-    content = regressions.model(case).SerializeToString()
-    assert judge(case_of(content, *ARGUMENTS.values()))[0] == []
-    Path(MODEL).write_bytes(content)
-    Path(WEIGHTS).write_bytes(npz({}))
+    found = case_of(regressions.model(case).SerializeToString(), *ARGUMENTS.values(), weights=case.weights)
+    assert judge(found)[0] == []
+    Path(MODEL).write_bytes(found.content)
+    Path(WEIGHTS).write_bytes(found.weights)
     Path(OUTPUT).unlink(missing_ok=True)
     code = run(list(ARGUMENTS[case.command]))
     said = capfd.readouterr().err
