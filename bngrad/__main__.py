@@ -21,25 +21,35 @@ def main() -> None:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
         signal.signal(signal.SIGINT, interrupt)
-        sys.unraisablehook = _interrupt_again
-    code = 130
+        sys.unraisablehook = _hand_on
+    code, has_memory = 130, True
     try:
-        from bngrad import cli  # noqa: PLC0415 - see above
+        from bngrad import cli, last_words  # noqa: PLC0415 - see above
 
+        last_words.prepare(sys.argv[1:])
         code = cli.run(sys.argv[1:])
+    except MemoryError:
+        # There was none left even to say so: what held it goes with the error.
+        code, has_memory = 2, False
     except BaseException:
         # A library that is interrupted while it is imported may raise anything.
         if not interrupts:
             raise
+    if not has_memory:
+        os.write(2, b"bngrad: error: out of memory\n")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is done is done
     _forget_unwritten()
     sys.exit(130 if interrupts else code)
 
 
-def _interrupt_again(what: "sys.UnraisableHookArgs") -> None:
-    """Python passes over what is raised where nothing can catch it, an interrupt too: there it comes once more."""
+def _hand_on(what: "sys.UnraisableHookArgs") -> None:
+    """Python passes over what is raised where nothing can catch it: an interrupt comes there once more.
+
+    A want of memory does so by itself, and needs no lines of its own.
+    """
     if what.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(what)
+        if what.exc_type is not MemoryError:
+            sys.__unraisablehook__(what)
         return
     # Not os.kill, which on Windows ends the process; and to the main thread, which may be waiting for something.
     if sys.platform == "win32":

@@ -55,7 +55,9 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         raise InputError(f"{file} does not exist; expected an ONNX model file") from None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except DecodeError:
+    except DecodeError as error:
+        if "alloc failed" in str(error):
+            raise MemoryError from error
         raise ModelError(
             f"{file} is not an ONNX model, or is truncated ({size} bytes): not valid protobuf"
         ) from None

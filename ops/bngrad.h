@@ -128,6 +128,14 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout*
 BNGRAD_EXPORT int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c,
                                         int32_t num_threads, char* error, size_t error_size);
 
+/* For programs whose whole work is one file from anywhere, such as bngrad's command line; the ops and calls
+ * above need it not. From here on a fault that would end the process (an abort, a segmentation fault, an
+ * overflow of the calling thread's stack ...) writes `last_words`, the fault's name in brackets and a line
+ * break to stderr, and exits with `code`, 1 to 125, without another word of anyone. Longer lines than 4095
+ * bytes are cut. Not to be called from two threads at once. */
+BNGRAD_EXPORT int32_t bngrad_exit_on_fault(const char* last_words, int32_t code, char* error,
+                                           size_t error_size);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

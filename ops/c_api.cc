@@ -10,6 +10,7 @@
 #include "dispatch.hpp"
 #include "grad.hpp"
 #include "grad_grad.hpp"
+#include "last_words.hpp"
 #include "roof.hpp"
 #include "training.hpp"
 
@@ -254,4 +255,8 @@ int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* 
     OwnThreads threads(num_threads);
     AddArrays(count, a, b, c, threads);
   });
+}
+
+int32_t bngrad_exit_on_fault(const char* last_words, int32_t code, char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] { ExitOnFault(last_words, code); });
 }

@@ -31,6 +31,8 @@ _WITHOUT_A_MODEL = ("library-path", "oracle")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """What a write fails with that the user, not a programmer, has to do something about."""
 
+_NO_MEMORY = "out of memory: the command needs more than it may have; raise the limit (ulimit -v, a container's)"
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, message="%(prog)s %(version)s")
@@ -77,22 +79,35 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - every error becomes one line
         if debug:
             traceback.print_exc()
-        return _fail(error)
-    return result if isinstance(result, int) else 0
-
-
-def _fail(error: Exception) -> int:
-    """Says what went wrong in one line."""
-    if isinstance(error, click.UsageError):
-        command = error.ctx.command_path if error.ctx is not None else "bngrad"
-        message = f"{error.format_message().rstrip('.')} (see {command} --help)"
-    elif isinstance(error, click.ClickException):
-        message = error.format_message()
-    elif isinstance(error, BngradError):
-        message = str(error)
-    elif isinstance(error, OSError) and error.errno in _NO_ROOM:
-        message = f"{error.filename or 'the output, or a temporary file,'} cannot be written: {error.strerror}"
+        # A module of C++ makes an ImportError of what interrupts it.
+        if _came_of(error, KeyboardInterrupt):
+            return 130
+        message = _message(error)
     else:
-        message = f"internal error: {type(error).__name__}: {error} (--debug shows where)"
+        return result if isinstance(result, int) else 0
+    # Not before the error is gone, which holds all that the command had in memory.
     click.echo("bngrad: error: " + " ".join(message.split()), err=True)
     return 2
+
+
+def _message(error: Exception) -> str:
+    """What went wrong."""
+    if _came_of(error, MemoryError):
+        return _NO_MEMORY
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "bngrad"
+        return f"{error.format_message().rstrip('.')} (see {command} --help)"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, BngradError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return f"{error.filename or 'the output, or a temporary file,'} cannot be written: {error.strerror}"
+    return f"internal error: {type(error).__name__}: {error} (--debug shows where)"
+
+
+def _came_of(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an error is one of a kind, or came of one, whatever was made of it on the way."""
+    return error is not None and (
+        isinstance(error, kind) or _came_of(error.__cause__, kind) or _came_of(error.__context__, kind)
+    )

@@ -85,3 +85,24 @@ def test_interrupted_where_nothing_can_catch_it():
         [sys.executable, "-c", UNCATCHABLE], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+INTERRUPTED_IMPORT = """
+import sys, types
+from bngrad import cli
+from bngrad.__main__ import main
+
+def interrupted(*_, **__):
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        raise ImportError("initialization failed") from error
+
+cli.cli.main = interrupted
+main()
+"""
+
+
+def test_interrupted_while_a_module_of_cpp_is_imported():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

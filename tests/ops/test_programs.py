@@ -41,7 +41,7 @@ def test_exports():
         line.split("(")[0].split()[-1] for line in (SOURCES / "bngrad.h").read_text().split("BNGRAD_EXPORT")[4:]
     ]
     assert set(names) == {"RegisterCustomOps", *functions}
-    assert len(functions) == 11
+    assert len(functions) == 12
 
 
 @needs_nm
@@ -68,6 +68,33 @@ def test_kernels_bit_for_bit_and_in_bounds(build):
 
 def test_c_caller(build):
     assert run(build / "tests" / "c_caller").startswith(f"bngrad {native_library.version()}, ")
+
+
+FAULTS = {"abort": "SIGABRT", "null": "SIGSEGV", "overflow": "SIGSEGV", "illegal": "SIGILL"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_last_words(build, fault):
+    command = [str(build / "tests" / "fault"), fault, "the last words", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert done.stderr == f"the last words ({FAULTS[fault]})\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["none"], 1, "last_words is null, expected a line\n"),
+        (["none", "words", "0"], 1, "code is 0, expected 1 to 125\n"),
+        (["none", "words", "126"], 1, "code is 126, expected 1 to 125\n"),
+        (["none", "words", "125"], 0, ""),
+        (["abort", "long " * 2000, "3"], 3, ""),
+    ],
+)
+def test_last_words_that_are_refused_cut_or_not_needed(build, arguments, code, said):
+    done = subprocess.run([build / "tests" / "fault", *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, said)
+    assert done.stderr in ("", ("long " * 2000)[:4095] + " (SIGABRT)\n")
 
 
 def test_pool(build):

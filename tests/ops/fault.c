@@ -1,0 +1,28 @@
+/* A process that says what bngrad_exit_on_fault was given, and then has the fault that its argument names. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bngrad.h"
+
+/* 4 KiB of the stack for each of `calls`. */
+static int overflow(int calls) {
+  volatile char here[4096];
+  here[calls % 4096] = 1;
+  return calls > 0 ? overflow(calls - 1) + here[calls % 4096] : 0;
+}
+
+int main(int argc, char** argv) {
+  char error[256] = "";
+  const char* const fault = argc > 1 ? argv[1] : "";
+  if (bngrad_exit_on_fault(argc > 2 ? argv[2] : NULL, argc > 3 ? atoi(argv[3]) : 0, error, sizeof error)) {
+    printf("%s\n", error);
+    return 1;
+  }
+  if (strcmp(fault, "abort") == 0) abort();
+  if (strcmp(fault, "null") == 0) memset((void*)strtoull("0", NULL, 10), 1, 8);
+  if (strcmp(fault, "overflow") == 0) return overflow(1 << 30);
+  if (strcmp(fault, "illegal") == 0) raise(SIGILL);
+  return 0;
+}
