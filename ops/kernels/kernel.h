@@ -19,8 +19,8 @@ constexpr int64_t kMaxTileChannels = 64;
 // strips.
 constexpr int64_t kStripRows = 8;
 
-// Rows kernels sum channels of at most so many elements in groups of rows; and channels of so many are worth
-// being summed and mapped in one loop.
+// Rows kernels sum channels of at most so many elements in groups of rows, or as columns; and channels of so
+// many are worth being summed and mapped in one loop.
 constexpr int64_t kShortRow = 8 * kLanes;
 constexpr int64_t kLongRow = 32 * kLanes;
 

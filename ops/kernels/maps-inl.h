@@ -233,23 +233,25 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
                          static_cast<const T*>(inputs[2])};
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
   const auto* const factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
+  // In registers: for all that the compiler knows, a store may change the block.
+  const int64_t rows = block.rows, row_stride = block.row_stride, length = block.length, width = block.width;
   // Only if every row begins at a cache line.
   const bool stream =
-      block.stream && ToCacheLine<Map>(out, 0) == 0 && block.row_stride * sizeof(T) % kCacheLine == 0;
+      block.stream && ToCacheLine<Map>(out, 0) == 0 && row_stride * sizeof(T) % kCacheLine == 0;
   const auto map = [&](int64_t row, int64_t column, auto way, auto count) {
     constexpr int kCount = kFactorCounts[Map::kKind];
     typename TypeTraits<T>::Vector f[kCount];
-    for (int k = 0; k < kCount; ++k) f[k] = Load(factor + k * block.width + column, count);
-    MapElements<Map>(in, out, row * block.row_stride + column, f, way, count);
+    for (int k = 0; k < kCount; ++k) f[k] = Load(factor + k * width + column, count);
+    MapElements<Map>(in, out, row * row_stride + column, f, way, count);
   };
-  for (int64_t row = 0; row < block.rows; ++row) {
+  for (int64_t row = 0; row < rows; ++row) {
     int64_t i = 0;
     if (stream) {
-      for (; i + kLanes <= block.length; i += kLanes) map(row, i, Streamed{}, All{});
+      for (; i + kLanes <= length; i += kLanes) map(row, i, Streamed{}, All{});
     } else {
-      for (; i + kLanes <= block.length; i += kLanes) map(row, i, Cached{}, All{});
+      for (; i + kLanes <= length; i += kLanes) map(row, i, Cached{}, All{});
     }
-    if (i < block.length) map(row, i, Cached{}, First{block.length - i});
+    if (i < length) map(row, i, Cached{}, First{length - i});
   }
   if (stream) Fence();
 }

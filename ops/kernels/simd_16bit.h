@@ -55,5 +55,3 @@ inline void Stream(Float16* p, const F32x16& a) {
 inline void Stream(BFloat16* p, const F32x16& a) {
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), ToUpperHalf(a));
 }
-inline void Prefetch(const Float16* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
-inline void Prefetch(const BFloat16* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }

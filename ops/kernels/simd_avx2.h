@@ -159,13 +159,6 @@ inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
   return r;
 }
 
-// To the second level cache: the first may not be able to hold all that is asked for.
-inline void Prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
-inline void Prefetch(const double* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
-  _mm_prefetch(reinterpret_cast<const char*>(p + 8), _MM_HINT_T1);
-}
-
 // Past the cache, to a cache line boundary; Fence() before anyone else reads it.
 inline void Stream(float* p, const F32x16& a) {
   _mm256_stream_ps(p, a.v[0]);
@@ -209,3 +202,4 @@ inline __m256i ToUpperHalf(const F32x16& a) {
 }
 
 #include "simd_16bit.h"
+#include "simd_prefetch.h"

@@ -96,13 +96,6 @@ inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
   return {{_mm512_mask_mov_pd(b.v[0], LowMask(n), a.v[0]), _mm512_mask_mov_pd(b.v[1], HighMask(n), a.v[1])}};
 }
 
-// To the second level cache: the first may not be able to hold all that is asked for.
-inline void Prefetch(const float* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
-inline void Prefetch(const double* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
-  _mm_prefetch(reinterpret_cast<const char*>(p + 8), _MM_HINT_T1);
-}
-
 // Past the cache, to a cache line boundary; Fence() before anyone else reads it.
 inline void Stream(float* p, F32x16 a) { _mm512_stream_ps(p, a.v); }
 inline void Stream(double* p, const F64x16& a) {
@@ -147,3 +140,4 @@ inline __m256i ToUpperHalf(F32x16 a) {
 #endif
 
 #include "simd_16bit.h"
+#include "simd_prefetch.h"

@@ -208,12 +208,11 @@ inline F64x16 Blend(const F64x16& a, F64x16 b, First first) {
   return b;
 }
 
-// To the second level cache: the first may not be able to hold all that is asked for.
-template <class T>
+template <int kLevel, class T>
 void Prefetch(const T* p) {
-  constexpr int kForReading = 0, kSecondLevel = 2;
+  constexpr int kForReading = 0, kHint = 4 - kLevel;
   for (size_t line = 0; line < kLanes * sizeof(T); line += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + line, kForReading, kSecondLevel);
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + line, kForReading, kHint);
   }
 }
 

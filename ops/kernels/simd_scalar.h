@@ -96,7 +96,7 @@ V Blend(const V& a, V b, First first) {
 }
 
 // Plain C++ has no word for these two.
-template <class T>
+template <int kLevel, class T>
 void Prefetch(const T*) {}
 template <class T, class V>
 void Stream(T* p, const V& a) {

@@ -108,10 +108,11 @@ struct Nothing {
 template <class Sum, class T, class Beside>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,
              Beside& beside) {
-  constexpr int64_t kAhead = kBytesAhead / sizeof(T);
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
-  const int64_t group = block.length <= kShortRow ? kRowsOfGroup : 1;
+  const bool is_short = block.length <= kShortRow;
+  const int64_t group = is_short ? kRowsOfGroup : 1;
+  const int64_t elements = (is_short ? kBytesAheadOfShort : kBytesAhead) / static_cast<int64_t>(sizeof(T));
   // What lies together of a row, and from its end to the row that is read next.
   const int64_t run = block.channels * block.length, gap = group * block.row_stride - run;
   for (int64_t first = 0; first < block.rows; first += group) {
@@ -128,11 +129,11 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
         int64_t i = 0;
         while (i + kLanes <= block.length) {
           const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;
-          const int64_t ahead = begin + i + kAhead < run ? kAhead : kAhead + gap;
+          const int64_t ahead = begin + i + elements < run ? elements : elements + gap;
           beside.InTurns(i, whole, [&](int64_t end) {
             for (; i + kLanes <= end; i += kLanes) {
               for (int k = 0; k < kMaxInputs; ++k) {
-                if (Sum::kReads[k]) Prefetch(in[k] + start + i + ahead);
+                if (Sum::kReads[k]) Prefetch<1>(in[k] + start + i + ahead);
               }
               Sum::Add(terms.sums, in, start + i, c, All{});
             }
@@ -147,15 +148,9 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   }
 }
 
-template <class Sum, class T>
-void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  Nothing nothing;
-  SumRows<Sum, T>(block, inputs, center, sums, nothing);
-}
-
 // Strips of 16 columns (or the last few) side by side, a handful of rows: the sums are loaded and stored once
 // for all of them.
-template <int kStrips, class Sum, class T, class Count>
+template <int kStrips, int kLevel, class Sum, class T, class Count>
 void SumStrips(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
                int64_t end_row, int64_t column, Count count) {
   typename Sum::template Term<T> c[kStrips];
@@ -167,7 +162,7 @@ void SumStrips(const Block& block, const T* const* in, const double* center, dou
     for (int s = 0; s < kStrips; ++s) {
       const int64_t i = row * block.row_stride + column + s * kLanes;
       for (int k = 0; k < kMaxInputs; ++k) {
-        if (Sum::kReads[k]) Prefetch(in[k] + i + kRowsAhead * block.row_stride);
+        if (Sum::kReads[k]) Prefetch<kLevel>(in[k] + i + kRowsAhead * block.row_stride);
       }
       Sum::Add(terms[s].sums, in, i, c[s], count);
     }
@@ -176,8 +171,8 @@ void SumStrips(const Block& block, const T* const* in, const double* center, dou
   for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + column + s * kLanes, block.width, count);
 }
 
-template <class Sum, class T>
-void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
+template <int kLevel, class Sum, class T>
+void SumColumnsBy(const Block& block, const void* const* inputs, const double* center, double* sums) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int64_t kBeside = kStripsBeside * kLanes;
@@ -185,11 +180,66 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
     const int64_t end = row + kStripRows < block.rows ? row + kStripRows : block.rows;
     int64_t i = 0;
     for (; i + kBeside <= block.length; i += kBeside) {
-      SumStrips<kStripsBeside, Sum>(block, in, center, sums, row, end, i, All{});
+      SumStrips<kStripsBeside, kLevel, Sum>(block, in, center, sums, row, end, i, All{});
     }
     for (; i + kLanes <= block.length; i += kLanes) {
-      SumStrips<1, Sum>(block, in, center, sums, row, end, i, All{});
+      SumStrips<1, kLevel, Sum>(block, in, center, sums, row, end, i, All{});
     }
-    if (i < block.length) SumStrips<1, Sum>(block, in, center, sums, row, end, i, First{block.length - i});
+    if (i < block.length) {
+      SumStrips<1, kLevel, Sum>(block, in, center, sums, row, end, i, First{block.length - i});
+    }
+  }
+}
+
+template <class Sum, class T>
+void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  const bool near = !block.stream && block.row_stride * static_cast<int64_t>(sizeof(T)) <= kNarrowRow;
+  (near ? SumColumnsBy<1, Sum, T> : SumColumnsBy<2, Sum, T>)(block, inputs, center, sums);
+}
+
+// Short rows of several channels are so many columns, of which those of a channel are added up at the end: no
+// row has an end that fills no 16 lanes.
+template <class Sum, class T>
+void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  constexpr int kCount = kSumCounts[Sum::kKind];
+  // Multiples of 16 channels are whole cache lines.
+  const int64_t fitting = kColumnsOfRows / block.length;
+  const int64_t most = fitting < kLanes ? fitting : fitting / kLanes * kLanes;
+  alignas(64) double centers[kColumnsOfRows], columns[kCount * kColumnsOfRows];
+  for (int64_t first = 0; first < block.channels; first += most) {
+    Block part = block;
+    part.channels = block.channels - first < most ? block.channels - first : most;
+    part.length = part.width = part.channels * block.length;
+    for (int64_t i = 0; i < kCount * part.width; ++i) columns[i] = 0.0;
+    const void* begins[kMaxInputs];
+    for (int k = 0; k < kMaxInputs; ++k) {
+      begins[k] = Sum::kReads[k] ? static_cast<const T*>(inputs[k]) + first * block.length : nullptr;
+    }
+    for (int64_t channel = 0; channel < part.channels; ++channel) {
+      double* const of_channel = centers + channel * block.length;
+      for (int64_t i = 0; i < block.length; ++i) of_channel[i] = center[first + channel];
+    }
+    SumColumnsBy<1, Sum, T>(part, begins, centers, columns);
+    for (int64_t channel = 0; channel < part.channels; ++channel) {
+      double* const lanes = sums + (first + channel) * kCount * kLanes;
+      for (int k = 0; k < kCount; ++k) {
+        const double* const of_channel = columns + k * part.width + channel * block.length;
+        F64x16 sum = Load(lanes + k * kLanes, All{});
+        int64_t i = 0;
+        for (; i + kLanes <= block.length; i += kLanes) sum = Add16(sum, Load(of_channel + i, All{}));
+        if (i < block.length) sum = Add16(sum, Load(of_channel + i, First{block.length - i}));
+        Store(lanes + k * kLanes, sum, All{});
+      }
+    }
+  }
+}
+
+template <class Sum, class T>
+void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  if (block.rows >= kRowsOfColumns && block.length <= kShortRow && !block.stream) {
+    SumShortRows<Sum, T>(block, inputs, center, sums);
+  } else {
+    Nothing nothing;
+    SumRows<Sum, T>(block, inputs, center, sums, nothing);
   }
 }

@@ -128,6 +128,24 @@ SUMS = of(
         "const int64_t rows = first + group;",
         "a last group of rows reaches behind the block",
     ),
+    (
+        "of_channel[i] = center[first + channel];",
+        "of_channel[i] = center[channel];",
+        "the later of many short channels have the center of others",
+        kernel_tests("test_many_short_rows"),
+    ),
+    (
+        "? static_cast<const T*>(inputs[k]) + first * block.length",
+        "? static_cast<const T*>(inputs[k])",
+        "the later of many short channels are the first ones again",
+        kernel_tests("test_many_short_rows"),
+    ),
+    (
+        "sum = Add16(sum, Load(of_channel + i, First{block.length - i}));",
+        "sum = Add16(sum, Load(of_channel + i, First{block.length - i - 1}));",
+        "the last element of many short rows is not summed",
+        kernel_tests("test_many_short_rows"),
+    ),
     ("for (; row < end_row; ++row) {", "for (; row + 1 < end_row; ++row) {", "a strip loses its last row"),
     (
         "row + kStripRows < block.rows ? row + kStripRows : block.rows",

@@ -279,12 +279,12 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
   for (int64_t length = 1; length <= 70; ++length) lengths.push_back(length);
   for (const int64_t length : lengths) {
     for (const int64_t gap : {0, 5}) {
-      for (const int64_t rows : {1, 8, 9}) {
+      for (const int64_t rows : {1, 8, 17}) {
         for (const Guarded::Side side : {Guarded::kGuardAfter, Guarded::kGuardBefore}) {
           for (const int64_t channels : {1, 3, kManyChannels}) {
             // Past the cache, where the run of the channels is long enough; many short channels make one that
             // is.
-            if (channels == kManyChannels && (rows != 9 || length > 70)) continue;
+            if (channels == kManyChannels && (rows != 17 || length > 70)) continue;
             Comparison<T>(isa, kernels, scalar, {rows, channels * length + gap, channels, length, gap > 0, 0},
                           true, side);
             ++shapes;

@@ -179,9 +179,10 @@ def test_dimensions_of_extent_1(kernels, shape, types):
             Case(shape, axes, types).check(kernels)
 
 
-# Edges: of a vector (16), of a strip of rows (8) or a group of them (4), of a short row (128), of the terms that
-# are summed before they become double (512 elements of a row), of a tile of channels (64, from 2048 on), of a tile
-# of columns (64, 1024), of a segment (16384 elements of a row, 256 or 1024 rows); primes; real spatial sizes.
+# Edges: of a vector (16), of a strip of rows (8) or a group of them (4), of a short row (128), of short rows that
+# are summed as columns (16 of them, 1024 elements of each at a time), of the terms that are summed before they become
+# double (512 elements of a row), of a tile of channels (64, from 2048 on), of a tile of columns (64, 1024), of a
+# segment (16384 elements of a row, 256 or 1024 rows); primes; real spatial sizes.
 LENGTHS = (*range(1, 34), 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 196, 511, 512, 513, 529, 1023, 1024, 1025)
 ROWS = (1, 9, 17, 256)
 MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
@@ -191,6 +192,23 @@ MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
 def test_row_lengths(kernels, types):
     for length in (*LENGTHS, 16383, 16384, 16385, 32771):
         Case((3, 2, length), (0, 2), types).check(kernels)
+
+
+@two_types
+@pytest.mark.parametrize("rows", [16, 17, 35])
+def test_many_short_rows(kernels, rows, types):
+    for channels, length in (
+        (70, 49),
+        (3, 7),
+        (33, 16),
+        (64, 1),
+        (65, 33),
+        (9, 127),
+        (40, 128),
+        (8, 129),
+        (130, 15),
+    ):
+        Case((rows, channels, length), (0, 2), types).check(kernels)
 
 
 @two_types
@@ -304,6 +322,7 @@ SAME_BITS = [
     ((8, 3, 100, 100), (0, 2, 3)),  # rows, in phases
     ((5, 17, 49), (0, 2)),
     ((13, 70, 7, 7), (0, 2, 3)),  # rows so short that several are summed together
+    ((18, 70, 7, 7), (0, 2, 3)),  # short rows, as columns
     ((4, 24, 24, 48), (0, 1, 2)),  # columns, in phases
     ((60000, 3), (0,)),  # columns, folded
     ((16, 3000), (0,)),  # columns, a tile at a time
@@ -506,7 +525,9 @@ def test_a_relu_that_was_shut_hides_what_came_back(kernels, types):
 
 
 @types
-@pytest.mark.parametrize(("shape", "axes"), [((1, 2, 5), (0, 2)), ((5, 2), (0,)), ((5, 21), (0,))], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((1, 2, 5), (0, 2)), ((16, 2, 5), (0, 2)), ((5, 2), (0,)), ((5, 21), (0,))], ids=str
+)
 def test_infinite_mean_at_a_tail(kernels, shape, axes, types):
     """The lanes past the end would make NaN of it."""
     case = Case(shape, axes, types)
