@@ -59,12 +59,12 @@ MAPS = [
             "the first row of a block is not written",
         ),
         (
-            "map(row, i, Cached{}, First{block.length - i});",
-            "map(row, i, Cached{}, First{block.length - i - 1});",
+            "map(row, i, Cached{}, First{length - i});",
+            "map(row, i, Cached{}, First{length - i - 1});",
             "the last column is not written",
         ),
         (
-            "block.row_stride * sizeof(T) % kCacheLine == 0;",
+            "row_stride * sizeof(T) % kCacheLine == 0;",
             "true;",
             "rows that begin anywhere are written past the cache",
             kernel_tests("test_outputs_too_large_for_the_cache"),

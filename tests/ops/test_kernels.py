@@ -180,9 +180,9 @@ def test_dimensions_of_extent_1(kernels, shape, types):
 
 
 # Edges: of a vector (16), of a strip of rows (8) or a group of them (4), of a short row (128), of short rows that
-# are summed as columns (16 of them, 1024 elements of each at a time), of the terms that are summed before they become
-# double (512 elements of a row), of a tile of channels (64, from 2048 on), of a tile of columns (64, 1024), of a
-# segment (16384 elements of a row, 256 or 1024 rows); primes; real spatial sizes.
+# are summed as columns (16 of them, 1024 elements of each at a time), of the terms that are summed before they
+# become double (512 elements of a row), of a tile of channels (64, from 2048 on), of a tile of columns (64,
+# 1024), of a segment (16384 elements of a row, 256 or 1024 rows); primes; real spatial sizes.
 LENGTHS = (*range(1, 34), 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 196, 511, 512, 513, 529, 1023, 1024, 1025)
 ROWS = (1, 9, 17, 256)
 MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
