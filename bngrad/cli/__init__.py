@@ -86,6 +86,11 @@ def run(arguments: list[str]) -> int:
     else:
         return result if isinstance(result, int) else 0
     # Not before the error is gone, which holds all that the command had in memory.
+    return _fail(message)
+
+
+def _fail(message: str) -> int:
+    """Says what went wrong in one line."""
     click.echo("bngrad: error: " + " ".join(message.split()), err=True)
     return 2
 
@@ -106,8 +111,10 @@ def _message(error: Exception) -> str:
     return f"internal error: {type(error).__name__}: {error} (--debug shows where)"
 
 
-def _came_of(error: BaseException | None, kind: type[BaseException]) -> bool:
+def _came_of(error: BaseException, kind: type[BaseException]) -> bool:
     """Whether an error is one of a kind, or came of one, whatever was made of it on the way."""
-    return error is not None and (
-        isinstance(error, kind) or _came_of(error.__cause__, kind) or _came_of(error.__context__, kind)
-    )
+    found = [error]
+    for one in found:
+        # Each once: one error may be cause and context of the next, and chains may be circles.
+        found += {e for e in (one.__cause__, one.__context__) if e is not None} - set(found)
+    return any(isinstance(one, kind) for one in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -437,6 +438,22 @@ def test_a_bug_is_called_one(command, monkeypatch):
         "",
         "bngrad: error: internal error: ZeroDivisionError: over lines (--debug shows where)\n",
     )
+
+
+def test_a_want_of_memory_is_called_one_whatever_was_made_of_it(command, monkeypatch):
+    """Each error is cause and context of the next, as after `raise from`, and the last of the first: a circle."""
+    errors = [MemoryError(), *(RuntimeError(f"number {i}") for i in range(60))]
+    for before, error in itertools.pairwise(errors):
+        error.__cause__ = error.__context__ = before
+    errors[0].__context__ = errors[-1]
+
+    def broken(*_arguments):
+        raise errors[-1]
+
+    monkeypatch.setattr("bngrad.inspection.inspect", broken)
+    code, out, err = command("inspect", "model.onnx")
+    assert (code, out) == (2, "")
+    assert err.startswith("bngrad: error: out of memory: ")
 
 
 def test_an_interrupt(command, monkeypatch):

@@ -268,6 +268,18 @@ CASES = {
             for node, name in zip(m.graph.node, ("p_Grad/AveragePoolGrad_0", "p"), strict=True)
         ],
     ),
+    "a-bias-of-another-extent": Regression(
+        "rewrite",
+        """g (float[2,3] dy, float[2,3] x, float[2] b) => (float[2,3] dx)
+            { dx = com.microsoft.BiasFastGeluGrad_dX(dy, x, b) }""",
+        "its bias has the shape [2], its X [2, 3]; expected the last dimensions of X",
+    ),
+    "a-bias-of-more-dimensions": Regression(
+        "rewrite",
+        """g (float[3] dy, float[3] x, float[2,3] b) => (float[3] dx)
+            { dx = com.microsoft.BiasGeluGrad_dX(dy, x, b) }""",
+        "its bias has the shape [2, 3], its X [3]; expected the last dimensions of X",
+    ),
     "a-gradient-of-a-relu-of-another-shape": Regression(
         "rewrite",
         """g (float[2,3,4] dz, float[2,3,5] z, float[2,3,5] x, float[3] s, float[3] m, float[3] v)

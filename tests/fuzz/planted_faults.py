@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import onnx
 
-from bngrad.cli import _fail, run
+from bngrad.cli import _fail, _message, run
 from fuzz import campaign, judge
 from fuzz.cases import MODEL, OUTPUT, Case
 
@@ -34,7 +34,7 @@ def raises(_arguments):
 
 
 def internal(_arguments):
-    return _fail(KeyError("planted"))
+    return _fail(_message(KeyError("planted")))
 
 
 def another_exit_code(_arguments):
@@ -98,7 +98,7 @@ def fills_memory(_arguments):
     try:
         return len(bytearray(1 << 34))
     except MemoryError as error:
-        return _fail(error)
+        return _fail(_message(error))
 
 
 FAULTS = {
@@ -116,7 +116,7 @@ FAULTS = {
     crashes: "a worker's end",
     never_ends: "a worker's end",
     waits: "a worker's end",
-    fills_memory: "an internal error",
+    fills_memory: "out of memory",
 }
 """What goes wrong in `rewrite`, and what it is called."""
 

@@ -25,8 +25,8 @@ from bngrad.passes.lower.site import Lowering
 LOWERINGS: dict[tuple[str, str], Lowering] = {
     ("", "AveragePoolGrad"): Lowering(pooling.average_pool_grad, pooling.refusal),
     ("", "MaxPoolGrad"): Lowering(pooling.max_pool_grad, pooling.refusal),
-    (MICROSOFT, "BiasFastGeluGrad_dX"): Lowering(activation.bias_fast_gelu_grad, activation.refusal),
-    (MICROSOFT, "BiasGeluGrad_dX"): Lowering(activation.bias_gelu_grad, activation.refusal),
+    (MICROSOFT, "BiasFastGeluGrad_dX"): Lowering(activation.bias_fast_gelu_grad, activation.biased_refusal),
+    (MICROSOFT, "BiasGeluGrad_dX"): Lowering(activation.bias_gelu_grad, activation.biased_refusal),
     (MICROSOFT, "BroadcastGradientArgs"): Lowering(arithmetic.broadcast_gradient_args),
     (MICROSOFT, "ConcatTraining"): Lowering(joining.concat_training),
     (MICROSOFT, "ConvGrad"): Lowering(convolution.conv_grad, convolution.refusal),

@@ -22,6 +22,18 @@ def refusal(node: ir.Node) -> str | None:
     return None
 
 
+def biased_refusal(node: ir.Node) -> str | None:
+    """The same, and its bias has the last dimensions of X, or 1 instead."""
+    x, bias = (extents_of(value) for value in (*node.inputs, None, None)[1:3])
+    if x is not None and bias is not None:
+        pairs = list(zip(reversed(bias), reversed(x), strict=False))
+        if len(bias) > len(x) or any(
+            isinstance(b, int) and isinstance(n, int) and b not in (1, n) for b, n in pairs
+        ):
+            return f"its bias has the shape {text(bias)}, its X {text(x)}; expected the last dimensions of X"
+    return refusal(node)
+
+
 def relu_grad(site: Site) -> Outputs:
     """ReluGrad(dY, Y) -> dX: dY where Y > 0, else 0.
 
