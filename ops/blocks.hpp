@@ -80,7 +80,7 @@ class Blocks {
   static constexpr int64_t kStreamBytes = 8 << 20;
 
   // Of an array.
-  static constexpr int64_t kNearElements = 1 << 12;
+  static constexpr int64_t kNearElements = 1 << 11;
 
   bool IsRows() const { return layout_.family == Family::kRows; }
 

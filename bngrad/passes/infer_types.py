@@ -59,7 +59,12 @@ class InferTypesPass(ir.passes.InPlacePass):
             with set_aside(model.graph, _says_no_shape):
                 proto = ir.to_proto(model)
                 inferred, contradicts = _infer(proto, data_prop=not may_have_long_vector(model))
-        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        except (
+            onnx.shape_inference.InferenceError,
+            onnx.checker.ValidationError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             _log.info("types cannot be inferred, those that the model says stay: %s", error)
             return ir.passes.PassResult(model, modified=False)
         finally:

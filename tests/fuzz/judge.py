@@ -193,11 +193,19 @@ def _rest(source: bytes) -> bytes:
     for node in [node for node in model.graph if node in replaced]:
         for value in node.outputs:
             if value.uses() or value.is_graph_output():
-                given = ir.Value(name=f"{value.name}_given", type=value.type, shape=value.shape)
+                given = ir.Value(name=f"{value.name}_given", type=value.type, shape=_shape(node, value))
                 value.replace_all_uses_with(given, replace_graph_outputs=True)
                 model.graph.inputs.append(given)
         model.graph.remove(node)
     return ir.to_proto(model).SerializeToString()
+
+
+def _shape(node: ir.Node, value: ir.Value) -> ir.Shape | None:
+    """What is known of an output's shape: of a batch norm's, that it has as many channels as its scale."""
+    channels = node.inputs[1].shape if node.op_type == "BatchNormalization" and node.inputs[1] else None
+    if value is not node.outputs[0] or not channels or value.shape is None or len(value.shape) < 2:
+        return value.shape
+    return ir.Shape([value.shape[0], channels[0], *value.shape[2:]])
 
 
 def _is_json(text: str) -> bool:

@@ -39,8 +39,8 @@ Y, BATCH_MEAN, BATCH_VARIANCE, SAVED_MEAN, SAVED_VARIANCE, RESERVE_3 = range(6)
 def rewrite_training(node: ir.Node, context: Context) -> None:
     """Rewrites a forward node in training that was not refused."""
     emit = Emitter(node, context)
-    layout = Layout(node, emit)
     x, scale, offset, mean, variance = read_inputs(node)
+    layout = Layout(node, emit)
     factor, dtype = averaging_factor(node), _statistics_dtype(node)
     gradients = _uses_in_gradients(node)
     saved_variance = node.outputs[SAVED_VARIANCE] if len(node.outputs) > SAVED_VARIANCE else None

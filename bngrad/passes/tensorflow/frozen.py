@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 def rewrite_frozen(node: ir.Node, context: Context) -> None:
     """Rewrites a forward node that is not in training and was not refused."""
     emit = Emitter(node, context)
-    layout = Layout(node, emit)
     x, scale, offset, mean, variance = read_inputs(node)
+    layout = Layout(node, emit)
     dtype = statistics_dtype(x)
     factor = emit.op("Mul", emit.cast(scale, dtype), inverse_std(emit, variance, epsilon(node), dtype))
     centered = emit.op("Sub", emit.cast(layout.enter(x), dtype), layout.spread(emit.cast(mean, dtype)))

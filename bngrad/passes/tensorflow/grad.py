@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def rewrite_gradient(node: ir.Node, context: Context) -> None:
     """Rewrites a gradient that was not refused."""
     emit = Emitter(node, context)
-    layout = Layout(node, emit)
     dy, x, scale, mean, variance = read_inputs(node)
+    layout = Layout(node, emit)
     if _is_saved_inv_std(variance):
         inv_std = variance
     else:
