@@ -11,10 +11,11 @@ namespace bngrad {
 
 class Blocks {
  public:
-  // Both stay where they are.
-  Blocks(const Layout& layout, const Partition& partition, int64_t element_size)
+  // Both stay where they are. Whole: nothing asks for smaller blocks, whatever outputs are wanted.
+  Blocks(const Layout& layout, const Partition& partition, int64_t element_size, bool whole)
       : layout_(layout),
         partition_(partition),
+        whole_(whole),
         stream_(layout.channels * layout.reduced * element_size >= kStreamBytes) {}
 
   // Whether outputs are to be written past the caches.
@@ -42,6 +43,7 @@ class Blocks {
     block.channels = channels;
     block.length = IsRows() ? std::min(partition_.piece, layout_.inner - piece) : channels;
     block.stream = stream_;
+    block.whole = whole_;
     block.width = partition_.width;
 
     int64_t row = segment / partition_.pieces * partition_.segment_rows;
@@ -106,7 +108,7 @@ class Blocks {
 
   const Layout& layout_;
   const Partition& partition_;
-  const bool stream_;
+  const bool whole_, stream_;
 };
 
 }  // namespace bngrad

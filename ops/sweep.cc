@@ -55,7 +55,7 @@ class Sweeper {
         operands_(operands),
         program_(program),
         element_size_(static_cast<int64_t>(SizeOf(operands.type))),
-        blocks_(layout, partition_, element_size_),
+        blocks_(layout, partition_, element_size_, !program.maps_at_once()),
         // The tree needs one slot even where there is nothing to sum.
         scratch_(std::max<int64_t>(partition_.segments, 1) * MostSums(program) * partition_.width,
                  partition_.width, kFactorCounts[program.map()] * partition_.width) {

@@ -236,7 +236,7 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
 
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  if (block.rows >= kRowsOfColumns && block.length <= kShortRow && !block.stream) {
+  if (block.whole && block.rows >= kRowsOfColumns && block.length <= kShortRow && !block.stream) {
     SumShortRows<Sum, T>(block, inputs, center, sums);
   } else {
     Nothing nothing;

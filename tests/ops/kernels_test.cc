@@ -285,11 +285,11 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
             // Past the cache, where the run of the channels is long enough; many short channels make one that
             // is.
             if (channels == kManyChannels && (rows != 17 || length > 70)) continue;
-            Comparison<T>(isa, kernels, scalar, {rows, channels * length + gap, channels, length, gap > 0, 0},
-                          true, side);
+            Comparison<T>(isa, kernels, scalar,
+                          {rows, channels * length + gap, channels, length, gap > 0, true, 0}, true, side);
             ++shapes;
           }
-          Comparison<T>(isa, kernels, scalar, {rows, length + gap, 1, length, gap > 0, 0}, false, side);
+          Comparison<T>(isa, kernels, scalar, {rows, length + gap, 1, length, gap > 0, true, 0}, false, side);
           ++shapes;
         }
       }

@@ -366,3 +366,23 @@ def test_c_out_of_memory():
     """Scratch for the sums of 2^35 channels in 2^12 parts cannot be had, which shows before X is read."""
     status, error = call_statistics(ctypes.byref(make_layout(dims=(2**20, 2**35), axes=(0,))), mean=False)
     assert (status, error) == (2, "out of memory")
+
+
+@pytest.mark.parametrize("training_mode", [0, 1])
+@pytest.mark.parametrize("dims", [(256, 5, 3), (35, 70, 49), (300, 4, 16), (9, 3, 700)], ids=str)
+def test_c_sums_have_the_same_bits_whatever_is_wanted(dims, training_mode):
+    """Frozen, elements are mapped in smaller blocks than are summed alone."""
+    rng = np.random.default_rng(dims)
+    x, dy, dx = (rng.normal(3, 2, dims) for _ in range(3))
+    scale, mean, inv_std = (rng.normal(1, 0.1, dims[1]) for _ in range(3))
+    layout, wanted = make_layout(dims=dims, types=(11, 11, 11)), []
+    for out in (dx, None):
+        sums = np.zeros((2, dims[1]))
+        arrays = (dy, x, scale, mean, inv_std, out, *sums)
+        pointers = [None if a is None else a.ctypes.data_as(ctypes.c_void_p) for a in arrays]
+        error = ctypes.create_string_buffer(200)
+        assert not native_library.loaded().bngrad_batch_normalization_grad(
+            ctypes.byref(layout), training_mode, *pointers, 1, error, ctypes.c_size_t(200)
+        ), error.value
+        wanted.append(sums.tobytes())
+    assert wanted[0] == wanted[1]
