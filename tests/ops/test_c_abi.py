@@ -370,7 +370,7 @@ def test_c_out_of_memory():
 
 @pytest.mark.parametrize("training_mode", [0, 1])
 @pytest.mark.parametrize(
-    "dims", [(256, 5, 3), (35, 70, 49), (300, 4, 16), (13, 60, 40), (9, 3, 700), (37, 700, 1), (37, 300, 1)], ids=str
+    "dims", [(256, 5, 3), (35, 70, 49), (300, 4, 16), (13, 60, 40), (9, 3, 700), (37, 700, 1), (37, 300, 1)]
 )
 def test_c_sums_have_the_same_bits_whatever_is_wanted(dims, training_mode):
     """Frozen, elements are mapped in smaller blocks than are summed alone."""
