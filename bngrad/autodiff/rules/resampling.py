@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
-
 _MOST_PADS = 2**63 - 1
 
 
