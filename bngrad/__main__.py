@@ -10,6 +10,9 @@ import signal
 import sys
 import threading
 
+_RESERVE = 1 << 20
+"""Bytes, kept back for the end of a command that has no memory left."""
+
 
 def main() -> None:
     """Runs the command line, and exits: with 130 if it was interrupted, whatever became of the interrupt."""
@@ -23,13 +26,16 @@ def main() -> None:
         signal.signal(signal.SIGINT, interrupt)
         sys.unraisablehook = _hand_on
     code, has_memory = 130, True
+    reserve: list[bytearray] = []
     try:
+        reserve.append(bytearray(_RESERVE))
         from bngrad import cli, last_words  # noqa: PLC0415 - see above
 
         last_words.prepare(sys.argv[1:])
         code = cli.run(sys.argv[1:])
     except MemoryError:
         # There was none left even to say so: what held it goes with the error.
+        reserve.clear()
         code, has_memory = 2, False
     except BaseException:
         # A library that is interrupted while it is imported may raise anything.
@@ -47,9 +53,10 @@ def _hand_on(what: "sys.UnraisableHookArgs") -> None:
 
     A want of memory does so by itself, and needs no lines of its own.
     """
+    if what.exc_type is MemoryError:
+        return
     if what.exc_type is not KeyboardInterrupt:
-        if what.exc_type is not MemoryError:
-            sys.__unraisablehook__(what)
+        sys.__unraisablehook__(what)
         return
     # Not os.kill, which on Windows ends the process; and to the main thread, which may be waiting for something.
     if sys.platform == "win32":
