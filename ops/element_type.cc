@@ -59,25 +59,22 @@ const TypeKernels& KernelsFor(const KernelTable& table, ElementType type) {
   return table.bfloat16;
 }
 
-double ConstValues::operator[](int64_t i) const {
+double ConstValues::Other(int64_t i) const {
   switch (type_) {
-    case ElementType::kFloat:
-      return static_cast<const float*>(data_)[i];
     case ElementType::kDouble:
       return static_cast<const double*>(data_)[i];
     case ElementType::kFloat16:
       return ToFloat(static_cast<const Float16*>(data_)[i]);
+    case ElementType::kFloat:
     case ElementType::kBFloat16:
       break;
   }
   return ToFloat(static_cast<const BFloat16*>(data_)[i]);
 }
 
-void Values::Set(int64_t i, double value) const {
-  if (!wanted()) return;
+void Values::SetOther(int64_t i, double value) const {
   switch (type_) {
     case ElementType::kFloat:
-      static_cast<float*>(data_)[i] = static_cast<float>(value);
       return;
     case ElementType::kDouble:
       static_cast<double*>(data_)[i] = value;

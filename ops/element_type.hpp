@@ -34,9 +34,14 @@ const TypeKernels& KernelsFor(const KernelTable& table, ElementType type);
 class ConstValues {
  public:
   ConstValues(const void* data, ElementType type) : data_(data), type_(type) {}
-  double operator[](int64_t i) const;
+  // Nearly always float, of which a call would take longer than the rest.
+  double operator[](int64_t i) const {
+    return type_ == ElementType::kFloat ? static_cast<const float*>(data_)[i] : Other(i);
+  }
 
  private:
+  double Other(int64_t i) const;
+
   const void* data_;
   ElementType type_;
 };
@@ -46,9 +51,17 @@ class Values {
  public:
   Values(void* data, ElementType type) : data_(data), type_(type) {}
   bool wanted() const { return data_ != nullptr; }
-  void Set(int64_t i, double value) const;
+  void Set(int64_t i, double value) const {
+    if (wanted() && type_ == ElementType::kFloat) {
+      static_cast<float*>(data_)[i] = static_cast<float>(value);
+    } else if (wanted()) {
+      SetOther(i, value);
+    }
+  }
 
  private:
+  void SetOther(int64_t i, double value) const;
+
   void* data_;
   ElementType type_;
 };

@@ -103,49 +103,87 @@ struct Nothing {
   void Finish() {}
 };
 
-// Rows are taken in groups, of which the terms of a channel are moved once: short rows have few for each
-// lane. What is done beside is asked for rows that are not short.
+// Rows that are not short, of which the terms of a channel are moved once or several times each.
 template <class Sum, class T, class Beside>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,
              Beside& beside) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
-  const bool is_short = block.length <= kShortRow;
-  const int64_t group = is_short ? kRowsOfGroup : 1;
-  const int64_t elements = (is_short ? kBytesAheadOfShort : kBytesAhead) / static_cast<int64_t>(sizeof(T));
-  // What lies together of a row, and from its end to the row that is read next.
-  const int64_t run = block.channels * block.length, gap = group * block.row_stride - run;
-  for (int64_t first = 0; first < block.rows; first += group) {
-    const int64_t rows = first + group < block.rows ? first + group : block.rows;
-    beside.Begin(first);
+  constexpr int64_t kElements = kBytesAhead / static_cast<int64_t>(sizeof(T));
+  // What lies together of a row, and from its end to the next.
+  const int64_t run = block.channels * block.length, gap = block.row_stride - run;
+  for (int64_t row = 0; row < block.rows; ++row) {
+    beside.Begin(row);
     for (int64_t channel = 0; channel < block.channels; ++channel) {
-      const int64_t begin = channel * block.length;
+      const int64_t begin = channel * block.length, start = row * block.row_stride + begin;
       typename Sum::template Term<T> c;
       Convert(Broadcast16(center[channel]), c);
       double* const lanes = sums + channel * kSumCounts[Sum::kKind] * kLanes;
       Terms<Sum, T> terms;
-      for (int64_t row = first; row < rows; ++row) {
-        const int64_t start = row * block.row_stride + begin;
-        int64_t i = 0;
-        while (i + kLanes <= block.length) {
-          const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;
-          const int64_t ahead = begin + i + elements < run ? elements : elements + gap;
-          beside.InTurns(i, whole, [&](int64_t end) {
-            for (; i + kLanes <= end; i += kLanes) {
-              for (int k = 0; k < kMaxInputs; ++k) {
-                if (Sum::kReads[k]) Prefetch<1>(in[k] + start + i + ahead);
-              }
-              Sum::Add(terms.sums, in, start + i, c, All{});
+      int64_t i = 0;
+      while (i + kLanes <= block.length) {
+        const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;
+        const int64_t ahead = begin + i + kElements < run ? kElements : kElements + gap;
+        beside.InTurns(i, whole, [&](int64_t end) {
+          for (; i + kLanes <= end; i += kLanes) {
+            for (int k = 0; k < kMaxInputs; ++k) {
+              if (Sum::kReads[k]) Prefetch<1>(in[k] + start + i + ahead);
             }
-          });
-          if (group == 1) terms.MoveTo(lanes, kLanes, All{});
-        }
-        if (i < block.length) Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
+            Sum::Add(terms.sums, in, start + i, c, All{});
+          }
+        });
+        terms.MoveTo(lanes, kLanes, All{});
       }
-      terms.MoveTo(lanes, kLanes, All{});
+      if (i < block.length) {
+        Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
+        terms.MoveTo(lanes, kLanes, All{});
+      }
     }
     beside.Finish();
   }
+}
+
+// Short rows, several side by side: each has few terms for a lane, and an end that is to be found.
+template <int kRows, class Sum, class T>
+void SumRowsBeside(const Block& block, const T* const* in, const double* center, double* sums, int64_t row) {
+  constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
+  const int64_t length = block.length, stride = block.row_stride, channels = block.channels;
+  const int64_t run = channels * length, gap = kRows * stride - run;
+  const First last{length % kLanes};
+  for (int64_t channel = 0; channel < channels; ++channel) {
+    typename Sum::template Term<T> c;
+    Convert(Broadcast16(center[channel]), c);
+    Terms<Sum, T> terms;
+    int64_t start = row * stride + channel * length;
+    const int64_t whole = start + length - last.n;
+    const int64_t ahead = channel * length + kElements < run ? kElements : kElements + gap;
+    for (; start < whole; start += kLanes) {
+      BNGRAD_UNROLL_4
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t i = start + r * stride;
+        for (int k = 0; k < kMaxInputs; ++k) {
+          if (Sum::kReads[k]) Prefetch<1>(in[k] + i + ahead);
+        }
+        Sum::Add(terms.sums, in, i, c, All{});
+      }
+    }
+    if (last.n > 0) {
+      BNGRAD_UNROLL_4
+      for (int r = 0; r < kRows; ++r) Sum::Add(terms.sums, in, start + r * stride, c, last);
+    }
+    terms.MoveTo(sums + channel * kSumCounts[Sum::kKind] * kLanes, kLanes, All{});
+  }
+}
+
+template <class Sum, class T>
+void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  int64_t row = 0;
+  for (; row + kRowsOfGroup <= block.rows; row += kRowsOfGroup) {
+    SumRowsBeside<kRowsOfGroup, Sum>(block, in, center, sums, row);
+  }
+  for (; row < block.rows; ++row) SumRowsBeside<1, Sum>(block, in, center, sums, row);
 }
 
 // Strips of 16 columns (or the last few) side by side, a handful of rows: the sums are loaded and stored once
@@ -200,7 +238,7 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
 // Short rows of several channels are so many columns, of which those of a channel are added up at the end: no
 // row has an end that fills no 16 lanes.
 template <class Sum, class T>
-void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+void SumRowsAsColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
   constexpr int kCount = kSumCounts[Sum::kKind];
   // Multiples of 16 channels are whole cache lines.
   const int64_t fitting = kColumnsOfRows / block.length;
@@ -236,10 +274,12 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
 
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  if (block.whole && block.rows >= kRowsOfColumns && block.length <= kShortRow && !block.stream) {
-    SumShortRows<Sum, T>(block, inputs, center, sums);
-  } else {
+  if (block.length > kShortRow) {
     Nothing nothing;
     SumRows<Sum, T>(block, inputs, center, sums, nothing);
+  } else if (block.length <= kColumnsRow && block.rows >= kRowsOfColumns && block.whole && !block.stream) {
+    SumRowsAsColumns<Sum, T>(block, inputs, center, sums);
+  } else {
+    SumShortRows<Sum, T>(block, inputs, center, sums);
   }
 }

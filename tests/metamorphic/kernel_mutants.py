@@ -118,15 +118,30 @@ SUMS = of(
         "the last element of a row is not summed",
     ),
     (
-        "if (group == 1) terms.MoveTo(lanes, kLanes, All{});",
-        "",
+        "const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;",
+        "const int64_t whole = block.length;",
         "16-bit terms of whole rows are added up in float",
         kernel_tests("test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"),
     ),
     (
-        "const int64_t rows = first + group < block.rows ? first + group : block.rows;",
-        "const int64_t rows = first + group;",
-        "a last group of rows reaches behind the block",
+        "row + kRowsOfGroup <= block.rows",
+        "row < block.rows",
+        "a last group of short rows reaches behind the block",
+    ),
+    (
+        "for (; row < block.rows; ++row) SumRowsBeside<1, Sum>(block, in, center, sums, row);",
+        "",
+        "short rows that make no group are not summed",
+    ),
+    (
+        "const int64_t i = start + r * stride;",
+        "const int64_t i = start;",
+        "of short rows side by side all sum the first",
+    ),
+    (
+        "Sum::Add(terms.sums, in, start + r * stride, c, last);",
+        "Sum::Add(terms.sums, in, start + r * stride, c, First{last.n - 1});",
+        "the last element of a short row is not summed",
     ),
     (
         "of_channel[i] = center[first + channel];",

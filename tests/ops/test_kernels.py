@@ -199,6 +199,7 @@ def test_row_lengths(kernels, types):
 def test_many_short_rows(kernels, rows, types):
     for channels, length in (
         (70, 49),
+        (66, 48),
         (3, 7),
         (33, 16),
         (64, 1),
