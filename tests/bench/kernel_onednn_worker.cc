@@ -5,7 +5,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <map>
@@ -14,6 +13,8 @@
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "kernel_serve.hpp"
 
 namespace {
 
@@ -30,7 +31,8 @@ struct Worker {
   std::map<std::string, Way> ways;
   std::vector<memory> keep;
 
-  void Run(Way& way) {
+  void Run(const std::string& name) {
+    Way& way = ways.at(name);
     way.primitive.execute(stream, way.arguments);
     stream.wait();
   }
@@ -84,7 +86,7 @@ struct Worker {
                               {DNNL_ARG_VARIANCE, variance}, {DNNL_ARG_SCALE, scale},
                               {DNNL_ARG_SHIFT, scale},  // not read, but missed
                               {DNNL_ARG_DIFF_SCALE, dscale}, {DNNL_ARG_DIFF_SHIFT, dbias}};
-      Run(ways[name]);
+      Run(name);
     }
     if (ways.empty()) return "refused it has no kernel for " + dtype;
     std::string answer = "ways";
@@ -111,19 +113,6 @@ struct Worker {
     std::fill(values, values + extents[0], 1.0F);
     return result;
   }
-
-  double Turn(std::istringstream& words) {
-    std::string name;
-    int calls = 0;
-    words >> name >> calls;
-    Way& way = ways.at(name);
-    const auto warm = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
-    do Run(way);
-    while (std::chrono::steady_clock::now() < warm);
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < calls; ++i) Run(way);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
-  }
 };
 
 }  // namespace
@@ -131,16 +120,5 @@ struct Worker {
 int main(int, char** argv) {
   omp_set_num_threads(std::stoi(argv[1]));
   Worker worker;
-  std::cout << "ready" << std::endl;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::istringstream words(line);
-    std::string command;
-    words >> command;
-    if (command == "case") {
-      std::cout << worker.Prepare(words) << std::endl;
-    } else {
-      std::cout.precision(17);
-      std::cout << worker.Turn(words) << std::endl;
-    }
-  }
+  Serve(worker);
 }

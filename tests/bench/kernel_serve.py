@@ -6,7 +6,7 @@ A worker is started with its number of threads, says ``ready``, and answers each
     turn NAME CALLS                         the seconds of a call: the mean of so many, after others for 50 ms
 
 EXTENT are N, C and the spatial ones, whatever the layout. Only the standard library is used here, for a worker may
-run in an environment of its own. `kernel_onednn_worker.cc` speaks the same in C++.
+run in an environment of its own. `kernel_serve.hpp` is the same for workers in C++.
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worke
     both = {"": environment, "_memory_kept": environment | MEMORY_KEPT}
     workers = [Worker("bngrad", [sys.executable, FOLDER / "kernel_ours_worker.py", threads])]
     makers = (
-        lambda: Worker("oneDNN", [_compile_onednn(folder), threads], environment),
+        lambda: Worker("bare", [_compile("bare", folder, "-mavx512f"), threads], environment),
+        # Debian's package libdnnl-dev has what it needs.
+        lambda: Worker("oneDNN", [_compile("onednn", folder, "-ldnnl"), threads], environment),
         lambda: Worker("ORT-training", _ort_command(threads, folder)),
         *_python_workers("PyTorch", "torch", options.torch, threads, both),
         *_python_workers("TensorFlow", "tensorflow", options.tensorflow, threads, {"": environment}),
@@ -160,17 +162,17 @@ def take_turns(workers: list[Worker], asked: Asked, repeats: int) -> tuple[dict[
     return {name: times[name] for name in ways}, left_out
 
 
-def _compile_onednn(folder: Path) -> Path:
-    """The worker for oneDNN 2: Debian's package libdnnl-dev has what it needs."""
-    program, compiler = folder / "onednn_worker", shutil.which("c++")
+def _compile(name: str, folder: Path, *flags: str) -> Path:
+    """A worker in C++; raises `LeftOutError` if it cannot be made."""
+    program, compiler = folder / name, shutil.which("c++")
     if compiler is None:
-        raise LeftOutError("oneDNN: there is no C++ compiler")
+        raise LeftOutError(f"{name}: there is no C++ compiler")
     if not program.exists():
-        command = [compiler, "-std=c++17", "-O2", "-fopenmp", FOLDER / "kernel_onednn_worker.cc"]
-        done = subprocess.run([*command, "-o", program, "-ldnnl"], capture_output=True, text=True, check=False)
+        command = [compiler, "-std=c++17", "-O2", "-fopenmp", FOLDER / f"kernel_{name}_worker.cc", "-o", program]
+        done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-            raise LeftOutError(f"oneDNN: its worker does not compile (apt-get install libdnnl-dev): {reason}")
+            raise LeftOutError(f"{name}: its worker does not compile: {reason}")
     return program
 
 

@@ -1,0 +1,176 @@
+// The least that a gradient has to do, for bench_kernels.py, which compiles this: the protocol is that of
+// kernel_serve.py.
+//
+// A gradient in training mode that knows nothing of channels: the arrays are one long row, which is summed
+// and mapped in loops of intrinsics. It has no ends of rows, no factors to load, no tiles that do not fit,
+// and no lanes to add up. What ours takes beside it is what all of those cost; what another library takes
+// beside it is whether a gradient could be as fast as that at all, with sums in double or in float.
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <sstream>
+#include <string>
+
+#include "kernel_serve.hpp"
+
+namespace {
+
+constexpr int64_t kLanes = 16;
+constexpr int64_t kStreamBytes = 8 << 20;
+// What is read of arrays that are larger than the caches is asked for so many elements before.
+constexpr int64_t kAhead = 1024;
+
+// Sums in double, as ours.
+struct InDouble {
+  __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd()};
+  void Add(const float* dy, const float* x) {
+    const __m512d mean = _mm512_set1_pd(0.5);
+    for (int half = 0; half < 2; ++half) {
+      const __m512d b = _mm512_cvtps_pd(_mm256_loadu_ps(dy + 8 * half));
+      const __m512d d = _mm512_sub_pd(_mm512_cvtps_pd(_mm256_loadu_ps(x + 8 * half)), mean);
+      sums[half] = _mm512_add_pd(sums[half], b);
+      sums[2 + half] = _mm512_add_pd(sums[2 + half], _mm512_mul_pd(b, d));
+    }
+  }
+  double Total() const {
+    return _mm512_reduce_add_pd(sums[0] + sums[1]) + _mm512_reduce_add_pd(sums[2] + sums[3]);
+  }
+};
+
+// Sums in float, as oneDNN.
+struct InFloat {
+  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  void Add(const float* dy, const float* x) {
+    const __m512 b = _mm512_loadu_ps(dy);
+    sums[0] = _mm512_add_ps(sums[0], b);
+    sums[1] = _mm512_fmadd_ps(b, _mm512_sub_ps(_mm512_loadu_ps(x), _mm512_set1_ps(0.5F)), sums[1]);
+  }
+  double Total() const { return _mm512_reduce_add_ps(sums[0] + sums[1]); }
+};
+
+struct Arrays {
+  const float* dy;
+  const float* x;
+  float* dx;
+};
+
+// Even and odd vectors have sums of their own, for an addition takes as long as several vectors do.
+template <class Sums, bool kStream>
+void Sum(const Arrays& a, int64_t begin, int64_t end, Sums (&sums)[2]) {
+  for (int64_t i = begin; i < end; i += 2 * kLanes) {
+#pragma GCC unroll 2
+    for (int64_t j = 0; j < 2; ++j) {
+      const int64_t at = i + j * kLanes;
+      if (kStream) {
+        _mm_prefetch(reinterpret_cast<const char*>(a.dy + at + kAhead), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(a.x + at + kAhead), _MM_HINT_T0);
+      }
+      sums[j].Add(a.dy + at, a.x + at);
+    }
+  }
+}
+
+template <bool kStream>
+void Map(const Arrays& a, int64_t begin, int64_t end, float k) {
+  const __m512 mean = _mm512_set1_ps(0.5F), gain = _mm512_set1_ps(1 + k), k1 = _mm512_set1_ps(k),
+               low = _mm512_set1_ps(k * 2), k2 = _mm512_set1_ps(k * 3);
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const __m512 d = _mm512_sub_ps(_mm512_loadu_ps(a.x + i), mean);
+    const __m512 centered = _mm512_sub_ps(_mm512_loadu_ps(a.dy + i), k1);
+    const __m512 dx = _mm512_mul_ps(gain, _mm512_sub_ps(centered, _mm512_add_ps(_mm512_mul_ps(d, k2), low)));
+    if (kStream) {
+      _mm512_stream_ps(a.dx + i, dx);
+    } else {
+      _mm512_storeu_ps(a.dx + i, dx);
+    }
+  }
+}
+
+// Of sums, what the map needs; it depends on them, so that neither is left out nor before.
+template <class Sums>
+float Factor(const Sums (&sums)[2]) {
+  return static_cast<float>((sums[0].Total() + sums[1].Total()) * 1e-30);
+}
+
+// Rows that are reduced: tile after tile, each of which is read again from the first or second level. If the
+// result goes past the caches, the tile before is mapped in the same loop, in turns.
+template <class Sums, bool kStream>
+void Rows(const Arrays& a, int64_t begin, int64_t end) {
+  constexpr int64_t kTile = kStream ? 1 << 15 : 1 << 13;
+  constexpr int64_t kTurn = kStream ? 8 * kLanes : kTile;
+  // The turn in which a tile's sums are complete is the first in which it is mapped.
+  constexpr int64_t kLag = kTile - kTurn;
+  Sums sums[2];
+  float factor = 0;
+  for (int64_t i = begin, mapped = i - kLag; mapped < end; i += kTurn, mapped += kTurn) {
+    if (i < end) Sum<Sums, kStream>(a, i, std::min(i + kTurn, end), sums);
+    if ((mapped - begin) % kTile == 0) factor = Factor(sums);
+    if (mapped >= begin) Map<kStream>(a, mapped, std::min(mapped + kTurn, end), factor);
+  }
+}
+
+struct Worker {
+  int threads;
+  int64_t elements = 0;
+  bool columns = false;
+  std::unique_ptr<float, void (*)(void*)> memory[3] = {{nullptr, free}, {nullptr, free}, {nullptr, free}};
+
+  std::string Prepare(std::istringstream& words) {
+    std::string dtype, op, layout;
+    int frozen = 0;
+    words >> dtype >> op >> frozen >> layout;
+    if (dtype != "float" || op != "grad" || frozen != 0)
+      return "refused only float's gradient in training mode";
+    if (!__builtin_cpu_supports("avx512f")) return "refused it is written for AVX-512";
+    elements = 1;
+    for (int64_t extent = 0; words >> extent;) elements *= extent;
+    columns = layout == "NHWC";
+    for (auto& array : memory) {
+      // Room for what is asked for beyond the end, and whole vectors.
+      array.reset(
+          static_cast<float*>(std::aligned_alloc(64, (elements + 4096) / kLanes * kLanes * sizeof(float))));
+      std::fill_n(array.get(), elements + 2 * kLanes, 1.0F);
+    }
+    return "ways bare_double bare_float";
+  }
+
+  template <class Sums, bool kStream>
+  void Run() {
+    const Arrays a = {memory[0].get(), memory[1].get(), memory[2].get()};
+    const int64_t pairs = elements / (2 * kLanes);
+#pragma omp parallel num_threads(threads)
+    {
+      const int64_t t = omp_get_thread_num();
+      const int64_t begin = t * pairs / threads * 2 * kLanes, end = (t + 1) * pairs / threads * 2 * kLanes;
+      if (columns) {
+        Sums sums[2];
+        Sum<Sums, kStream>(a, begin, end, sums);
+#pragma omp barrier
+        Map<kStream>(a, begin, end, Factor(sums));
+      } else {
+        Rows<Sums, kStream>(a, begin, end);
+      }
+      _mm_sfence();
+    }
+  }
+
+  void Run(const std::string& way) {
+    const bool stream = elements * static_cast<int64_t>(sizeof(float)) >= kStreamBytes;
+    if (way == "bare_double") {
+      stream ? Run<InDouble, true>() : Run<InDouble, false>();
+    } else {
+      stream ? Run<InFloat, true>() : Run<InFloat, false>();
+    }
+  }
+};
+
+}  // namespace
+
+int main(int, char** argv) {
+  Worker worker{std::stoi(argv[1])};
+  Serve(worker);
+}
