@@ -3,12 +3,12 @@
     python tests/bench/bench_kernels.py [--quick | --shape N,C,H,W] [--group NAME] [--json FILE] [--chart FILE.svg]
                                         [--torch PYTHON] [--tensorflow PYTHON]
 
-Beside ours: ``roof``, c = a + b past the caches over as many bytes as X has; ``bngrad_in_ort``, ours as an op of
-ONNX Runtime's training build; ``ort_training``, the kernel of that build; oneDNN in its three layouts; PyTorch and
-TensorFlow. Those two allocate their outputs at every call, TensorFlow from memory that it keeps;
-``PyTorch_memory_kept`` is PyTorch in a process whose allocator gives nothing back to the system, which then has no
-pages to find and to clear. Every library has a
-process of its own, and all take turns at each case. A ratio is the time of another over ours: above 1, ours is
+Beside ours: ``roof``, c = a + b past the caches over as many bytes as X has; ``bare_double`` and ``bare_float``, the
+least that a gradient has to do (`kernel_bare_worker.cc`); ``bngrad_in_ort``, ours as an op of ONNX Runtime's training
+build; ``ort_training``, the kernel of that build; oneDNN in its three layouts; PyTorch and TensorFlow. Those two
+allocate their outputs at every call, TensorFlow from memory that it keeps; ``PyTorch_memory_kept`` is PyTorch in a
+process whose allocator gives nothing back to the system, which then has no pages to find and to clear. Every library
+has a process of its own, and all take turns at each case. A ratio is the time of another over ours: above 1, ours is
 faster. Not a test: it only prints.
 """
 
@@ -26,7 +26,7 @@ from bngrad import native_library
 from bngrad.bench.timing import Spread
 from kernel_cases import GROUPS, Row, full_rows, quick_rows
 from kernel_models import write_models
-from kernel_report import Timed, draw, section_table
+from kernel_report import Timed, draw, section_table, summary_table
 from kernel_serve import Asked
 from kernel_ways import start, take_turns
 
@@ -44,9 +44,11 @@ def main() -> None:
     isa = native_library.active_isa()
     version = native_library.version()
     print(f"bngrad {version}, {isa}; ms: median (quartiles) of {options.repeats} turns; **ratio to ours**\n")
-    timed = []
+    sections = []
     for threads, of_threads in itertools.groupby(rows, lambda row: row.threads):
-        timed += run(list(of_threads), threads, options)
+        sections += run(list(of_threads), threads, options)
+    print(summary_table(sections))
+    timed = list(itertools.chain.from_iterable(sections))
     if options.json:
         head = {
             "version": version,
@@ -75,8 +77,8 @@ def extents_of(text: str) -> tuple[int, ...]:
     return tuple(int(extent) for extent in text.split(","))
 
 
-def run(rows: list, threads: int, options: argparse.Namespace) -> list[Timed]:
-    """Times rows of one number of threads, and prints each section when it is complete."""
+def run(rows: list, threads: int, options: argparse.Namespace) -> list[list[Timed]]:
+    """Times rows of one number of threads, and prints each section when it is complete; returns the sections."""
     done = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -94,7 +96,7 @@ def run(rows: list, threads: int, options: argparse.Namespace) -> list[Timed]:
             for reason in dict.fromkeys(reason for timed in in_section for reason in timed.left_out):
                 print(f"Left out: {reason}.", flush=True)
             print(flush=True)
-            done += in_section
+            done.append(in_section)
         for worker in workers:
             worker.end()
     return done

@@ -73,8 +73,24 @@ def section_table(rows: list[Timed]) -> str:
             ratios = [timed.ratios[name] for timed in rows if name in timed.ratios]
             cells.append(f"**{combine(ratios):.2f}**")
         lines.append(cells)
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"### {rows[0].row.section}\n\n{table}\n"
+    return f"### {rows[0].row.section}\n\n{_markdown(lines)}"
+
+
+def summary_table(sections: list[list[Timed]]) -> str:
+    """A row for each section: the geometric mean of each ratio and, in brackets, the least."""
+    names = list(dict.fromkeys(name for rows in sections for timed in rows for name in timed.ratios))
+    head = ["section", "cases", "of roof", *names]
+    lines = [head, ["---"] * len(head)]
+    for rows in sections:
+        columns = [[timed.ours.of_roof for timed in rows]]
+        columns += [[timed.ratios[name] for timed in rows if name in timed.ratios] for name in names]
+        means = [f"{_geometric_mean(column):.2f} ({min(column):.2f})" if column else "" for column in columns]
+        lines.append([rows[0].row.section, str(len(rows)), *means])
+    return "### Geometric means, and the least\n\n" + _markdown(lines)
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
 
 def _cell(timed: Timed, name: str) -> str:
