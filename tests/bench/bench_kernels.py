@@ -3,13 +3,13 @@
     python tests/bench/bench_kernels.py [--quick | --shape N,C,H,W] [--group NAME] [--json FILE] [--chart FILE.svg]
                                         [--torch PYTHON] [--tensorflow PYTHON]
 
-Beside ours: ``roof``, c = a + b past the caches over as many bytes as X has; ``bare_double`` and ``bare_float``, the
-least that a gradient has to do (`kernel_bare_worker.cc`); ``bngrad_in_ort``, ours as an op of ONNX Runtime's training
-build; ``ort_training``, the kernel of that build; oneDNN in its three layouts; PyTorch and TensorFlow. Those two
-allocate their outputs at every call, TensorFlow from memory that it keeps; ``PyTorch_memory_kept`` is PyTorch in a
-process whose allocator gives nothing back to the system, which then has no pages to find and to clear. Every library
-has a process of its own, and all take turns at each case. A ratio is the time of another over ours: above 1, ours is
-faster. Not a test: it only prints.
+Beside ours: ``roof``, c = a + b past the caches over as many bytes as X has; ``bare_double`` and
+``bare_float``, the least that a gradient has to do (`kernel_bare_worker.cc`); ``bngrad_in_ort``, ours as an op
+of ONNX Runtime's training build; ``ort_training``, the kernel of that build; oneDNN in its three layouts;
+PyTorch and TensorFlow. Those two allocate their outputs at every call, TensorFlow from memory that it keeps;
+``PyTorch_memory_kept`` is PyTorch in a process whose allocator gives nothing back to the system, which then has
+no pages to find and to clear. Every library has a process of its own, and all take turns at each case. A ratio
+is the time of another over ours: above 1, ours is faster. Not a test: it only prints.
 """
 
 from __future__ import annotations
