@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import uuid
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from bngrad.errors import OracleError
-from bngrad.oracle import packages
+from bngrad.oracle import child, packages
 from bngrad.oracle.interpreter import find_interpreter
 
 if TYPE_CHECKING:
@@ -258,14 +257,7 @@ def _remove_leftovers() -> None:
 def _run(command: list[str | Path], what: str) -> list[str]:
     """Run a command of the installation; the lines that it printed."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        done = child.run(command, errors="replace")
     except OSError as error:
         raise OracleError(f"cannot {what}: {command[0]}: {error.strerror or error}") from error
     if done.returncode != 0:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bngrad.errors import OracleError
+from bngrad.oracle import child
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done, and how much of the whole is done (0 to 1, None when that is unknown)."""
@@ -71,29 +72,24 @@ def _follow(command: list[str], environ: dict[str, str], progress: Progress) -> 
     total = len(pins())
     begun = 0
     failure = last = "no message"
-    with subprocess.Popen(
+    with child.started(
         command,
         env=environ,
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
     ) as pip:
-        try:
-            for line in pip.stdout or ():
-                if found := _FETCHING.match(line):
-                    name, version = (part for part in found.groups() if part)
-                    progress(f"fetching {name.replace('_', '-')} {version}", begun / (total + 1))
-                    begun += 1
-                elif line.startswith("Installing collected packages"):
-                    progress("installing", total / (total + 1))
-                elif line.startswith("ERROR:"):
-                    failure = line.removeprefix("ERROR:").strip()
-                last = line.strip() or last
-        except BaseException:
-            pip.kill()
-            raise
+        for line in pip.stdout or ():
+            if found := _FETCHING.match(line):
+                name, version = (part for part in found.groups() if part)
+                progress(f"fetching {name.replace('_', '-')} {version}", begun / (total + 1))
+                begun += 1
+            elif line.startswith("Installing collected packages"):
+                progress("installing", total / (total + 1))
+            elif line.startswith("ERROR:"):
+                failure = line.removeprefix("ERROR:").strip()
+            last = line.strip() or last
     if pip.returncode == 0:
         return None
     return failure if failure != "no message" else last
@@ -104,14 +100,7 @@ def _pip(python: Path) -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         # -P: a folder named pip in the current directory must not be taken for it.
         return [sys.executable, "-P", "-m", "pip", f"--python={python}"]
-    done = subprocess.run(
-        [python, "-I", "-m", "ensurepip", "--default-pip"],
-        env=_clean_environ(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = child.run([python, "-I", "-m", "ensurepip", "--default-pip"], env=_clean_environ())
     if done.returncode != 0:
         raise OracleError(
             f"no pip to install the oracle's packages: {sys.executable} has none, and ensurepip makes none for "

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from bngrad.oracle import child
+
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and limits")
 
 COMMAND = [sys.executable, "-m", "bngrad", "oracle", "install"]
@@ -90,3 +92,19 @@ def test_interrupted(everybody, tmp_path):
         output, errors = process.communicate(timeout=600)
     assert (process.returncode, output, errors.strip()) == (130, "", "")
     assert left(tmp_path) == []
+
+
+def test_interrupted_while_a_child_starts(monkeypatch):
+    """`subprocess.Popen` then forgets its child, which would go on writing to a folder that is gone."""
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            begun.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.run([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert [process.returncode for process in begun] == [-signal.SIGKILL]
