@@ -123,8 +123,7 @@ struct Worker {
     std::string dtype, op, layout;
     int frozen = 0;
     words >> dtype >> op >> frozen >> layout;
-    if (dtype != "float" || op != "grad" || frozen != 0)
-      return "refused only float's gradient in training mode";
+    if (dtype != "float" || op != "grad" || frozen != 0) return "refused only float's training-mode gradient";
     if (!__builtin_cpu_supports("avx512f")) return "refused it is written for AVX-512";
     elements = 1;
     for (int64_t extent = 0; words >> extent;) elements *= extent;

@@ -107,10 +107,13 @@ def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worke
     environment = {"OMP_NUM_THREADS": str(threads)}
     both = {"": environment, "_memory_kept": environment | MEMORY_KEPT}
     workers = [Worker("bngrad", [sys.executable, FOLDER / "kernel_ours_worker.py", threads])]
+
+    def compiled(name: str, flag: str, needs: str) -> Worker:
+        return Worker(name, [_compile(name, folder, flag, needs), threads], environment)
+
     makers = (
-        lambda: Worker("bare", [_compile("bare", folder, "-mavx512f"), threads], environment),
-        # Debian's package libdnnl-dev has what it needs.
-        lambda: Worker("oneDNN", [_compile("onednn", folder, "-ldnnl"), threads], environment),
+        lambda: compiled("bare", "-mavx512f", "a compiler for x86-64"),
+        lambda: compiled("oneDNN", "-ldnnl", "libdnnl-dev of Debian"),
         lambda: Worker("ORT-training", _ort_command(threads, folder)),
         *_python_workers("PyTorch", "torch", options.torch, threads, both),
         *_python_workers("TensorFlow", "tensorflow", options.tensorflow, threads, {"": environment}),
@@ -162,17 +165,18 @@ def take_turns(workers: list[Worker], asked: Asked, repeats: int) -> tuple[dict[
     return {name: times[name] for name in ways}, left_out
 
 
-def _compile(name: str, folder: Path, *flags: str) -> Path:
-    """A worker in C++; raises `LeftOutError` if it cannot be made."""
-    program, compiler = folder / name, shutil.which("c++")
+def _compile(name: str, folder: Path, flag: str, needs: str) -> Path:
+    """A worker in C++; raises `LeftOutError`, which says what it needs, if it cannot be made."""
+    source = FOLDER / f"kernel_{name.lower()}_worker.cc"
+    program, compiler = folder / source.stem, shutil.which("c++")
     if compiler is None:
         raise LeftOutError(f"{name}: there is no C++ compiler")
     if not program.exists():
-        command = [compiler, "-std=c++17", "-O2", "-fopenmp", FOLDER / f"kernel_{name}_worker.cc", "-o", program]
-        done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+        command = [compiler, "-std=c++17", "-O2", "-fopenmp", source, "-o", program, flag]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
-            raise LeftOutError(f"{name}: its worker does not compile: {reason}")
+            raise LeftOutError(f"{name}: its worker does not compile (it needs {needs}): {reason}")
     return program
 
 
