@@ -59,6 +59,16 @@ const TypeKernels& KernelsFor(const KernelTable& table, ElementType type) {
   return table.bfloat16;
 }
 
+// Where they are float, the loops are the compiler's to make vectors of: hence no call in them.
+void ConstValues::Read(int64_t first, int64_t count, double* values) const {
+  if (type_ == ElementType::kFloat) {
+    const float* const floats = static_cast<const float*>(data_) + first;
+    for (int64_t i = 0; i < count; ++i) values[i] = floats[i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) values[i] = Other(first + i);
+  }
+}
+
 double ConstValues::Other(int64_t i) const {
   switch (type_) {
     case ElementType::kDouble:
@@ -70,6 +80,16 @@ double ConstValues::Other(int64_t i) const {
       break;
   }
   return ToFloat(static_cast<const BFloat16*>(data_)[i]);
+}
+
+void Values::Write(int64_t first, int64_t count, const double* values) const {
+  if (!wanted()) return;
+  if (type_ == ElementType::kFloat) {
+    float* const floats = static_cast<float*>(data_) + first;
+    for (int64_t i = 0; i < count; ++i) floats[i] = static_cast<float>(values[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) SetOther(first + i, values[i]);
+  }
 }
 
 void Values::SetOther(int64_t i, double value) const {

@@ -38,6 +38,8 @@ class ConstValues {
   double operator[](int64_t i) const {
     return type_ == ElementType::kFloat ? static_cast<const float*>(data_)[i] : Other(i);
   }
+  // values[i] of channel first + i.
+  void Read(int64_t first, int64_t count, double* values) const;
 
  private:
   double Other(int64_t i) const;
@@ -58,6 +60,8 @@ class Values {
       SetOther(i, value);
     }
   }
+  // values[i] is channel first + i's.
+  void Write(int64_t first, int64_t count, const double* values) const;
 
  private:
   void SetOther(int64_t i, double value) const;

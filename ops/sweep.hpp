@@ -29,8 +29,9 @@ struct Channels {
 // A number in two parts, see MapKind. One that is infinite has no low part: it would be NaN.
 template <class Arithmetic>
 struct Split {
-  explicit Split(double value)
-      : high(static_cast<Arithmetic>(value)), low(std::isfinite(high) ? value - high : 0) {}
+  explicit Split(double value) : high(static_cast<Arithmetic>(value)), low(value - high) {
+    if (!std::isfinite(high)) low = 0;
+  }
   double high, low;
 };
 
