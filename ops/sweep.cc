@@ -182,7 +182,9 @@ class Sweeper {
     if (partition_.fold > 1) {
       for (int k = 0; k < kSumCounts[program_.sum(step)]; ++k) {
         double* const sums = scratch_.Sums(tile.slot) + k * partition_.width;
-        for (int64_t i = channels.count; i < partition_.width; ++i) sums[i % channels.count] += sums[i];
+        for (int64_t i = channels.count; i < partition_.width; i += channels.count) {
+          for (int64_t c = 0; c < channels.count; ++c) sums[c] += sums[i + c];
+        }
       }
     }
     program_.Finish(step, channels);

@@ -15,8 +15,7 @@ constexpr int64_t kLanes = 16;
 // A rows kernel is given at most this many channels, whose lanes the caller keeps on its stack.
 constexpr int64_t kMaxTileChannels = 64;
 
-// A columns kernel keeps the sums of 16 columns in registers for as many rows: blocks should have whole
-// strips.
+// A columns kernel sums as many rows together, or half as many: blocks should have a multiple of them.
 constexpr int64_t kStripRows = 8;
 
 // Rows kernels sum channels of at most so many elements in groups of rows, or as columns; and channels of so

@@ -186,53 +186,76 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
   for (; row < block.rows; ++row) SumRowsBeside<1, Sum>(block, in, center, sums, row);
 }
 
-// Strips of 16 columns (or the last few) side by side, a handful of rows: the sums are loaded and stored once
-// for all of them.
-template <int kStrips, int kLevel, class Sum, class T, class Count>
-void SumStrips(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
-               int64_t end_row, int64_t column, Count count) {
+// Strips of 16 columns (or the last few) side by side, some rows: their sums are loaded and stored once for
+// all of them. What lies `ahead` of each element is asked for, to that level of cache; 0: nothing is.
+template <int kRows, int kStrips, int kLevel, class Sum, class T, class Count>
+void SumStrips(const T* const* in, int64_t i, int64_t row_stride, int64_t ahead, const double* center,
+               double* sums, int64_t width, Count count) {
   typename Sum::template Term<T> c[kStrips];
   Terms<Sum, T> terms[kStrips];
   BNGRAD_UNROLL_4
-  for (int s = 0; s < kStrips; ++s) Convert(Load(center + column + s * kLanes, count), c[s]);
-  for (; row < end_row; ++row) {
+  for (int s = 0; s < kStrips; ++s) Convert(Load(center + s * kLanes, count), c[s]);
+  BNGRAD_UNROLL_4
+  for (int row = 0; row < kRows; ++row, i += row_stride) {
     BNGRAD_UNROLL_4
     for (int s = 0; s < kStrips; ++s) {
-      const int64_t i = row * block.row_stride + column + s * kLanes;
       for (int k = 0; k < kMaxInputs; ++k) {
-        if (Sum::kReads[k]) Prefetch<kLevel>(in[k] + i + kRowsAhead * block.row_stride);
+        if (kLevel > 0 && Sum::kReads[k]) Prefetch<kLevel>(in[k] + i + s * kLanes + ahead);
       }
-      Sum::Add(terms[s].sums, in, i, c[s], count);
+      Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
     }
   }
   BNGRAD_UNROLL_4
-  for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + column + s * kLanes, block.width, count);
+  for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + s * kLanes, width, count);
 }
 
-template <int kLevel, class Sum, class T>
-void SumColumnsBy(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
-                         static_cast<const T*>(inputs[2])};
-  constexpr int64_t kBeside = kStripsBeside * kLanes;
-  for (int64_t row = 0; row < block.rows; row += kStripRows) {
-    const int64_t end = row + kStripRows < block.rows ? row + kStripRows : block.rows;
-    int64_t i = 0;
-    for (; i + kBeside <= block.length; i += kBeside) {
-      SumStrips<kStripsBeside, kLevel, Sum>(block, in, center, sums, row, end, i, All{});
-    }
-    for (; i + kLanes <= block.length; i += kLanes) {
-      SumStrips<1, kLevel, Sum>(block, in, center, sums, row, end, i, All{});
-    }
-    if (i < block.length) {
-      SumStrips<1, kLevel, Sum>(block, in, center, sums, row, end, i, First{block.length - i});
-    }
+// All columns of some rows, from one end to the other.
+template <int kRows, int kStrips, int kLevel, class Sum, class T>
+void SumRowsOfColumns(const Block& block, const T* const* in, const double* center, double* sums,
+                      int64_t row) {
+  const int64_t length = block.length, stride = block.row_stride, start = row * stride;
+  // What is asked for is so far on in the same row or, past its end, in that which will be read after it.
+  constexpr int64_t kElements = kBytesAhead / kRows / static_cast<int64_t>(sizeof(T));
+  const int64_t past = kElements % length, rows_on = kElements / length * kRows * stride;
+  const auto sum = [&](auto strips, int64_t i, auto count) {
+    const int64_t ahead = i + past < length ? rows_on + past : rows_on + past - length + kRows * stride;
+    SumStrips<kRows, strips.kCount, kLevel, Sum>(in, start + i, stride, ahead, center + i, sums + i,
+                                                 block.width, count);
+  };
+  int64_t i = 0;
+  if constexpr (kStrips > 1) {
+    for (; i + kStrips * kLanes <= length; i += kStrips * kLanes) sum(Strips<kStrips>{}, i, All{});
   }
+  for (; i + kLanes <= length; i += kLanes) sum(Strips<1>{}, i, All{});
+  if (i < length) sum(Strips<1>{}, i, First{length - i});
+}
+
+template <int kRows, int kStrips, int kLevel, class Sum, class T>
+void SumColumnsBy(const Block& block, const T* const* in, const double* center, double* sums) {
+  int64_t row = 0;
+  for (; row + kRows <= block.rows; row += kRows) {
+    SumRowsOfColumns<kRows, kStrips, kLevel, Sum>(block, in, center, sums, row);
+  }
+  for (; row < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>(block, in, center, sums, row);
 }
 
 template <class Sum, class T>
 void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  const bool near = !block.stream && block.row_stride * static_cast<int64_t>(sizeof(T)) <= kNarrowRow;
-  (near ? SumColumnsBy<1, Sum, T> : SumColumnsBy<2, Sum, T>)(block, inputs, center, sums);
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  constexpr int kRows = sizeof(typename Sum::template Term<T>) == sizeof(F64x16) ? kWideRows : kStripRows;
+  const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
+  if (narrow && apart) {
+    SumColumnsBy<kStripRows, kStripsBeside, 2, Sum>(block, in, center, sums);
+  } else if (narrow) {
+    SumColumnsBy<kStripRows, kStripsBeside, 1, Sum>(block, in, center, sums);
+  } else if (apart) {
+    SumColumnsBy<kRows, 1, 2, Sum>(block, in, center, sums);
+  } else if (block.stream) {
+    SumColumnsBy<kRows, 1, 1, Sum>(block, in, center, sums);
+  } else {
+    SumColumnsBy<kRows, 1, 0, Sum>(block, in, center, sums);
+  }
 }
 
 // Short rows of several channels are so many columns, of which those of a channel are added up at the end: no
@@ -257,7 +280,7 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
       double* const of_channel = centers + channel * block.length;
       for (int64_t i = 0; i < block.length; ++i) of_channel[i] = center[first + channel];
     }
-    SumColumnsBy<1, Sum, T>(part, begins, centers, columns);
+    SumColumns<Sum, T>(part, begins, centers, columns);
     for (int64_t channel = 0; channel < part.channels; ++channel) {
       double* const lanes = sums + (first + channel) * kCount * kLanes;
       for (int k = 0; k < kCount; ++k) {

@@ -6,19 +6,24 @@ from metamorphic.mutants import Mutant, kernel_tests, of
 
 GRAD = of(
     "ops/grad.cc",
-    ("(4, c, inv_std * dscale / m_)", "(4, c, dscale / m_)", "the part of xhat without its inv_std"),
+    ("return inv_std[i] * dscale[i] / m_;", "return dscale[i] / m_;", "the part of xhat without its inv_std"),
     ("(0, c, scale_[channel] * inv_std_[channel])", "(0, c, scale_[channel])", "a frozen dX without inv_std"),
-    ("(1, c, scale_[channel] * inv_std)", "(1, c, scale_[channel])", "dX without inv_std"),
-    ("channels.Sum(1, c) * inv_std : 0", "channels.Sum(1, c) : 0", "dscale of D, not of xhat"),
-    ("k1(dbias / m_)", "k1(dbias / (m_ - 1))", "mean(dY) divides by M - 1"),
-    ("dbias_.Set(channel, dbias);", "dbias_.Set(channel, dbias / m_);", "dbias is a mean"),
+    ("return scale[i] * inv_std[i];", "return scale[i];", "dX without inv_std"),
+    ("sum_dyd[i] * inv_std[i] : 0", "sum_dyd[i] : 0", "dscale of D, not of xhat"),
+    ("(dbias[i] / m_).high", "(dbias[i] / (m_ - 1)).high", "mean(dY) divides by M - 1"),
+    ("dbias_.Write(first, count, dbias);", "dbias_.Write(first, count, sum_dyd);", "dbias is dscale"),
+    ("FinishSome(channels, c, std::min", "FinishSome(channels, 0, std::min", "later channels are the first"),
     (
-        "(3, c, k1.low)",
-        "(3, c, k1.high - k1.high)",
+        "(dbias[i] / m_).low",
+        "(0 * dbias[i]).low",
         "what rounding took from mean(dY)",
         kernel_tests("test_gradient_about_1000"),
     ),
-    ("channels.center[c] = mean_[channel];", "channels.center[c] = 0;", "D = X: the sums forget the mean"),
+    (
+        "mean_.Read(channels.first, channels.count, channels.center);",
+        "mean_.Read(0, channels.count, channels.center);",
+        "later tiles have the mean of the first",
+    ),
     (
         "training_ || dscale_.wanted() || dbias_.wanted()",
         "training_ || dscale_.wanted()",
@@ -121,6 +126,7 @@ DRIVERS = (
     + of(
         "ops/sweep.cc",
         ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
+        ("sums[c] += sums[i + c];", "sums[c] += sums[c];", "the places of a folded channel are one, many times"),
         ("lanes[i] += lanes[i + kSize / 2]", "lanes[i] += lanes[i]", "the tree over lanes forgets one side"),
         (
             "blocks_.Extent(tile.index) == blocks_.Extent(summed.index);",
@@ -143,8 +149,8 @@ DRIVERS = (
     + of(
         "ops/sweep.hpp",
         (
-            "std::isfinite(high) ? value - high : 0",
-            "std::isfinite(high) ? high - value : 0",
+            "low(value - high)",
+            "low(high - value)",
             "a low part of the wrong sign",
             kernel_tests("test_gradient_about_1000", "test_gradients_about_1000_in_grad_grad"),
         ),

@@ -161,21 +161,30 @@ SUMS = of(
         "the last element of many short rows is not summed",
         kernel_tests("test_many_short_rows"),
     ),
-    ("for (; row < end_row; ++row) {", "for (; row + 1 < end_row; ++row) {", "a strip loses its last row"),
     (
-        "row + kStripRows < block.rows ? row + kStripRows : block.rows",
-        "row + kStripRows",
-        "a last strip reaches behind the block",
+        "for (; row < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
+        "for (; row + 1 < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
+        "the last row of columns is not summed",
     ),
     (
-        "const int64_t i = row * block.row_stride + column + s * kLanes;",
-        "const int64_t i = row * block.row_stride + column;",
+        "for (; row + kRows <= block.rows; row += kRows) {",
+        "for (; row < block.rows; row += kRows) {",
+        "the last rows of columns reach behind the block",
+    ),
+    (
+        "if (i < length) sum(Strips<1>{}, i, First{length - i});",
+        "if (i + 1 < length) sum(Strips<1>{}, i, First{length - i - 1});",
+        "the last column is not summed",
+    ),
+    (
+        "Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);",
+        "Sum::Add(terms[s].sums, in, i, c[s], count);",
         "of strips side by side all sum the first",
     ),
     (
-        "terms[s].MoveTo(sums + column + s * kLanes, block.width, count);",
-        "terms[s].MoveTo(sums + column + s * kLanes, block.length, count);",
-        "sums of a shorter block land beside those of the others",
+        "terms[s].MoveTo(sums + s * kLanes, width, count);",
+        "terms[s].MoveTo(sums + s * kLanes, row_stride, count);",
+        "sums of a tile's later quantities land at its rows' distance",
     ),
 )
 

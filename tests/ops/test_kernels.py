@@ -179,10 +179,11 @@ def test_dimensions_of_extent_1(kernels, shape, types):
             Case(shape, axes, types).check(kernels)
 
 
-# Edges: of a vector (16), of a strip of rows (8) or a group of them (4), of a short row (128), of short rows that
-# are summed as columns (16 of them, 1024 elements of each at a time), of the terms that are summed before they
-# become double (512 elements of a row), of a tile of channels (64, from 2048 on), of a tile of columns (64,
-# 1024), of a segment (16384 elements of a row, 256 or 1024 rows); primes; real spatial sizes.
+# Edges: of a vector (16), of rows that are summed together (4, 8), of a short row (128), of short rows that are
+# summed as columns (16 of them, 1024 elements of each at a time), of the terms that are summed before they become
+# double (512 elements of a row), of a tile of channels (64, from 2048 on), of narrow columns (64) and a tile of
+# them (1024), of a segment (16384 elements of a row, 16 to 1024 rows of which there are 4 or a multiple of 4),
+# of rows that are folded (64 times 64, 16 or fewer); primes; real spatial sizes.
 LENGTHS = (*range(1, 34), 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 196, 511, 512, 513, 529, 1023, 1024, 1025)
 ROWS = (1, 9, 17, 256)
 MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
@@ -232,6 +233,22 @@ def test_long_columns(kernels, types):
 
 
 @two_types
+def test_rows_that_fold_to_whole_vectors(kernels, types):
+    """So many times 64, or one less: three channels by 64 or by 21, 100 by 4 or by 1, 65 never."""
+    for rows, columns in ((4096, 3), (4095, 3), (256, 100), (255, 100), (1024, 33), (1023, 33), (1100, 65)):
+        Case((rows, columns), (0,), types).check(kernels)
+    Case((2, 260, 3, 100), (0, 1, 2), types).check(kernels)
+    Case((2, 3, 261, 100), (0, 2), types).check(kernels)
+
+
+@two_types
+def test_segments_of_columns(kernels, types):
+    """From more than 32768 elements on there are 4 segments if each has 16 rows, from more than 512 rows on 8."""
+    for rows in (47, 48, 49, 63, 64, 65, 511, 512, 513, 1025):
+        Case((rows, 700), (0,), types).check(kernels)
+
+
+@two_types
 def test_outer_dimensions(kernels, types):
     """Patterns that take several blocks a segment, in both families, with remainders everywhere."""
     for shape, axes in (
@@ -252,6 +269,7 @@ def test_outer_dimensions(kernels, types):
     [
         ((50, 70, 700), (0, 2)),
         ((33000, 64), (0,)),
+        ((257, 16500), (0,)),
         ((3, 4, 51, 3500), (1, 3)),
         pytest.param((3, 7, 150001), (0, 2), marks=pytest.mark.long),
         pytest.param((33000, 65), (0,), marks=pytest.mark.long),
@@ -326,7 +344,8 @@ SAME_BITS = [
     ((18, 70, 7, 7), (0, 2, 3)),  # short rows, as columns
     ((4, 24, 24, 48), (0, 1, 2)),  # columns, in phases
     ((60000, 3), (0,)),  # columns, folded
-    ((16, 3000), (0,)),  # columns, a tile at a time
+    ((4096, 12), (0,)),  # columns, folded to whole vectors
+    ((16, 3000), (0,)),  # columns, in several tiles
     ((7, 5, 40, 9, 11), (0, 2, 4)),
 ]
 same_bits = pytest.mark.parametrize(("shape", "axes"), SAME_BITS, ids=str)
@@ -354,10 +373,15 @@ def test_instruction_set_does_not_change_a_bit(kernels, shape, axes, types):
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"), [((4, 139, 3901), (0, 2)), ((3, 4, 51, 3500), (1, 3))], ids=["one outer", "three outer"]
+    ("shape", "axes"),
+    [((4, 139, 3901), (0, 2)), ((3, 4, 51, 3500), (1, 3)), ((130, 32300), (0,))],
+    ids=["one outer", "three outer", "columns"],
 )
 def test_two_tiles_at_a_time(kernels, shape, axes):
-    """Past the cache a tile is summed while another is mapped, unless that one has fewer channels."""
+    """Past the cache a tile is summed while another is mapped, unless that one has fewer channels.
+
+    Columns have tiles for their cache there, and are mapped when they are summed.
+    """
     case = Case(shape, axes)
     first = digest(case.everything(kernels, num_threads=1))
     assert digest(case.everything(kernels, num_threads=3)) == first
