@@ -1,19 +1,24 @@
 // The least that a gradient has to do, for bench_kernels.py, which compiles this: the protocol is that of
 // kernel_serve.py.
 //
-// A gradient in training mode that knows nothing of channels: the arrays are one long row, which is summed
-// and mapped in loops of intrinsics. It has no ends of rows, no factors to load, no tiles that do not fit,
-// and no lanes to add up. What ours takes beside it is what all of those cost; what another library takes
-// beside it is whether a gradient could be as fast as that at all, with sums in double or in float.
+// A gradient in training mode that knows of channels only how large they are: the arrays are one long row,
+// which is summed and mapped in loops of intrinsics. It has no ends of rows, no factors to load, and no lanes
+// to add up; but no element is mapped before a channel's worth of them has been summed. What ours takes
+// beside it is what all of those cost; what another library takes beside it is whether a gradient could be as
+// fast as that at all, with sums in double or in float.
 #include <immintrin.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "kernel_serve.hpp"
 
@@ -96,26 +101,28 @@ float Factor(const Sums (&sums)[2]) {
   return static_cast<float>((sums[0].Total() + sums[1].Total()) * 1e-30);
 }
 
-// Rows that are reduced: tile after tile, each of which is read again from the first or second level. If the
-// result goes past the caches, the tile before is mapped in the same loop, in turns.
+// Rows that are reduced: tile after tile, each of which is read again from the first or second level, unless
+// a channel is larger. If the result goes past the caches, the tile before is mapped in the same loop, in
+// turns.
 template <class Sums, bool kStream>
-void Rows(const Arrays& a, int64_t begin, int64_t end) {
-  constexpr int64_t kTile = kStream ? 1 << 15 : 1 << 13;
-  constexpr int64_t kTurn = kStream ? 8 * kLanes : kTile;
+void Rows(const Arrays& a, int64_t begin, int64_t end, int64_t channel) {
+  constexpr int64_t kSmallTile = kStream ? 1 << 15 : 1 << 13, kPart = 8 * kLanes;
+  const int64_t tile = std::max(kSmallTile, (channel + kPart - 1) / kPart * kPart);
+  const int64_t turn = kStream ? kPart : tile;
   // The turn in which a tile's sums are complete is the first in which it is mapped.
-  constexpr int64_t kLag = kTile - kTurn;
+  const int64_t lag = tile - turn;
   Sums sums[2];
   float factor = 0;
-  for (int64_t i = begin, mapped = i - kLag; mapped < end; i += kTurn, mapped += kTurn) {
-    if (i < end) Sum<Sums, kStream>(a, i, std::min(i + kTurn, end), sums);
-    if ((mapped - begin) % kTile == 0) factor = Factor(sums);
-    if (mapped >= begin) Map<kStream>(a, mapped, std::min(mapped + kTurn, end), factor);
+  for (int64_t i = begin, mapped = i - lag; mapped < end; i += turn, mapped += turn) {
+    if (i < end) Sum<Sums, kStream>(a, i, std::min(i + turn, end), sums);
+    if ((mapped - begin) % tile == 0) factor = Factor(sums);
+    if (mapped >= begin) Map<kStream>(a, mapped, std::min(mapped + turn, end), factor);
   }
 }
 
 struct Worker {
   int threads;
-  int64_t elements = 0;
+  int64_t elements = 0, channel = 0;  // in all, and of a channel
   bool columns = false;
   std::unique_ptr<float, void (*)(void*)> memory[3] = {{nullptr, free}, {nullptr, free}, {nullptr, free}};
 
@@ -125,8 +132,9 @@ struct Worker {
     words >> dtype >> op >> frozen >> layout;
     if (dtype != "float" || op != "grad" || frozen != 0) return "refused only float's training-mode gradient";
     if (!__builtin_cpu_supports("avx512f")) return "refused it is written for AVX-512";
-    elements = 1;
-    for (int64_t extent = 0; words >> extent;) elements *= extent;
+    const std::vector<int64_t> extents{std::istream_iterator<int64_t>(words), {}};
+    elements = std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<int64_t>());
+    channel = elements / extents[1];
     columns = layout == "NHWC";
     for (auto& array : memory) {
       // Room for what is asked for beyond the end, and whole vectors.
@@ -151,7 +159,7 @@ struct Worker {
 #pragma omp barrier
         Map<kStream>(a, begin, end, Factor(sums));
       } else {
-        Rows<Sums, kStream>(a, begin, end);
+        Rows<Sums, kStream>(a, begin, end, channel);
       }
       _mm_sfence();
     }
