@@ -144,7 +144,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
 }
 
 // Short rows, several side by side: each has few terms for a lane, and an end that is to be found.
-template <int kRows, class Sum, class T>
+template <int kRows, bool kAsk, class Sum, class T>
 void SumRowsBeside(const Block& block, const T* const* in, const double* center, double* sums, int64_t row) {
   constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
   const int64_t length = block.length, stride = block.row_stride, channels = block.channels;
@@ -162,7 +162,7 @@ void SumRowsBeside(const Block& block, const T* const* in, const double* center,
       for (int r = 0; r < kRows; ++r) {
         const int64_t i = start + r * stride;
         for (int k = 0; k < kMaxInputs; ++k) {
-          if (Sum::kReads[k]) Prefetch<1>(in[k] + i + ahead);
+          if (kAsk && Sum::kReads[k]) Prefetch<1>(in[k] + i + ahead);
         }
         Sum::Add(terms.sums, in, i, c, All{});
       }
@@ -179,11 +179,12 @@ template <class Sum, class T>
 void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
+  const auto several =
+      block.stream ? SumRowsBeside<kRowsOfGroup, true, Sum, T> : SumRowsBeside<kRowsOfGroup, false, Sum, T>;
+  const auto one = block.stream ? SumRowsBeside<1, true, Sum, T> : SumRowsBeside<1, false, Sum, T>;
   int64_t row = 0;
-  for (; row + kRowsOfGroup <= block.rows; row += kRowsOfGroup) {
-    SumRowsBeside<kRowsOfGroup, Sum>(block, in, center, sums, row);
-  }
-  for (; row < block.rows; ++row) SumRowsBeside<1, Sum>(block, in, center, sums, row);
+  for (; row + kRowsOfGroup <= block.rows; row += kRowsOfGroup) several(block, in, center, sums, row);
+  for (; row < block.rows; ++row) one(block, in, center, sums, row);
 }
 
 // Strips of 16 columns (or the last few) side by side, some rows: their sums are loaded and stored once for
@@ -249,12 +250,12 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
     SumColumnsBy<kStripRows, kStripsBeside, 2, Sum>(block, in, center, sums);
   } else if (narrow) {
     SumColumnsBy<kStripRows, kStripsBeside, 1, Sum>(block, in, center, sums);
+  } else if (!block.stream) {
+    SumColumnsBy<kRows, 1, 0, Sum>(block, in, center, sums);
   } else if (apart) {
     SumColumnsBy<kRows, 1, 2, Sum>(block, in, center, sums);
-  } else if (block.stream) {
-    SumColumnsBy<kRows, 1, 1, Sum>(block, in, center, sums);
   } else {
-    SumColumnsBy<kRows, 1, 0, Sum>(block, in, center, sums);
+    SumColumnsBy<kRows, 1, 1, Sum>(block, in, center, sums);
   }
 }
 

@@ -129,7 +129,7 @@ SUMS = of(
         "a last group of short rows reaches behind the block",
     ),
     (
-        "for (; row < block.rows; ++row) SumRowsBeside<1, Sum>(block, in, center, sums, row);",
+        "for (; row < block.rows; ++row) one(block, in, center, sums, row);",
         "",
         "short rows that make no group are not summed",
     ),
