@@ -16,20 +16,7 @@
 //   Fence()
 //                        when all are done
 
-// Columns are summed so many rows at a time, from one end of the rows to the other, as memory is read
-// fastest; narrow ones twice as many, for their sums wait for those of the rows before (measured, beside
-// strips of 8 rows throughout: 1568x512 1.3 times as fast, 6272x1024 1.2). Terms in float cost more to add to
-// the sums.
-constexpr int kWideRows = 4;
-constexpr int64_t kNarrow = 4 * kLanes;
-
-// Narrow columns are so many strips side by side: memory is read faster in runs of several cache lines. Their
-// sums are to be registers, so the loops over them are unrolled, which GCC does not do by itself.
-constexpr int kStripsBeside = 4;
-template <int kStrips>
-struct Strips {
-  static constexpr int kCount = kStrips;
-};
+// Loops over what is to be registers are unrolled, which GCC does not do by itself.
 #if defined(__clang__)
 #define BNGRAD_UNROLL_4 _Pragma("unroll 4")
 #elif defined(__GNUC__)
@@ -54,14 +41,6 @@ constexpr int64_t kTerms = 32;
 constexpr int64_t kRowsOfGroup = 4;
 static_assert(kShortRow <= kTerms / kRowsOfGroup * kLanes, "terms of a group");
 static_assert(kStripRows <= kTerms, "terms of a strip");
-
-// Rows of at most so many elements that lie in the caches are summed as columns where there are so many of
-// them (measured, two threads: 32x1024x7 1.36 times as fast, 32x1024x20 1.12, 32x512x36 1.03, 32x512x49
-// 0.96), and of so many columns at a time as stay in the nearest cache with their sums.
-constexpr int64_t kColumnsRow = 3 * kLanes;
-constexpr int64_t kRowsOfColumns = 16;
-constexpr int64_t kColumnsOfRows = 1024;
-static_assert(kColumnsRow <= kShortRow && kShortRow <= kColumnsOfRows, "a channel of short rows");
 
 constexpr size_t kCacheLine = 64;
 
@@ -123,7 +102,9 @@ struct ReluDy {
 };
 
 #include "maps-inl.h"
-#include "sums-inl.h"
+#include "sum_terms-inl.h"
+#include "sums_of_columns-inl.h"
+#include "sums_of_rows-inl.h"
 #include "tandem-inl.h"
 
 // In the order of SumKind and MapKind.

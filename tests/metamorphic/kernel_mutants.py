@@ -80,113 +80,123 @@ MAPS = [
     ),
 ]
 
-SUMS = of(
-    "ops/kernels/sums-inl.h",
-    (
-        "acc[0] = Add16(acc[0], Widen(in[0] + i, count));",
-        "acc[0] = Sub16(acc[0], Widen(in[0] + i, count));",
-        "-mean",
+SUMS = [
+    *of(
+        "ops/kernels/sum_terms-inl.h",
+        (
+            "acc[0] = Add16(acc[0], Widen(in[0] + i, count));",
+            "acc[0] = Sub16(acc[0], Widen(in[0] + i, count));",
+            "-mean",
+        ),
+        ("acc[1] = Add16(acc[1], Mul16(d, d));", "acc[1] = Add16(acc[1], Mul16(d, center));", "no squares"),
+        (
+            "acc[0] = Add16(acc[0], d);",
+            "acc[0] = Add16(acc[0], Sub16(d, d));",
+            "what the mean's rounding left is forgotten",
+        ),
+        (
+            "const V d = Keep(Sub16(LoadTerm(in[0] + i, count), center), count);",
+            "const V d = Sub16(LoadTerm(in[0] + i, count), center);",
+            "lanes behind the end of a row count",
+            kernel_tests("test_infinite_mean_at_a_tail"),
+        ),
+        (
+            "const V dy = Dy::Term(in, i, count);",
+            "const V dy = LoadTerm(in[1] + i, count);",
+            "the sums go past the ReLU",
+        ),
+        ("acc[2] = Add16(acc[2], ddx);", "acc[2] = Add16(acc[2], dy);", "mean(dY) for mean(ddX)"),
+        ("acc[3] = Add16(acc[3], Mul16(ddx, d));", "acc[3] = Add16(acc[3], Mul16(dy, d));", "dY for ddX in a sum"),
+        ("acc[4] = Add16(acc[4], Mul16(ddx, dy));", "acc[4] = Add16(acc[4], Mul16(ddx, d));", "X for dY in a sum"),
+        (
+            "Mul16(Widen(in[2] + i, count), Widen(in[1] + i, count))",
+            "Mul16(Widen(in[2] + i, count), Widen(in[2] + i, count))",
+            "frozen d_scale of ddX alone",
+        ),
     ),
-    ("acc[1] = Add16(acc[1], Mul16(d, d));", "acc[1] = Add16(acc[1], Mul16(d, center));", "no squares"),
-    (
-        "acc[0] = Add16(acc[0], d);",
-        "acc[0] = Add16(acc[0], Sub16(d, d));",
-        "what the mean's rounding left is forgotten",
+    *of(
+        "ops/kernels/sums_of_rows-inl.h",
+        (
+            "Sum::Add(terms.sums, in, start + i, c, First{block.length - i});",
+            "Sum::Add(terms.sums, in, start + i, c, First{block.length - i - 1});",
+            "the last element of a row is not summed",
+        ),
+        (
+            "const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;",
+            "const int64_t whole = block.length;",
+            "16-bit terms of whole rows are added up in float",
+            kernel_tests(
+                "test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"
+            ),
+        ),
+        (
+            "row + kRowsOfGroup <= block.rows",
+            "row < block.rows",
+            "a last group of short rows reaches behind the block",
+        ),
+        (
+            "for (; row < block.rows; ++row) one(block, in, center, sums, row);",
+            "",
+            "short rows that make no group are not summed",
+        ),
+        (
+            "const int64_t i = start + r * stride;",
+            "const int64_t i = start;",
+            "of short rows side by side all sum the first",
+        ),
+        (
+            "Sum::Add(terms.sums, in, start + r * stride, c, last);",
+            "Sum::Add(terms.sums, in, start + r * stride, c, First{last.n - 1});",
+            "the last element of a short row is not summed",
+        ),
+        (
+            "of_channel[i] = center[first + channel];",
+            "of_channel[i] = center[channel];",
+            "the later of many short channels have the center of others",
+            kernel_tests("test_many_short_rows"),
+        ),
+        (
+            "? static_cast<const T*>(inputs[k]) + first * block.length",
+            "? static_cast<const T*>(inputs[k])",
+            "the later of many short channels are the first ones again",
+            kernel_tests("test_many_short_rows"),
+        ),
+        (
+            "sum = Add16(sum, Load(of_channel + i, First{block.length - i}));",
+            "sum = Add16(sum, Load(of_channel + i, First{block.length - i - 1}));",
+            "the last element of many short rows is not summed",
+            kernel_tests("test_many_short_rows"),
+        ),
     ),
-    (
-        "const V d = Keep(Sub16(LoadTerm(in[0] + i, count), center), count);",
-        "const V d = Sub16(LoadTerm(in[0] + i, count), center);",
-        "lanes behind the end of a row count",
-        kernel_tests("test_infinite_mean_at_a_tail"),
+    *of(
+        "ops/kernels/sums_of_columns-inl.h",
+        (
+            "for (; row < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
+            "for (; row + 1 < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
+            "the last row of columns is not summed",
+        ),
+        (
+            "for (; row + kRows <= block.rows; row += kRows) {",
+            "for (; row < block.rows; row += kRows) {",
+            "the last rows of columns reach behind the block",
+        ),
+        (
+            "if (i < length) sum(Strips<1>{}, i, First{length - i});",
+            "if (i + 1 < length) sum(Strips<1>{}, i, First{length - i - 1});",
+            "the last column is not summed",
+        ),
+        (
+            "Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);",
+            "Sum::Add(terms[s].sums, in, i, c[s], count);",
+            "of strips side by side all sum the first",
+        ),
+        (
+            "terms[s].MoveTo(sums + s * kLanes, width, count);",
+            "terms[s].MoveTo(sums + s * kLanes, row_stride, count);",
+            "sums of a tile's later quantities land at its rows' distance",
+        ),
     ),
-    (
-        "const V dy = Dy::Term(in, i, count);",
-        "const V dy = LoadTerm(in[1] + i, count);",
-        "the sums go past the ReLU",
-    ),
-    ("acc[2] = Add16(acc[2], ddx);", "acc[2] = Add16(acc[2], dy);", "mean(dY) for mean(ddX)"),
-    ("acc[3] = Add16(acc[3], Mul16(ddx, d));", "acc[3] = Add16(acc[3], Mul16(dy, d));", "dY for ddX in a sum"),
-    ("acc[4] = Add16(acc[4], Mul16(ddx, dy));", "acc[4] = Add16(acc[4], Mul16(ddx, d));", "X for dY in a sum"),
-    (
-        "Mul16(Widen(in[2] + i, count), Widen(in[1] + i, count))",
-        "Mul16(Widen(in[2] + i, count), Widen(in[2] + i, count))",
-        "frozen d_scale of ddX alone",
-    ),
-    (
-        "Sum::Add(terms.sums, in, start + i, c, First{block.length - i});",
-        "Sum::Add(terms.sums, in, start + i, c, First{block.length - i - 1});",
-        "the last element of a row is not summed",
-    ),
-    (
-        "const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;",
-        "const int64_t whole = block.length;",
-        "16-bit terms of whole rows are added up in float",
-        kernel_tests("test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"),
-    ),
-    (
-        "row + kRowsOfGroup <= block.rows",
-        "row < block.rows",
-        "a last group of short rows reaches behind the block",
-    ),
-    (
-        "for (; row < block.rows; ++row) one(block, in, center, sums, row);",
-        "",
-        "short rows that make no group are not summed",
-    ),
-    (
-        "const int64_t i = start + r * stride;",
-        "const int64_t i = start;",
-        "of short rows side by side all sum the first",
-    ),
-    (
-        "Sum::Add(terms.sums, in, start + r * stride, c, last);",
-        "Sum::Add(terms.sums, in, start + r * stride, c, First{last.n - 1});",
-        "the last element of a short row is not summed",
-    ),
-    (
-        "of_channel[i] = center[first + channel];",
-        "of_channel[i] = center[channel];",
-        "the later of many short channels have the center of others",
-        kernel_tests("test_many_short_rows"),
-    ),
-    (
-        "? static_cast<const T*>(inputs[k]) + first * block.length",
-        "? static_cast<const T*>(inputs[k])",
-        "the later of many short channels are the first ones again",
-        kernel_tests("test_many_short_rows"),
-    ),
-    (
-        "sum = Add16(sum, Load(of_channel + i, First{block.length - i}));",
-        "sum = Add16(sum, Load(of_channel + i, First{block.length - i - 1}));",
-        "the last element of many short rows is not summed",
-        kernel_tests("test_many_short_rows"),
-    ),
-    (
-        "for (; row < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
-        "for (; row + 1 < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
-        "the last row of columns is not summed",
-    ),
-    (
-        "for (; row + kRows <= block.rows; row += kRows) {",
-        "for (; row < block.rows; row += kRows) {",
-        "the last rows of columns reach behind the block",
-    ),
-    (
-        "if (i < length) sum(Strips<1>{}, i, First{length - i});",
-        "if (i + 1 < length) sum(Strips<1>{}, i, First{length - i - 1});",
-        "the last column is not summed",
-    ),
-    (
-        "Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);",
-        "Sum::Add(terms[s].sums, in, i, c[s], count);",
-        "of strips side by side all sum the first",
-    ),
-    (
-        "terms[s].MoveTo(sums + s * kLanes, width, count);",
-        "terms[s].MoveTo(sums + s * kLanes, row_stride, count);",
-        "sums of a tile's later quantities land at its rows' distance",
-    ),
-)
+]
 
 VERBS = (
     of(

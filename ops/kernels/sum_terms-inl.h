@@ -1,0 +1,94 @@
+// What the sweeps sum. Included by each <isa>.cc after its verbs, inside bngrad::<isa> and an unnamed
+// namespace.
+
+// What is added for 16 elements, in which type, and which inputs are read for it. `count` is All, or First{n}
+// at the end of a row: lanes past n add zero, even where the center is infinite.
+struct SumX {
+  static constexpr int kKind = kSumX;
+  static constexpr bool kReads[kMaxInputs] = {true};
+  template <class T>
+  using Term = F64x16;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
+    acc[0] = Add16(acc[0], Widen(in[0] + i, count));
+  }
+};
+
+struct SumSquares {
+  static constexpr int kKind = kSumSquares;
+  static constexpr bool kReads[kMaxInputs] = {true};
+  template <class T>
+  using Term = F64x16;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
+    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
+    acc[0] = Add16(acc[0], d);
+    acc[1] = Add16(acc[1], Mul16(d, d));
+  }
+};
+
+template <class Dy>
+struct SumGrad {
+  static constexpr int kKind = Dy::kRelu ? kSumReluGrad : kSumGrad;
+  static constexpr bool kReads[kMaxInputs] = {true, true, Dy::kRelu};
+  template <class T>
+  using Term = typename TypeTraits<T>::Term;
+  template <class V, class T, class Count>
+  static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
+    const V d = Keep(Sub16(LoadTerm(in[0] + i, count), center), count);
+    const V dy = Dy::Term(in, i, count);
+    acc[0] = Add16(acc[0], dy);
+    acc[1] = Add16(acc[1], Mul16(dy, d));
+  }
+};
+
+struct SumGradGradTraining {
+  static constexpr int kKind = kSumGradGradTraining;
+  static constexpr bool kReads[kMaxInputs] = {true, true, true};
+  template <class T>
+  using Term = F64x16;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
+    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
+    const F64x16 dy = Widen(in[1] + i, count), ddx = Widen(in[2] + i, count);
+    acc[0] = Add16(acc[0], dy);
+    acc[1] = Add16(acc[1], Mul16(dy, d));
+    acc[2] = Add16(acc[2], ddx);
+    acc[3] = Add16(acc[3], Mul16(ddx, d));
+    acc[4] = Add16(acc[4], Mul16(ddx, dy));
+  }
+};
+
+struct SumGradGradFrozen {
+  static constexpr int kKind = kSumGradGradFrozen;
+  static constexpr bool kReads[kMaxInputs] = {false, true, true};
+  template <class T>
+  using Term = F64x16;
+  template <class T, class Count>
+  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
+    acc[0] = Add16(acc[0], Mul16(Widen(in[2] + i, count), Widen(in[1] + i, count)));
+  }
+};
+
+// Terms are added up in their own type, at most kTerms of them, and those sums in double.
+template <class Sum, class T>
+struct Terms {
+  static constexpr int kCount = kSumCounts[Sum::kKind];
+  typename Sum::template Term<T> sums[kCount];
+
+  Terms() { Clear(); }
+  void Clear() {
+    const F64x16 zero = Broadcast16(0.0);
+    for (int k = 0; k < kCount; ++k) Convert(zero, sums[k]);
+  }
+  // totals[k*stride + lane]
+  template <class Count>
+  void MoveTo(double* totals, int64_t stride, Count count) {
+    for (int k = 0; k < kCount; ++k) {
+      F64x16 sum;
+      Convert(sums[k], sum);
+      Store(totals + k * stride, Add16(Load(totals + k * stride, count), sum), count);
+    }
+    Clear();
+  }
+};
