@@ -32,7 +32,7 @@ constexpr int64_t kMinTileColumns = 64;
 constexpr int64_t kCachedElements = 1 << 16;
 
 // Columns family: a tile for its own cache is short pieces of every row, which only pays where X is so large
-// that no cache holds it (measured: 784x2048 half as fast, 256x65536 1.3 times as fast as in phases).
+// that no cache holds it (measured: 784x2048 0.75, 256x65536 1.3 times as fast as in phases).
 constexpr int64_t kLargeElements = 1 << 22;
 
 // Columns family: a segment leaves its sums behind for each column, so it should not be short, and must not

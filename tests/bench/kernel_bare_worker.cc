@@ -134,8 +134,8 @@ struct Worker {
     if (!__builtin_cpu_supports("avx512f")) return "refused it is written for AVX-512";
     const std::vector<int64_t> extents{std::istream_iterator<int64_t>(words), {}};
     elements = std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<int64_t>());
-    channel = elements / extents[1];
     columns = layout == "NHWC";
+    channel = elements / (columns ? extents.back() : extents[1]);
     for (auto& array : memory) {
       // Room for what is asked for beyond the end, and whole vectors.
       array.reset(
