@@ -37,14 +37,16 @@ void CheckShape(const Shape& shape) {
   if (shape.empty()) {
     throw InvalidArgument("X of shape [] has rank 0, expected 1 to " + std::to_string(kMaxRank));
   }
-  // Extents of 0 do not hide an overflow of the others: offsets are products of some of them.
-  int64_t limit = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
+  // Extents of 0 do not hide an overflow of the others: offsets are products of some of them. In double,
+  // which is rounded, but far from any array that there is; divisions would take longer than all the rest.
+  constexpr double kMost = static_cast<double>(std::numeric_limits<int64_t>::max()) / 2 / sizeof(double);
+  double elements = 1;
   for (const int64_t extent : shape) {
     if (extent < 0)
       throw InvalidArgument("X has shape " + ToString(shape) + ", expected no negative dimension");
-    if (extent > 0) limit /= extent;
+    if (extent > 0) elements *= static_cast<double>(extent);
   }
-  if (limit == 0) throw InvalidArgument("X of shape " + ToString(shape) + " is too large to address");
+  if (elements > kMost) throw InvalidArgument("X of shape " + ToString(shape) + " is too large to address");
 }
 
 struct MergedDim {
@@ -118,7 +120,7 @@ Layout MakeLayout(const Shape& shape, const Shape& axes) {
   CheckShape(shape);
   const Flags reduced = ReducedDims(shape, axes);
 
-  Layout layout = {};
+  Layout layout;
   layout.channels = layout.reduced = 1;
   for (size_t i = 0; i < shape.size(); ++i) {
     (reduced[i] ? layout.reduced : layout.channels) *= shape[i];

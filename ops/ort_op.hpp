@@ -63,7 +63,13 @@ class RunContext {
     const void* data;
     Shape shape;
   };
+  using Inputs = ShortList<Input, kMaxParameters>;
+
+  size_t CountOutputs() const;
+  Inputs ReadInputs();
   void ReadInput(size_t i, size_t count, Input& input);
+  const Shape& ShapeOfX() const;
+  Shape ReadAxes() const;
   const void* Aligned(const void* data, const Shape& shape, size_t element_size);
   [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
   void* Output(size_t i, const Shape& shape) const;
@@ -71,11 +77,12 @@ class RunContext {
   const CustomOp& op_;
   const OrtApi* const api_;
   OrtKernelContext* const context_;
-  size_t output_count_ = 0;
+  const size_t output_count_;
   std::vector<std::unique_ptr<char[]>> copies_;
-  ShortList<Input, kMaxParameters> inputs_;
-  Shape shape_, axes_;  // of X
-  Layout layout_;
+  // Made in place: a list that is copied as soon as it is written waits for what was written.
+  const Inputs inputs_;
+  const Shape axes_;
+  const Layout layout_;
 };
 
 // What is left of a node once its attributes are read.

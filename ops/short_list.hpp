@@ -15,12 +15,10 @@ class ShortList {
   // `size` zeros, to be filled.
   explicit ShortList(size_t size) : size_(size) { std::fill_n(values_, size, T()); }
 
-  // A copy; as all sizes, at most the capacity.
-  ShortList(const T* values, size_t size) : size_(size) { std::copy_n(values, size, values_); }
-
-  void push_back(const T& value) { values_[size_++] = value; }
-  // One more, with what it held; to be written to.
+  // At most the capacity, as all sizes; new values hold what they held, and are to be written to.
+  void resize(size_t size) { size_ = size; }
   T& grow() { return values_[size_++]; }
+  void push_back(const T& value) { values_[size_++] = value; }
   void pop_back() { --size_; }
 
   bool empty() const { return size_ == 0; }
