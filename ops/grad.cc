@@ -59,18 +59,19 @@ class GradProgram final : public Program {
     dscale_.Write(first, count, dscale);
     if (!training_) return;
 
-    double mean[kAtOnce], scale[kAtOnce];
+    double mean[kAtOnce], scale[kAtOnce], mean_dy[kAtOnce];
     mean_.Read(first, count, mean);
     scale_.Read(first, count, scale);
+    for (int64_t i = 0; i < count; ++i) mean_dy[i] = dbias[i] / m_;
     const auto set = [&](int k, const auto& value) {
       Arithmetic* const factor = static_cast<Arithmetic*>(channels.factors) + k * channels.width + c;
       for (int64_t i = 0; i < count; ++i) factor[i] = static_cast<Arithmetic>(value(i));
     };
-    // dbias/M may dwarf dY - dbias/M, so what rounding takes from it is subtracted as well.
+    // The mean of dY may dwarf dY less it, so what rounding takes from it is subtracted as well.
     set(0, [&](int64_t i) { return mean[i]; });
     set(1, [&](int64_t i) { return scale[i] * inv_std[i]; });
-    set(2, [&](int64_t i) { return Split<Arithmetic>(dbias[i] / m_).high; });
-    set(3, [&](int64_t i) { return Split<Arithmetic>(dbias[i] / m_).low; });
+    set(2, [&](int64_t i) { return Split<Arithmetic>(mean_dy[i]).high; });
+    set(3, [&](int64_t i) { return Split<Arithmetic>(mean_dy[i]).low; });
     set(4, [&](int64_t i) { return inv_std[i] * dscale[i] / m_; });
   }
 

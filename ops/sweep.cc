@@ -29,14 +29,15 @@ struct Advanced {
   Pointer pointers[kCount];
 };
 
-// Halves are added until one is left; the sizes are constants so that this is straight code.
+// Halves are added until one is left; the sizes are constants so that this is straight code in registers.
 template <int64_t kSize>
-double SumOfLanes(double* lanes) {
+double SumOfLanes(const double* lanes) {
   if constexpr (kSize == 1) {
     return lanes[0];
   } else {
-    for (int64_t i = 0; i < kSize / 2; ++i) lanes[i] += lanes[i + kSize / 2];
-    return SumOfLanes<kSize / 2>(lanes);
+    double halves[kSize / 2];
+    for (int64_t i = 0; i < kSize / 2; ++i) halves[i] = lanes[i] + lanes[i + kSize / 2];
+    return SumOfLanes<kSize / 2>(halves);
   }
 }
 
@@ -120,7 +121,7 @@ class Sweeper {
   }
 
   void MapTile(Tile tile) {
-    // Backwards, see maps-inl.h.
+    // Backwards, see maps_of_short_rows-inl.h.
     for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, segment);
   }
 

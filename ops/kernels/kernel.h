@@ -7,8 +7,8 @@
 
 namespace bngrad {
 
-// Every instruction set works on 16 virtual lanes, as two, four, eight or sixteen machine registers. Element
-// i of a row belongs to lane i % 16 everywhere, and no kernel contracts a product and a sum into one
+// Every instruction set works on 16 virtual lanes, as two, four, eight or sixteen machine registers. Which
+// element belongs to which lane follows from the block, and no kernel contracts a product and a sum into one
 // rounding, so all of them return the same bits.
 constexpr int64_t kLanes = 16;
 
@@ -18,8 +18,8 @@ constexpr int64_t kMaxTileChannels = 64;
 // A columns kernel sums as many rows together, or half as many: blocks should have a multiple of them.
 constexpr int64_t kStripRows = 8;
 
-// Rows kernels sum channels of at most so many elements in groups of rows, or as columns; and channels of so
-// many are worth being summed and mapped in one loop.
+// Rows kernels sum channels of at most so many elements, and of `whole` blocks all that are not long, in
+// groups of rows, or as columns. Long ones are worth being summed and mapped in one loop.
 constexpr int64_t kShortRow = 8 * kLanes;
 constexpr int64_t kLongRow = 32 * kLanes;
 

@@ -6,7 +6,7 @@ from metamorphic.mutants import Mutant, kernel_tests, of
 
 MAPS = [
     *of(
-        "ops/kernels/maps-inl.h",
+        "ops/kernels/map_formulas-inl.h",
         (
             "Sub16(Sub16(Load(in[0] + i, count), f[0]), f[1]);",
             "Sub16(Load(in[0] + i, count), f[0]);",
@@ -49,29 +49,63 @@ MAPS = [
             "d_X of ddX",
         ),
         (
-            "const First before{end_ - i_};",
-            "const First before{end_ - i_ - 1};",
-            "a channel loses its last element of a run",
-        ),
-        (
-            "for (int64_t row = block.rows - 1; row >= 0; --row)",
-            "for (int64_t row = block.rows - 1; row > 0; --row)",
-            "the first row of a block is not written",
-        ),
-        (
-            "map(row, i, Cached{}, First{length - i});",
-            "map(row, i, Cached{}, First{length - i - 1});",
-            "the last column is not written",
-        ),
-        (
-            "row_stride * sizeof(T) % kCacheLine == 0;",
+            "block.row_stride * sizeof(T) % kCacheLine == 0;",
             "true;",
             "rows that begin anywhere are written past the cache",
             kernel_tests("test_outputs_too_large_for_the_cache"),
         ),
     ),
+    *of(
+        "ops/kernels/maps_of_rows-inl.h",
+        (
+            "const First before{end_ - i_};",
+            "const First before{end_ - i_ - 1};",
+            "a channel loses its last element of a run",
+        ),
+        (
+            "for (int64_t row = block.rows - 1; row >= first; --row)",
+            "for (int64_t row = block.rows - 1; row > first; --row)",
+            "the first row of a block is not written",
+        ),
+    ),
+    *of(
+        "ops/kernels/maps_of_short_rows-inl.h",
+        (
+            "start + i + r * stride, f, Way{}, All{});",
+            "start + i, f, Way{}, All{});",
+            "of short rows that are mapped together only the first is written",
+        ),
+        (
+            "const First before{end - i};",
+            "const First before{end - i - 1};",
+            "a short channel loses its last element to the next",
+        ),
+        (
+            "while (end < i + kLanes && end < run) {",
+            "if (end < run) {",
+            "a strip has the factors of two channels at most",
+        ),
+        (
+            "start + i + r * stride, of_several, Cached{}, First{run - i});",
+            "start + i + r * stride, of_several, Cached{}, First{run - i - 1});",
+            "the last element of short rows is not written",
+        ),
+        (
+            "row = together - kRowsOfGroup; row >= 0;",
+            "row = together - kRowsOfGroup; row > 0;",
+            "the first short rows that are mapped together are not written",
+        ),
+    ),
+    *of(
+        "ops/kernels/maps_of_columns-inl.h",
+        (
+            "map(row, i, Cached{}, First{length - i});",
+            "map(row, i, Cached{}, First{length - i - 1});",
+            "the last column is not written",
+        ),
+    ),
     Mutant(
-        "ops/kernels/maps-inl.h",
+        "ops/kernels/maps_of_rows-inl.h",
         "MapSeveral(Cached{}, head < run_ ? head : run_);",
         "MapSeveral(Cached{}, head);",
         "the head may be longer than the row",
@@ -129,25 +163,51 @@ SUMS = [
                 "test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"
             ),
         ),
+    ),
+    *of(
+        "ops/kernels/sums_of_short_rows-inl.h",
         (
             "row + kRowsOfGroup <= block.rows",
             "row < block.rows",
             "a last group of short rows reaches behind the block",
         ),
         (
-            "for (; row < block.rows; ++row) one(block, in, center, sums, row);",
+            "for (; row + 2 <= block.rows; row += 2)",
+            "for (; row + 2 < block.rows; row += 2)",
+            "the last two short rows are one",
+        ),
+        (
+            "if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row);",
             "",
             "short rows that make no group are not summed",
         ),
         (
-            "const int64_t i = start + r * stride;",
-            "const int64_t i = start;",
+            "at = start + i + r * stride,",
+            "at = start + i,",
             "of short rows side by side all sum the first",
         ),
         (
-            "Sum::Add(terms.sums, in, start + r * stride, c, last);",
-            "Sum::Add(terms.sums, in, start + r * stride, c, First{last.n - 1});",
+            "add_row(of_several, r, i, c, First{run - i});",
+            "add_row(of_several, r, i, c, First{run - i - 1});",
             "the last element of a short row is not summed",
+        ),
+        (
+            "c = Blend(c, center_of(next), First{at - i});",
+            "c = Blend(c, center_of(next), First{at - i + 1});",
+            "a short channel's first element has the center of the one before",
+        ),
+        (
+            "const First before{end - i};",
+            "const First before{end - i - 1};",
+            "a short channel's last element goes to the next",
+        ),
+        (
+            "if (!kDouble && strips % kMostStrips == 0) {",
+            "if (!kDouble && strips < 0) {",
+            "16-bit terms of a channel's rows are added up in float",
+            kernel_tests(
+                "test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"
+            ),
         ),
         (
             "of_channel[i] = center[first + channel];",

@@ -59,9 +59,13 @@ def kernel_tests(*names):
 
 _AVX2, _SCALAR = "kernels/avx2.cc", "kernels/scalar.cc"
 _UNITS = {
-    "maps-inl.h": (_AVX2,),
+    "map_formulas-inl.h": (_AVX2,),
+    "maps_of_rows-inl.h": (_AVX2,),
+    "maps_of_short_rows-inl.h": (_AVX2,),
+    "maps_of_columns-inl.h": (_AVX2,),
     "sum_terms-inl.h": (_AVX2,),
     "sums_of_rows-inl.h": (_AVX2,),
+    "sums_of_short_rows-inl.h": (_AVX2,),
     "sums_of_columns-inl.h": (_AVX2,),
     "simd_avx2.h": (_AVX2,),
     "simd_16bit.h": (_AVX2,),

@@ -149,7 +149,7 @@ class Comparison {
     Fill<T>(third_.data(), elements_, random);
     for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
     for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
-    if (!rows || block.length <= kShortRow) return;
+    if (!rows || block.length < kLongRow) return;
     for (int kind = 0; kind < kMapKinds; ++kind) {
       if (kernels.sum_and_map_rows[kind] != nullptr) SumAndMap(kind, random);
     }
@@ -272,24 +272,35 @@ class Comparison {
 
 constexpr int kManyChannels = 60;
 
+// Behind a row: so many elements that the next one begins at a cache line, whatever their type.
+constexpr int64_t kToCacheLine = 32;
+int64_t Stride(int64_t run, int64_t gap) {
+  return gap == kToCacheLine ? (run / kToCacheLine + 1) * kToCacheLine : run + gap;
+}
+
 template <class T>
 int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scalar) {
   int shapes = 0;
-  std::vector<int64_t> lengths = {511, 512, 529, 1100};  // long enough to be streamed
+  std::vector<int64_t> lengths = {128, 129, 196, 511, 512, 529, 1100};  // from 511 on one run is streamed
   for (int64_t length = 1; length <= 70; ++length) lengths.push_back(length);
   for (const int64_t length : lengths) {
-    for (const int64_t gap : {0, 5}) {
-      for (const int64_t rows : {1, 8, 17}) {
+    for (const int64_t gap : {int64_t{0}, int64_t{5}, kToCacheLine}) {
+      for (const int64_t rows : {1, 8, 19}) {
         for (const Guarded::Side side : {Guarded::kGuardAfter, Guarded::kGuardBefore}) {
+          // Only there the first row begins at a cache line, too.
+          if (gap == kToCacheLine && side != Guarded::kGuardBefore) continue;
           for (const int64_t channels : {1, 3, kManyChannels}) {
             // Past the cache, where the run of the channels is long enough; many short channels make one that
             // is.
-            if (channels == kManyChannels && (rows != 17 || length > 70)) continue;
+            if (channels == kManyChannels && (rows != 19 || length > 196)) continue;
+            const bool whole = rows != 8;
             Comparison<T>(isa, kernels, scalar,
-                          {rows, channels * length + gap, channels, length, gap > 0, true, 0}, true, side);
+                          {rows, Stride(channels * length, gap), channels, length, gap > 0, whole, 0}, true,
+                          side);
             ++shapes;
           }
-          Comparison<T>(isa, kernels, scalar, {rows, length + gap, 1, length, gap > 0, true, 0}, false, side);
+          Comparison<T>(isa, kernels, scalar, {rows, Stride(length, gap), 1, length, gap > 0, true, 0}, false,
+                        side);
           ++shapes;
         }
       }

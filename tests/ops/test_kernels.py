@@ -179,11 +179,12 @@ def test_dimensions_of_extent_1(kernels, shape, types):
             Case(shape, axes, types).check(kernels)
 
 
-# Edges: of a vector (16), of rows that are summed together (4, 8), of a short row (128), of short rows that are
-# summed as columns (16 of them, 1024 elements of each at a time), of the terms that are summed before they become
-# double (512 elements of a row), of a tile of channels (64, from 2048 on), of narrow columns (64) and a tile of
-# them (1024), of a segment (16384 elements of a row, 16 to 1024 rows of which there are 4 or a multiple of 4),
-# of rows that are folded (64 times 64, 16 or fewer); primes; real spatial sizes.
+# Edges: of a vector (16), of rows that are summed together (2, 4, 8), of a short row (128, or 512 in training
+# mode), of short rows that are summed as columns (16 of them, 1024 elements of each at a time), of the terms
+# that are summed before they become double (512 elements of a row), of a tile of channels (64, from 2048 on), of
+# narrow columns (64) and a tile of them (1024), of a segment (16384 elements of a row, 16 to 1024 rows of which
+# there are 4 or a multiple of 4), of rows that are folded (64 times 64, 16 or fewer); primes; real spatial
+# sizes.
 LENGTHS = (*range(1, 34), 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 196, 511, 512, 513, 529, 1023, 1024, 1025)
 ROWS = (1, 9, 17, 256)
 MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
@@ -193,6 +194,14 @@ MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
 def test_row_lengths(kernels, types):
     for length in (*LENGTHS, 16383, 16384, 16385, 32771):
         Case((3, 2, length), (0, 2), types).check(kernels)
+
+
+@two_types
+@pytest.mark.parametrize("rows", [1, 2, 4, 7])
+def test_a_few_short_rows(kernels, rows, types):
+    """Strips of 16 elements have parts of one channel, of two or of many, and the last one may not be whole."""
+    for channels, length in ((70, 1), (33, 7), (5, 15), (4, 16), (65, 17), (7, 24), (16, 49), (9, 127), (5, 300)):
+        Case((rows, channels, length), (0, 2), types).check(kernels)
 
 
 @two_types
@@ -268,6 +277,8 @@ def test_outer_dimensions(kernels, types):
     ("shape", "axes"),
     [
         ((50, 70, 700), (0, 2)),
+        ((33, 1312, 49), (0, 2)),
+        ((33, 326, 197), (0, 2)),
         ((33000, 64), (0,)),
         ((257, 16500), (0,)),
         ((3, 4, 51, 3500), (1, 3)),

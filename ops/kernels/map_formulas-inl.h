@@ -1,0 +1,107 @@
+// What the sweeps write for each element, and how. Included by each <isa>.cc after its verbs, inside
+// bngrad::<isa> and an unnamed namespace. The mean is subtracted before anything is multiplied: folding these
+// formulas to a*dY + b*X + c would lose the digits that X and mean share.
+
+struct MapForward {
+  static constexpr int kKind = kMapForward;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    const V d = Sub16(Sub16(Load(in[0] + i, count), f[0]), f[1]);
+    out[0] = Add16(Mul16(d, f[2]), f[3]);
+  }
+};
+
+template <class Dy>
+struct MapGradTraining {
+  static constexpr int kKind = Dy::kRelu ? kMapReluGradTraining : kMapGradTraining;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    const V d = Sub16(Load(in[0] + i, count), f[0]);
+    const V centered_dy = Sub16(Dy::Loaded(in, i, count), f[2]);
+    out[0] = Mul16(f[1], Sub16(centered_dy, Add16(Mul16(d, f[4]), f[3])));
+  }
+};
+
+template <class Dy>
+struct MapGradFrozen {
+  static constexpr int kKind = Dy::kRelu ? kMapReluGradFrozen : kMapGradFrozen;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    out[0] = Mul16(f[0], Dy::Loaded(in, i, count));
+  }
+};
+
+struct MapGradGradTraining {
+  static constexpr int kKind = kMapGradGradTraining;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    const V d = Sub16(Load(in[0] + i, count), f[0]);
+    const V centered_ddx = Sub16(Load(in[2] + i, count), f[4]);
+    const V centered_dy = Sub16(Load(in[1] + i, count), f[5]);
+    out[0] = Add16(Mul16(f[1], centered_ddx), Add16(Mul16(d, f[2]), f[3]));
+    out[1] = Sub16(Sub16(Mul16(f[2], centered_dy), Mul16(f[6], centered_ddx)), Add16(Mul16(d, f[7]), f[8]));
+  }
+};
+
+struct MapGradGradFrozen {
+  static constexpr int kKind = kMapGradGradFrozen;
+  template <class T, class V, class Count>
+  static void Apply(const T* const* in, int64_t i, const V* f, V* out, Count count) {
+    const V d = Sub16(Load(in[0] + i, count), f[0]);
+    out[0] = Add16(Mul16(f[1], Load(in[2] + i, count)), Add16(Mul16(d, f[2]), f[3]));
+    out[1] = Mul16(f[2], Load(in[1] + i, count));
+  }
+};
+
+// How results are written: through the cache, or past it in whole lines.
+struct Cached {
+  static constexpr bool kWholeLines = false;
+  template <class T, class V, class Count>
+  static void Put(T* p, const V& v, Count count) {
+    Store(p, v, count);
+  }
+};
+struct Streamed {
+  static constexpr bool kWholeLines = true;
+  template <class T, class V>
+  static void Put(T* p, const V& v, All) {
+    Stream(p, v);
+  }
+};
+
+// Elements from i on of each output that is wanted; a map with one output has it wanted.
+template <class Map, class Way, class T, class V, class Count>
+void PutElements(T* const* out, int64_t i, const V* results, Way, Count count) {
+  constexpr int kOutputs = kOutputCounts[Map::kKind];
+  for (int k = 0; k < kOutputs; ++k) {
+    if (kOutputs == 1 || out[k] != nullptr) Way::Put(out[k] + i, results[k], count);
+  }
+}
+template <class Map, class Way, class T, class V, class Count>
+void MapElements(const T* const* in, T* const* out, int64_t i, const V* f, Way way, Count count) {
+  V results[kOutputCounts[Map::kKind]];
+  Map::Apply(in, i, f, results, count);
+  PutElements<Map>(out, i, results, way, count);
+}
+
+// Elements before the next cache line boundary; -1 if none comes, because p is not aligned for its type.
+template <class T>
+int64_t ToCacheLine(const T* p) {
+  const uintptr_t past = reinterpret_cast<uintptr_t>(p) % kCacheLine;
+  if (past % sizeof(T) != 0) return -1;
+  return static_cast<int64_t>((kCacheLine - past) % kCacheLine / sizeof(T));
+}
+
+// The same for all outputs that are wanted; -1 if they differ.
+template <class Map, class T>
+int64_t ToCacheLine(T* const* out, int64_t i) {
+  constexpr bool kTwo = kOutputCounts[Map::kKind] == 2;
+  const int64_t first = ToCacheLine((kTwo && out[0] == nullptr ? out[1] : out[0]) + i);
+  return kTwo && out[1] != nullptr && ToCacheLine(out[1] + i) != first ? -1 : first;
+}
+
+// Whether every row of a block begins at a cache line.
+template <class Map, class T>
+bool RowsAreWholeLines(const Block& block, T* const* out) {
+  return ToCacheLine<Map>(out, 0) == 0 && block.row_stride * sizeof(T) % kCacheLine == 0;
+}

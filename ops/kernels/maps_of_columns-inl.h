@@ -1,0 +1,30 @@
+// The sweep that maps columns. Included by each <isa>.cc after the formulas, inside bngrad::<isa> and an
+// unnamed namespace.
+
+// Row after row, so that memory is read and written from one end to the other; the factors come from cache.
+template <class Map, class T>
+void MapColumns(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
+  const auto* const factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
+  // In registers: for all that the compiler knows, a store may change the block.
+  const int64_t rows = block.rows, row_stride = block.row_stride, length = block.length, width = block.width;
+  const bool stream = block.stream && RowsAreWholeLines<Map>(block, out);
+  const auto map = [&](int64_t row, int64_t column, auto way, auto count) {
+    constexpr int kCount = kFactorCounts[Map::kKind];
+    typename TypeTraits<T>::Vector f[kCount];
+    for (int k = 0; k < kCount; ++k) f[k] = Load(factor + k * width + column, count);
+    MapElements<Map>(in, out, row * row_stride + column, f, way, count);
+  };
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t i = 0;
+    if (stream) {
+      for (; i + kLanes <= length; i += kLanes) map(row, i, Streamed{}, All{});
+    } else {
+      for (; i + kLanes <= length; i += kLanes) map(row, i, Cached{}, All{});
+    }
+    if (i < length) map(row, i, Cached{}, First{length - i});
+  }
+  if (stream) Fence();
+}

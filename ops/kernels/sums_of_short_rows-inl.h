@@ -1,0 +1,142 @@
+// The sweeps that sum short rows, several together, and the choice between all that sum rows. Included by
+// each <isa>.cc after those of rows and of columns, which short rows are sometimes, inside bngrad::<isa> and
+// an unnamed namespace.
+
+// Rows of at most so many elements that lie in the caches are summed as columns where there are so many of
+// them (measured beside strips, two threads: 32x1024x7 1.18 times as fast, 100x1024x7 1.34, 32x1024x20 1.06,
+// 32x512x36 1.02, 16x512x36 0.99), and of so many columns at a time as stay in the nearest cache with their
+// sums.
+constexpr int64_t kColumnsRow = 3 * kLanes;
+constexpr int64_t kRowsOfColumns = 16;
+constexpr int64_t kColumnsOfRows = 1024;
+static_assert(kColumnsRow <= kShortRow && kShortRow <= kColumnsOfRows, "a channel of short rows");
+
+// Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: no channel's
+// row ends in a part of a vector (measured, beside rows that do: 8x512x49 1.13, 8x2048x49 1.18, 8x512x7 1.33,
+// 8x256x196 1.10, 128x256x196 1.18 times as fast; one row alone, 1x512x49, 0.97).
+template <int kRows, bool kAsk, class Sum, class T>
+void SumStripsOfRows(const Block& block, const T* const* in, const double* center, double* sums,
+                     int64_t row) {
+  using Term = typename Sum::template Term<T>;
+  constexpr int kCount = kSumCounts[Sum::kKind];
+  constexpr bool kDouble = sizeof(Term) == sizeof(F64x16);
+  // A channel has parts of two strips more.
+  constexpr int64_t kMostStrips = kTerms / kRows - 2;
+  constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
+  const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
+  const int64_t start = row * stride, gap = kRows * stride - run;
+  const auto add_row = [&](Terms<Sum, T>& terms, int r, int64_t i, const Term& c, auto count) {
+    const int64_t at = start + i + r * stride, ahead = i + kElements < run ? kElements : kElements + gap;
+    for (int k = 0; k < kMaxInputs; ++k) {
+      if (kAsk && Sum::kReads[k]) Prefetch<1>(in[k] + at + ahead);
+    }
+    Sum::Add(terms.sums, in, at, c, count);
+  };
+  const auto add = [&](Terms<Sum, T>& terms, int64_t i, const Term& c) {
+    BNGRAD_UNROLL_4
+    for (int r = 0; r < kRows; ++r) add_row(terms, r, i, c, All{});
+  };
+  const auto center_of = [&](int64_t channel) {
+    Term c;
+    Convert(Broadcast16(center[channel]), c);
+    return c;
+  };
+
+  Terms<Sum, T> terms;  // of the channel that strip i begins in, whose elements end before `end`
+  int64_t channel = 0, end = length;
+  for (int64_t i = 0; i < run;) {
+    Term c = center_of(channel);
+    for (int64_t strips = 1; i + kLanes <= end; i += kLanes, ++strips) {
+      add(terms, i, c);
+      if (!kDouble && strips % kMostStrips == 0) {
+        terms.MoveTo(sums + channel * kCount * kLanes, kLanes, All{});
+      }
+    }
+    // A strip with the channel's last elements, and the first ones of others.
+    Terms<Sum, T> of_several;
+    const Term zero = of_several.sums[0];
+    const int64_t past = i < end ? i + kLanes : i;
+    if (i < end) {
+      for (int64_t next = channel + 1, at = end; at < past && at < run; ++next, at += length) {
+        c = Blend(c, center_of(next), First{at - i});
+      }
+      if (past <= run) {
+        add(of_several, i, c);
+      } else {
+        for (int r = 0; r < kRows; ++r) add_row(of_several, r, i, c, First{run - i});
+      }
+    }
+    for (; end <= past && end <= run; ++channel, end += length) {
+      const First before{end - i};
+      for (int k = 0; k < kCount; ++k) {
+        Term& of_strip = of_several.sums[k];
+        terms.sums[k] = Add16(terms.sums[k], Blend(of_strip, zero, before));
+        of_strip = Blend(zero, of_strip, before);
+      }
+      terms.MoveTo(sums + channel * kCount * kLanes, kLanes, All{});
+    }
+    terms = of_several;
+    i = past;
+  }
+}
+
+template <class Sum, class T>
+void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  const auto several = block.stream ? SumStripsOfRows<kRowsOfGroup, true, Sum, T>
+                                    : SumStripsOfRows<kRowsOfGroup, false, Sum, T>;
+  int64_t row = 0;
+  for (; row + kRowsOfGroup <= block.rows; row += kRowsOfGroup) several(block, in, center, sums, row);
+  for (; row + 2 <= block.rows; row += 2) SumStripsOfRows<2, false, Sum>(block, in, center, sums, row);
+  if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row);
+}
+
+// Short rows of several channels are so many columns, of which those of a channel are added up at the end.
+template <class Sum, class T>
+void SumRowsAsColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  constexpr int kCount = kSumCounts[Sum::kKind];
+  // Multiples of 16 channels are whole cache lines.
+  const int64_t fitting = kColumnsOfRows / block.length;
+  const int64_t most = fitting < kLanes ? fitting : fitting / kLanes * kLanes;
+  alignas(64) double centers[kColumnsOfRows], columns[kCount * kColumnsOfRows];
+  for (int64_t first = 0; first < block.channels; first += most) {
+    Block part = block;
+    part.channels = block.channels - first < most ? block.channels - first : most;
+    part.length = part.width = part.channels * block.length;
+    for (int64_t i = 0; i < kCount * part.width; ++i) columns[i] = 0.0;
+    const void* begins[kMaxInputs];
+    for (int k = 0; k < kMaxInputs; ++k) {
+      begins[k] = Sum::kReads[k] ? static_cast<const T*>(inputs[k]) + first * block.length : nullptr;
+    }
+    for (int64_t channel = 0; channel < part.channels; ++channel) {
+      double* const of_channel = centers + channel * block.length;
+      for (int64_t i = 0; i < block.length; ++i) of_channel[i] = center[first + channel];
+    }
+    SumColumns<Sum, T>(part, begins, centers, columns);
+    for (int64_t channel = 0; channel < part.channels; ++channel) {
+      double* const lanes = sums + (first + channel) * kCount * kLanes;
+      for (int k = 0; k < kCount; ++k) {
+        const double* const of_channel = columns + k * part.width + channel * block.length;
+        F64x16 sum = Load(lanes + k * kLanes, All{});
+        int64_t i = 0;
+        for (; i + kLanes <= block.length; i += kLanes) sum = Add16(sum, Load(of_channel + i, All{}));
+        if (i < block.length) sum = Add16(sum, Load(of_channel + i, First{block.length - i}));
+        Store(lanes + k * kLanes, sum, All{});
+      }
+    }
+  }
+}
+
+template <class Sum, class T>
+void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  const int64_t shorter = block.whole ? kLongRow : kShortRow + 1;
+  if (block.length >= shorter) {
+    Nothing nothing;
+    SumRows<Sum, T>(block, inputs, center, sums, nothing);
+  } else if (block.length <= kColumnsRow && block.rows >= kRowsOfColumns && block.whole && !block.stream) {
+    SumRowsAsColumns<Sum, T>(block, inputs, center, sums);
+  } else {
+    SumShortRows<Sum, T>(block, inputs, center, sums);
+  }
+}
