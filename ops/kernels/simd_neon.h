@@ -210,6 +210,7 @@ inline F64x16 Blend(const F64x16& a, F64x16 b, First first) {
 
 template <int kLevel, class T>
 void Prefetch(const T* p) {
+  static_assert(kLevel == 1 || kLevel == 2, "a level of the caches");
   constexpr int kForReading = 0, kHint = 4 - kLevel;
   for (size_t line = 0; line < kLanes * sizeof(T); line += 64) {
     __builtin_prefetch(reinterpret_cast<const char*>(p) + line, kForReading, kHint);

@@ -28,8 +28,10 @@ void SumStrips(const T* const* in, int64_t i, int64_t row_stride, int64_t ahead,
   for (int row = 0; row < kRows; ++row, i += row_stride) {
     BNGRAD_UNROLL_4
     for (int s = 0; s < kStrips; ++s) {
-      for (int k = 0; k < kMaxInputs; ++k) {
-        if (kLevel > 0 && Sum::kReads[k]) Prefetch<kLevel>(in[k] + i + s * kLanes + ahead);
+      if constexpr (kLevel > 0) {
+        for (int k = 0; k < kMaxInputs; ++k) {
+          if (Sum::kReads[k]) Prefetch<kLevel>(in[k] + i + s * kLanes + ahead);
+        }
       }
       Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
     }
