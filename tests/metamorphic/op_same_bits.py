@@ -17,20 +17,6 @@ def threads(problem, op, _rng):
     return [due for n in (2, 5) for due in exactly(problem.run(op, threads=n), one, f"{n} threads")]
 
 
-def permuted_channels(problem, op, rng):
-    """Channels in another order: what belongs to a channel goes with it."""
-    dues = []
-    for place, axis in enumerate(problem.kept):
-        order = rng.permutation(problem.arrays["X"].shape[axis])
-        moved = problem.each(lambda a, i=axis, o=order: a.take(o, i), lambda a, i=place, o=order: a.take(o, i))
-        want = {
-            name: value.take(order, axis if problem.is_data(name) else place)
-            for name, value in problem.run(op).items()
-        }
-        dues += exactly(moved.run(op), want, f"axis {axis}")
-    return dues
-
-
 def scaled_gradient(problem, op, _rng):
     """Twice, and minus, the gradients that came give twice, and minus, those that go: 2 costs no digit."""
     linear = [name for name in ("dY", "dZ") if name in op.inputs]
