@@ -63,9 +63,10 @@ struct Arrays {
   float* dx;
 };
 
-// Even and odd vectors have sums of their own, for an addition takes as long as several vectors do.
+// Even and odd vectors have sums of their own, for an addition takes as long as several vectors do. A call
+// would have them in memory.
 template <class Sums, bool kStream>
-void Sum(const Arrays& a, int64_t begin, int64_t end, Sums (&sums)[2]) {
+[[gnu::always_inline]] inline void Sum(const Arrays& a, int64_t begin, int64_t end, Sums (&sums)[2]) {
   for (int64_t i = begin; i < end; i += 2 * kLanes) {
 #pragma GCC unroll 2
     for (int64_t j = 0; j < 2; ++j) {
