@@ -102,8 +102,9 @@ def test_pool(build):
 
 
 def build_sanitized(folder, sanitizers, *of_build):
-    options = ["-DBUILD_TESTING=ON", f"-DBNGRAD_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
-    cmake("-S", SOURCES, "-B", folder, *options)
+    # More optimizing and full debug information make the compiler take four times as long.
+    flags = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -g1", "-DCMAKE_C_FLAGS=-O1 -g1"]
+    cmake("-S", SOURCES, "-B", folder, "-DBUILD_TESTING=ON", f"-DBNGRAD_SANITIZE={sanitizers}", *flags)
     cmake("--build", folder, "--parallel", "2", *of_build)
 
 
