@@ -153,6 +153,14 @@ class Problem:
         functions = {name: data if name in _DATA else parameter for name in self.arrays}
         return replace(self, arrays={n: np.ascontiguousarray(functions[n](a)) for n, a in self.arrays.items()})
 
+    def permuted(self, op, rng):
+        """With the channels of each kept axis in another order: (problem, what is due by this one's outputs)."""
+        for place, axis in enumerate(self.kept):
+            order = rng.permutation(self.arrays["X"].shape[axis])
+            moved = self.each(lambda a, i=axis, o=order: a.take(o, i), lambda a, i=place, o=order: a.take(o, i))
+            outputs = self.run(op).items()
+            yield moved, {n: a.take(order, axis if self.is_data(n) else place) for n, a in outputs}
+
     def over_x(self, parameter):
         """A parameter in float64, so that it broadcasts against X."""
         return np.expand_dims(np.asarray(parameter, np.float64), self.reduced)

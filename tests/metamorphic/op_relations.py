@@ -73,6 +73,9 @@ RELATIONS = {
         op_same_sums.half_of_the_channels, patterns=("NCHW", "NHWC", "NC", "wide", "folded")
     ),
     "permuted channels": Relation(op_same_sums.permuted_channels, patterns=(*SMALL, "wide")),
+    "permuted columns": Relation(
+        op_same_bits.permuted_columns, patterns=("NHWC", "NC", "per-activation", "one-element-rows", "wide")
+    ),
     "doubled batch": Relation(op_same_sums.doubled_batch),
     "permuted batch": Relation(op_same_sums.permuted_batch, patterns=(*SMALL, "many-rows", "folded")),
     "transposed layout": Relation(op_same_sums.transposed_layout, patterns=(*SMALL, "many-rows")),

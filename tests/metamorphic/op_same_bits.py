@@ -17,6 +17,11 @@ def threads(problem, op, _rng):
     return [due for n in (2, 5) for due in exactly(problem.run(op, threads=n), one, f"{n} threads")]
 
 
+def permuted_columns(problem, op, rng):
+    """Channels in another order, where each is summed in a lane of its own: what belongs to it goes with it."""
+    return [due for moved, want in problem.permuted(op, rng) for due in exactly(moved.run(op), want)]
+
+
 def scaled_gradient(problem, op, _rng):
     """Twice, and minus, the gradients that came give twice, and minus, those that go: 2 costs no digit."""
     linear = [name for name in ("dY", "dZ") if name in op.inputs]

@@ -45,16 +45,7 @@ def transposed_layout(problem, op, rng):
 
 def permuted_channels(problem, op, rng):
     """Channels in another order: what belongs to a channel goes with it, but for the lanes that its sums take."""
-    dues = []
-    for place, axis in enumerate(problem.kept):
-        order = rng.permutation(problem.arrays["X"].shape[axis])
-        moved = problem.each(lambda a, i=axis, o=order: a.take(o, i), lambda a, i=place, o=order: a.take(o, i))
-        want = {
-            name: value.take(order, axis if problem.is_data(name) else place)
-            for name, value in problem.run(op).items()
-        }
-        dues += nearly(moved, op, moved.run(op), want)
-    return dues
+    return [due for moved, want in problem.permuted(op, rng) for due in nearly(moved, op, moved.run(op), want)]
 
 
 def half_of_the_channels(problem, op, _rng):
