@@ -64,10 +64,11 @@ class Sweeper {
                                     [](const void* output) { return output != nullptr; });
     maps_at_once_ = wanted && program.maps_at_once() && program.steps() == 1;
     maps_later_ = wanted && !maps_at_once_;
-    both_ =
-        program.steps() > 0 && layout.family == Family::kRows && layout.inner >= kLongRow && blocks_.stream()
-            ? kernels_.sum_and_map_rows[program.map()]
-            : nullptr;
+    both_ = program.steps() > 0 && layout.family == Family::kRows &&
+                    (program.maps_at_once() ? layout.inner > kShortRow
+                                            : layout.inner >= kLongRow && blocks_.stream())
+                ? kernels_.sum_and_map_rows[program.map()]
+                : nullptr;
   }
 
   void Run(Parallel& parallel) {

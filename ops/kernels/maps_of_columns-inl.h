@@ -1,6 +1,11 @@
 // The sweep that maps columns. Included by each <isa>.cc after the formulas, inside bngrad::<isa> and an
 // unnamed namespace.
 
+// Wider rows that are written past the caches are mapped some together, for their factors do not stay in the
+// nearest cache (measured, 1568x2048 1.1, 16 bits 6272x2048 1.2 times as fast; rows of 64 to 512 columns 0.87
+// to 0.98, of 1024 0.86 to 1.1).
+constexpr int64_t kWideRow = 1024;
+
 // Row after row, so that memory is read and written from one end to the other; the factors come from cache.
 template <class Map, class T>
 void MapColumns(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
@@ -11,20 +16,31 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
   // In registers: for all that the compiler knows, a store may change the block.
   const int64_t rows = block.rows, row_stride = block.row_stride, length = block.length, width = block.width;
   const bool stream = block.stream && RowsAreWholeLines<Map>(block, out);
-  const auto map = [&](int64_t row, int64_t column, auto way, auto count) {
+  const auto map = [&](int64_t row, auto several, int64_t column, auto way, auto count) {
     constexpr int kCount = kFactorCounts[Map::kKind];
     typename TypeTraits<T>::Vector f[kCount];
     for (int k = 0; k < kCount; ++k) f[k] = Load(factor + k * width + column, count);
-    MapElements<Map>(in, out, row * row_stride + column, f, way, count);
+    BNGRAD_UNROLL_4
+    for (int r = 0; r < several.kValue; ++r) {
+      MapElements<Map>(in, out, (row + r) * row_stride + column, f, way, count);
+    }
   };
-  for (int64_t row = 0; row < rows; ++row) {
+  int64_t row = 0;
+  if (stream && row_stride > kWideRow) {
+    for (; row + kRowsOfGroup <= rows; row += kRowsOfGroup) {
+      int64_t i = 0;
+      for (; i + kLanes <= length; i += kLanes) map(row, Constant<kRowsOfGroup>{}, i, Streamed{}, All{});
+      if (i < length) map(row, Constant<kRowsOfGroup>{}, i, Cached{}, First{length - i});
+    }
+  }
+  for (; row < rows; ++row) {
     int64_t i = 0;
     if (stream) {
-      for (; i + kLanes <= length; i += kLanes) map(row, i, Streamed{}, All{});
+      for (; i + kLanes <= length; i += kLanes) map(row, Constant<1>{}, i, Streamed{}, All{});
     } else {
-      for (; i + kLanes <= length; i += kLanes) map(row, i, Cached{}, All{});
+      for (; i + kLanes <= length; i += kLanes) map(row, Constant<1>{}, i, Cached{}, All{});
     }
-    if (i < length) map(row, i, Cached{}, First{length - i});
+    if (i < length) map(row, Constant<1>{}, i, Cached{}, First{length - i});
   }
   if (stream) Fence();
 }

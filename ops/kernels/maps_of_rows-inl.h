@@ -39,16 +39,16 @@ class RowMap {
     }
   }
 
-  // While elements from i on are summed, by calls of sum(end) that move i on, as many are mapped. Turns are
-  // so short that reading and writing overlap: from 512 elements on they do not (measured).
+  // As many are mapped as are summed.
   template <class Sum>
-  void InTurns(const int64_t& i, int64_t end, const Sum& sum) {
-    constexpr int64_t kTurn = 8 * kLanes;
+  void InTurns(int64_t, int64_t, const int64_t& i, int64_t end, const Sum& sum) {
     while (i + kLanes <= end) {
       sum(end - i < kTurn ? end : i + kTurn);
       Next(kTurn);
     }
   }
+
+  void Last(int64_t, int64_t, int64_t) {}
 
   // All that is left of the row.
   void Finish() {

@@ -1,13 +1,17 @@
 // The sweep that sums rows one after the other. Included by each <isa>.cc after what is summed, inside
 // bngrad::<isa> and an unnamed namespace.
 
-// What SumRows does beside: nothing, or see RowMap.
+// What SumRows does beside: nothing, or see RowMap and ChannelMap. Elements i of a channel's row begin at
+// `start`.
 struct Nothing {
   void Begin(int64_t) {}
+  // While elements from i on are summed, by calls of sum(end) that move i on.
   template <class Sum>
-  void InTurns(const int64_t&, int64_t end, const Sum& sum) {
+  void InTurns(int64_t, int64_t, const int64_t&, int64_t end, const Sum& sum) {
     sum(end);
   }
+  // When those from i on, which are no 16, have been summed.
+  void Last(int64_t, int64_t, int64_t) {}
   void Finish() {}
 };
 
@@ -32,7 +36,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
       while (i + kLanes <= block.length) {
         const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;
         const int64_t ahead = begin + i + kElements < run ? kElements : kElements + gap;
-        beside.InTurns(i, whole, [&](int64_t end) {
+        beside.InTurns(channel, start, i, whole, [&](int64_t end) {
           for (; i + kLanes <= end; i += kLanes) {
             for (int k = 0; k < kMaxInputs; ++k) {
               if (Sum::kReads[k]) Prefetch<1>(in[k] + start + i + ahead);
@@ -44,6 +48,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
       }
       if (i < block.length) {
         Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
+        beside.Last(channel, start, i);
         terms.MoveTo(lanes, kLanes, All{});
       }
     }

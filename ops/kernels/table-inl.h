@@ -25,6 +25,12 @@
 #define BNGRAD_UNROLL_4
 #endif
 
+// An argument that is known to the compiler.
+template <int kArgument>
+struct Constant {
+  static constexpr int kValue = kArgument;
+};
+
 // Summing, how far before they are read elements are asked for: that is what the CPU's own prefetching leaves
 // to be gained, for it stops at each page and each row. Columns share them among the rows that are read
 // together; short rows have fewer bytes on the way. Neither is asked for where the caches hold the array
@@ -39,6 +45,10 @@ constexpr int64_t kBytesAheadOfShort = 2048;
 constexpr int64_t kTerms = 32;
 constexpr int64_t kRowsOfGroup = 4;
 static_assert(kStripRows <= kTerms, "terms of a strip");
+
+// Summing and mapping in one loop, elements that are summed before as many are mapped: so few that reading
+// and writing overlap, which they do not from 512 on (measured).
+constexpr int64_t kTurn = 8 * kLanes;
 
 constexpr size_t kCacheLine = 64;
 

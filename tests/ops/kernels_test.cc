@@ -158,7 +158,7 @@ class Comparison {
     Fill<T>(third_.data(), elements_, random);
     for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
     for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
-    if (!rows || block.length < kLongRow) return;
+    if (!rows || block.length <= kShortRow) return;
     for (int kind = 0; kind < kMapKinds; ++kind) {
       if (kernels.sum_and_map_rows[kind] != nullptr) SumAndMap(kind, random);
     }
@@ -225,6 +225,7 @@ class Comparison {
   void SumAndMap(int kind, std::mt19937& random) {
     const int sum = kSums[kind];
     Block block = block_;
+    block.whole = false;  // else sums alone might have an order of their own
     block.width = static_cast<int64_t>(values_);
     const size_t count = values_ * static_cast<size_t>(kSumCounts[sum] * kLanes);
     using Arithmetic = typename ArithmeticOf<T>::Type;

@@ -183,8 +183,8 @@ def test_dimensions_of_extent_1(kernels, shape, types):
 # mode), of short rows that are summed as columns (16 of them, 1024 elements of each at a time), of the terms
 # that are summed before they become double (512 elements of a row), of a tile of channels (64, from 2048 on), of
 # narrow columns (64) and a tile of them (1024), of a segment (16384 elements of a row, 16 to 1024 rows of which
-# there are 4 or a multiple of 4), of rows that are folded (64 times 64, 16 or fewer); primes; real spatial
-# sizes.
+# there are 4 or a multiple of 4), of rows that are folded (64 times 64, 16 or fewer), of what is asked for ahead
+# (256 columns); primes; real spatial sizes.
 LENGTHS = (*range(1, 34), 47, 48, 49, 63, 64, 65, 97, 127, 128, 129, 196, 511, 512, 513, 529, 1023, 1024, 1025)
 ROWS = (1, 9, 17, 256)
 MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
@@ -255,6 +255,21 @@ def test_segments_of_columns(kernels, types):
     """From more than 32768 elements on there are 4 segments if each has 16 rows, from more than 512 rows on 8."""
     for rows in (47, 48, 49, 63, 64, 65, 511, 512, 513, 1025):
         Case((rows, 700), (0,), types).check(kernels)
+
+
+@two_types
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        pytest.param(1027, 2064, id="two tiles"),
+        pytest.param(2050, 2048, id="one tile", marks=pytest.mark.long),
+        pytest.param(1025, 4112, id="a tile and a rest", marks=pytest.mark.long),
+    ],
+)
+def test_wide_rows(kernels, rows, columns, types):
+    """Past the caches, rows of more than 1024 columns are mapped four together, and from 4 million elements on
+    tiles have up to 4096 columns."""
+    Case((rows, columns), (0,), types).check(kernels)
 
 
 @two_types
