@@ -11,12 +11,13 @@ namespace bngrad {
 
 class Blocks {
  public:
-  // Both stay where they are. Whole: nothing asks for smaller blocks, whatever outputs are wanted.
-  Blocks(const Layout& layout, const Partition& partition, int64_t element_size, bool whole)
+  // Both stay where they are. Elements that are mapped at once past the caches may be asked for in smaller
+  // blocks, or summed a row after the other, if outputs are wanted; sums are not to depend on that.
+  Blocks(const Layout& layout, const Partition& partition, int64_t element_size, bool maps_at_once)
       : layout_(layout),
         partition_(partition),
-        whole_(whole),
-        stream_(layout.channels * layout.reduced * element_size >= kStreamBytes) {}
+        stream_(layout.channels * layout.reduced * element_size >= kStreamBytes),
+        whole_(!maps_at_once || !stream_) {}
 
   // Whether outputs are to be written past the caches.
   bool stream() const { return stream_; }
@@ -110,7 +111,7 @@ class Blocks {
 
   const Layout& layout_;
   const Partition& partition_;
-  const bool whole_, stream_;
+  const bool stream_, whole_;
 };
 
 }  // namespace bngrad

@@ -56,7 +56,7 @@ class Sweeper {
         operands_(operands),
         program_(program),
         element_size_(static_cast<int64_t>(SizeOf(operands.type))),
-        blocks_(layout, partition_, element_size_, !program.maps_at_once()),
+        blocks_(layout, partition_, element_size_, program.maps_at_once()),
         // The tree needs one slot even where there is nothing to sum.
         scratch_(std::max<int64_t>(partition_.segments, 1) * MostSums(program) * partition_.width,
                  partition_.width, kFactorCounts[program.map()] * partition_.width) {
@@ -64,9 +64,9 @@ class Sweeper {
                                     [](const void* output) { return output != nullptr; });
     maps_at_once_ = wanted && program.maps_at_once() && program.steps() == 1;
     maps_later_ = wanted && !maps_at_once_;
-    both_ = program.steps() > 0 && layout.family == Family::kRows &&
-                    (program.maps_at_once() ? layout.inner > kShortRow
-                                            : layout.inner >= kLongRow && blocks_.stream())
+    const bool both = program.maps_at_once() ? !blocks_.stream() || layout.inner > kShortRow
+                                             : blocks_.stream() && layout.inner >= kLongRow;
+    both_ = program.steps() > 0 && layout.family == Family::kRows && both
                 ? kernels_.sum_and_map_rows[program.map()]
                 : nullptr;
   }

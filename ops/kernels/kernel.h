@@ -78,7 +78,7 @@ struct Block {
   int64_t channels;  // rows kernels only
   int64_t length;
   bool stream;    // maps: the output is too large to be found in cache later
-  bool whole;     // rows kernels, sums: these are always the same rows, so that their order is free
+  bool whole;     // rows kernels, sums: always the same rows, whatever outputs are wanted, in a free order
   int64_t width;  // from one quantity (a sum of columns, a factor) to the next, in elements
 };
 

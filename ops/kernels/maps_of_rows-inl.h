@@ -48,7 +48,7 @@ class RowMap {
     }
   }
 
-  void Last(int64_t, int64_t, int64_t) {}
+  void Last(int64_t, int64_t, First) const {}
 
   // All that is left of the row.
   void Finish() {

@@ -1,24 +1,32 @@
 // The sweep that sums rows one after the other. Included by each <isa>.cc after what is summed, inside
 // bngrad::<isa> and an unnamed namespace.
 
-// What SumRows does beside: nothing, or see RowMap and ChannelMap. Elements i of a channel's row begin at
-// `start`.
+// What is done beside sums: nothing. Or what is summed is mapped, see RowMap and CachedMap.
 struct Nothing {
-  void Begin(int64_t) {}
-  // While elements from i on are summed, by calls of sum(end) that move i on.
+  // A row after the other: when one begins; while elements i of a channel, which begins at `start`, are
+  // summed up to `end` by calls of sum(end) that move i on; when the last ones from `at` on, which are no 16,
+  // have been summed; and when the row ends.
+  void Begin(int64_t) const {}
   template <class Sum>
-  void InTurns(int64_t, int64_t, const int64_t&, int64_t end, const Sum& sum) {
+  void InTurns(int64_t, int64_t, const int64_t&, int64_t end, const Sum& sum) const {
     sum(end);
   }
-  // When those from i on, which are no 16, have been summed.
-  void Last(int64_t, int64_t, int64_t) {}
-  void Finish() {}
+  void Last(int64_t, int64_t, First) const {}
+  void Finish() const {}
+
+  // Strips: the factors of a channel, those with the elements from some place on replaced by another
+  // channel's, and when elements from `at` on have been summed.
+  struct Factors {};
+  Factors FactorsOf(int64_t) const { return {}; }
+  void BlendIn(Factors&, int64_t, First) const {}
+  template <class Count>
+  void Map(int64_t, const Factors&, Count) const {}
 };
 
 // Rows that are not short, of which the terms of a channel are moved once or several times each.
 template <class Sum, class T, class Beside>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,
-             Beside& beside) {
+             Beside&& beside) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int64_t kElements = kBytesAhead / static_cast<int64_t>(sizeof(T));
@@ -48,7 +56,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
       }
       if (i < block.length) {
         Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
-        beside.Last(channel, start, i);
+        beside.Last(channel, start + i, First{block.length - i});
         terms.MoveTo(lanes, kLanes, All{});
       }
     }

@@ -14,9 +14,9 @@ static_assert(kColumnsRow <= kShortRow && kShortRow <= kColumnsOfRows, "a channe
 // Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: no channel's
 // row ends in a part of a vector (measured, beside rows that do: 8x512x49 1.13, 8x2048x49 1.18, 8x512x7 1.33,
 // 8x256x196 1.10, 128x256x196 1.18 times as fast; one row alone, 1x512x49, 0.97).
-template <int kRows, bool kAsk, class Sum, class T>
-void SumStripsOfRows(const Block& block, const T* const* in, const double* center, double* sums,
-                     int64_t row) {
+template <int kRows, bool kAsk, class Sum, class T, class Beside>
+void SumStripsOfRows(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
+                     const Beside& beside) {
   using Term = typename Sum::template Term<T>;
   constexpr int kCount = kSumCounts[Sum::kKind];
   constexpr bool kDouble = sizeof(Term) == sizeof(F64x16);
@@ -36,6 +36,10 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
     BNGRAD_UNROLL_4
     for (int r = 0; r < kRows; ++r) add_row(terms, r, i, c, All{});
   };
+  const auto map = [&](int64_t i, const auto& factors, auto count) {
+    BNGRAD_UNROLL_4
+    for (int r = 0; r < kRows; ++r) beside.Map(start + i + r * stride, factors, count);
+  };
   const auto center_of = [&](int64_t channel) {
     Term c;
     Convert(Broadcast16(center[channel]), c);
@@ -46,8 +50,10 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
   int64_t channel = 0, end = length;
   for (int64_t i = 0; i < run;) {
     Term c = center_of(channel);
+    auto factors = beside.FactorsOf(channel);
     for (int64_t strips = 1; i + kLanes <= end; i += kLanes, ++strips) {
       add(terms, i, c);
+      map(i, factors, All{});
       if (!kDouble && strips % kMostStrips == 0) {
         terms.MoveTo(sums + channel * kCount * kLanes, kLanes, All{});
       }
@@ -59,11 +65,14 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
     if (i < end) {
       for (int64_t next = channel + 1, at = end; at < past && at < run; ++next, at += length) {
         c = Blend(c, center_of(next), First{at - i});
+        beside.BlendIn(factors, next, First{at - i});
       }
       if (past <= run) {
         add(of_several, i, c);
+        map(i, factors, All{});
       } else {
         for (int r = 0; r < kRows; ++r) add_row(of_several, r, i, c, First{run - i});
+        map(i, factors, First{run - i});
       }
     }
     for (; end <= past && end <= run; ++channel, end += length) {
@@ -80,16 +89,19 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
   }
 }
 
-template <class Sum, class T>
-void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
+template <bool kAsk, class Sum, class T, class Beside>
+void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums,
+                  const Beside& beside) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
-  const auto several = block.stream ? SumStripsOfRows<kRowsOfGroup, true, Sum, T>
-                                    : SumStripsOfRows<kRowsOfGroup, false, Sum, T>;
   int64_t row = 0;
-  for (; row + kRowsOfGroup <= block.rows; row += kRowsOfGroup) several(block, in, center, sums, row);
-  for (; row + 2 <= block.rows; row += 2) SumStripsOfRows<2, false, Sum>(block, in, center, sums, row);
-  if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row);
+  for (; row + kRowsOfGroup <= block.rows; row += kRowsOfGroup) {
+    SumStripsOfRows<kRowsOfGroup, kAsk, Sum>(block, in, center, sums, row, beside);
+  }
+  for (; row + 2 <= block.rows; row += 2) {
+    SumStripsOfRows<2, false, Sum>(block, in, center, sums, row, beside);
+  }
+  if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row, beside);
 }
 
 // Short rows of several channels are so many columns, of which those of a channel are added up at the end.
@@ -128,15 +140,21 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
   }
 }
 
+// How the sums of a block are made, whether it is mapped beside or not.
+bool AsColumns(const Block& block) {
+  return block.length <= kColumnsRow && block.rows >= kRowsOfColumns && block.whole && !block.stream;
+}
+bool InStrips(const Block& block) { return block.length < (block.whole ? kLongRow : kShortRow + 1); }
+
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  const int64_t shorter = block.whole ? kLongRow : kShortRow + 1;
-  if (block.length >= shorter) {
-    Nothing nothing;
-    SumRows<Sum, T>(block, inputs, center, sums, nothing);
-  } else if (block.length <= kColumnsRow && block.rows >= kRowsOfColumns && block.whole && !block.stream) {
+  if (AsColumns(block)) {
     SumRowsAsColumns<Sum, T>(block, inputs, center, sums);
+  } else if (!InStrips(block)) {
+    SumRows<Sum, T>(block, inputs, center, sums, Nothing{});
+  } else if (block.stream) {
+    SumShortRows<true, Sum, T>(block, inputs, center, sums, Nothing{});
   } else {
-    SumShortRows<Sum, T>(block, inputs, center, sums);
+    SumShortRows<false, Sum, T>(block, inputs, center, sums, Nothing{});
   }
 }

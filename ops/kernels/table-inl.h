@@ -137,5 +137,6 @@ constexpr TypeKernels MakeTypeKernels() {
       {SumAndMapRows<SumX, MapForward, T>, SumAndMapRows<SumGrad<GivenDy>, MapGradTraining<GivenDy>, T>,
        SumAndMapRows<SumGrad<GivenDy>, MapGradFrozen<GivenDy>, T>,
        SumAndMapRows<SumGrad<ReluDy>, MapGradTraining<ReluDy>, T>,
-       SumAndMapRows<SumGrad<ReluDy>, MapGradFrozen<ReluDy>, T>}};
+       SumAndMapRows<SumGrad<ReluDy>, MapGradFrozen<ReluDy>, T>, nullptr,
+       SumAndMapRows<SumGradGradFrozen, MapGradGradFrozen, T>}};
 }

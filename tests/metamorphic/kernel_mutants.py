@@ -99,9 +99,39 @@ MAPS = [
     *of(
         "ops/kernels/maps_of_columns-inl.h",
         (
-            "map(row, i, Cached{}, First{length - i});",
-            "map(row, i, Cached{}, First{length - i - 1});",
+            "map(row, Constant<1>{}, i, Cached{}, First{length - i});",
+            "map(row, Constant<1>{}, i, Cached{}, First{length - i - 1});",
             "the last column is not written",
+        ),
+        (
+            "map(row, Constant<kRowsOfGroup>{}, i, Cached{}, First{length - i});",
+            "map(row, Constant<kRowsOfGroup>{}, i, Cached{}, First{length - i - 1});",
+            "the last column of wide rows is not written",
+            kernel_tests("test_wide_rows"),
+        ),
+        (
+            "(row + r) * row_stride + column",
+            "row * row_stride + column",
+            "of wide rows that are mapped together only the first is written",
+            kernel_tests("test_wide_rows"),
+        ),
+    ),
+    *of(
+        "ops/kernels/tandem-inl.h",
+        (
+            "mapped < i; mapped += kLanes",
+            "mapped + kLanes < i; mapped += kLanes",
+            "the last elements of a turn are not mapped",
+        ),
+        (
+            "Map(at, FactorsOf(channel), count);",
+            "",
+            "frozen, a row's last elements are not mapped",
+        ),
+        (
+            "Blend(factors.f[k], later.f[k], before);",
+            "Blend(later.f[k], factors.f[k], before);",
+            "frozen, channels of a strip exchange their factors",
         ),
     ),
     Mutant(
@@ -177,9 +207,19 @@ SUMS = [
             "the last two short rows are one",
         ),
         (
-            "if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row);",
+            "if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row, beside);",
             "",
             "short rows that make no group are not summed",
+        ),
+        (
+            "beside.Map(start + i + r * stride, factors, count);",
+            "beside.Map(start + i, factors, count);",
+            "frozen, of short rows side by side only the first is mapped",
+        ),
+        (
+            "map(i, factors, First{run - i});",
+            "",
+            "frozen, the last elements of short rows are not mapped",
         ),
         (
             "at = start + i + r * stride,",
@@ -231,8 +271,8 @@ SUMS = [
     *of(
         "ops/kernels/sums_of_columns-inl.h",
         (
-            "for (; row < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
-            "for (; row + 1 < block.rows; ++row) SumRowsOfColumns<1, kStrips, 0, Sum>",
+            "for (; row < block.rows; ++row) {",
+            "for (; row + 1 < block.rows; ++row) {",
             "the last row of columns is not summed",
         ),
         (
@@ -241,8 +281,8 @@ SUMS = [
             "the last rows of columns reach behind the block",
         ),
         (
-            "if (i < length) sum(Strips<1>{}, i, First{length - i});",
-            "if (i + 1 < length) sum(Strips<1>{}, i, First{length - i - 1});",
+            "if (i < length) sum(Constant<1>{}, i, First{length - i});",
+            "if (i + 1 < length) sum(Constant<1>{}, i, First{length - i - 1});",
             "the last column is not summed",
         ),
         (

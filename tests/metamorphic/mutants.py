@@ -67,6 +67,7 @@ _UNITS = {
     "sums_of_rows-inl.h": (_AVX2,),
     "sums_of_short_rows-inl.h": (_AVX2,),
     "sums_of_columns-inl.h": (_AVX2,),
+    "tandem-inl.h": (_AVX2,),
     "simd_avx2.h": (_AVX2,),
     "simd_16bit.h": (_AVX2,),
     "simd_scalar.h": (_SCALAR,),

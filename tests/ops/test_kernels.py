@@ -262,6 +262,7 @@ def test_segments_of_columns(kernels, types):
     ("rows", "columns"),
     [
         pytest.param(1027, 2064, id="two tiles"),
+        pytest.param(1027, 1032, id="a part of a vector"),  # whole cache lines of double
         pytest.param(2050, 2048, id="one tile", marks=pytest.mark.long),
         pytest.param(1025, 4112, id="a tile and a rest", marks=pytest.mark.long),
     ],
