@@ -9,6 +9,7 @@ statistics. An array that is not contiguous is copied.
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -228,7 +229,7 @@ class _Problem:
 
     def __init__(self, X: ArrayLike, axes: ArrayLike) -> None:
         x = np.asarray(X)
-        if x.dtype.name not in _ELEMENT_TYPES or not x.dtype.isnative:
+        if _element_type(x.dtype) is None:
             raise InputError(f"X has dtype {x.dtype}; expected float32, float64, float16 or bfloat16")
         self._axes = normalize_axes(axes, x.ndim)
         self.x = _packed(x)
@@ -274,9 +275,9 @@ class _Problem:
         rank, axes_count = self.x.ndim, len(self._axes)
         dims = (ctypes.c_int64 * rank)(*self.x.shape)
         axes = (ctypes.c_int64 * axes_count)(*self._axes)
-        types = (_ELEMENT_TYPES[d.name] for d in (self.x.dtype, self._scale_dtype, self._statistic_dtype))
+        types = map(_element_type, (self.x.dtype, self._scale_dtype, self._statistic_dtype))
         layout = Layout(dims, axes, rank, axes_count, *types)
-        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in (*inputs, *outputs)]
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs)]
         call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
 
     def _parameters(self, given: Mapping[str, ArrayLike]) -> list[Array]:
@@ -294,6 +295,12 @@ class _Problem:
         return [_contiguous(name, array, self._parameter_shape, why) for name, array in arrays.items()]
 
 
+@cache  # a dtype's name takes NumPy a microsecond to make
+def _element_type(dtype: np.dtype[Any]) -> int | None:
+    """The C ABI's number of a type; None if it has none."""
+    return _ELEMENT_TYPES.get(dtype.name) if dtype.isnative else None
+
+
 def _contiguous(name: str, array: Array, shape: tuple[int, ...], why: str) -> Array:
     if array.shape != shape:
         raise InputError(f"{name} has shape {list(array.shape)}; expected {list(shape)}: {why}")
@@ -302,4 +309,6 @@ def _contiguous(name: str, array: Array, shape: tuple[int, ...], why: str) -> Ar
 
 def _packed(array: Array) -> Array:
     """The array, or a copy if its elements do not lie as C has them."""
+    if array.flags.c_contiguous and array.flags.aligned:  # np.require takes longer than a small op to see that
+        return array
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])

@@ -45,7 +45,11 @@ def library_path() -> Path:
     Raises:
         LibraryError: There is no such file.
     """
-    if forced := os.environ.get(LIBRARY_VARIABLE):
+    return _path(os.environ.get(LIBRARY_VARIABLE))
+
+
+def _path(forced: str | None) -> Path:
+    if forced:
         path = Path(forced)
         if not path.is_file():
             raise LibraryError(
@@ -121,11 +125,13 @@ def loaded() -> ctypes.CDLL:
     Raises:
         LibraryError: It is missing or cannot be loaded.
     """
-    return _load(library_path())
+    return _load(os.environ.get(LIBRARY_VARIABLE))
 
 
+# The file is looked for once for all that the environment says: that takes as long as a hundred small ops.
 @cache
-def _load(path: Path) -> ctypes.CDLL:
+def _load(forced: str | None) -> ctypes.CDLL:
+    path = _path(forced)
     try:
         library = ctypes.CDLL(str(path))
         library.bngrad_version.restype = ctypes.c_char_p

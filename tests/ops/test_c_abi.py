@@ -173,6 +173,14 @@ def test_library_variable(monkeypatch, tmp_path):
         native_library.version()
 
 
+def test_library_is_looked_for_once(monkeypatch):
+    """That takes longer than a small op."""
+    monkeypatch.delenv(native_library.LIBRARY_VARIABLE, raising=False)
+    library = native_library.loaded()
+    monkeypatch.setattr(native_library.importlib.resources, "files", None)
+    assert native_library.loaded() is library
+
+
 def test_library_not_built(monkeypatch, tmp_path):
     monkeypatch.delenv(native_library.LIBRARY_VARIABLE, raising=False)
     monkeypatch.setattr(native_library.importlib.resources, "files", lambda _: tmp_path)
