@@ -63,14 +63,13 @@ class Blocks {
   }
 
   // The same elements in blocks so small that two of them stay in the first level cache, if rows are short.
+  // Strips and groups of rows are not cut: sums have the same order as without maps.
   template <class Work>
   void ForEachNear(int64_t tile, int64_t segment, const Work& work) const {
     ForEach(tile, segment, [&](const Block& block, int64_t offset) {
       const int64_t run = IsRows() ? block.channels * block.length : block.length;
-      const int64_t fit = std::max<int64_t>(kNearElements / std::max<int64_t>(run, 1), 1);
-      // Strips and groups of rows are not cut: sums have the same order as without maps.
-      const bool alone = IsRows() && block.length > kShortRow;
-      const int64_t rows = alone ? fit : std::max<int64_t>(fit / kStripRows, 1) * kStripRows;
+      const int64_t fit = kNearElements / std::max<int64_t>(run, 1);
+      const int64_t rows = std::max<int64_t>(fit / kStripRows, 1) * kStripRows;
       Block near = block;
       for (int64_t row = 0; row < block.rows; row += rows) {
         near.rows = std::min(rows, block.rows - row);

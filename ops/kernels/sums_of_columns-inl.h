@@ -18,6 +18,10 @@ constexpr int kStripsBeside = 4;
 // summed after it.
 enum Ask { kAskNothing, kAskInOrder, kAskInRows };
 
+// Rows that are summed together and have no more bytes are asked for in the caches, too (measured, sums
+// alone: 6272x256 1.1, 3136x256 1.15, 1568x256 1.0 to 1.1 times as fast; 3136x512 0.95).
+constexpr int64_t kFewBytes = 4096;
+
 // Strips of 16 columns (or the last few) side by side, some rows: their sums are loaded and stored once for
 // all of them. `ask`: the first element that is asked for, or how far on from each. Inline: GCC would call it
 // for each strip (measured, 16 bits, 6272x256: 0.85 times as fast).
@@ -82,14 +86,13 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int kRows = sizeof(typename Sum::template Term<T>) == sizeof(F64x16) ? kWideRows : kStripRows;
-  constexpr int64_t kFewBytes = 4096;
   const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
   const bool few = kRows * block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;
   if (narrow && apart) {
     SumColumnsBy<kStripRows, kStripsBeside, kAskInRows, Sum>(block, in, center, sums);
   } else if (narrow) {
     SumColumnsBy<kStripRows, kStripsBeside, kAskInOrder, Sum>(block, in, center, sums);
-  } else if (apart ? !block.stream : !block.stream && !few) {
+  } else if (!block.stream && (apart || !few)) {
     SumColumnsBy<kRows, 1, kAskNothing, Sum>(block, in, center, sums);
   } else if (apart) {
     SumColumnsBy<kRows, 1, kAskInRows, Sum>(block, in, center, sums);

@@ -20,7 +20,7 @@ struct Nothing {
   Factors FactorsOf(int64_t) const { return {}; }
   void BlendIn(Factors&, int64_t, First) const {}
   template <class Count>
-  void Map(int64_t, const Factors&, Count) const {}
+  void MapAt(int64_t, const Factors&, Count) const {}
 };
 
 // Rows that are not short, of which the terms of a channel are moved once or several times each.

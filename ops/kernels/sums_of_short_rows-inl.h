@@ -38,7 +38,7 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
   };
   const auto map = [&](int64_t i, const auto& factors, auto count) {
     BNGRAD_UNROLL_4
-    for (int r = 0; r < kRows; ++r) beside.Map(start + i + r * stride, factors, count);
+    for (int r = 0; r < kRows; ++r) beside.MapAt(start + i + r * stride, factors, count);
   };
   const auto center_of = [&](int64_t channel) {
     Term c;

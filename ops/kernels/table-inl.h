@@ -34,9 +34,9 @@ struct Constant {
 // Summing, how far before they are read elements are asked for: that is what the CPU's own prefetching leaves
 // to be gained, for it stops at each page and each row. Columns share them among the rows that are read
 // together; short rows have fewer bytes on the way. Neither is asked for where the caches hold the array
-// (measured, 8x2048x7x7: 0.9 times as fast if it is, 392x2048 0.88), but for narrow columns; and rows apart
-// are at the second level only, for many of them have the same places in the nearest cache (1000x8192: 0.85
-// if they are asked for there).
+// (measured, 8x2048x7x7: 0.9 times as fast if it is, 392x2048 0.88), but for columns of few bytes; and rows
+// apart are at the second level only, for many of them have the same places in the nearest cache (1000x8192:
+// 0.85 if they are asked for there).
 constexpr int64_t kBytesAhead = 4096;
 constexpr int64_t kBytesAheadOfShort = 2048;
 

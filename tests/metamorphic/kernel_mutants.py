@@ -124,7 +124,7 @@ MAPS = [
             "the last elements of a turn are not mapped",
         ),
         (
-            "Map(at, FactorsOf(channel), count);",
+            "MapAt(at, FactorsOf(channel), count);",
             "",
             "frozen, a row's last elements are not mapped",
         ),
@@ -212,8 +212,8 @@ SUMS = [
             "short rows that make no group are not summed",
         ),
         (
-            "beside.Map(start + i + r * stride, factors, count);",
-            "beside.Map(start + i, factors, count);",
+            "beside.MapAt(start + i + r * stride, factors, count);",
+            "beside.MapAt(start + i, factors, count);",
             "frozen, of short rows side by side only the first is mapped",
         ),
         (
