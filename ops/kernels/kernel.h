@@ -92,9 +92,9 @@ using SumFunction = void (*)(const Block&, const void* const* inputs, const doub
 using MapFunction = void (*)(const Block&, const void* const* inputs, const void* factors,
                              void* const* outputs);
 
-// Both in one loop, for rows that are not short: sums what the op sums first, of a block of one tile, and
-// maps a block of the same form, of another tile or the same. Null for a map whose sums alone need all
-// registers.
+// Both in one loop: sums what the op sums first, of a block of one tile, and maps a block of the same form,
+// of another tile or the same. A block that is written past the caches has no rows that are summed in groups.
+// Null for a map whose sums alone need all registers.
 using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, const double* center,
                                    double* sums, const void* const* map_inputs, const void* factors,
                                    void* const* outputs);
