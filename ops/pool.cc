@@ -62,14 +62,14 @@ void Pool::Run(size_t threads, const std::function<void(size_t)>& work) {
   }
   for (size_t i = 1; i < threads; ++i) called_.notify_one();
   work(0);
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock = Lock();
   // There is nothing left to do for who has not come yet.
   if (job.seats > 0) jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
   seats_ -= job.seats;
   if (job.inside > 0) {
     lock.unlock();
     Spin([&] { return job.inside == 0; });
-    lock.lock();
+    lock = Lock();
     job.left.wait(lock, [&] { return job.inside == 0; });
   }
 }
@@ -86,7 +86,7 @@ void Pool::StartThreads() {
 void Pool::Help() {
   for (;;) {
     Spin([&] { return seats_ > 0; });
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock = Lock();
     called_.wait(lock, [&] { return !jobs_.empty(); });
     Job& job = *jobs_.front();
     --seats_;
@@ -96,10 +96,20 @@ void Pool::Help() {
     --idle_;
     lock.unlock();
     job.work(seat);
-    lock.lock();
+    lock = Lock();
     ++idle_;
     if (--job.inside == 0) job.left.notify_one();
   }
+}
+
+// Others hold the mutex for less time than it takes to sleep until they do not, which would cost them a call
+// of the system, too (measured, two threads: 2.3 such calls a gradient of 392x512, which takes 1.03 times as
+// long).
+std::unique_lock<std::mutex> Pool::Lock() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  Spin([&] { return lock.owns_lock() || lock.try_lock(); });
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
 }
 
 // Looks for a while whether a condition holds, unless that would take a core from who is to make it hold.

@@ -32,6 +32,7 @@ class Pool {
 
   void Help();
   void StartThreads();
+  std::unique_lock<std::mutex> Lock();
   template <class Condition>
   void Spin(const Condition& condition) const;
 
