@@ -11,16 +11,8 @@ namespace bngrad {
 
 class Blocks {
  public:
-  // Both stay where they are. Elements that are mapped at once past the caches may be asked for in smaller
-  // blocks, or summed a row after the other, if outputs are wanted; sums are not to depend on that.
-  Blocks(const Layout& layout, const Partition& partition, int64_t element_size, bool maps_at_once)
-      : layout_(layout),
-        partition_(partition),
-        stream_(layout.channels * layout.reduced * element_size >= kStreamBytes),
-        whole_(!maps_at_once || !stream_) {}
-
-  // Whether outputs are to be written past the caches.
-  bool stream() const { return stream_; }
+  // Both stay where they are.
+  Blocks(const Layout& layout, const Partition& partition) : layout_(layout), partition_(partition) {}
 
   // A tile's channels: the first, and how many.
   int64_t FirstChannel(int64_t tile) const { return Outer(tile) * KeptExtent() + Begin(tile); }
@@ -43,8 +35,7 @@ class Blocks {
     block.row_stride = layout_.row.stride;
     block.channels = channels;
     block.length = IsRows() ? std::min(partition_.piece, layout_.inner - piece) : channels;
-    block.stream = stream_;
-    block.whole = whole_;
+    block.stream = partition_.stream;
     block.width = partition_.width;
 
     int64_t row = segment / partition_.pieces * partition_.segment_rows;
@@ -62,30 +53,7 @@ class Blocks {
     }
   }
 
-  // The same elements in blocks so small that two of them stay in the first level cache, if rows are short.
-  // Strips and groups of rows are not cut: sums have the same order as without maps.
-  template <class Work>
-  void ForEachNear(int64_t tile, int64_t segment, const Work& work) const {
-    ForEach(tile, segment, [&](const Block& block, int64_t offset) {
-      const int64_t run = IsRows() ? block.channels * block.length : block.length;
-      const int64_t fit = kNearElements / std::max<int64_t>(run, 1);
-      const int64_t rows = std::max<int64_t>(fit / kStripRows, 1) * kStripRows;
-      Block near = block;
-      for (int64_t row = 0; row < block.rows; row += rows) {
-        near.rows = std::min(rows, block.rows - row);
-        work(near, offset + row * block.row_stride);
-      }
-    });
-  }
-
  private:
-  // An output of this size will not be found in cache by whoever reads it; writing it past the cache saves
-  // reading it first.
-  static constexpr int64_t kStreamBytes = 8 << 20;
-
-  // Of an array.
-  static constexpr int64_t kNearElements = 1 << 11;
-
   bool IsRows() const { return layout_.family == Family::kRows; }
 
   // Of the innermost kept block: its extent, the first of a tile's channels in it, and how many such blocks
@@ -110,7 +78,6 @@ class Blocks {
 
   const Layout& layout_;
   const Partition& partition_;
-  const bool stream_, whole_;
 };
 
 }  // namespace bngrad

@@ -20,11 +20,17 @@ constexpr int64_t kLaneTerms = 1024;
 
 // Rows family: channels are tiled until a row of the tile has this many elements, for memory is read at full
 // speed only in long runs. But the tile of X and that of dY must stay in the second level cache, to be read
-// again (measured, 32x256x56x56: 0.72 of what memory can do; from the last level 0.59), and there should be
-// tiles for many threads.
+// again (measured, 32x256x56x56: 0.72 of what memory can do; from the last level 0.59; frozen, where nothing
+// is read again, longer runs are 32x256x784 1.16, 64x1024x147 1.28 times as fast), and there should be tiles
+// for many threads.
 constexpr int64_t kRowElements = 1 << 14;
 constexpr int64_t kTileElements = 1 << 16;
 constexpr int64_t kPlentyOfTiles = 32;
+
+// An output of this size will not be found in cache by whoever reads it; writing it past the cache, which
+// takes whole cache lines, saves reading it first.
+constexpr int64_t kStreamBytes = 8 << 20;
+constexpr int64_t kCacheLine = 64;
 
 // Columns family: width of a tile, and the elements for which the second reading comes from cache.
 constexpr int64_t kMaxTileColumns = 1024;
@@ -49,14 +55,27 @@ constexpr int64_t kFoldedRows = 64;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void TileRows(const Layout& layout, Partition& p) {
+// As many channels as make tiles begin and end at a cache line, and at a strip of lanes; more than the second
+// level was to hold if fewer would not be written past the caches at all (measured, two threads:
+// 32x2048x49 1.1, 128x256x196 1.4, 128x1024x49 1.6, 512x512x49 1.4 times as fast; 16
+// bits, 256x256x196 1.4). Else that many are too many (64x1024x147 0.88, 16x512x729 0.68).
+int64_t WholeLines(const Layout& layout, int64_t element_size, int64_t channels) {
+  const int64_t line = std::max(kLanes, kCacheLine / element_size);
+  const int64_t least = line / std::gcd(layout.inner, line), whole = channels / least * least;
+  if (whole > 0) return whole;
+  return channels * layout.inner < kLongRow ? std::min(least, layout.channel.extent) : channels;
+}
+
+void TileRows(const Layout& layout, int64_t element_size, bool read_once, Partition& p) {
   const auto at_least_1 = [](int64_t n) { return std::max<int64_t>(n, 1); };
   const int64_t wanted = CeilDiv(kRowElements, at_least_1(layout.inner));
   // Long rows may be mapped while the next tile is summed: then two tiles must stay.
   const int64_t together = layout.inner >= kLongRow ? 2 : 1;
   const int64_t fitting = at_least_1(kTileElements / together / at_least_1(layout.reduced));
   const int64_t shared = at_least_1(p.one_thread ? layout.channel.extent : layout.channels / kPlentyOfTiles);
-  p.tile_extent = std::min({wanted, fitting, shared, kMaxTileChannels});
+  p.tile_extent = std::min({wanted, shared, kMaxTileChannels});
+  if (!read_once) p.tile_extent = std::min(p.tile_extent, fitting);
+  if (p.stream) p.tile_extent = WholeLines(layout, element_size, p.tile_extent);
   p.tiles_per_outer = CeilDiv(layout.channel.extent, p.tile_extent);
   p.fold = 1;
   p.width = p.tile_extent;
@@ -111,11 +130,13 @@ void EvenSegments(Partition& p) {
 
 }  // namespace
 
-Partition MakePartition(const Layout& layout) {
+Partition MakePartition(const Layout& layout, int64_t element_size, bool read_once) {
   Partition p = {};
-  p.one_thread = layout.channels * layout.reduced <= kOneThreadElements;
+  const int64_t elements = layout.channels * layout.reduced;
+  p.one_thread = elements <= kOneThreadElements;
+  p.stream = elements * element_size >= kStreamBytes;
   if (layout.family == Family::kRows) {
-    TileRows(layout, p);
+    TileRows(layout, element_size, read_once, p);
     p.pieces = p.piece > 0 ? CeilDiv(layout.inner, p.piece) : 0;
   } else {
     TileColumns(layout, p);

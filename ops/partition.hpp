@@ -1,6 +1,6 @@
 // How the work is cut. A tile is a run of neighbouring channels; a segment is a part of the M elements of
-// each of them. Both follow from the shape alone, and sums are made per segment and then added up in one
-// fixed tree: whatever the number of threads, the same numbers are added in the same order.
+// each of them. Both follow from the op, the shape and the type alone, and sums are made per segment and then
+// added up in one fixed tree: whatever the number of threads, the same numbers are added in the same order.
 #pragma once
 #include <cstdint>
 
@@ -29,8 +29,11 @@ struct Partition {
   bool tile_at_a_time;
   // Too little work to be worth waking a thread.
   bool one_thread;
+  // Outputs are to be written past the caches.
+  bool stream;
 };
 
-Partition MakePartition(const Layout& layout);
+// `read_once`: elements are mapped right after they are summed, so that a tile need not stay in a cache.
+Partition MakePartition(const Layout& layout, int64_t element_size, bool read_once);
 
 }  // namespace bngrad

@@ -51,24 +51,20 @@ class Sweeper {
  public:
   Sweeper(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program)
       : layout_(layout),
-        partition_(MakePartition(layout)),
+        element_size_(static_cast<int64_t>(SizeOf(operands.type))),
+        partition_(MakePartition(layout, element_size_, program.maps_at_once())),
         kernels_(KernelsFor(table, operands.type)),
         operands_(operands),
         program_(program),
-        element_size_(static_cast<int64_t>(SizeOf(operands.type))),
-        blocks_(layout, partition_, element_size_, program.maps_at_once()),
+        blocks_(layout, partition_),
         // The tree needs one slot even where there is nothing to sum.
         scratch_(std::max<int64_t>(partition_.segments, 1) * MostSums(program) * partition_.width,
                  partition_.width, kFactorCounts[program.map()] * partition_.width) {
     const bool wanted = std::any_of(std::begin(operands.outputs), std::end(operands.outputs),
                                     [](const void* output) { return output != nullptr; });
-    maps_at_once_ = wanted && program.maps_at_once() && program.steps() == 1;
+    both_ = Both();
+    maps_at_once_ = wanted && program.maps_at_once() && both_ != nullptr;
     maps_later_ = wanted && !maps_at_once_;
-    const bool both = program.maps_at_once() ? !blocks_.stream() || layout.inner > kShortRow
-                                             : blocks_.stream() && layout.inner >= kLongRow;
-    both_ = program.steps() > 0 && layout.family == Family::kRows && both
-                ? kernels_.sum_and_map_rows[program.map()]
-                : nullptr;
   }
 
   void Run(Parallel& parallel) {
@@ -81,6 +77,15 @@ class Sweeper {
   }
 
  private:
+  // What sums and maps in one loop: what has just been summed, or long rows of the tile before.
+  SumAndMapFunction Both() const {
+    if (program_.steps() == 0) return nullptr;
+    const auto& of_family =
+        layout_.family == Family::kRows ? kernels_.sum_and_map_rows : kernels_.sum_and_map_columns;
+    const bool long_rows = layout_.family == Family::kRows && layout_.inner >= kLongRow;
+    return program_.maps_at_once() || (partition_.stream && long_rows) ? of_family[program_.map()] : nullptr;
+  }
+
   static int64_t MostSums(const Program& program) {
     int most = 1;
     for (int step = 0; step < program.steps(); ++step) most = std::max(most, kSumCounts[program.sum(step)]);
@@ -199,20 +204,16 @@ class Sweeper {
     const SumKind kind = program_.sum(step);
     const int count = kSumCounts[kind];
     double* const sums = scratch_.Sums(tile.slot) + segment * count * partition_.width;
+    if (maps_at_once_) mapped = &tile;
     if (layout_.family == Family::kColumns) {
       std::fill_n(sums, count * partition_.width, 0.0);
-      SumBlocks(tile, segment, kernels_.sum_columns[kind], sums);
+      SumBlocks(tile, segment, kernels_.sum_columns[kind], sums, mapped);
       return;
     }
     // A cache line each 8: lanes that cross one are slow to store (measured, 2x64x64: 1.3 times).
     alignas(64) double lanes[kMaxTileChannels * kMaxSums * kLanes];
     std::fill_n(lanes, partition_.width * count * kLanes, 0.0);
-    if (maps_at_once_ && both_ != nullptr) mapped = &tile;
-    if (mapped != nullptr) {
-      SumAndMapBlocks(tile, segment, lanes, *mapped);
-    } else {
-      SumBlocks(tile, segment, kernels_.sum_rows[kind], lanes);
-    }
+    SumBlocks(tile, segment, kernels_.sum_rows[kind], lanes, mapped);
     for (int64_t channel = 0; channel < partition_.width; ++channel) {
       for (int k = 0; k < count; ++k) {
         sums[k * partition_.width + channel] = SumOfLanes<kLanes>(lanes + (channel * count + k) * kLanes);
@@ -220,17 +221,11 @@ class Sweeper {
     }
   }
 
-  void SumBlocks(Tile tile, int64_t segment, SumFunction sum, double* sums) {
-    const auto work = [&](const Block& block, int64_t offset) {
+  void SumBlocks(Tile tile, int64_t segment, SumFunction sum, double* sums, const Tile* mapped) {
+    if (mapped != nullptr) return SumAndMapBlocks(tile, segment, sums, *mapped);
+    blocks_.ForEach(tile.index, segment, [&](const Block& block, int64_t offset) {
       sum(block, InputsAt(offset).pointers, scratch_.Center(tile.slot), sums);
-      if (maps_at_once_) MapBlock(block, offset, tile.slot);
-    };
-    // If elements are mapped at once, they are to be in the nearest cache still.
-    if (maps_at_once_) {
-      blocks_.ForEachNear(tile.index, segment, work);
-    } else {
-      blocks_.ForEach(tile.index, segment, work);
-    }
+    });
   }
 
   void SumAndMapBlocks(Tile tile, int64_t segment, double* sums, Tile mapped) {
@@ -243,26 +238,23 @@ class Sweeper {
   }
 
   void Map(Tile tile, int64_t segment) {
-    blocks_.ForEach(tile.index, segment,
-                    [&](const Block& block, int64_t offset) { MapBlock(block, offset, tile.slot); });
-  }
-
-  void MapBlock(const Block& block, int64_t offset, int64_t slot) {
     const MapKind kind = program_.map();
     const MapFunction map =
         layout_.family == Family::kRows ? kernels_.map_rows[kind] : kernels_.map_columns[kind];
-    map(block, InputsAt(offset).pointers, scratch_.Factors(slot), OutputsAt(offset).pointers);
+    blocks_.ForEach(tile.index, segment, [&](const Block& block, int64_t offset) {
+      map(block, InputsAt(offset).pointers, scratch_.Factors(tile.slot), OutputsAt(offset).pointers);
+    });
   }
 
   auto InputsAt(int64_t offset) const { return Advanced(operands_.inputs, offset * element_size_); }
   auto OutputsAt(int64_t offset) const { return Advanced(operands_.outputs, offset * element_size_); }
 
   const Layout& layout_;
+  const int64_t element_size_;
   const Partition partition_;
   const TypeKernels& kernels_;
   const Operands& operands_;
   const Program& program_;
-  const int64_t element_size_;
   const Blocks blocks_;
   Scratch<Arithmetic> scratch_;
   bool maps_at_once_, maps_later_;  // at most one of them

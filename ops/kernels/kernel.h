@@ -18,9 +18,9 @@ constexpr int64_t kMaxTileChannels = 64;
 // A columns kernel sums as many rows together, or half as many: blocks should have a multiple of them.
 constexpr int64_t kStripRows = 8;
 
-// Rows kernels sum channels of at most so many elements, and of `whole` blocks all that are not long, in
-// groups of rows, or as columns. Long ones are worth being summed and mapped in one loop.
-constexpr int64_t kShortRow = 8 * kLanes;
+// Rows kernels sum channels that have so many elements one row after the other, and shorter ones in groups of
+// rows, or as columns. A run of channels with fewer is written past the caches only if it is whole cache
+// lines.
 constexpr int64_t kLongRow = 32 * kLanes;
 
 // The element types that C++ has no name for: IEEE 754's binary16, and the upper half of a float.
@@ -78,7 +78,6 @@ struct Block {
   int64_t channels;  // rows kernels only
   int64_t length;
   bool stream;    // maps: the output is too large to be found in cache later
-  bool whole;     // rows kernels, sums: always the same rows, whatever outputs are wanted, in a free order
   int64_t width;  // from one quantity (a sum of columns, a factor) to the next, in elements
 };
 
@@ -93,8 +92,8 @@ using MapFunction = void (*)(const Block&, const void* const* inputs, const void
                              void* const* outputs);
 
 // Both in one loop: sums what the op sums first, of a block of one tile, and maps a block of the same form,
-// of another tile or the same. A block that is written past the caches has no rows that are summed in groups.
-// Null for a map whose sums alone need all registers.
+// of another tile or the same. Maps whose factors need those sums have it for long rows only, and none if the
+// sums alone need all registers: null.
 using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, const double* center,
                                    double* sums, const void* const* map_inputs, const void* factors,
                                    void* const* outputs);
@@ -105,6 +104,7 @@ struct TypeKernels {
   MapFunction map_rows[kMapKinds];
   MapFunction map_columns[kMapKinds];
   SumAndMapFunction sum_and_map_rows[kMapKinds];
+  SumAndMapFunction sum_and_map_columns[kMapKinds];
 };
 
 struct KernelTable {

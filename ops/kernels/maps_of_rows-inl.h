@@ -100,11 +100,12 @@ class RowMap {
   V f_[kFactors];
 };
 
-// Whether a block's rows are to be written past the cache, and can be.
+// Whether a block's rows are to be written past the cache, and can be: shorter runs have as many partial
+// cache lines as whole ones.
 template <class Map, class T>
 bool Streams(const Block& block, void* const* outputs) {
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  return block.stream && block.channels * block.length >= kMinStreamed && ToCacheLine<Map>(out, 0) >= 0;
+  return block.stream && block.channels * block.length >= kLongRow && ToCacheLine<Map>(out, 0) >= 0;
 }
 
 // Rows from the last to `first`.

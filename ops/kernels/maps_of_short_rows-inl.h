@@ -49,6 +49,9 @@ void MapStrips(const Block& block, const void* const* inputs, const void* factor
   }
 }
 
+// Rows of at most so many elements are mapped in strips wherever they lie.
+constexpr int64_t kShortRow = 8 * kLanes;
+
 // From the last row, which the sums read last and the nearest cache still has. Strips are the faster way for
 // short rows (measured, beside one row after the other: 8x512x49 1.06, 8x1024x20 1.16, 8x512x7 1.26 times as
 // fast, 8x512x196 0.95), and past the cache for all that are not long (128x256x196 1.17), where they are

@@ -22,16 +22,21 @@ enum Ask { kAskNothing, kAskInOrder, kAskInRows };
 // alone: 6272x256 1.1, 3136x256 1.15, 1568x256 1.0 to 1.1 times as fast; 3136x512 0.95).
 constexpr int64_t kFewBytes = 4096;
 
-// Strips of 16 columns (or the last few) side by side, some rows: their sums are loaded and stored once for
-// all of them. `ask`: the first element that is asked for, or how far on from each. Inline: GCC would call it
-// for each strip (measured, 16 bits, 6272x256: 0.85 times as fast).
-template <int kRows, int kStrips, Ask kAsk, class Sum, class T, class Count>
-inline void SumStrips(const T* const* in, int64_t i, int64_t row_stride, int64_t ask, const double* center,
-                      double* sums, int64_t width, Count count) {
+// Strips of 16 columns (or the last few) side by side, from `column` on, some rows: their sums, and factors,
+// are loaded and stored once for all of them. `ask`: the first element that is asked for, or how far on from
+// each. Inline: GCC would call it for each strip (measured, 16 bits, 6272x256: 0.85 times as fast).
+template <int kRows, int kStrips, Ask kAsk, class Sum, class T, class Beside, class Count>
+inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t row_stride, int64_t ask,
+                      const double* center, double* sums, int64_t width, const Beside& beside, Count count) {
   typename Sum::template Term<T> c[kStrips];
+  typename Beside::Factors factors[kStrips];
   Terms<Sum, T> terms[kStrips];
   BNGRAD_UNROLL_4
-  for (int s = 0; s < kStrips; ++s) Convert(Load(center + s * kLanes, count), c[s]);
+  for (int s = 0; s < kStrips; ++s) {
+    Convert(Load(center + column + s * kLanes, count), c[s]);
+    factors[s] = beside.FactorsFrom(column + s * kLanes, count);
+  }
+  int64_t i = start + column;
   BNGRAD_UNROLL_4
   for (int row = 0; row < kRows; ++row, i += row_stride) {
     BNGRAD_UNROLL_4
@@ -42,16 +47,17 @@ inline void SumStrips(const T* const* in, int64_t i, int64_t row_stride, int64_t
         if constexpr (kAsk == kAskInRows) Prefetch<2>(in[k] + i + s * kLanes + ask);
       }
       Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
+      beside.MapAt(i + s * kLanes, factors[s], count);
     }
   }
   BNGRAD_UNROLL_4
-  for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + s * kLanes, width, count);
+  for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + column + s * kLanes, width, count);
 }
 
 // All columns of some rows, from one end to the other.
-template <int kRows, int kStrips, Ask kAsk, class Sum, class T>
-void SumRowsOfColumns(const Block& block, const T* const* in, const double* center, double* sums,
-                      int64_t row) {
+template <int kRows, int kStrips, Ask kAsk, class Sum, class T, class Beside>
+void SumRowsOfColumns(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
+                      const Beside& beside) {
   const int64_t length = block.length, stride = block.row_stride, start = row * stride;
   const int64_t group = kRows * stride;
   constexpr int64_t kElements = kBytesAhead / kRows / static_cast<int64_t>(sizeof(T));
@@ -59,7 +65,7 @@ void SumRowsOfColumns(const Block& block, const T* const* in, const double* cent
   const auto sum = [&](auto strips, int64_t i, auto count) {
     const int64_t on = groups_on + past + (i + past < length ? 0 : group - length);
     const int64_t ask = kAsk == kAskInOrder ? start + group + i * kRows : on;
-    SumStrips<kRows, strips.kValue, kAsk, Sum>(in, start + i, stride, ask, center + i, sums + i, block.width,
+    SumStrips<kRows, strips.kValue, kAsk, Sum>(in, start, i, stride, ask, center, sums, block.width, beside,
                                                count);
   };
   int64_t i = 0;
@@ -70,33 +76,41 @@ void SumRowsOfColumns(const Block& block, const T* const* in, const double* cent
   if (i < length) sum(Constant<1>{}, i, First{length - i});
 }
 
-template <int kRows, int kStrips, Ask kAsk, class Sum, class T>
-void SumColumnsBy(const Block& block, const T* const* in, const double* center, double* sums) {
+template <int kRows, int kStrips, Ask kAsk, class Sum, class T, class Beside>
+void SumColumnsBy(const Block& block, const T* const* in, const double* center, double* sums,
+                  const Beside& beside) {
   int64_t row = 0;
   for (; row + kRows <= block.rows; row += kRows) {
-    SumRowsOfColumns<kRows, kStrips, kAsk, Sum>(block, in, center, sums, row);
+    SumRowsOfColumns<kRows, kStrips, kAsk, Sum>(block, in, center, sums, row, beside);
   }
   for (; row < block.rows; ++row) {
-    SumRowsOfColumns<1, kStrips, kAskNothing, Sum>(block, in, center, sums, row);
+    SumRowsOfColumns<1, kStrips, kAskNothing, Sum>(block, in, center, sums, row, beside);
+  }
+}
+
+template <class Sum, class T, class Beside>
+void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums,
+                const Beside& beside) {
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  constexpr int kRows = sizeof(typename Sum::template Term<T>) == sizeof(F64x16) ? kWideRows : kStripRows;
+  constexpr int kNarrowStrips = Beside::kMaps ? 1 : kStripsBeside;
+  const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
+  const bool few = kRows * block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;
+  if (narrow && apart) {
+    SumColumnsBy<kStripRows, kNarrowStrips, kAskInRows, Sum>(block, in, center, sums, beside);
+  } else if (narrow) {
+    SumColumnsBy<kStripRows, kNarrowStrips, kAskInOrder, Sum>(block, in, center, sums, beside);
+  } else if (!block.stream && (apart || !few)) {
+    SumColumnsBy<kRows, 1, kAskNothing, Sum>(block, in, center, sums, beside);
+  } else if (apart) {
+    SumColumnsBy<kRows, 1, kAskInRows, Sum>(block, in, center, sums, beside);
+  } else {
+    SumColumnsBy<kRows, 1, kAskInOrder, Sum>(block, in, center, sums, beside);
   }
 }
 
 template <class Sum, class T>
 void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
-  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
-                         static_cast<const T*>(inputs[2])};
-  constexpr int kRows = sizeof(typename Sum::template Term<T>) == sizeof(F64x16) ? kWideRows : kStripRows;
-  const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
-  const bool few = kRows * block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;
-  if (narrow && apart) {
-    SumColumnsBy<kStripRows, kStripsBeside, kAskInRows, Sum>(block, in, center, sums);
-  } else if (narrow) {
-    SumColumnsBy<kStripRows, kStripsBeside, kAskInOrder, Sum>(block, in, center, sums);
-  } else if (!block.stream && (apart || !few)) {
-    SumColumnsBy<kRows, 1, kAskNothing, Sum>(block, in, center, sums);
-  } else if (apart) {
-    SumColumnsBy<kRows, 1, kAskInRows, Sum>(block, in, center, sums);
-  } else {
-    SumColumnsBy<kRows, 1, kAskInOrder, Sum>(block, in, center, sums);
-  }
+  SumColumns<Sum, T>(block, inputs, center, sums, Nothing{});
 }

@@ -1,28 +1,6 @@
 // The sweep that sums rows one after the other. Included by each <isa>.cc after what is summed, inside
 // bngrad::<isa> and an unnamed namespace.
 
-// What is done beside sums: nothing. Or what is summed is mapped, see RowMap and CachedMap.
-struct Nothing {
-  // A row after the other: when one begins; while elements i of a channel, which begins at `start`, are
-  // summed up to `end` by calls of sum(end) that move i on; when the last ones from `at` on, which are no 16,
-  // have been summed; and when the row ends.
-  void Begin(int64_t) const {}
-  template <class Sum>
-  void InTurns(int64_t, int64_t, const int64_t&, int64_t end, const Sum& sum) const {
-    sum(end);
-  }
-  void Last(int64_t, int64_t, First) const {}
-  void Finish() const {}
-
-  // Strips: the factors of a channel, those with the elements from some place on replaced by another
-  // channel's, and when elements from `at` on have been summed.
-  struct Factors {};
-  Factors FactorsOf(int64_t) const { return {}; }
-  void BlendIn(Factors&, int64_t, First) const {}
-  template <class Count>
-  void MapAt(int64_t, const Factors&, Count) const {}
-};
-
 // Rows that are not short, of which the terms of a channel are moved once or several times each.
 template <class Sum, class T, class Beside>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,

@@ -9,7 +9,7 @@
 constexpr int64_t kColumnsRow = 3 * kLanes;
 constexpr int64_t kRowsOfColumns = 16;
 constexpr int64_t kColumnsOfRows = 1024;
-static_assert(kColumnsRow <= kShortRow && kShortRow <= kColumnsOfRows, "a channel of short rows");
+static_assert(kColumnsRow <= kColumnsOfRows, "a channel of short rows");
 
 // Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: no channel's
 // row ends in a part of a vector (measured, beside rows that do: 8x512x49 1.13, 8x2048x49 1.18, 8x512x7 1.33,
@@ -142,9 +142,9 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
 
 // How the sums of a block are made, whether it is mapped beside or not.
 bool AsColumns(const Block& block) {
-  return block.length <= kColumnsRow && block.rows >= kRowsOfColumns && block.whole && !block.stream;
+  return block.length <= kColumnsRow && block.rows >= kRowsOfColumns && !block.stream;
 }
-bool InStrips(const Block& block) { return block.length < (block.whole ? kLongRow : kShortRow + 1); }
+bool InStrips(const Block& block) { return block.length < kLongRow; }
 
 template <class Sum, class T>
 void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums) {

@@ -52,9 +52,6 @@ constexpr int64_t kTurn = 8 * kLanes;
 
 constexpr size_t kCacheLine = 64;
 
-// Shorter runs have as many partial cache lines as whole ones.
-constexpr int64_t kMinStreamed = 32 * kLanes;
-
 // An element type, the type that maps compute in, and the one of the terms of the gradient's sums: double,
 // where rounding them to float could be seen in the result. 16 bits are exact in a float, and so are their
 // differences and small sums.
@@ -109,6 +106,7 @@ struct ReluDy {
   }
 };
 
+#include "beside_sums-inl.h"
 #include "map_formulas-inl.h"
 #include "maps_of_columns-inl.h"
 #include "maps_of_rows-inl.h"
@@ -134,9 +132,13 @@ constexpr TypeKernels MakeTypeKernels() {
        MapColumns<MapGradFrozen<GivenDy>, T>, MapColumns<MapGradTraining<ReluDy>, T>,
        MapColumns<MapGradFrozen<ReluDy>, T>, MapColumns<MapGradGradTraining, T>,
        MapColumns<MapGradGradFrozen, T>},
-      {SumAndMapRows<SumX, MapForward, T>, SumAndMapRows<SumGrad<GivenDy>, MapGradTraining<GivenDy>, T>,
+      {SumAndMapLongRows<SumX, MapForward, T>,
+       SumAndMapLongRows<SumGrad<GivenDy>, MapGradTraining<GivenDy>, T>,
        SumAndMapRows<SumGrad<GivenDy>, MapGradFrozen<GivenDy>, T>,
-       SumAndMapRows<SumGrad<ReluDy>, MapGradTraining<ReluDy>, T>,
+       SumAndMapLongRows<SumGrad<ReluDy>, MapGradTraining<ReluDy>, T>,
        SumAndMapRows<SumGrad<ReluDy>, MapGradFrozen<ReluDy>, T>, nullptr,
-       SumAndMapRows<SumGradGradFrozen, MapGradGradFrozen, T>}};
+       SumAndMapRows<SumGradGradFrozen, MapGradGradFrozen, T>},
+      {nullptr, nullptr, SumAndMapColumns<SumGrad<GivenDy>, MapGradFrozen<GivenDy>, T>, nullptr,
+       SumAndMapColumns<SumGrad<ReluDy>, MapGradFrozen<ReluDy>, T>, nullptr,
+       SumAndMapColumns<SumGradGradFrozen, MapGradGradFrozen, T>}};
 }

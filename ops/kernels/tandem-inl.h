@@ -1,18 +1,22 @@
 // The sweep that sums and maps in one loop, one tile or two. Included by each <isa>.cc after the two, inside
 // bngrad::<isa> and an unnamed namespace. Sums read from memory and maps write past the caches: in one loop
 // the two overlap (measured, 32x64x112x112: 1.07 to 1.2 times as fast). In the caches, what is mapped is in
-// the nearest one still (frozen, beside blocks of 2048 elements: 8x64x3136 1.1, 8x256x196 1.3).
+// the nearest one still (frozen, beside blocks of 2048 elements: 8x64x3136 1.1, 8x256x196 1.3, 1568x256 1.1,
+// 25088x64 1.3). Past them, rows that are read are left only once (frozen, beside such blocks: 25088x128 1.4,
+// 128x1024x16 1.5).
 
-// Through the caches: maps the elements that have just been summed, or those in their place of another tile.
-template <class Map, class T>
-class CachedMap {
+// Maps the elements that have just been summed, or those in their place of another tile.
+template <class Map, class T, class Way>
+class MapBeside {
  public:
-  CachedMap(const Block& block, const void* const* inputs, const void* factors, void* const* outputs)
+  MapBeside(const Block& block, const void* const* inputs, const void* factors, void* const* outputs)
       : in_{static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
             static_cast<const T*>(inputs[2])},
         out_{static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])},
         factors_(static_cast<const typename TypeTraits<T>::Arithmetic*>(factors)),
         width_(block.width) {}
+
+  static constexpr bool kMaps = true;
 
   void Begin(int64_t) const {}
   template <class Sum>
@@ -40,7 +44,15 @@ class CachedMap {
     for (int k = 0; k < kFactors; ++k) factors.f[k] = Blend(factors.f[k], later.f[k], before);
   }
   template <class Count>
-  void MapAt(int64_t at, const Factors& factors, Count count) const {
+  Factors FactorsFrom(int64_t channel, Count count) const {
+    Factors factors;
+    for (int k = 0; k < kFactors; ++k) factors.f[k] = Load(factors_ + k * width_ + channel, count);
+    return factors;
+  }
+  void MapAt(int64_t at, const Factors& factors, All all) const {
+    MapElements<Map>(in_, out_, at, factors.f, Way{}, all);
+  }
+  void MapAt(int64_t at, const Factors& factors, First count) const {
     MapElements<Map>(in_, out_, at, factors.f, Cached{}, count);
   }
 
@@ -54,23 +66,51 @@ class CachedMap {
   const int64_t width_;
 };
 
-// In the order in which SumRows sums the same block.
+// Rows that are long, in the order in which SumRows sums the same block; others one block after the other.
+template <class Sum, class Map, class T>
+void SumAndMapLongRows(const Block& block, const void* const* inputs, const double* center, double* sums,
+                       const void* const* map_inputs, const void* factors, void* const* outputs) {
+  if (InStrips(block)) {
+    SumRows<Sum, T>(block, inputs, center, sums);
+    MapRows<Map, T>(block, map_inputs, factors, outputs);
+  } else if (Streams<Map, T>(block, outputs)) {
+    SumRows<Sum, T>(block, inputs, center, sums,
+                    RowMap<Map, T, Streamed>(block, map_inputs, factors, outputs));
+    Fence();
+  } else {
+    SumRows<Sum, T>(block, inputs, center, sums,
+                    MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
+  }
+}
+
+// Short ones, too.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                    const void* const* map_inputs, const void* factors, void* const* outputs) {
-  if (Streams<Map, T>(block, outputs)) {
-    RowMap<Map, T, Streamed> map(block, map_inputs, factors, outputs);
-    SumRows<Sum, T>(block, inputs, center, sums, map);
+  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
+  if (!InStrips(block) || AsColumns(block) || (block.stream && !RowsAreWholeLines<Map>(block, out))) {
+    SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, map_inputs, factors, outputs);
+  } else if (block.stream) {
+    SumShortRows<true, Sum, T>(block, inputs, center, sums,
+                               MapBeside<Map, T, Streamed>(block, map_inputs, factors, outputs));
     Fence();
-  } else if (AsColumns(block)) {
-    SumRowsAsColumns<Sum, T>(block, inputs, center, sums);
-    MapRows<Map, T>(block, map_inputs, factors, outputs);
   } else {
-    const CachedMap<Map, T> map(block, map_inputs, factors, outputs);
-    if (InStrips(block)) {
-      SumShortRows<false, Sum, T>(block, inputs, center, sums, map);
-    } else {
-      SumRows<Sum, T>(block, inputs, center, sums, map);
-    }
+    SumShortRows<false, Sum, T>(block, inputs, center, sums,
+                                MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
+  }
+}
+
+// In the order in which SumColumns sums the same block.
+template <class Sum, class Map, class T>
+void SumAndMapColumns(const Block& block, const void* const* inputs, const double* center, double* sums,
+                      const void* const* map_inputs, const void* factors, void* const* outputs) {
+  T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
+  if (block.stream && RowsAreWholeLines<Map>(block, out)) {
+    SumColumns<Sum, T>(block, inputs, center, sums,
+                       MapBeside<Map, T, Streamed>(block, map_inputs, factors, outputs));
+    Fence();
+  } else {
+    SumColumns<Sum, T>(block, inputs, center, sums,
+                       MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
   }
 }

@@ -133,6 +133,12 @@ MAPS = [
             "Blend(later.f[k], factors.f[k], before);",
             "frozen, channels of a strip exchange their factors",
         ),
+        (
+            "if (block.stream && RowsAreWholeLines<Map>(block, out)) {",
+            "if (block.stream) {",
+            "frozen, columns that begin anywhere are written past the caches",
+            kernel_tests("test_outputs_too_large_for_the_cache"),
+        ),
     ),
     Mutant(
         "ops/kernels/maps_of_rows-inl.h",
@@ -291,9 +297,14 @@ SUMS = [
             "of strips side by side all sum the first",
         ),
         (
-            "terms[s].MoveTo(sums + s * kLanes, width, count);",
-            "terms[s].MoveTo(sums + s * kLanes, row_stride, count);",
+            "terms[s].MoveTo(sums + column + s * kLanes, width, count);",
+            "terms[s].MoveTo(sums + column + s * kLanes, row_stride, count);",
             "sums of a tile's later quantities land at its rows' distance",
+        ),
+        (
+            "factors[s] = beside.FactorsFrom(column + s * kLanes, count);",
+            "factors[s] = beside.FactorsFrom(s * kLanes, count);",
+            "frozen, all columns are mapped with the factors of the first",
         ),
     ),
 ]

@@ -159,10 +159,9 @@ class Comparison {
     Fill<T>(third_.data(), elements_, random);
     for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
     for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
-    // Past the caches short rows are not mapped beside their sums.
-    if (!rows || (block.stream && block.length < (block.whole ? kLongRow : kShortRow + 1))) return;
+    const auto& both = rows ? kernels.sum_and_map_rows : kernels.sum_and_map_columns;
     for (int kind = 0; kind < kMapKinds; ++kind) {
-      if (kernels.sum_and_map_rows[kind] != nullptr) SumAndMap(kind, random);
+      if (both[kind] != nullptr) SumAndMap(kind, both[kind], random);
     }
   }
 
@@ -224,11 +223,11 @@ class Comparison {
   }
 
   // The same bits as in two loops, of arrays that are not the ones summed.
-  void SumAndMap(int kind, std::mt19937& random) {
+  void SumAndMap(int kind, SumAndMapFunction both, std::mt19937& random) {
     const int sum = kSums[kind];
     Block block = block_;
     block.width = static_cast<int64_t>(values_);
-    const size_t count = values_ * static_cast<size_t>(kSumCounts[sum] * kLanes);
+    const size_t count = values_ * static_cast<size_t>(kSumCounts[sum] * (rows_ ? kLanes : 1));
     using Arithmetic = typename ArithmeticOf<T>::Type;
     Guarded center(values_ * sizeof(double), side_);
     Guarded factors(values_ * static_cast<size_t>(kFactorCounts[kind]) * sizeof(Arithmetic), side_);
@@ -246,15 +245,17 @@ class Comparison {
     const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
     const void* const map_inputs[] = {dy_.data(), third_.data(), x_.data()};
     const double* const c = reinterpret_cast<const double*>(center.data());
-    kernels_.sum_and_map_rows[kind](block, inputs, c, reinterpret_cast<double*>(sums.data()), map_inputs,
-                                    factors.data(), outputs);
-    scalar_.sum_rows[sum](block, inputs, c, reinterpret_cast<double*>(expected_sums.data()));
-    scalar_.map_rows[kind](block, map_inputs, factors.data(), expected_outputs);
+    both(block, inputs, c, reinterpret_cast<double*>(sums.data()), map_inputs, factors.data(), outputs);
+    (rows_ ? scalar_.sum_rows : scalar_.sum_columns)[sum](block, inputs, c,
+                                                          reinterpret_cast<double*>(expected_sums.data()));
+    (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, map_inputs, factors.data(),
+                                                           expected_outputs);
     bool same = std::memcmp(sums.data(), expected_sums.data(), sums.size()) == 0;
     for (int k = 0; k < kOutputCounts[kind]; ++k) {
       same = same && std::memcmp(output[k].data(), expected[k].data(), output[k].size()) == 0;
     }
-    if (!same) Fail(isa_.name, "sum_and_map_rows", kind, block, "other bits than scalar's two");
+    const char* const name = rows_ ? "sum_and_map_rows" : "sum_and_map_columns";
+    if (!same) Fail(isa_.name, name, kind, block, "other bits than scalar's two");
   }
 
   void CheckGaps(int kind, const Block& block, const char* output) {
@@ -308,13 +309,11 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
             // Past the cache, where the run of the channels is long enough; many short channels make one that
             // is.
             if (channels == kManyChannels && (rows != 19 || length > 129)) continue;
-            const bool whole = rows != 8;
             Comparison<T>(isa, kernels, scalar,
-                          {rows, Stride(channels * length, gap), channels, length, gap > 0, whole, 0}, true,
-                          side);
+                          {rows, Stride(channels * length, gap), channels, length, gap > 0, 0}, true, side);
             ++shapes;
           }
-          Comparison<T>(isa, kernels, scalar, {rows, Stride(length, gap), 1, length, gap > 0, true, 0}, false,
+          Comparison<T>(isa, kernels, scalar, {rows, Stride(length, gap), 1, length, gap > 0, 0}, false,
                         side);
           ++shapes;
         }

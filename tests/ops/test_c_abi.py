@@ -378,10 +378,16 @@ def test_c_out_of_memory():
 
 @pytest.mark.parametrize("training_mode", [0, 1])
 @pytest.mark.parametrize(
-    "dims", [(256, 5, 3), (35, 70, 49), (300, 4, 16), (13, 60, 40), (9, 3, 700), (37, 700, 1), (37, 300, 1)]
+    "dims",
+    [
+        *[(256, 5, 3), (35, 70, 49), (300, 4, 16), (13, 60, 40), (9, 3, 700), (37, 700, 1), (37, 300, 1)],
+        # Written past the caches: short rows and columns that are whole cache lines, and that are not; long rows
+        # whose last piece is short.
+        *[(1100, 32, 32), (700, 30, 51), (4400, 256, 1), (4400, 250, 1), (2, 40, 16400)],
+    ],
 )
 def test_c_sums_have_the_same_bits_whatever_is_wanted(dims, training_mode):
-    """Frozen, elements are mapped in smaller blocks than are summed alone."""
+    """Elements may be mapped in the loop that sums: in the same order as it does alone."""
     rng = np.random.default_rng(dims)
     x, dy, dx = (rng.normal(3, 2, dims) for _ in range(3))
     scale, mean, inv_std = (rng.normal(1, 0.1, dims[1]) for _ in range(3))

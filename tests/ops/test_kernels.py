@@ -295,6 +295,8 @@ def test_outer_dimensions(kernels, types):
         ((50, 70, 700), (0, 2)),
         ((33, 1312, 49), (0, 2)),
         ((33, 326, 197), (0, 2)),
+        pytest.param((129, 250, 70), (0, 2), id="tiles of whole lines are more than the cache was to hold"),
+        pytest.param((14000, 3, 51), (0, 2), id="as many channels as make a whole line there are not"),
         ((33000, 64), (0,)),
         ((257, 16500), (0,)),
         ((3, 4, 51, 3500), (1, 3)),

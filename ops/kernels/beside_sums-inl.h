@@ -1,0 +1,32 @@
+// What is done beside sums, in the loop that makes them. Included by each <isa>.cc before the sweeps that
+// sum, inside bngrad::<isa> and an unnamed namespace.
+
+// Nothing; this says what such a class has. RowMap and CachedMap map what has been summed, one in rows that
+// are not short only, the other in all.
+struct Nothing {
+  static constexpr bool kMaps = false;
+
+  // A row after the other: when one begins; while elements i of a channel, which begins at `start`, are
+  // summed up to `end` by calls of sum(end) that move i on; when the last ones from `at` on, which are no 16,
+  // have been summed; and when the row ends.
+  void Begin(int64_t) const {}
+  template <class Sum>
+  void InTurns(int64_t, int64_t, const int64_t&, int64_t end, const Sum& sum) const {
+    sum(end);
+  }
+  void Last(int64_t, int64_t, First) const {}
+  void Finish() const {}
+
+  // Strips of rows: the factors of a channel; those with the elements from some place on replaced by another
+  // channel's. Strips of columns: the factors of those from some channel on.
+  struct Factors {};
+  Factors FactorsOf(int64_t) const { return {}; }
+  void BlendIn(Factors&, int64_t, First) const {}
+  template <class Count>
+  Factors FactorsFrom(int64_t, Count) const {
+    return {};
+  }
+  // Both: when elements from `at` on have been summed.
+  template <class Count>
+  void MapAt(int64_t, const Factors&, Count) const {}
+};
