@@ -1,8 +1,8 @@
 // What is done beside sums, in the loop that makes them. Included by each <isa>.cc before the sweeps that
 // sum, inside bngrad::<isa> and an unnamed namespace.
 
-// Nothing; this says what such a class has. RowMap and CachedMap map what has been summed, one in rows that
-// are not short only, the other in all.
+// Nothing; this says what such a class has. RowMap and MapBeside map what has been summed: the one has no
+// strips.
 struct Nothing {
   static constexpr bool kMaps = false;
 

@@ -66,7 +66,7 @@ class MapBeside {
   const int64_t width_;
 };
 
-// Rows that are long, in the order in which SumRows sums the same block; others one block after the other.
+// Long rows, in the order in which SumRows sums the same block. Short ones are summed, and then mapped.
 template <class Sum, class Map, class T>
 void SumAndMapLongRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                        const void* const* map_inputs, const void* factors, void* const* outputs) {
@@ -83,7 +83,7 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
   }
 }
 
-// Short ones, too.
+// Rows of any length: short ones are mapped strip by strip.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                    const void* const* map_inputs, const void* factors, void* const* outputs) {
