@@ -207,7 +207,9 @@ def test_a_few_short_rows(kernels, rows, types):
 @two_types
 @pytest.mark.parametrize("rows", [16, 17, 35])
 def test_many_short_rows(kernels, rows, types):
+    """They are columns of a thousand at a time: 40 by 40 are one tile of more."""
     for channels, length in (
+        (40, 40),
         (70, 49),
         (66, 48),
         (3, 7),
