@@ -30,7 +30,6 @@ constexpr int64_t kPlentyOfTiles = 32;
 // An output of this size will not be found in cache by whoever reads it; writing it past the cache, which
 // takes whole cache lines, saves reading it first.
 constexpr int64_t kStreamBytes = 8 << 20;
-constexpr int64_t kCacheLine = 64;
 
 // Columns family: width of a tile, and the elements for which the second reading comes from cache.
 constexpr int64_t kMaxTileColumns = 1024;
@@ -57,10 +56,10 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // As many channels as make tiles begin and end at a cache line, and at a strip of lanes; more than the second
 // level was to hold if fewer would not be written past the caches at all (measured, two threads:
-// 32x2048x49 1.1, 128x256x196 1.4, 128x1024x49 1.6, 512x512x49 1.4 times as fast; 16
-// bits, 256x256x196 1.4). Else that many are too many (64x1024x147 0.88, 16x512x729 0.68).
+// 32x2048x49 1.1, 128x256x196 1.4, 128x1024x49 1.6, 512x512x49 1.4, 16 bits 256x256x196 1.4 times as fast).
+// Else that many are too many (64x1024x147 0.88, 16x512x729 0.68).
 int64_t WholeLines(const Layout& layout, int64_t element_size, int64_t channels) {
-  const int64_t line = std::max(kLanes, kCacheLine / element_size);
+  const int64_t line = std::max(kLanes, static_cast<int64_t>(kCacheLine) / element_size);
   const int64_t least = line / std::gcd(layout.inner, line), whole = channels / least * least;
   if (whole > 0) return whole;
   return channels * layout.inner < kLongRow ? std::min(least, layout.channel.extent) : channels;

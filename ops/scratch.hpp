@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/kernel.h"
+
 namespace bngrad {
 
 // Uninitialized numbers, without an allocation if they are few: an op of a few elements has little else to
@@ -23,8 +25,6 @@ class Numbers {
   T* operator+(int64_t i) { return all_ + i; }
 
  private:
-  static constexpr size_t kCacheLine = 64;
-
   alignas(kCacheLine) T few_[kFew];
   std::unique_ptr<T[]> many_;
   T* all_ = nullptr;

@@ -12,6 +12,9 @@ namespace bngrad {
 // rounding, so all of them return the same bits.
 constexpr int64_t kLanes = 16;
 
+// In bytes.
+constexpr size_t kCacheLine = 64;
+
 // A rows kernel is given at most this many channels, whose lanes the caller keeps on its stack.
 constexpr int64_t kMaxTileChannels = 64;
 

@@ -50,8 +50,6 @@ static_assert(kStripRows <= kTerms, "terms of a strip");
 // and writing overlap, which they do not from 512 on (measured).
 constexpr int64_t kTurn = 8 * kLanes;
 
-constexpr size_t kCacheLine = 64;
-
 // An element type, the type that maps compute in, and the one of the terms of the gradient's sums: double,
 // where rounding them to float could be seen in the result. 16 bits are exact in a float, and so are their
 // differences and small sums.
