@@ -1,6 +1,7 @@
 #include "pool.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <thread>
@@ -17,9 +18,10 @@
 namespace bngrad {
 namespace {
 
-// Waking a thread that sleeps takes as long as a small op, so a thread first looks this many times whether
-// what it waits for has come: some 50 microseconds.
-constexpr int kLooks = 1000;
+// Waking a thread that sleeps takes as long as a small op, so a thread first looks for this long whether what
+// it waits for has come. By the clock: a pause is 10 ns on one CPU and 50 on another (measured on the former,
+// beside a thousand pauses: 1568x1024 1.1 to 1.2, 8x512x784 1.06 to 1.08 times as fast).
+constexpr std::chrono::microseconds kPatience(50);
 
 void Pause() {
 #if defined(BNGRAD_X86_64)
@@ -115,8 +117,9 @@ std::unique_lock<std::mutex> Pool::Lock() {
 // Looks for a while whether a condition holds, unless that would take a core from who is to make it hold.
 template <class Condition>
 void Pool::Spin(const Condition& condition) const {
-  if (threads_ >= CpuCores()) return;
-  for (int i = 0; i < kLooks && !condition(); ++i) Pause();
+  if (condition() || threads_ >= CpuCores()) return;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!condition() && std::chrono::steady_clock::now() < end) Pause();
 }
 
 }  // namespace bngrad
