@@ -134,20 +134,29 @@ class Sweeper {
   void RunPhases(Parallel& parallel) {
     const int64_t tiles = partition_.tiles, segments = partition_.segments;
     scratch_.Allocate(tiles);
-    const auto for_each_segment = [&](const auto& task) {
+    // Each phase begins where the one before has ended, and goes through columns in the order of memory: some
+    // rows of all tiles side by side, and then the next (measured, beside one tile after the other: 392x2048
+    // 1.2 to 1.3, 784x1536 1.25, 256x4096 1.14 times as fast; 98x2048 0.95).
+    const auto for_each_segment = [&](int phase, const auto& task) {
       const int64_t items = tiles * segments, tasks = std::min(items, kMaxTasks);
-      ForEach(parallel, false, tasks, [&](int64_t i) {
+      const int64_t beside = layout_.family == Family::kColumns ? partition_.tiles_per_outer : 1;
+      const auto some = [&](int64_t i) {
         const int64_t end = (i + 1) * items / tasks;
-        for (int64_t item = i * items / tasks; item < end; ++item) task(item / segments, item % segments);
-      });
+        for (int64_t item = i * items / tasks; item < end; ++item) {
+          const int64_t outer = item / (segments * beside);
+          task(outer * beside + item % beside, item / beside % segments);
+        }
+      };
+      phase % 2 == 0 ? ForEach(parallel, false, tasks, some) : ForEachBack(parallel, tasks, some);
     };
     for (int64_t tile = 0; tile < tiles; ++tile) Begin({tile, tile});
     for (int step = 0; step < program_.steps(); ++step) {
-      for_each_segment([&](int64_t tile, int64_t segment) { Sum(step, {tile, tile}, segment, nullptr); });
+      for_each_segment(step,
+                       [&](int64_t tile, int64_t segment) { Sum(step, {tile, tile}, segment, nullptr); });
       ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, {tile, tile}); });
     }
     if (maps_later_) {
-      for_each_segment([&](int64_t tile, int64_t segment) { Map({tile, tile}, segment); });
+      for_each_segment(program_.steps(), [&](int64_t tile, int64_t segment) { Map({tile, tile}, segment); });
     }
   }
 
