@@ -73,8 +73,10 @@ struct SumGradGradFrozen {
 // Terms are added up in their own type, at most kTerms of them, and those sums in double.
 template <class Sum, class T>
 struct Terms {
+  using Term = typename Sum::template Term<T>;
   static constexpr int kCount = kSumCounts[Sum::kKind];
-  typename Sum::template Term<T> sums[kCount];
+  static constexpr bool kDouble = sizeof(Term) == sizeof(F64x16);
+  Term sums[kCount];
 
   Terms() { Clear(); }
   void Clear() {
@@ -90,5 +92,23 @@ struct Terms {
       Store(totals + k * stride, Add16(Load(totals + k * stride, count), sum), count);
     }
     Clear();
+  }
+
+  // Instead of zero and MoveTo: terms in double go on from the totals, so that nothing is added to zero
+  // (measured, where conversions and additions take turns: 392x512 1.02 to 1.05, 1000x100 1.04 times as
+  // fast).
+  template <class Count>
+  void GoOnFrom(const double* totals, int64_t stride, Count count) {
+    if constexpr (kDouble) {
+      for (int k = 0; k < kCount; ++k) sums[k] = Load(totals + k * stride, count);
+    }
+  }
+  template <class Count>
+  void BecomeTotals(double* totals, int64_t stride, Count count) {
+    if constexpr (kDouble) {
+      for (int k = 0; k < kCount; ++k) Store(totals + k * stride, sums[k], count);
+    } else {
+      MoveTo(totals, stride, count);
+    }
   }
 };

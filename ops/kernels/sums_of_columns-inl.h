@@ -35,6 +35,7 @@ inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t
   for (int s = 0; s < kStrips; ++s) {
     Convert(Load(center + column + s * kLanes, count), c[s]);
     factors[s] = beside.FactorsFrom(column + s * kLanes, count);
+    terms[s].GoOnFrom(sums + column + s * kLanes, width, count);
   }
   int64_t i = start + column;
   BNGRAD_UNROLL_4
@@ -51,7 +52,7 @@ inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t
     }
   }
   BNGRAD_UNROLL_4
-  for (int s = 0; s < kStrips; ++s) terms[s].MoveTo(sums + column + s * kLanes, width, count);
+  for (int s = 0; s < kStrips; ++s) terms[s].BecomeTotals(sums + column + s * kLanes, width, count);
 }
 
 // All columns of some rows, from one end to the other.
@@ -93,7 +94,7 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
                 const Beside& beside) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
-  constexpr int kRows = sizeof(typename Sum::template Term<T>) == sizeof(F64x16) ? kWideRows : kStripRows;
+  constexpr int kRows = Terms<Sum, T>::kDouble ? kWideRows : kStripRows;
   constexpr int kNarrowStrips = Beside::kMaps ? 1 : kStripsBeside;
   const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
   const bool few = kRows * block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;

@@ -19,7 +19,6 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
                      const Beside& beside) {
   using Term = typename Sum::template Term<T>;
   constexpr int kCount = kSumCounts[Sum::kKind];
-  constexpr bool kDouble = sizeof(Term) == sizeof(F64x16);
   // A channel has parts of two strips more.
   constexpr int64_t kMostStrips = kTerms / kRows - 2;
   constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
@@ -54,7 +53,7 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
     for (int64_t strips = 1; i + kLanes <= end; i += kLanes, ++strips) {
       add(terms, i, c);
       map(i, factors, All{});
-      if (!kDouble && strips % kMostStrips == 0) {
+      if (!Terms<Sum, T>::kDouble && strips % kMostStrips == 0) {
         terms.MoveTo(sums + channel * kCount * kLanes, kLanes, All{});
       }
     }
