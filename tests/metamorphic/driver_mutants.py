@@ -127,6 +127,7 @@ DRIVERS = (
         "ops/sweep.cc",
         ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
         ("sums[c] += sums[i + c];", "sums[c] += sums[c];", "the places of a folded channel are one, many times"),
+        ("item / beside % segments);", "item % segments);", "of tiles side by side some segments are left out"),
         ("lanes[i] + lanes[i + kSize / 2]", "lanes[i] + lanes[i]", "the tree over lanes forgets one side"),
         (
             "blocks_.Extent(tile.index) == blocks_.Extent(summed.index);",
@@ -140,6 +141,11 @@ DRIVERS = (
             "the tile after is mapped beside, not the one before",
             kernel_tests("test_two_tiles_at_a_time"),
         ),
+    )
+    + of(
+        "ops/threads.hpp",
+        ("(part + 1) * count / parts - 1 - i);", "(part + 1) * count / parts - i);", "back, all one later"),
+        ("((i + 1) * parts - 1) / count;", "i * parts / count;", "back, uneven parts begin in the one before"),
     )
     + of(
         "ops/scratch.hpp",

@@ -297,9 +297,14 @@ SUMS = [
             "of strips side by side all sum the first",
         ),
         (
-            "terms[s].MoveTo(sums + column + s * kLanes, width, count);",
-            "terms[s].MoveTo(sums + column + s * kLanes, row_stride, count);",
+            "terms[s].BecomeTotals(sums + column + s * kLanes, width, count);",
+            "terms[s].BecomeTotals(sums + column + s * kLanes, row_stride, count);",
             "sums of a tile's later quantities land at its rows' distance",
+        ),
+        (
+            "terms[s].GoOnFrom(sums + column + s * kLanes, width, count);",
+            "",
+            "sums of columns forget the rows before",
         ),
         (
             "factors[s] = beside.FactorsFrom(column + s * kLanes, count);",
