@@ -248,8 +248,8 @@ SUMS = [
             "a short channel's last element goes to the next",
         ),
         (
-            "if (!kDouble && strips % kMostStrips == 0) {",
-            "if (!kDouble && strips < 0) {",
+            "if (!Terms<Sum, T>::kDouble && strips % kMostStrips == 0) {",
+            "if (!Terms<Sum, T>::kDouble && strips < 0) {",
             "16-bit terms of a channel's rows are added up in float",
             kernel_tests(
                 "test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"
