@@ -127,7 +127,12 @@ DRIVERS = (
         "ops/sweep.cc",
         ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
         ("sums[c] += sums[i + c];", "sums[c] += sums[c];", "the places of a folded channel are one, many times"),
-        ("item / beside % segments);", "item % segments);", "of tiles side by side some segments are left out"),
+        (
+            "item / beside % segments);",
+            "item % segments);",
+            "of tiles side by side some segments are left out",
+            kernel_tests("test_column_counts"),
+        ),
         ("lanes[i] + lanes[i + kSize / 2]", "lanes[i] + lanes[i]", "the tree over lanes forgets one side"),
         (
             "blocks_.Extent(tile.index) == blocks_.Extent(summed.index);",
