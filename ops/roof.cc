@@ -6,6 +6,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "kernels/kernel.h"
+
 namespace bngrad {
 namespace {
 
@@ -15,17 +17,17 @@ constexpr int64_t kTaskElements = 1 << 18;
 #if defined(BNGRAD_X86_64)
 
 constexpr int64_t kVector = 4;
-constexpr int64_t kCacheLine = 16;
+constexpr int64_t kFloatsOfLine = kCacheLine / sizeof(float);
 
 void AddRange(int64_t count, const float* a, const float* b, float* c) {
   // A store past the caches must be aligned; a whole cache line of them at a time is written without reading.
   int64_t i = 0;
-  while (i < count && reinterpret_cast<uintptr_t>(c + i) % (kCacheLine * sizeof(float)) != 0) {
+  while (i < count && reinterpret_cast<uintptr_t>(c + i) % kCacheLine != 0) {
     c[i] = a[i] + b[i];
     ++i;
   }
-  for (; i + kCacheLine <= count; i += kCacheLine) {
-    for (int64_t j = i; j < i + kCacheLine; j += kVector) {
+  for (; i + kFloatsOfLine <= count; i += kFloatsOfLine) {
+    for (int64_t j = i; j < i + kFloatsOfLine; j += kVector) {
       _mm_stream_ps(c + j, _mm_add_ps(_mm_loadu_ps(a + j), _mm_loadu_ps(b + j)));
     }
   }

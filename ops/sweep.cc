@@ -220,7 +220,7 @@ class Sweeper {
       return;
     }
     // A cache line each 8: lanes that cross one are slow to store (measured, 2x64x64: 1.3 times).
-    alignas(64) double lanes[kMaxTileChannels * kMaxSums * kLanes];
+    alignas(kCacheLine) double lanes[kMaxTileChannels * kMaxSums * kLanes];
     std::fill_n(lanes, partition_.width * count * kLanes, 0.0);
     SumBlocks(tile, segment, kernels_.sum_rows[kind], lanes, mapped);
     for (int64_t channel = 0; channel < partition_.width; ++channel) {

@@ -5,15 +5,10 @@
 #include <vector>
 
 #include "cpu_features.hpp"
+#include "kernels/kernel.h"
 #include "pool.hpp"
 
 namespace bngrad {
-namespace {
-
-// Two atomics on one line would be one to the cores that write to them.
-constexpr size_t kCacheLine = 64;
-
-}  // namespace
 
 OwnThreads::OwnThreads(int count) : threads_(count > 0 ? static_cast<size_t>(count) : CpuCores()) {}
 
@@ -24,7 +19,8 @@ void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void*
     return;
   }
   // Each thread has a part of its own, the same one at every call, so that what it left in its cache is
-  // there; who has done that helps the next one.
+  // there; who has done that helps the next one. Two atomics on one cache line would be one to the cores that
+  // write to them.
   struct alignas(kCacheLine) Part {
     std::atomic<size_t> next;
   };

@@ -110,7 +110,7 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
   // Multiples of 16 channels are whole cache lines.
   const int64_t fitting = kColumnsOfRows / block.length;
   const int64_t most = fitting < kLanes ? fitting : fitting / kLanes * kLanes;
-  alignas(64) double centers[kColumnsOfRows], columns[kCount * kColumnsOfRows];
+  alignas(kCacheLine) double centers[kColumnsOfRows], columns[kCount * kColumnsOfRows];
   for (int64_t first = 0; first < block.channels; first += most) {
     Block part = block;
     part.channels = block.channels - first < most ? block.channels - first : most;
