@@ -64,8 +64,8 @@ constexpr uint32_t kZmm = kXmmYmm | 0xe0;  // and opmask, upper halves, upper si
 }  // namespace
 
 bool CpuHasAvx2() {
-  constexpr uint32_t kF16c = 1u << 29, kAvx2 = 1u << 5;
-  return SystemSaves(kXmmYmm) && (CpuId(1).ecx & kF16c) != 0 && (CpuId(7).ebx & kAvx2) != 0;
+  constexpr uint32_t kFmaF16c = 1u << 12 | 1u << 29, kAvx2 = 1u << 5;
+  return SystemSaves(kXmmYmm) && (CpuId(1).ecx & kFmaF16c) == kFmaF16c && (CpuId(7).ebx & kAvx2) != 0;
 }
 
 bool CpuHasAvx512() {

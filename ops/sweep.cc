@@ -183,6 +183,15 @@ class Sweeper {
     Unfold(channels);
   }
 
+  // Sums of products with X become those with X - center; each follows the sum of what X was multiplied by.
+  static void MoveToCenter(int count, const Channels& channels, double* sums) {
+    for (int k = 1; k < count; k += 2) {
+      const double* const sum = sums + (k - 1) * channels.width;
+      double* const with_x = sums + k * channels.width;
+      for (int64_t c = 0; c < channels.count; ++c) with_x[c] -= channels.center[c] * sum[c];
+    }
+  }
+
   void Finish(int step, Tile tile) {
     // The tree over segments: neighbours first, always in the same places.
     const int64_t size = kSumCounts[program_.sum(step)] * partition_.width;
@@ -202,6 +211,9 @@ class Sweeper {
           for (int64_t c = 0; c < channels.count; ++c) sums[c] += sums[i + c];
         }
       }
+    }
+    if (kernels_.about_zero[program_.sum(step)]) {
+      MoveToCenter(kSumCounts[program_.sum(step)], channels, scratch_.Sums(tile.slot));
     }
     program_.Finish(step, channels);
     Unfold(channels);

@@ -9,7 +9,7 @@ namespace bngrad {
 
 // Every instruction set works on 16 virtual lanes, as two, four, eight or sixteen machine registers. Which
 // element belongs to which lane follows from the block, and no kernel contracts a product and a sum into one
-// rounding, so all of them return the same bits.
+// rounding unless the product is exact, so all of them return the same bits.
 constexpr int64_t kLanes = 16;
 
 // In bytes.
@@ -42,7 +42,7 @@ constexpr int kMaxOutputs = 2;
 // that is not read. The sums are made in double whatever the element type, and so are their terms: the
 // element is widened first. Only the gradient's terms of 16-bit elements are float, up to 32 of which are
 // added up as such.
-enum SumKind {           // D = X - center
+enum SumKind {           // D = X - center, or X: see about_zero
   kSumX,                 // X            sum X
   kSumSquares,           // X            sum D, sum D*D
   kSumGrad,              // X, dY        sum dY, sum dY*D
@@ -102,6 +102,9 @@ using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, cons
                                    void* const* outputs);
 
 struct TypeKernels {
+  // Whether D is X: of each sum before one of products with D, the caller subtracts `center` times as much
+  // from the latter.
+  bool about_zero[kSumKinds];
   SumFunction sum_rows[kSumKinds];
   SumFunction sum_columns[kSumKinds];
   MapFunction map_rows[kMapKinds];

@@ -115,6 +115,11 @@ inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mul_pd(a.v[k], b.v[k]);
   return r;
 }
+inline F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_fmadd_pd(a.v[k], b.v[k], sum.v[k]);
+  return r;
+}
 
 inline F32x16 IfPositive(const F32x16& z, const F32x16& a) {
   F32x16 r;

@@ -72,6 +72,9 @@ inline F64x16 Sub16(const F64x16& a, const F64x16& b) {
 inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
   return {{_mm512_mul_pd(a.v[0], b.v[0]), _mm512_mul_pd(a.v[1], b.v[1])}};
 }
+inline F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {
+  return {{_mm512_fmadd_pd(a.v[0], b.v[0], sum.v[0]), _mm512_fmadd_pd(a.v[1], b.v[1], sum.v[1])}};
+}
 
 inline F32x16 IfPositive(F32x16 z, F32x16 a) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(z.v, _mm512_setzero_ps(), _CMP_GT_OQ), a.v)};

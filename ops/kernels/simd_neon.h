@@ -164,6 +164,10 @@ inline F64x16 Mul16(F64x16 a, const F64x16& b) {
   for (int k = 0; k < 8; ++k) a.v[k] = vmulq_f64(a.v[k], b.v[k]);
   return a;
 }
+inline F64x16 AddExactProduct16(F64x16 sum, const F64x16& a, const F64x16& b) {
+  for (int k = 0; k < 8; ++k) sum.v[k] = vfmaq_f64(sum.v[k], a.v[k], b.v[k]);
+  return sum;
+}
 
 // The lanes of a where the mask has ones.
 inline float32x4_t And(float32x4_t a, uint32x4_t mask) {

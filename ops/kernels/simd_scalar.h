@@ -78,6 +78,10 @@ V Mul16(V a, const V& b) {
   for (int i = 0; i < kLanes; ++i) a.v[i] *= b.v[i];
   return a;
 }
+inline F64x16 AddExactProduct16(F64x16 sum, const F64x16& a, const F64x16& b) {
+  for (int i = 0; i < kLanes; ++i) sum.v[i] += a.v[i] * b.v[i];
+  return sum;
+}
 template <class V>
 V IfPositive(const V& z, V a) {
   for (int i = 0; i < kLanes; ++i) a.v[i] = z.v[i] > 0 ? a.v[i] : 0;

@@ -120,7 +120,7 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
     for (int k = 0; k < kMaxInputs; ++k) {
       begins[k] = Sum::kReads[k] ? static_cast<const T*>(inputs[k]) + first * block.length : nullptr;
     }
-    for (int64_t channel = 0; channel < part.channels; ++channel) {
+    for (int64_t channel = 0; !kAboutZero<Sum, T> && channel < part.channels; ++channel) {
       double* const of_channel = centers + channel * block.length;
       for (int64_t i = 0; i < block.length; ++i) of_channel[i] = center[first + channel];
     }

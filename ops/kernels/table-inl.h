@@ -7,6 +7,7 @@
 //   Convert(from, &to)   from one type of 16 lanes to another, rounded if that is narrower
 //   Store(p, v, count)   rounded to the type of p, to nearest, ties to even
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
+//   AddExactProduct16(sum, a, b)   of doubles: as a*b is exact, it may be rounded once or twice
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   Keep(v, count)       v with the other lanes made zero, whatever they held
 //   Blend(a, b, First)   the first n lanes of a, the others of b
@@ -119,6 +120,8 @@ struct ReluDy {
 template <class T>
 constexpr TypeKernels MakeTypeKernels() {
   return {
+      {kAboutZero<SumX, T>, kAboutZero<SumSquares, T>, kAboutZero<SumGrad<GivenDy>, T>,
+       kAboutZero<SumGrad<ReluDy>, T>, kAboutZero<SumGradGradTraining, T>, kAboutZero<SumGradGradFrozen, T>},
       {SumRows<SumX, T>, SumRows<SumSquares, T>, SumRows<SumGrad<GivenDy>, T>, SumRows<SumGrad<ReluDy>, T>,
        SumRows<SumGradGradTraining, T>, SumRows<SumGradGradFrozen, T>},
       {SumColumns<SumX, T>, SumColumns<SumSquares, T>, SumColumns<SumGrad<GivenDy>, T>,

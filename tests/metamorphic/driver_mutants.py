@@ -126,6 +126,16 @@ DRIVERS = (
     + of(
         "ops/sweep.cc",
         ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
+        (
+            "with_x[c] -= channels.center[c] * sum[c];",
+            "with_x[c] += channels.center[c] * sum[c];",
+            "sums of products with X move away from the center",
+        ),
+        (
+            "for (int k = 1; k < count; k += 2) {",
+            "for (int k = 1; k < count; k += 4) {",
+            "ddX's sums of products stay about zero",
+        ),
         ("sums[c] += sums[i + c];", "sums[c] += sums[c];", "the places of a folded channel are one, many times"),
         (
             "item / beside % segments);",

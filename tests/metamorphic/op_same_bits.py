@@ -70,8 +70,13 @@ def scaled_scale(problem, op, _rng):
 
 
 def far_from_zero(problem, op, _rng):
-    """X and its mean moved by 1024, where all of their digits still fit: D = X - mean is the same to the bit."""
-    grid = {name: np.round(problem.arrays[name].astype(np.float64) * 16) / 16 for name in ("X", "mean")}
+    """X and its mean moved by 1024, where all of their digits still fit: D = X - mean is the same to the bit.
+
+    Sums of products with X are, too, where X is no double and none of the products has lost digits.
+    """
+    a = problem.arrays
+    names = ("X", "mean") if a["X"].dtype == np.float64 else ("X", "mean", "dY", "dZ", "ddX")
+    grid = {name: np.round(a[name].astype(np.float64) * 16) / 16 for name in names if name in a}
     near = problem.but(**grid)
     far = near.but(X=grid["X"] + 1024, mean=grid["mean"] + 1024)
     assert np.array_equal(far.arrays["X"].astype(np.float64) - 1024, grid["X"]), "X has lost digits"

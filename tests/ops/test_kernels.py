@@ -318,9 +318,11 @@ def test_resnet_shapes(kernels, spatial):
     Case((8, spatial, 32), (0, 1)).check(kernels)
 
 
+@pytest.mark.parametrize("far", [1000.0, 2.0**20])
 @pytest.mark.parametrize(("shape", "axes"), [((32, 4, 3136), (0, 2)), ((32, 1000, 4), (0, 1))], ids=str)
-def test_mean_of_1000(kernels, shape, axes):
-    case = Case(shape, axes, mean=1000.0)
+def test_far_from_zero(kernels, shape, axes, far):
+    """A mean a thousand deviations from zero, and one where X has three bits left behind the point."""
+    case = Case(shape, axes, mean=far)
     mean, inv_std = case.statistics(native)
     case.mean, case.inv_std = mean, inv_std
     case.check(kernels)
