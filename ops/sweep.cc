@@ -29,18 +29,6 @@ struct Advanced {
   Pointer pointers[kCount];
 };
 
-// Halves are added until one is left; the sizes are constants so that this is straight code in registers.
-template <int64_t kSize>
-double SumOfLanes(const double* lanes) {
-  if constexpr (kSize == 1) {
-    return lanes[0];
-  } else {
-    double halves[kSize / 2];
-    for (int64_t i = 0; i < kSize / 2; ++i) halves[i] = lanes[i] + lanes[i + kSize / 2];
-    return SumOfLanes<kSize / 2>(halves);
-  }
-}
-
 // One that is worked on, and its place in the scratch; -1: none.
 struct Tile {
   int64_t index, slot;
@@ -226,20 +214,9 @@ class Sweeper {
     const int count = kSumCounts[kind];
     double* const sums = scratch_.Sums(tile.slot) + segment * count * partition_.width;
     if (maps_at_once_) mapped = &tile;
-    if (layout_.family == Family::kColumns) {
-      std::fill_n(sums, count * partition_.width, 0.0);
-      SumBlocks(tile, segment, kernels_.sum_columns[kind], sums, mapped);
-      return;
-    }
-    // A cache line each 8: lanes that cross one are slow to store (measured, 2x64x64: 1.3 times).
-    alignas(kCacheLine) double lanes[kMaxTileChannels * kMaxSums * kLanes];
-    std::fill_n(lanes, partition_.width * count * kLanes, 0.0);
-    SumBlocks(tile, segment, kernels_.sum_rows[kind], lanes, mapped);
-    for (int64_t channel = 0; channel < partition_.width; ++channel) {
-      for (int k = 0; k < count; ++k) {
-        sums[k * partition_.width + channel] = SumOfLanes<kLanes>(lanes + (channel * count + k) * kLanes);
-      }
-    }
+    std::fill_n(sums, count * partition_.width, 0.0);
+    const bool rows = layout_.family == Family::kRows;
+    SumBlocks(tile, segment, (rows ? kernels_.sum_rows : kernels_.sum_columns)[kind], sums, mapped);
   }
 
   void SumBlocks(Tile tile, int64_t segment, SumFunction sum, double* sums, const Tile* mapped) {

@@ -15,7 +15,7 @@ constexpr int64_t kLanes = 16;
 // In bytes.
 constexpr size_t kCacheLine = 64;
 
-// A rows kernel is given at most this many channels, whose lanes the caller keeps on its stack.
+// A rows kernel is given at most this many channels, whose sums by lanes it keeps on its stack.
 constexpr int64_t kMaxTileChannels = 64;
 
 // A columns kernel sums as many rows together, or half as many: blocks should have a multiple of them.
@@ -52,7 +52,6 @@ enum SumKind {           // D = X - center, or X: see about_zero
   kSumKinds
 };
 constexpr int kSumCounts[kSumKinds] = {1, 2, 2, 2, 5, 1};
-constexpr int kMaxSums = 5;
 
 // What a sweep computes for each element, in the arithmetic type (double for double, else float), from the
 // factors of its channel, listed in the order in which the kernels read them. A quantity that may be much
@@ -85,9 +84,7 @@ struct Block {
 };
 
 // kMaxInputs pointers, each to the block's first element; one that the kind does not use may be null.
-// `center` has one value a channel. A kernel adds to its sums:
-//   rows kernels:    sums[(channel*count + k)*kLanes + lane], to be added up by the caller
-//   columns kernels: sums[k*width + channel]
+// `center` has one value a channel. A kernel adds to sums[k*width + channel].
 using SumFunction = void (*)(const Block&, const void* const* inputs, const double* center, double* sums);
 
 // factors[k*width + channel], in the arithmetic type. Of two outputs one may be null: it is not wanted.

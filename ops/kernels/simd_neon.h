@@ -212,6 +212,13 @@ inline F64x16 Blend(const F64x16& a, F64x16 b, First first) {
   return b;
 }
 
+inline double SumOfLanes(F64x16 a) {
+  for (int half = 4; half > 0; half /= 2) {
+    for (int k = 0; k < half; ++k) a.v[k] = vaddq_f64(a.v[k], a.v[k + half]);
+  }
+  return vaddvq_f64(a.v[0]);
+}
+
 template <int kLevel, class T>
 void Prefetch(const T* p) {
   static_assert(kLevel == 1 || kLevel == 2, "a level of the caches");

@@ -99,6 +99,13 @@ V Blend(const V& a, V b, First first) {
   return b;
 }
 
+inline double SumOfLanes(F64x16 a) {
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) a.v[i] += a.v[i + half];
+  }
+  return a.v[0];
+}
+
 // Plain C++ has no word for these two.
 template <int kLevel, class T>
 void Prefetch(const T*) {}

@@ -8,6 +8,8 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int64_t kElements = kBytesAhead / static_cast<int64_t>(sizeof(T));
+  ChannelTotals<Sum, T> totals(block, sums);
+  totals.Clear(block.channels);
   // What lies together of a row, and from its end to the next.
   const int64_t run = block.channels * block.length, gap = block.row_stride - run;
   for (int64_t row = 0; row < block.rows; ++row) {
@@ -16,7 +18,6 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
       const int64_t begin = channel * block.length, start = row * block.row_stride + begin;
       typename Sum::template Term<T> c;
       Convert(Broadcast16(center[channel]), c);
-      double* const lanes = sums + channel * kSumCounts[Sum::kKind] * kLanes;
       Terms<Sum, T> terms;
       int64_t i = 0;
       while (i + kLanes <= block.length) {
@@ -30,14 +31,15 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
             Sum::Add(terms.sums, in, start + i, c, All{});
           }
         });
-        terms.MoveTo(lanes, kLanes, All{});
+        totals.Take(channel, terms);
       }
       if (i < block.length) {
         Sum::Add(terms.sums, in, start + i, c, First{block.length - i});
         beside.Last(channel, start + i, First{block.length - i});
-        terms.MoveTo(lanes, kLanes, All{});
+        totals.Take(channel, terms);
       }
     }
     beside.Finish();
   }
+  totals.AddUp(block.channels);
 }

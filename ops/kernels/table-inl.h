@@ -7,6 +7,7 @@
 //   Convert(from, &to)   from one type of 16 lanes to another, rounded if that is narrower
 //   Store(p, v, count)   rounded to the type of p, to nearest, ties to even
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
+//   SumOfLanes(a)        of doubles: halves are added until one is left
 //   AddExactProduct16(sum, a, b)   of doubles: as a*b is exact, it may be rounded once or twice
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   Keep(v, count)       v with the other lanes made zero, whatever they held
@@ -111,6 +112,7 @@ struct ReluDy {
 #include "maps_of_rows-inl.h"
 #include "maps_of_short_rows-inl.h"
 #include "sum_terms-inl.h"
+#include "sum_totals-inl.h"
 #include "sums_of_columns-inl.h"
 #include "sums_of_rows-inl.h"
 #include "sums_of_short_rows-inl.h"

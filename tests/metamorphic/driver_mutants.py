@@ -143,7 +143,6 @@ DRIVERS = (
             "of tiles side by side some segments are left out",
             kernel_tests("test_column_counts"),
         ),
-        ("lanes[i] + lanes[i + kSize / 2]", "lanes[i] + lanes[i]", "the tree over lanes forgets one side"),
         (
             "blocks_.Extent(tile.index) == blocks_.Extent(summed.index);",
             "true;",

@@ -207,21 +207,40 @@ SUMS = [
         ),
     ),
     *of(
+        "ops/kernels/sum_totals-inl.h",
+        (
+            "i < channels * kCount; ++i) Store(",
+            "i < channels; ++i) Store(",
+            "totals of a long row's later quantities begin with what lay there",
+        ),
+        (
+            "sums_[k * width_ + channel] += SumOfLanes(total);",
+            "sums_[k * width_ + channel] = SumOfLanes(total);",
+            "blocks of a segment forget those before",
+            kernel_tests("test_outer_dimensions"),
+        ),
+    ),
+    *of(
         "ops/kernels/sums_of_short_rows-inl.h",
         (
-            "row + kRowsOfGroup <= block.rows",
+            "row + rows.kValue <= block.rows",
             "row < block.rows",
             "a last group of short rows reaches behind the block",
         ),
         (
-            "for (; row + 2 <= block.rows; row += 2)",
-            "for (; row + 2 < block.rows; row += 2)",
-            "the last two short rows are one",
-        ),
-        (
-            "if (row < block.rows) SumStripsOfRows<1, false, Sum>(block, in, center, sums, row, beside);",
+            "sum(Constant<1>{});",
             "",
             "short rows that make no group are not summed",
+        ),
+        (
+            "Terms<Sum, T>::kDouble && row == 0,",
+            "Terms<Sum, T>::kDouble,",
+            "of groups of short rows only the last is summed",
+        ),
+        (
+            "last = row + kRows == block.rows;",
+            "last = true;",
+            "groups of short rows are added up with memory that nobody has written",
         ),
         (
             "beside.MapAt(start + i + r * stride, factors, count);",
@@ -361,6 +380,12 @@ VERBS = (
             kernel_tests("test_every_16_bit_value_is_read_and_rounded_as_numpy_does"),
         ),
         ("_mm256_blendv_ps(b.v[k], a.v[k],", "_mm256_blendv_ps(a.v[k], b.v[k],", "two channels are exchanged"),
+        (
+            "_mm256_fmadd_pd(a.v[k], b.v[k], sum.v[k])",
+            "_mm256_fmadd_pd(a.v[k], b.v[0], sum.v[k])",
+            "exact products are of others' elements",
+        ),
+        ("_mm256_add_pd(a.v[1], a.v[3])", "_mm256_add_pd(a.v[1], a.v[1])", "the tree over lanes forgets four"),
         ("_MM_SHUFFLE(3, 1, 2, 0)", "_MM_SHUFFLE(3, 2, 1, 0)", "bfloat16 elements change places"),
     )
     + of(

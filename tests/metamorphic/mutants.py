@@ -64,6 +64,7 @@ _UNITS = {
     "maps_of_short_rows-inl.h": (_AVX2,),
     "maps_of_columns-inl.h": (_AVX2,),
     "sum_terms-inl.h": (_AVX2,),
+    "sum_totals-inl.h": (_AVX2,),
     "sums_of_rows-inl.h": (_AVX2,),
     "sums_of_short_rows-inl.h": (_AVX2,),
     "sums_of_columns-inl.h": (_AVX2,),

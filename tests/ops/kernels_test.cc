@@ -169,7 +169,7 @@ class Comparison {
   void Sum(int kind, std::mt19937& random) {
     Block block = block_;
     block.width = static_cast<int64_t>(values_);
-    const size_t count = values_ * static_cast<size_t>(kSumCounts[kind] * (rows_ ? kLanes : 1));
+    const size_t count = values_ * static_cast<size_t>(kSumCounts[kind]);
     Guarded center(values_ * sizeof(double), side_);
     Guarded sums(count * sizeof(double), side_), expected(count * sizeof(double), side_);
     Fill<double>(center.data(), values_, random);
@@ -227,7 +227,7 @@ class Comparison {
     const int sum = kSums[kind];
     Block block = block_;
     block.width = static_cast<int64_t>(values_);
-    const size_t count = values_ * static_cast<size_t>(kSumCounts[sum] * (rows_ ? kLanes : 1));
+    const size_t count = values_ * static_cast<size_t>(kSumCounts[sum]);
     using Arithmetic = typename ArithmeticOf<T>::Type;
     Guarded center(values_ * sizeof(double), side_);
     Guarded factors(values_ * static_cast<size_t>(kFactorCounts[kind]) * sizeof(Arithmetic), side_);
