@@ -7,6 +7,8 @@
 #include <functional>
 #include <mutex>
 
+#include "kernels/kernel.h"
+
 namespace bngrad {
 
 class Pool {
@@ -21,29 +23,34 @@ class Pool {
   void Run(size_t threads, const std::function<void(size_t)>& work);
 
  private:
-  struct Job {
+  struct alignas(kCacheLine) Job {
     const std::function<void(size_t)>& work;
-    size_t seats;                // for threads that may still join
+    std::atomic<size_t> seats;   // for threads that may still join; taken with the mutex held
     std::atomic<size_t> inside;  // that have joined and not returned
-    std::condition_variable left;
   };
 
   explicit Pool(int process) : process_(process) {}
 
   void Help();
-  void StartThreads();
+  void Offer(Job& job);
+  void Withdraw(Job& job);
+  void AwaitOthers(Job& job);
+  void StartThreads(size_t seats);
   std::unique_lock<std::mutex> Lock();
   template <class Condition>
   void Spin(const Condition& condition) const;
 
   const int process_;  // its identifier
-  // Of all below and of the jobs. Atomic is what is waited for without it.
+  // Of what is not atomic. Jobs are offered, joined and withdrawn with it held.
   std::mutex mutex_;
-  std::condition_variable called_;
+  std::condition_variable called_, left_;
   std::deque<Job*> jobs_;  // that have seats
-  std::atomic<size_t> seats_{0};
-  size_t idle_ = 0;  // threads
+  size_t sleeping_ = 0;    // threads that wait to be called
   std::atomic<size_t> threads_{0};
+  // Of all jobs. On a line of its own, for threads that have nothing to do look at it all the time.
+  alignas(kCacheLine) std::atomic<size_t> seats_{0};
+  alignas(kCacheLine) std::atomic<size_t> idle_{0};  // threads that do no work
+  std::atomic<size_t> awaiting_{0};                  // callers that sleep until others have left their job
 };
 
 }  // namespace bngrad

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <vector>
 
 #include "cpu_features.hpp"
@@ -19,19 +20,35 @@ void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void*
     return;
   }
   // Each thread has a part of its own, the same one at every call, so that what it left in its cache is
-  // there; who has done that helps the next one. Two atomics on one cache line would be one to the cores that
-  // write to them.
+  // there; who has done that helps the next one. It leaves the last task to a thread that has come: that will
+  // soon get to it, and has its elements in its cache (measured, one of 32 taken over in every other call,
+  // 8x512x49: 0.93). Two atomics on one cache line would be one to the cores that write to them.
   struct alignas(kCacheLine) Part {
-    std::atomic<size_t> next;
+    std::atomic<size_t> next, left_to_owner;
+    size_t end;
   };
-  std::vector<Part> parts(threads);
-  for (size_t part = 0; part < threads; ++part) parts[part].next = part * count / threads;
-  Pool::OfProcess().Run(threads, [&](size_t seat) {
-    for (size_t k = 0; k < threads; ++k) {
-      const size_t part = (seat + k) % threads, end = (part + 1) * count / threads;
-      for (size_t i = parts[part].next++; i < end; i = parts[part].next++) task(argument, i);
+  constexpr size_t kFew = 16;
+  Part few[kFew];
+  std::vector<Part> many(threads > kFew ? threads : 0);
+  Part* const parts = threads > kFew ? many.data() : few;
+  for (size_t part = 0; part < threads; ++part) {
+    parts[part].next = part * count / threads;
+    parts[part].left_to_owner = 0;
+    parts[part].end = (part + 1) * count / threads;
+  }
+  const auto work = [&](size_t seat) {
+    Part& own = parts[seat];
+    own.left_to_owner = 1;
+    for (size_t i = own.next++; i < own.end; i = own.next++) task(argument, i);
+    for (size_t k = 1; k < threads; ++k) {
+      Part& other = parts[(seat + k) % threads];
+      while (other.next + other.left_to_owner < other.end) {
+        const size_t i = other.next++;
+        if (i < other.end) task(argument, i);
+      }
     }
-  });
+  };
+  Pool::OfProcess().Run(threads, std::ref(work));
 }
 
 }  // namespace bngrad
