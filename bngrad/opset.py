@@ -13,7 +13,7 @@ Rules for a body:
 * Reduction axes come from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate such
   an expression into a constant of that many elements, and hang.
 * Means are subtracted before anything is multiplied: sum(dY * X) - mean * sum(dY) loses every digit that
-  |mean| / std has.
+  |mean| / std has, and `COMPUTE` has none to spare.
 * No op of ORT's that is unsafe in training: BatchNormalization with training_mode = 1 overwrites its feeds.
 """
 
