@@ -86,8 +86,7 @@ void Pool::Withdraw(Job& job) {
 // Without the mutex, unless it takes long.
 void Pool::AwaitOthers(Job& job) {
   const auto alone = [&] { return job.inside == 0; };
-  Spin(alone);
-  if (alone()) return;
+  if (Spin(alone)) return;
   std::unique_lock<std::mutex> lock = Lock();
   ++awaiting_;
   left_.wait(lock, alone);
@@ -132,22 +131,23 @@ void Pool::Help() {
 // long).
 std::unique_lock<std::mutex> Pool::Lock() {
   std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-  Spin([&] { return lock.try_lock(); });
-  if (!lock.owns_lock()) lock.lock();
+  if (!Spin([&] { return lock.try_lock(); })) lock.lock();
   return lock;
 }
 
-// Looks for a while whether a condition holds, unless that would take a core from who is to make it hold.
+// Whether a condition holds: looks for a while, unless that would take a core from who is to make it hold.
 template <class Condition>
-void Pool::Spin(const Condition& condition) const {
-  if (condition() || threads_ >= CpuCores()) return;
+bool Pool::Spin(const Condition& condition) const {
+  if (condition()) return true;
+  if (threads_ >= CpuCores()) return false;
   const auto end = std::chrono::steady_clock::now() + kPatience;
   do {
     for (int i = 0; i < kLooks; ++i) {
       Pause();
-      if (condition()) return;
+      if (condition()) return true;
     }
   } while (std::chrono::steady_clock::now() < end);
+  return false;
 }
 
 }  // namespace bngrad

@@ -38,7 +38,7 @@ class Pool {
   void StartThreads(size_t seats);
   std::unique_lock<std::mutex> Lock();
   template <class Condition>
-  void Spin(const Condition& condition) const;
+  bool Spin(const Condition& condition) const;
 
   const int process_;  // its identifier
   // Of what is not atomic. Jobs are offered, joined and withdrawn with it held.
