@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
-#include <vector>
 
 #include "cpu_features.hpp"
+#include "few_or_many.hpp"
 #include "kernels/kernel.h"
 #include "pool.hpp"
 
@@ -27,10 +27,9 @@ void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void*
     std::atomic<size_t> next, left_to_owner;
     size_t end;
   };
-  constexpr size_t kFew = 16;
-  Part few[kFew];
-  std::vector<Part> many(threads > kFew ? threads : 0);
-  Part* const parts = threads > kFew ? many.data() : few;
+  FewOrMany<Part, 16> room;
+  room.Allocate(threads);
+  Part* const parts = room.get();
   for (size_t part = 0; part < threads; ++part) {
     parts[part].next = part * count / threads;
     parts[part].left_to_owner = 0;

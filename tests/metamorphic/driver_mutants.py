@@ -163,8 +163,8 @@ DRIVERS = (
     )
     + of(
         "ops/scratch.hpp",
-        ("factors_ + slot * factors_size_", "factors_ + slot * 0", "every thread writes its factors to one place"),
-        ("sums_ + slot * sums_size_", "sums_ + slot * 0", "every thread writes its sums to one place"),
+        ("slot * factors_size_;", "slot * 0;", "every thread writes its factors to one place"),
+        ("slot * sums_size_;", "slot * 0;", "every thread writes its sums to one place"),
     )
     + of(
         "ops/sweep.hpp",
