@@ -181,28 +181,29 @@ class Sweeper {
   }
 
   void Finish(int step, Tile tile) {
+    const SumKind kind = program_.sum(step);
+    const int count = kSumCounts[kind];
+    const int64_t width = partition_.width, size = count * width;
+    double* const totals = scratch_.Sums(tile.slot);
     // The tree over segments: neighbours first, always in the same places.
-    const int64_t size = kSumCounts[program_.sum(step)] * partition_.width;
     for (int64_t stride = 1; stride < partition_.segments; stride *= 2) {
       for (int64_t segment = 0; segment + stride < partition_.segments; segment += 2 * stride) {
-        double* const to = scratch_.Sums(tile.slot) + segment * size;
-        const double* const from = scratch_.Sums(tile.slot) + (segment + stride) * size;
+        double* const to = totals + segment * size;
+        const double* const from = totals + (segment + stride) * size;
         for (int64_t i = 0; i < size; ++i) to[i] += from[i];
       }
     }
     const Channels channels = ChannelsOf(tile);
-    if (partition_.segments == 0) std::fill_n(scratch_.Sums(tile.slot), size, 0.0);
+    if (partition_.segments == 0) std::fill_n(totals, size, 0.0);
     if (partition_.fold > 1) {
-      for (int k = 0; k < kSumCounts[program_.sum(step)]; ++k) {
-        double* const sums = scratch_.Sums(tile.slot) + k * partition_.width;
-        for (int64_t i = channels.count; i < partition_.width; i += channels.count) {
+      for (int k = 0; k < count; ++k) {
+        double* const sums = totals + k * width;
+        for (int64_t i = channels.count; i < width; i += channels.count) {
           for (int64_t c = 0; c < channels.count; ++c) sums[c] += sums[i + c];
         }
       }
     }
-    if (kernels_.about_zero[program_.sum(step)]) {
-      MoveToCenter(kSumCounts[program_.sum(step)], channels, scratch_.Sums(tile.slot));
-    }
+    if (kernels_.about_zero[kind]) MoveToCenter(count, channels, totals);
     program_.Finish(step, channels);
     Unfold(channels);
   }

@@ -1,24 +1,22 @@
 // Where rows leave the sums of their channels until all rows of a block have been summed. Included by each
 // <isa>.cc after what is summed, inside bngrad::<isa> and an unnamed namespace.
 
-// 16 lanes of each sum of each channel. In the end those of a lane are added up to the block's sums.
+// 16 lanes of each sum of each channel. In the end they are added up, and that to the block's sums.
 template <class Sum, class T>
 class ChannelTotals {
  public:
-  ChannelTotals(const Block& block, double* sums) : width_(block.width), sums_(sums) {}
+  ChannelTotals(const Block& block, double* sums)
+      : channels_(block.channels), width_(block.width), sums_(sums) {}
 
-  void Clear(int64_t channels) {
+  void Clear() {
     const F64x16 zero = Broadcast16(0.0);
-    for (int64_t i = 0; i < channels * kCount; ++i) Store(lanes_ + i * kLanes, zero, All{});
+    for (int64_t i = 0; i < channels_ * kCount; ++i) Store(lanes_ + i * kLanes, zero, All{});
   }
 
-  // Adds the terms, which begin anew.
-  void Take(int64_t channel, Terms<Sum, T>& terms) { terms.MoveTo(LanesOf(channel, 0), kLanes, All{}); }
-
-  // The terms of some rows, with the totals of those before unless these are the first; to the totals, or to
-  // the sums if they are the last. So a few rows need no memory (measured, beside totals that are cleared,
-  // stored and loaded again: 1x512x49 1.11, 8x512x49 1.04 times as fast).
-  void TakeRows(int64_t channel, Terms<Sum, T>& terms, bool first, bool last) {
+  // The terms, which begin anew, with the totals of those before unless these are the first; to the totals,
+  // or to the sums if they are the last. So a few rows need no memory (measured, beside totals that are
+  // cleared, stored and loaded again: 1x512x49 1.11, 8x512x49 1.04 times as fast).
+  void Take(int64_t channel, Terms<Sum, T>& terms, bool first = false, bool last = false) {
     for (int k = 0; k < kCount; ++k) {
       F64x16 total;
       Convert(terms.sums[k], total);
@@ -32,8 +30,8 @@ class ChannelTotals {
     terms.Clear();
   }
 
-  void AddUp(int64_t channels) {
-    for (int64_t channel = 0; channel < channels; ++channel) {
+  void AddUp() {
+    for (int64_t channel = 0; channel < channels_; ++channel) {
       for (int k = 0; k < kCount; ++k) AddUp(channel, k, Load(LanesOf(channel, k), All{}));
     }
   }
@@ -46,7 +44,7 @@ class ChannelTotals {
     sums_[k * width_ + channel] += SumOfLanes(total);
   }
 
-  const int64_t width_;
+  const int64_t channels_, width_;
   double* const sums_;
   // A cache line each 8: lanes that cross one are slow to store (measured, 2x64x64: 1.3 times).
   alignas(kCacheLine) double lanes_[kMaxTileChannels * kCount * kLanes];

@@ -9,7 +9,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
                          static_cast<const T*>(inputs[2])};
   constexpr int64_t kElements = kBytesAhead / static_cast<int64_t>(sizeof(T));
   ChannelTotals<Sum, T> totals(block, sums);
-  totals.Clear(block.channels);
+  totals.Clear();
   // What lies together of a row, and from its end to the next.
   const int64_t run = block.channels * block.length, gap = block.row_stride - run;
   for (int64_t row = 0; row < block.rows; ++row) {
@@ -41,5 +41,5 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
     }
     beside.Finish();
   }
-  totals.AddUp(block.channels);
+  totals.AddUp();
 }

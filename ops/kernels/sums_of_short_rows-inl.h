@@ -87,7 +87,7 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
         terms.sums[k] = Add16(terms.sums[k], Blend(of_strip, zero, before));
         of_strip = Blend(zero, of_strip, before);
       }
-      totals.TakeRows(channel, terms, first, last);
+      totals.Take(channel, terms, first, last);
     }
     terms = of_several;
     i = past;
@@ -100,7 +100,7 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   ChannelTotals<Sum, T> totals(block, sums);
-  if (!Terms<Sum, T>::kDouble) totals.Clear(block.channels);
+  if (!Terms<Sum, T>::kDouble) totals.Clear();
   int64_t row = 0;
   const auto sum = [&](auto rows) {
     constexpr bool kAsks = kAsk && rows.kValue >= kRowsOfGroup;
@@ -133,7 +133,8 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
     for (int k = 0; k < kMaxInputs; ++k) {
       begins[k] = Sum::kReads[k] ? static_cast<const T*>(inputs[k]) + first * block.length : nullptr;
     }
-    for (int64_t channel = 0; !kAboutZero<Sum, T> && channel < part.channels; ++channel) {
+    const int64_t centered = kAboutZero<Sum, T> ? 0 : part.channels;
+    for (int64_t channel = 0; channel < centered; ++channel) {
       double* const of_channel = centers + channel * block.length;
       for (int64_t i = 0; i < block.length; ++i) of_channel[i] = center[first + channel];
     }

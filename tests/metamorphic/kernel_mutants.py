@@ -209,8 +209,8 @@ SUMS = [
     *of(
         "ops/kernels/sum_totals-inl.h",
         (
-            "i < channels * kCount; ++i) Store(",
-            "i < channels; ++i) Store(",
+            "i < channels_ * kCount; ++i) Store(",
+            "i < channels_; ++i) Store(",
             "totals of a long row's later quantities begin with what lay there",
         ),
         (
