@@ -1,8 +1,8 @@
 #include "pool.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -14,6 +14,7 @@
 #endif
 
 #include "cpu_features.hpp"
+#include "few_or_many.hpp"
 
 namespace bngrad {
 namespace {
@@ -42,6 +43,8 @@ int ProcessId() {
 
 }  // namespace
 
+Pool::Seat Pool::kLooking, Pool::kAsleep, Pool::kBusy;
+
 // A handler of pthread_atfork would come too late for a fork that has begun, and a guarded static or a
 // once_flag would stay locked in a child that is made while a thread of the parent is inside.
 Pool& Pool::OfProcess() {
@@ -54,85 +57,118 @@ Pool& Pool::OfProcess() {
   return *pool;
 }
 
-void Pool::Run(size_t threads, const std::function<void(size_t)>& work) {
-  if (threads <= 1) return work(0);
-  Job job{work, threads - 1, 0};
-  Offer(job);
-  work(0);
-  // There is nothing left to do for who has not come yet.
-  if (job.seats > 0) Withdraw(job);
-  AwaitOthers(job);
-}
-
-void Pool::Offer(Job& job) {
-  size_t sleeping;
-  {
-    const std::unique_lock<std::mutex> lock = Lock();
-    jobs_.push_back(&job);
-    StartThreads(seats_ + job.seats);
-    sleeping = std::min<size_t>(sleeping_, job.seats);
-    seats_ += job.seats;
+void Pool::Run(size_t threads, Work work, void* argument) {
+  if (threads <= 1) return work(argument, 0);
+  const size_t wanted = threads - 1;
+  std::atomic<size_t> inside{wanted};
+  FewOrMany<Seat, 16> room;
+  room.Allocate(wanted);
+  Seat* const seats = room.get();
+  for (size_t i = 0; i < wanted; ++i) {
+    seats[i].work = work;
+    seats[i].argument = argument;
+    seats[i].number = i + 1;
+    seats[i].inside = &inside;
+    seats[i].taken = false;
   }
-  for (size_t i = 0; i < sleeping; ++i) called_.notify_one();
+  const size_t given = Give(seats, wanted);
+  if (given < wanted) inside -= wanted - given;
+  work(argument, 0);
+  if (inside == 0) return;
+  // There is nothing left to do for who has not come yet.
+  TakeBack(seats, given);
+  AwaitOthers(inside);
 }
 
-void Pool::Withdraw(Job& job) {
-  const std::unique_lock<std::mutex> lock = Lock();
-  if (job.seats == 0) return;
-  jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
-  seats_ -= job.seats;
+// Puts seats on desks, and returns how many: those of threads that look, then of those that sleep, then of
+// new ones.
+size_t Pool::Give(Seat* seats, size_t count) {
+  size_t given = 0;
+  const auto give = [&](Seat& instead_of) {
+    for (Desk* desk = desks_; desk != nullptr && given < count; desk = desk->next) {
+      seats[given].desk = desk;
+      Seat* found = &instead_of;
+      if (!desk->seat.compare_exchange_strong(found, &seats[given])) continue;
+      ++given;
+      if (&instead_of == &kLooking) continue;
+      // With the mutex it is asleep, or has seen the seat.
+      {
+        const std::lock_guard<std::mutex> lock(desk->mutex);
+      }
+      desk->called.notify_one();
+    }
+  };
+  give(kLooking);
+  if (given < count) give(kAsleep);
+  return given + StartThreads(seats + given, count - given);
 }
 
-// Without the mutex, unless it takes long.
-void Pool::AwaitOthers(Job& job) {
-  const auto alone = [&] { return job.inside == 0; };
+size_t Pool::StartThreads(Seat* seats, size_t count) {
+  size_t started = 0;
+  try {
+    for (; started < count; ++started, ++threads_) {
+      std::unique_ptr<Desk> desk(new Desk);
+      desk->seat = &seats[started];
+      seats[started].desk = desk.get();
+      std::thread(&Pool::Help, this, std::ref(*desk)).detach();
+      Desk* const made = desk.release();
+      made->next = desks_;
+      while (!desks_.compare_exchange_weak(made->next, made)) {
+      }
+    }
+  } catch (const std::exception&) {
+    // The system has no thread, or no memory, left: those that there are, and the caller, do the work.
+  }
+  return started;
+}
+
+void Pool::TakeBack(Seat* seats, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (seats[i].taken) continue;
+    Seat* found = &seats[i];
+    // One that was asleep has been called, and will look again.
+    if (seats[i].desk->seat.compare_exchange_strong(found, &kLooking)) --*seats[i].inside;
+  }
+}
+
+void Pool::AwaitOthers(const std::atomic<size_t>& inside) {
+  const auto alone = [&] { return inside == 0; };
   if (Spin(alone)) return;
-  std::unique_lock<std::mutex> lock = Lock();
+  std::unique_lock<std::mutex> lock(mutex_);
   ++awaiting_;
   left_.wait(lock, alone);
   --awaiting_;
 }
 
-// So many that none of the seats needs one that works, with the mutex held.
-void Pool::StartThreads(size_t seats) {
-  try {
-    for (; idle_ < seats; ++idle_, ++threads_) std::thread(&Pool::Help, this).detach();
-  } catch (const std::exception&) {
-    // The system has no thread, or no memory, left: those that there are, and the caller, do the work.
-  }
-}
-
-void Pool::Help() {
+void Pool::Help(Desk& desk) {
   for (;;) {
-    Spin([&] { return seats_ > 0; });
-    std::unique_lock<std::mutex> lock = Lock();
-    ++sleeping_;
-    called_.wait(lock, [&] { return !jobs_.empty(); });
-    --sleeping_;
-    Job& job = *jobs_.front();
-    // Inside before the seat is taken, for the caller does not hold the mutex when it sees that none is left.
-    ++job.inside;
-    --idle_;
-    --seats_;
-    const size_t seat = job.seats--;
-    if (seat == 1) jobs_.pop_front();
-    lock.unlock();
-    job.work(seat);
-    // Idle before it is left, for the caller may come with another at once; from then on there is no `job`.
-    ++idle_;
-    if (--job.inside > 0 || awaiting_ == 0) continue;
-    lock = Lock();
+    Seat& seat = Await(desk);
+    std::atomic<size_t>& inside = *seat.inside;
+    seat.work(seat.argument, seat.number);
+    // Looking before the seat is left, for the caller may come with another at once; from then on there is no
+    // `seat`.
+    desk.seat = &kLooking;
+    if (--inside > 0 || awaiting_ == 0) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);
     left_.notify_all();
   }
 }
 
-// Others hold the mutex for less time than it takes to sleep until they do not, which would cost them a call
-// of the system, too (measured, two threads: 2.3 such calls a gradient of 392x512, which takes 1.03 times as
-// long).
-std::unique_lock<std::mutex> Pool::Lock() {
-  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-  if (!Spin([&] { return lock.try_lock(); })) lock.lock();
-  return lock;
+Pool::Seat& Pool::Await(Desk& desk) {
+  for (;;) {
+    if (!Spin([&] { return desk.seat != &kLooking; })) {
+      Seat* found = &kLooking;
+      if (desk.seat.compare_exchange_strong(found, &kAsleep)) {
+        std::unique_lock<std::mutex> lock(desk.mutex);
+        desk.called.wait(lock, [&] { return desk.seat != &kAsleep; });
+      }
+    }
+    Seat* given = desk.seat;
+    if (given == &kLooking || !desk.seat.compare_exchange_strong(given, &kBusy)) continue;
+    // In no order with anything else, which would take as long as fetching the seat did.
+    given->taken.store(true, std::memory_order_relaxed);
+    return *given;
+  }
 }
 
 // Whether a condition holds: looks for a while, unless that would take a core from who is to make it hold.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 
 #include "cpu_features.hpp"
 #include "few_or_many.hpp"
@@ -35,7 +34,7 @@ void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void*
     parts[part].left_to_owner = 0;
     parts[part].end = (part + 1) * count / threads;
   }
-  const auto work = [&](size_t seat) {
+  const auto work = [parts, threads, task, argument](size_t seat) {
     Part& own = parts[seat];
     own.left_to_owner = 1;
     for (size_t i = own.next++; i < own.end; i = own.next++) task(argument, i);
@@ -47,7 +46,10 @@ void OwnThreads::Run(size_t count, void (*task)(void* argument, size_t i), void*
       }
     }
   };
-  Pool::OfProcess().Run(threads, std::ref(work));
+  const auto call = [](void* work_of_all, size_t seat) {
+    (*static_cast<decltype(work)*>(work_of_all))(seat);
+  };
+  Pool::OfProcess().Run(threads, call, const_cast<void*>(static_cast<const void*>(&work)));
 }
 
 }  // namespace bngrad
