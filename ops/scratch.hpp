@@ -12,30 +12,33 @@ class Scratch {
  public:
   // How many numbers of each kind a slot has. Every task writes its own before it reads them.
   Scratch(int64_t sums, int64_t center, int64_t factors)
-      : sums_size_(Apart(sums)), center_size_(Apart(center)), factors_size_(Apart(factors)) {}
+      : center_at_(Lines(sums * kDouble)),
+        factors_at_(center_at_ + Lines(center * kDouble)),
+        slot_size_(Apart(factors_at_ + Lines(factors * static_cast<int64_t>(sizeof(Arithmetic))))) {}
 
   // Throws if there is no memory; nothing else does.
-  void Allocate(int64_t slots) {
-    sums_.Allocate(static_cast<size_t>(slots * sums_size_));
-    center_.Allocate(static_cast<size_t>(slots * center_size_));
-    factors_.Allocate(static_cast<size_t>(slots * factors_size_));
-  }
+  void Allocate(int64_t slots) { bytes_.Allocate(static_cast<size_t>(slots * slot_size_)); }
 
-  double* Sums(int64_t slot) { return sums_.get() + slot * sums_size_; }
-  double* Center(int64_t slot) { return center_.get() + slot * center_size_; }
-  Arithmetic* Factors(int64_t slot) { return factors_.get() + slot * factors_size_; }
+  double* Sums(int64_t slot) { return At<double>(slot, 0); }
+  double* Center(int64_t slot) { return At<double>(slot, center_at_); }
+  Arithmetic* Factors(int64_t slot) { return At<Arithmetic>(slot, factors_at_); }
 
  private:
-  static constexpr int64_t kPair = 32;  // of cache lines, in floats
-  static constexpr size_t kFew = 2 * kPair;
+  static constexpr int64_t kDouble = sizeof(double), kLine = kCacheLine, kPair = 2 * kLine;
+  static constexpr size_t kFew = 12 * kPair;
 
-  // Numbers for slots of at least so many that no two of them, which are of different threads, share a pair
-  // of cache lines: a core that writes to one takes it from the other.
-  static constexpr int64_t Apart(int64_t numbers) { return (numbers + kPair - 1) / kPair * kPair + kPair; }
+  static constexpr int64_t Lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+  // Bytes for slots of at least so many that no two of them, which are of different threads, share a pair of
+  // cache lines: a core that writes to one takes it from the other.
+  static constexpr int64_t Apart(int64_t bytes) { return (bytes + kPair - 1) / kPair * kPair + kPair; }
 
-  const int64_t sums_size_, center_size_, factors_size_;  // of a slot
-  FewOrMany<double, kFew> sums_, center_;
-  FewOrMany<Arithmetic, kFew> factors_;
+  template <class T>
+  T* At(int64_t slot, int64_t offset) {
+    return reinterpret_cast<T*>(bytes_.get() + slot * slot_size_ + offset);
+  }
+
+  const int64_t center_at_, factors_at_, slot_size_;  // in bytes
+  FewOrMany<unsigned char, kFew> bytes_;
 };
 
 }  // namespace bngrad

@@ -163,8 +163,8 @@ DRIVERS = (
     )
     + of(
         "ops/scratch.hpp",
-        ("slot * factors_size_;", "slot * 0;", "every thread writes its factors to one place"),
-        ("slot * sums_size_;", "slot * 0;", "every thread writes its sums to one place"),
+        ("slot * slot_size_ + offset);", "offset);", "every thread writes its sums to one place"),
+        ("factors_at_(center_at_ + Lines(center * kDouble)),", "factors_at_(center_at_),", "factors over means"),
     )
     + of(
         "ops/sweep.hpp",
