@@ -164,10 +164,8 @@ inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
   return r;
 }
 
-inline double SumOfLanes(const F64x16& a) {
-  const __m256d of4 = _mm256_add_pd(_mm256_add_pd(a.v[0], a.v[2]), _mm256_add_pd(a.v[1], a.v[3]));
-  const __m128d of2 = _mm_add_pd(_mm256_castpd256_pd128(of4), _mm256_extractf128_pd(of4, 1));
-  return _mm_cvtsd_f64(_mm_add_sd(of2, _mm_unpackhi_pd(of2, of2)));
+inline __m256d SumOfQuarters(const F64x16& a) {
+  return _mm256_add_pd(_mm256_add_pd(a.v[0], a.v[2]), _mm256_add_pd(a.v[1], a.v[3]));
 }
 
 // Past the cache, to a cache line boundary; Fence() before anyone else reads it.
@@ -214,3 +212,4 @@ inline __m256i ToUpperHalf(const F32x16& a) {
 
 #include "simd_16bit.h"
 #include "simd_prefetch.h"
+#include "simd_sums.h"

@@ -99,11 +99,9 @@ inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
   return {{_mm512_mask_mov_pd(b.v[0], LowMask(n), a.v[0]), _mm512_mask_mov_pd(b.v[1], HighMask(n), a.v[1])}};
 }
 
-inline double SumOfLanes(const F64x16& a) {
+inline __m256d SumOfQuarters(const F64x16& a) {
   const __m512d of8 = _mm512_add_pd(a.v[0], a.v[1]);
-  const __m256d of4 = _mm256_add_pd(_mm512_castpd512_pd256(of8), _mm512_extractf64x4_pd(of8, 1));
-  const __m128d of2 = _mm_add_pd(_mm256_castpd256_pd128(of4), _mm256_extractf128_pd(of4, 1));
-  return _mm_cvtsd_f64(_mm_add_sd(of2, _mm_unpackhi_pd(of2, of2)));
+  return _mm256_add_pd(_mm512_castpd512_pd256(of8), _mm512_extractf64x4_pd(of8, 1));
 }
 
 // Past the cache, to a cache line boundary; Fence() before anyone else reads it.
@@ -151,3 +149,4 @@ inline __m256i ToUpperHalf(F32x16 a) {
 
 #include "simd_16bit.h"
 #include "simd_prefetch.h"
+#include "simd_sums.h"

@@ -218,6 +218,9 @@ inline double SumOfLanes(F64x16 a) {
   }
   return vaddvq_f64(a.v[0]);
 }
+inline void AddSumsOfLanes4(double* sums, const double* lanes, int64_t stride) {
+  for (int k = 0; k < 4; ++k) sums[k] += SumOfLanes(Load(lanes + k * stride, All{}));
+}
 
 template <int kLevel, class T>
 void Prefetch(const T* p) {

@@ -105,6 +105,9 @@ inline double SumOfLanes(F64x16 a) {
   }
   return a.v[0];
 }
+inline void AddSumsOfLanes4(double* sums, const double* lanes, int64_t stride) {
+  for (int k = 0; k < 4; ++k) sums[k] += SumOfLanes(Load(lanes + k * stride, All{}));
+}
 
 // Plain C++ has no word for these two.
 template <int kLevel, class T>

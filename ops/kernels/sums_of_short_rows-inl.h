@@ -17,29 +17,32 @@ constexpr int64_t kRowsInCaches = 2 * kRowsOfGroup;
 
 // Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: no channel's
 // row ends in a part of a vector (measured, beside rows that do: 8x512x49 1.13, 8x2048x49 1.18, 8x512x7 1.33,
-// 8x256x196 1.10, 128x256x196 1.18 times as fast; one row alone, 1x512x49, 0.97).
+// 8x256x196 1.10, 128x256x196 1.18 times as fast; one row alone, 1x512x49, 0.97). Those of one channel have a
+// loop of their own where little else is done for a strip, or much; else the same code does for all, for
+// another copy has addresses of its own to make (measured, with the loop and without: 8x256x49 0.95, frozen
+// 1.07; 1x512x49 1.06).
 template <int kRows, bool kAsk, class Sum, class T, class Beside>
-void SumStripsOfRows(const Block& block, const T* const* in, const double* center, int64_t row,
-                     ChannelTotals<Sum, T>& totals, const Beside& beside) {
+BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, const double* center,
+                                     int64_t row, ChannelTotals<Sum, T>& totals, const Beside& beside) {
   using Term = typename Sum::template Term<T>;
   constexpr int kCount = kSumCounts[Sum::kKind];
-  // A channel has parts of two strips more.
-  constexpr int64_t kMostStrips = kTerms / kRows - 2;
+  constexpr int64_t kMostStrips = kTerms / kRows;
+  constexpr bool kOwnLoop = Beside::kMaps || kRows < kRowsOfGroup;
   constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
   // Terms in float come to the totals several times.
-  const bool first = Terms<Sum, T>::kDouble && row == 0, last = row + kRows == block.rows;
+  const bool first = Terms<Sum, T>::kDouble && row == 0;
   const int64_t start = row * stride, gap = kRows * stride - run;
-  const auto add_row = [&](Terms<Sum, T>& terms, int r, int64_t i, const Term& c, auto count) {
-    const int64_t at = start + i + r * stride, ahead = i + kElements < run ? kElements : kElements + gap;
-    for (int k = 0; k < kMaxInputs; ++k) {
-      if (kAsk && Sum::kReads[k]) Prefetch<1>(in[k] + at + ahead);
+  const auto add = [&](Terms<Sum, T>& terms, int64_t i, const Term& c, auto count) {
+    const int64_t ahead = i + kElements < run ? kElements : kElements + gap;
+    BNGRAD_UNROLL_8
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t at = start + i + r * stride;
+      for (int k = 0; k < kMaxInputs; ++k) {
+        if (kAsk && Sum::kReads[k]) Prefetch<1>(in[k] + at + ahead);
+      }
+      Sum::Add(terms.sums, in, at, c, count);
     }
-    Sum::Add(terms.sums, in, at, c, count);
-  };
-  const auto add = [&](Terms<Sum, T>& terms, int64_t i, const Term& c) {
-    BNGRAD_UNROLL_4
-    for (int r = 0; r < kRows; ++r) add_row(terms, r, i, c, All{});
   };
   const auto map = [&](int64_t i, const auto& factors, auto count) {
     BNGRAD_UNROLL_4
@@ -52,46 +55,58 @@ void SumStripsOfRows(const Block& block, const T* const* in, const double* cente
   };
 
   Terms<Sum, T> terms;  // of the channel that strip i begins in, whose elements end before `end`
-  int64_t channel = 0, end = length;
-  for (int64_t i = 0; i < run;) {
-    Term c = center_of(channel);
-    auto factors = beside.FactorsOf(channel);
-    for (int64_t strips = 1; i + kLanes <= end; i += kLanes, ++strips) {
-      add(terms, i, c);
-      map(i, factors, All{});
-      if (!Terms<Sum, T>::kDouble && strips % kMostStrips == 0) {
-        totals.Take(channel, terms);
-      }
-    }
-    // A strip with the channel's last elements, and the first ones of others.
-    Terms<Sum, T> of_several;
-    const Term zero = of_several.sums[0];
-    const int64_t past = i < end ? i + kLanes : i;
-    if (i < end) {
+  int64_t channel = 0, end = length, strips = 0;
+  Term c = center_of(channel);
+  auto factors = beside.FactorsOf(channel);
+  const auto take_in_time = [&] {
+    if (Terms<Sum, T>::kDouble || ++strips < kMostStrips) return;
+    totals.Take(channel, terms);
+    strips = 0;
+  };
+  const auto sum_strip = [&](int64_t i, auto count) {
+    const int64_t past = i + kLanes;
+    const bool ends = end <= past;  // the channel; and perhaps others begin
+    Terms<Sum, T> before;
+    if (ends) {
+      before = terms;
+      terms.Clear();
       for (int64_t next = channel + 1, at = end; at < past && at < run; ++next, at += length) {
         c = Blend(c, center_of(next), First{at - i});
         beside.BlendIn(factors, next, First{at - i});
       }
-      if (past <= run) {
-        add(of_several, i, c);
-        map(i, factors, All{});
-      } else {
-        for (int r = 0; r < kRows; ++r) add_row(of_several, r, i, c, First{run - i});
-        map(i, factors, First{run - i});
-      }
     }
+    add(terms, i, c, count);
+    map(i, factors, count);
+    if (!ends) return;
     for (; end <= past && end <= run; ++channel, end += length) {
-      const First before{end - i};
+      const First of_channel{end - i};
+      const Term zero = Terms<Sum, T>().sums[0];
       for (int k = 0; k < kCount; ++k) {
-        Term& of_strip = of_several.sums[k];
-        terms.sums[k] = Add16(terms.sums[k], Blend(of_strip, zero, before));
-        of_strip = Blend(zero, of_strip, before);
+        Term& of_strip = terms.sums[k];
+        before.sums[k] = Blend(Add16(before.sums[k], of_strip), before.sums[k], of_channel);
+        of_strip = Blend(zero, of_strip, of_channel);
       }
-      totals.Take(channel, terms, first, last);
+      totals.Take(channel, before, first);
     }
-    terms = of_several;
-    i = past;
+    strips = 0;
+    if (end > run) return;
+    c = center_of(channel);
+    factors = beside.FactorsOf(channel);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= run; i += kLanes) {
+    if constexpr (kOwnLoop) {
+      for (; i + kLanes < end; i += kLanes) {
+        add(terms, i, c, All{});
+        map(i, factors, All{});
+        take_in_time();
+      }
+      if (i + kLanes > run) break;
+    }
+    sum_strip(i, All{});
+    take_in_time();
   }
+  if (i < run) sum_strip(i, First{run - i});
 }
 
 template <bool kAsk, class Sum, class T, class Beside>
@@ -114,6 +129,7 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
   sum(Constant<kRowsOfGroup>{});
   sum(Constant<2>{});
   sum(Constant<1>{});
+  totals.AddUp();
 }
 
 // Short rows of several channels are so many columns, of which those of a channel are added up at the end.

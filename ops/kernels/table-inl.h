@@ -8,6 +8,7 @@
 //   Store(p, v, count)   rounded to the type of p, to nearest, ties to even
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
 //   SumOfLanes(a)        of doubles: halves are added until one is left
+//   AddSumsOfLanes4(sums, lanes, stride)   adds to sums[k] the same of the 16 doubles at lanes + k*stride
 //   AddExactProduct16(sum, a, b)   of doubles: as a*b is exact, it may be rounded once or twice
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   Keep(v, count)       v with the other lanes made zero, whatever they held
@@ -21,10 +22,20 @@
 // Loops over what is to be registers are unrolled, which GCC does not do by itself.
 #if defined(__clang__)
 #define BNGRAD_UNROLL_4 _Pragma("unroll 4")
+#define BNGRAD_UNROLL_8 _Pragma("unroll 8")
 #elif defined(__GNUC__)
 #define BNGRAD_UNROLL_4 _Pragma("GCC unroll 4")
+#define BNGRAD_UNROLL_8 _Pragma("GCC unroll 8")
 #else
 #define BNGRAD_UNROLL_4
+#define BNGRAD_UNROLL_8
+#endif
+
+// A function with loops so large that those of several copies in one place would not find registers.
+#if defined(_MSC_VER)
+#define BNGRAD_NOINLINE __declspec(noinline)
+#else
+#define BNGRAD_NOINLINE __attribute__((noinline))
 #endif
 
 // An argument that is known to the compiler.

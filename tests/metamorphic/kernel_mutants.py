@@ -214,10 +214,29 @@ SUMS = [
             "totals of a long row's later quantities begin with what lay there",
         ),
         (
-            "sums_[k * width_ + channel] += SumOfLanes(total);",
-            "sums_[k * width_ + channel] = SumOfLanes(total);",
+            "sums[channel] += SumOfLanes(",
+            "sums[channel] = SumOfLanes(",
             "blocks of a segment forget those before",
             kernel_tests("test_outer_dimensions"),
+        ),
+        (
+            "channel + 4 <= channels_;",
+            "channel < channels_;",
+            "sums of channels that there are not are added to what lies behind",
+        ),
+    ),
+    *of(
+        "ops/kernels/simd_sums.h",
+        (
+            "_mm256_add_pd(_mm256_loadu_pd(sums), of1));",
+            "of1);",
+            "four channels of a segment's blocks forget those before",
+            kernel_tests("test_outer_dimensions"),
+        ),
+        (
+            "_mm256_permute2f128_pd(of4[k], of4[k + 2], 0x31));",
+            "_mm256_permute2f128_pd(of4[k], of4[k + 2], 0x20));",
+            "of four channels half of the lanes are added twice",
         ),
     ),
     *of(
@@ -233,14 +252,9 @@ SUMS = [
             "short rows that make no group are not summed",
         ),
         (
-            "Terms<Sum, T>::kDouble && row == 0,",
-            "Terms<Sum, T>::kDouble,",
+            "Terms<Sum, T>::kDouble && row == 0;",
+            "Terms<Sum, T>::kDouble;",
             "of groups of short rows only the last is summed",
-        ),
-        (
-            "last = row + kRows == block.rows;",
-            "last = true;",
-            "groups of short rows are added up with memory that nobody has written",
         ),
         (
             "beside.MapAt(start + i + r * stride, factors, count);",
@@ -248,18 +262,18 @@ SUMS = [
             "frozen, of short rows side by side only the first is mapped",
         ),
         (
-            "map(i, factors, First{run - i});",
+            "map(i, factors, count);",
             "",
-            "frozen, the last elements of short rows are not mapped",
+            "frozen, strips of short rows in which a channel ends are not mapped",
         ),
         (
-            "at = start + i + r * stride,",
-            "at = start + i,",
+            "at = start + i + r * stride;",
+            "at = start + i;",
             "of short rows side by side all sum the first",
         ),
         (
-            "add_row(of_several, r, i, c, First{run - i});",
-            "add_row(of_several, r, i, c, First{run - i - 1});",
+            "sum_strip(i, First{run - i});",
+            "sum_strip(i, First{run - i - 1});",
             "the last element of a short row is not summed",
         ),
         (
@@ -268,13 +282,13 @@ SUMS = [
             "a short channel's first element has the center of the one before",
         ),
         (
-            "const First before{end - i};",
-            "const First before{end - i - 1};",
+            "const First of_channel{end - i};",
+            "const First of_channel{end - i - 1};",
             "a short channel's last element goes to the next",
         ),
         (
-            "if (!Terms<Sum, T>::kDouble && strips % kMostStrips == 0) {",
-            "if (!Terms<Sum, T>::kDouble && strips < 0) {",
+            "++strips < kMostStrips",
+            "++strips > 0",
             "16-bit terms of a channel's rows are added up in float",
             kernel_tests(
                 "test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"

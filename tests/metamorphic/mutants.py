@@ -71,6 +71,7 @@ _UNITS = {
     "tandem-inl.h": (_AVX2,),
     "simd_avx2.h": (_AVX2,),
     "simd_16bit.h": (_AVX2,),
+    "simd_sums.h": (_AVX2,),
     "simd_scalar.h": (_SCALAR,),
     "float16-inl.h": (_SCALAR, "element_type.cc"),
     "scratch.hpp": ("sweep.cc",),

@@ -281,6 +281,7 @@ def test_outer_dimensions(kernels, types):
     """Patterns that take several blocks a segment, in both families, with remainders everywhere."""
     for shape, axes in (
         ((5, 3, 7, 4, 19), (0, 2, 4)),
+        ((5, 3, 7, 6, 19), (0, 2, 4)),
         ((5, 3, 7, 4, 19), (1, 3)),
         ((3, 70, 5, 1100), (1,)),
         ((3, 70, 5, 1100), (0, 2)),
