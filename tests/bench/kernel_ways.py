@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kernel_serve import Asked
 
 FOLDER = Path(__file__).parent
+HEADERS = FOLDER.parents[1] / "ops"
 REST_SECONDS = 0.02
 """Between turns: for so long the idle threads of OpenMP spin, and would take the next one's time."""
 
@@ -106,14 +107,15 @@ def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worke
     """
     environment = {"OMP_NUM_THREADS": str(threads)}
     both = {"": environment, "_memory_kept": environment | MEMORY_KEPT}
-    workers = [Worker("bngrad", [sys.executable, FOLDER / "kernel_ours_worker.py", threads])]
+    ours = _compile("bngrad", folder, "Linux or macOS", f"-I{HEADERS}", "-ldl")
+    workers = [Worker("bngrad", [ours, threads, library_path()], environment)]
 
-    def compiled(name: str, flag: str, needs: str) -> Worker:
-        return Worker(name, [_compile(name, folder, flag, needs), threads], environment)
+    def compiled(name: str, needs: str, flag: str) -> Worker:
+        return Worker(name, [_compile(name, folder, needs, flag), threads], environment)
 
     makers = (
-        lambda: compiled("bare", "-mavx512f", "a compiler for x86-64"),
-        lambda: compiled("oneDNN", "-ldnnl", "libdnnl-dev of Debian"),
+        lambda: compiled("bare", "a compiler for x86-64", "-mavx512f"),
+        lambda: compiled("oneDNN", "libdnnl-dev of Debian", "-ldnnl"),
         lambda: Worker("ORT-training", _ort_command(threads, folder)),
         *_python_workers("PyTorch", "torch", options.torch, threads, both),
         *_python_workers("TensorFlow", "tensorflow", options.tensorflow, threads, {"": environment}),
@@ -165,14 +167,14 @@ def take_turns(workers: list[Worker], asked: Asked, repeats: int) -> tuple[dict[
     return {name: times[name] for name in ways}, left_out
 
 
-def _compile(name: str, folder: Path, flag: str, needs: str) -> Path:
+def _compile(name: str, folder: Path, needs: str, *flags: str) -> Path:
     """A worker in C++; raises `LeftOutError`, which says what it needs, if it cannot be made."""
     source = FOLDER / f"kernel_{name.lower()}_worker.cc"
     program, compiler = folder / source.stem, shutil.which("c++")
     if compiler is None:
         raise LeftOutError(f"{name}: there is no C++ compiler")
     if not program.exists():
-        command = [compiler, "-std=c++17", "-O2", "-fopenmp", source, "-o", program, flag]
+        command = [compiler, "-std=c++17", "-O2", "-fopenmp", source, "-o", program, *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
