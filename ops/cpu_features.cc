@@ -74,10 +74,11 @@ bool CpuHasAvx512() {
 }
 
 bool CpuHasAvx512Bf16() {
-  constexpr uint32_t kAvx512Vl = 1u << 31, kBf16 = 1u << 5;
+  constexpr uint32_t kBwVl = 1u << 30 | 1u << 31, kVbmi = 1u << 1, kBf16 = 1u << 5;
   const Registers leaf = CpuId(7);
   // Its eax is its last subleaf.
-  return CpuHasAvx512() && (leaf.ebx & kAvx512Vl) != 0 && leaf.eax >= 1 && (CpuId(7, 1).eax & kBf16) != 0;
+  return CpuHasAvx512() && (leaf.ebx & kBwVl) == kBwVl && (leaf.ecx & kVbmi) != 0 && leaf.eax >= 1 &&
+         (CpuId(7, 1).eax & kBf16) != 0;
 }
 
 #else

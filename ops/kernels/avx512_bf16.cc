@@ -1,4 +1,5 @@
-// The kernels for AVX-512F and VL with AVX512_BF16, which rounds to bfloat16. An island: see kernel.h.
+// The kernels for AVX-512F, BW and VL with AVX512_BF16, which rounds to bfloat16, and VBMI, which reads it.
+// An island: see kernel.h.
 #include <immintrin.h>
 
 #include "kernel.h"

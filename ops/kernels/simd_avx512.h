@@ -1,5 +1,5 @@
-// The verbs on AVX-512F, and AVX512_BF16 where the flags have it (see table-inl.h). Included inside
-// bngrad::avx512 or bngrad::avx512_bf16 and an unnamed namespace.
+// The verbs on AVX-512F, and what newer CPUs have for bfloat16 where the flags have it (see table-inl.h).
+// Included inside bngrad::avx512 or bngrad::avx512_bf16 and an unnamed namespace.
 
 struct All {};
 struct First {
@@ -119,26 +119,37 @@ inline __m256i ToHalf(F32x16 a) {
 }
 
 // bfloat16: see FromFloat in float16-inl.h.
-inline F32x16 FromUpperHalf(__m256i bits) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
-}
 inline __m512i RoundedUpperHalf(__m512i bits) {
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
   return _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
 }
 #if defined(__AVX512BF16__)
-// One instruction, which makes zeros of subnormal numbers (by Intel's manual, and on Zen 5): they are rare.
+// One instruction instead of two: bytes 2k and 2k+1 become the upper ones of lane k (measured, two threads:
+// 8x512x14x14 1.10, 8x512x7x7 1.09, 32x512x28x28 1.01 times as fast).
+inline F32x16 FromUpperHalf(__m256i bits) {
+  const __m512i from = _mm512_setr_epi32(
+      0x01000000, 0x03020000, 0x05040000, 0x07060000, 0x09080000, 0x0b0a0000, 0x0d0c0000, 0x0f0e0000,
+      0x11100000, 0x13120000, 0x15140000, 0x17160000, 0x19180000, 0x1b1a0000, 0x1d1c0000, 0x1f1e0000);
+  constexpr __mmask64 kUpper = 0xcccccccccccccccc;
+  return {_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(kUpper, from, _mm512_castsi256_si512(bits)))};
+}
+// One instruction, which makes zeros of subnormal numbers (by Intel's manual, and on Zen 5): they are rare,
+// and zeros, which have no exponent either, are looked for first (measured, without: 8x512x14x14 0.94).
 inline __m256i ToUpperHalf(F32x16 a) {
   const __m512i bits = _mm512_castps_si512(a.v);
   const __m256i upper = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v));
   const __mmask16 small = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+  if (small == 0) return upper;
   const __mmask16 subnormal = _mm512_mask_test_epi32_mask(small, bits, _mm512_set1_epi32(0x7fffff));
   if (subnormal == 0) return upper;
   const __m512i all = _mm512_cvtepu16_epi32(upper);
   return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(all, subnormal, RoundedUpperHalf(bits)));
 }
 #else
+inline F32x16 FromUpperHalf(__m256i bits) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
 inline __m256i ToUpperHalf(F32x16 a) {
   const __m512i bits = _mm512_castps_si512(a.v), upper = _mm512_srli_epi32(bits, 16);
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);

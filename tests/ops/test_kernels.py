@@ -155,7 +155,11 @@ def test_library_knows_this_machine():
     assert isas["scalar"]
     if sys.platform == "linux":
         flags = set(Path("/proc/cpuinfo").read_text().split())
-        needed = {"avx2": {"avx2", "fma", "f16c"}, "avx512": {"avx512f"}, "avx512_bf16": {"avx512_bf16"}}
+        needed = {
+            "avx2": {"avx2", "fma", "f16c"},
+            "avx512": {"avx512f"},
+            "avx512_bf16": {"avx512bw", "avx512vl", "avx512vbmi", "avx512_bf16"},
+        }
         for isa, its_flags in needed.items():
             assert isas.get(isa, False) == (its_flags <= flags)
     assert ("neon" in isas) == (platform.machine() in ("aarch64", "arm64") and sys.platform != "win32")
