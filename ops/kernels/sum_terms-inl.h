@@ -119,6 +119,10 @@ struct Terms {
     const F64x16 zero = Broadcast16(0.0);
     for (int k = 0; k < kCount; ++k) Convert(zero, sums[k]);
   }
+  void TakeFrom(Terms& other) {
+    for (int k = 0; k < kCount; ++k) sums[k] = Add16(sums[k], other.sums[k]);
+    other.Clear();
+  }
   // totals[k*stride + lane]
   template <class Count>
   void MoveTo(double* totals, int64_t stride, Count count) {
