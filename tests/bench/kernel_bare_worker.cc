@@ -5,12 +5,14 @@
 // mapped in loops of intrinsics. It has no ends of rows, no factors to load, and no lanes to add up; but in
 // training mode no element is mapped before a channel's worth of them has been summed. What ours takes beside
 // it is what all of those cost; what another library takes beside it is whether a gradient could be as fast
-// as that at all, with sums in double or in float.
+// as that at all, with sums in double or in float; elements of 16 bits have sums in float only.
 #include <immintrin.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -29,14 +31,61 @@ constexpr int64_t kStreamBytes = 8 << 20;
 // What is read of arrays that are larger than the caches is asked for so many elements before.
 constexpr int64_t kAhead = 1024;
 
+// Elements as floats in registers; what goes past the caches is stored with kStream.
+struct Float {
+  float value;
+  static __m512 Load(const Float* p) { return _mm512_loadu_ps(p); }
+  template <bool kStream>
+  static void Store(Float* p, __m512 a) {
+    kStream ? _mm512_stream_ps(&p->value, a) : _mm512_storeu_ps(&p->value, a);
+  }
+};
+
+template <bool kStream>
+void StoreBits(void* p, __m256i bits) {
+  kStream ? _mm256_stream_si256(static_cast<__m256i*>(p), bits)
+          : _mm256_storeu_si256(static_cast<__m256i*>(p), bits);
+}
+
+struct Float16 {
+  uint16_t bits;
+  static __m512 Load(const Float16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  template <bool kStream>
+  static void Store(Float16* p, __m512 a) {
+    StoreBits<kStream>(p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+};
+
+struct BFloat16 {
+  uint16_t bits;
+  static __m512 Load(const BFloat16* p) {
+    const __m256i upper = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(upper), 16));
+  }
+  // With the CPU's own rounding, which takes subnormal numbers for zero; without it, by adding half of the
+  // last bit, which is the least that rounding can be.
+  template <bool kStream>
+  static void Store(BFloat16* p, __m512 a) {
+#if defined(__AVX512BF16__)
+    StoreBits<kStream>(p, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)));
+#else
+    const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(a), _mm512_set1_epi32(0x8000));
+    StoreBits<kStream>(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+#endif
+  }
+};
+
 // Sums in double of exact products, as ours.
 struct InDouble {
   __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd()};
-  void Add(const float* dy, const float* x) {
+  void Add(const Float* dy, const Float* x) {
     for (int half = 0; half < 2; ++half) {
-      const __m512d b = _mm512_cvtps_pd(_mm256_loadu_ps(dy + 8 * half));
+      const __m512d b = _mm512_cvtps_pd(_mm256_loadu_ps(&dy[8 * half].value));
+      const __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(&x[8 * half].value));
       sums[half] = _mm512_add_pd(sums[half], b);
-      sums[2 + half] = _mm512_fmadd_pd(b, _mm512_cvtps_pd(_mm256_loadu_ps(x + 8 * half)), sums[2 + half]);
+      sums[2 + half] = _mm512_fmadd_pd(b, a, sums[2 + half]);
     }
   }
   double Total() const {
@@ -44,27 +93,29 @@ struct InDouble {
   }
 };
 
-// Sums in float, as oneDNN.
+// Sums in float, as oneDNN; ours are in float for 512 elements of 16 bits.
 struct InFloat {
   __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-  void Add(const float* dy, const float* x) {
-    const __m512 b = _mm512_loadu_ps(dy);
+  template <class T>
+  void Add(const T* dy, const T* x) {
+    const __m512 b = T::Load(dy);
     sums[0] = _mm512_add_ps(sums[0], b);
-    sums[1] = _mm512_fmadd_ps(b, _mm512_sub_ps(_mm512_loadu_ps(x), _mm512_set1_ps(0.5F)), sums[1]);
+    sums[1] = _mm512_fmadd_ps(b, _mm512_sub_ps(T::Load(x), _mm512_set1_ps(0.5F)), sums[1]);
   }
   double Total() const { return _mm512_reduce_add_ps(sums[0] + sums[1]); }
 };
 
+template <class T>
 struct Arrays {
-  const float* dy;
-  const float* x;
-  float* dx;
+  const T* dy;
+  const T* x;
+  T* dx;
 };
 
 // Even and odd vectors have sums of their own, for an addition takes as long as several vectors do. A call
 // would have them in memory.
-template <class Sums, bool kStream>
-[[gnu::always_inline]] inline void Sum(const Arrays& a, int64_t begin, int64_t end, Sums (&sums)[2]) {
+template <class Sums, bool kStream, class T>
+[[gnu::always_inline]] inline void Sum(const Arrays<T>& a, int64_t begin, int64_t end, Sums (&sums)[2]) {
   for (int64_t i = begin; i < end; i += 2 * kLanes) {
 #pragma GCC unroll 2
     for (int64_t j = 0; j < 2; ++j) {
@@ -78,33 +129,24 @@ template <class Sums, bool kStream>
   }
 }
 
-template <bool kStream>
-void Map(const Arrays& a, int64_t begin, int64_t end, float k) {
+template <bool kStream, class T>
+void Map(const Arrays<T>& a, int64_t begin, int64_t end, float k) {
   const __m512 mean = _mm512_set1_ps(0.5F), gain = _mm512_set1_ps(1 + k), k1 = _mm512_set1_ps(k),
                low = _mm512_set1_ps(k * 2), k2 = _mm512_set1_ps(k * 3);
   for (int64_t i = begin; i < end; i += kLanes) {
-    const __m512 d = _mm512_sub_ps(_mm512_loadu_ps(a.x + i), mean);
-    const __m512 centered = _mm512_sub_ps(_mm512_loadu_ps(a.dy + i), k1);
+    const __m512 d = _mm512_sub_ps(T::Load(a.x + i), mean);
+    const __m512 centered = _mm512_sub_ps(T::Load(a.dy + i), k1);
     const __m512 dx = _mm512_mul_ps(gain, _mm512_sub_ps(centered, _mm512_add_ps(_mm512_mul_ps(d, k2), low)));
-    if (kStream) {
-      _mm512_stream_ps(a.dx + i, dx);
-    } else {
-      _mm512_storeu_ps(a.dx + i, dx);
-    }
+    T::template Store<kStream>(a.dx + i, dx);
   }
 }
 
 // Frozen: dX = gain * dY.
-template <bool kStream>
-void MapFrozen(const Arrays& a, int64_t begin, int64_t end) {
+template <bool kStream, class T>
+void MapFrozen(const Arrays<T>& a, int64_t begin, int64_t end) {
   const __m512 gain = _mm512_set1_ps(1.5F);
   for (int64_t i = begin; i < end; i += kLanes) {
-    const __m512 dx = _mm512_mul_ps(gain, _mm512_loadu_ps(a.dy + i));
-    if (kStream) {
-      _mm512_stream_ps(a.dx + i, dx);
-    } else {
-      _mm512_storeu_ps(a.dx + i, dx);
-    }
+    T::template Store<kStream>(a.dx + i, _mm512_mul_ps(gain, T::Load(a.dy + i)));
   }
 }
 
@@ -117,8 +159,8 @@ float Factor(const Sums (&sums)[2]) {
 // Rows that are reduced: tile after tile, each of which is read again from the first or second level, unless
 // a channel is larger. If the result goes past the caches, the tile before is mapped in the same loop, in
 // turns.
-template <class Sums, bool kStream>
-void Rows(const Arrays& a, int64_t begin, int64_t end, int64_t channel) {
+template <class Sums, bool kStream, class T>
+void Rows(const Arrays<T>& a, int64_t begin, int64_t end, int64_t channel) {
   constexpr int64_t kSmallTile = kStream ? 1 << 15 : 1 << 13, kPart = 8 * kLanes;
   const int64_t tile = std::max(kSmallTile, (channel + kPart - 1) / kPart * kPart);
   const int64_t turn = kStream ? kPart : tile;
@@ -134,8 +176,8 @@ void Rows(const Arrays& a, int64_t begin, int64_t end, int64_t channel) {
 }
 
 // Rows and columns alike: what is summed is mapped at once.
-template <class Sums, bool kStream>
-float Frozen(const Arrays& a, int64_t begin, int64_t end) {
+template <class Sums, bool kStream, class T>
+float Frozen(const Arrays<T>& a, int64_t begin, int64_t end) {
   constexpr int64_t kPart = 8 * kLanes;
   Sums sums[2];
   for (int64_t i = begin; i < end; i += kPart) {
@@ -147,15 +189,18 @@ float Frozen(const Arrays& a, int64_t begin, int64_t end) {
 
 struct Worker {
   int threads;
+  std::string type = {};
+  int64_t size = 0;                   // of an element, in bytes
   int64_t elements = 0, channel = 0;  // in all, and of a channel
   bool columns = false, frozen = false;
   float result = 0;  // of sums that no map needs, so that they are not left out
-  std::unique_ptr<float, void (*)(void*)> memory[3] = {{nullptr, free}, {nullptr, free}, {nullptr, free}};
+  std::unique_ptr<void, void (*)(void*)> memory[3] = {{nullptr, free}, {nullptr, free}, {nullptr, free}};
 
   std::string Prepare(std::istringstream& words) {
-    std::string dtype, op, layout;
-    words >> dtype >> op >> frozen >> layout;
-    if (dtype != "float" || op != "grad") return "refused only float's gradient";
+    std::string op, layout;
+    words >> type >> op >> frozen >> layout;
+    if (type == "double" || op != "grad") return "refused only the gradient, of no doubles";
+    size = type == "float" ? sizeof(Float) : sizeof(Float16);
     if (!__builtin_cpu_supports("avx512f")) return "refused it is written for AVX-512";
     const std::vector<int64_t> extents{std::istream_iterator<int64_t>(words), {}};
     elements = std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<int64_t>());
@@ -163,16 +208,17 @@ struct Worker {
     channel = elements / (columns ? extents.back() : extents[1]);
     for (auto& array : memory) {
       // Room for what is asked for beyond the end, and whole vectors.
-      array.reset(
-          static_cast<float*>(std::aligned_alloc(64, (elements + 4096) / kLanes * kLanes * sizeof(float))));
-      std::fill_n(array.get(), elements + 2 * kLanes, 1.0F);
+      const int64_t bytes = (elements + 4096) / 32 * 32 * size;
+      array.reset(std::aligned_alloc(64, bytes));
+      std::memset(array.get(), 0x3c, bytes);  // in each type a number not far from one
     }
-    return "ways bare_double bare_float";
+    return type == "float" ? "ways bare_double bare_float" : "ways bare_float";
   }
 
-  template <class Sums, bool kStream>
+  template <class T, class Sums, bool kStream>
   void Run() {
-    const Arrays a = {memory[0].get(), memory[1].get(), memory[2].get()};
+    const Arrays<T> a = {static_cast<T*>(memory[0].get()), static_cast<T*>(memory[1].get()),
+                         static_cast<T*>(memory[2].get())};
     const int64_t pairs = elements / (2 * kLanes);
     float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
@@ -194,12 +240,20 @@ struct Worker {
     result = total;
   }
 
+  template <class T, class Sums>
+  void Run() {
+    elements* size >= kStreamBytes ? Run<T, Sums, true>() : Run<T, Sums, false>();
+  }
+
   void Run(const std::string& way) {
-    const bool stream = elements * static_cast<int64_t>(sizeof(float)) >= kStreamBytes;
     if (way == "bare_double") {
-      stream ? Run<InDouble, true>() : Run<InDouble, false>();
+      Run<Float, InDouble>();
+    } else if (type == "float") {
+      Run<Float, InFloat>();
+    } else if (type == "float16") {
+      Run<Float16, InFloat>();
     } else {
-      stream ? Run<InFloat, true>() : Run<InFloat, false>();
+      Run<BFloat16, InFloat>();
     }
   }
 };

@@ -114,7 +114,7 @@ def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worke
         return Worker(name, [_compile(name, folder, needs, flag), threads], environment)
 
     makers = (
-        lambda: compiled("bare", "a compiler for x86-64", "-mavx512f"),
+        lambda: compiled("bare", "a compiler and a CPU with AVX-512", "-march=native"),
         lambda: compiled("oneDNN", "libdnnl-dev of Debian", "-ldnnl"),
         lambda: Worker("ORT-training", _ort_command(threads, folder)),
         *_python_workers("PyTorch", "torch", options.torch, threads, both),
