@@ -1,15 +1,16 @@
 """The kernels at many shapes, beside the memory's limit and other libraries.
 
     python tests/bench/bench_kernels.py [--quick | --shape N,C,H,W] [--group NAME] [--json FILE] [--chart FILE.svg]
-                                        [--torch PYTHON] [--tensorflow PYTHON]
+                                        [--torch PYTHON] [--tensorflow PYTHON] [--before LIBRARY] [--alone]
 
 Beside ours: ``roof``, c = a + b past the caches over as many bytes as X has; ``bare_double`` and
 ``bare_float``, the least that a gradient has to do (`kernel_bare_worker.cc`); ``bngrad_in_ort``, ours as an op
 of ONNX Runtime's training build; ``ort_training``, the kernel of that build; oneDNN in its three layouts;
 PyTorch and TensorFlow. Those two allocate their outputs at every call, TensorFlow from memory that it keeps;
 ``PyTorch_memory_kept`` is PyTorch in a process whose allocator gives nothing back to the system, which then has
-no pages to find and to clear. Every library has a process of its own, and all take turns at each case. A ratio
-is the time of another over ours: above 1, ours is faster. Not a test: it only prints.
+no pages to find and to clear; and ``before``, a library of ours of another day. Every library has a process of
+its own, but ours of another day, which shares that of ours and its arrays; and all take turns at each case. A
+ratio is the time of another over ours: above 1, ours is faster. Not a test: it only prints.
 """
 
 from __future__ import annotations
@@ -120,9 +121,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="needs matplotlib")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has PyTorch; default: this one")
     parser.add_argument("--tensorflow", metavar="PYTHON", help="an interpreter that has TensorFlow; the same")
+    parser.add_argument("--before", type=Path, metavar="LIBRARY", help="an older library of ours, too")
+    parser.add_argument("--alone", action="store_true", help="no other project's library, and no bare gradient")
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error("--repeats is less than 1")
+    if options.before and not options.before.is_file():
+        parser.error(f"--before: there is no file {options.before}")
     return options
 
 

@@ -87,15 +87,17 @@ struct Library {
 };
 
 struct Worker {
-  const Library library;
   const int32_t threads;
+  const Library library;
+  const std::unique_ptr<const Library> before;  // an older one, if there is any
   std::vector<int64_t> dims, axes;
   bngrad_layout layout = {};
   bool relu = false, frozen = false;
   int64_t floats = 0;  // of the roof's arrays, which have as many bytes as X
   Array dy, z, x, dx, scale, mean, inv_std, dscale, dbias;
 
-  Worker(const char* path, int32_t threads) : library(path), threads(threads) {}
+  Worker(int32_t threads, const char* path, const char* before)
+      : threads(threads), library(path), before(before == nullptr ? nullptr : new Library(before)) {}
 
   std::string Prepare(std::istringstream& words) {
     static const std::map<std::string, int32_t> types = {{"float", BNGRAD_FLOAT},
@@ -123,11 +125,13 @@ struct Worker {
     z.Draw(relu ? size : 0, type, false);
     for (Array* array : {&mean, &dscale, &dbias}) array->Draw(channels, parameter, false);
     for (Array* array : {&scale, &inv_std}) array->Draw(channels, parameter, true);
-    for (const char* way : {"bngrad", "roof"}) {
+    const std::string ways = before ? "bngrad roof before" : "bngrad roof";
+    std::istringstream each(ways);
+    for (std::string way; each >> way;) {
       char error[256] = "";
-      if (Call(way, error, sizeof(error)) != BNGRAD_OK) return std::string("refused ") + error;
+      if (Call(way, error, sizeof(error)) != BNGRAD_OK) return "refused " + way + ": " + error;
     }
-    return "ways bngrad roof";
+    return "ways " + ways;
   }
 
   void Run(const std::string& way) { Call(way, nullptr, 0); }
@@ -139,19 +143,20 @@ struct Worker {
       return library.add_arrays(floats, as_floats(dy), as_floats(x), as_floats(dx), threads, error,
                                 error_size);
     }
+    const Library& of = way == "before" ? *before : library;
     if (relu) {
-      return library.relu_grad(&layout, !frozen, at(dy), at(z), at(x), at(scale), at(mean), at(inv_std),
-                               at(dx), at(dscale), at(dbias), threads, error, error_size);
+      return of.relu_grad(&layout, !frozen, at(dy), at(z), at(x), at(scale), at(mean), at(inv_std), at(dx),
+                          at(dscale), at(dbias), threads, error, error_size);
     }
-    return library.grad(&layout, !frozen, at(dy), at(x), at(scale), at(mean), at(inv_std), at(dx), at(dscale),
-                        at(dbias), threads, error, error_size);
+    return of.grad(&layout, !frozen, at(dy), at(x), at(scale), at(mean), at(inv_std), at(dx), at(dscale),
+                   at(dbias), threads, error, error_size);
   }
 };
 
 }  // namespace
 
-// Arguments: the number of threads, and the library's path.
-int main(int, char** argv) {
-  Worker worker(argv[2], std::stoi(argv[1]));
+// Arguments: the number of threads, the library's path and, if there is one, that of an older library.
+int main(int argc, char** argv) {
+  Worker worker(std::stoi(argv[1]), argv[2], argc > 3 ? argv[3] : nullptr);
   Serve(worker);
 }

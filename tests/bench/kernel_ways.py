@@ -97,6 +97,18 @@ class Worker:
             raise LeftOutError(f"{self.name} said {got!r}, not {expected!r}")
 
 
+def start_ours(threads: int, folder: Path, before: Path | None = None) -> Worker:
+    """Starts ours and the roof and, in the same process and on the same arrays, an older library of ours."""
+    program = _compile("bngrad", folder, "Linux or macOS", f"-I{HEADERS}", "-ldl")
+    paths = [library_path(), *([before.resolve()] if before else [])]
+    return Worker("bngrad", [program, threads, *paths], _environment(threads))
+
+
+def start_bare(threads: int, folder: Path) -> Worker:
+    program = _compile("bare", folder, "a compiler and a CPU with AVX-512", "-march=native")
+    return Worker("bare", [program, threads], _environment(threads))
+
+
 def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worker]:
     """Starts all that there is; prints what there is not.
 
@@ -105,17 +117,16 @@ def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worke
         folder: For what is compiled; models for ONNX Runtime are expected in ``folder/models``.
         options: The command line's.
     """
-    environment = {"OMP_NUM_THREADS": str(threads)}
+    workers = [start_ours(threads, folder, options.before)]
+    if options.alone:
+        return workers
+    environment = _environment(threads)
     both = {"": environment, "_memory_kept": environment | MEMORY_KEPT}
-    ours = _compile("bngrad", folder, "Linux or macOS", f"-I{HEADERS}", "-ldl")
-    workers = [Worker("bngrad", [ours, threads, library_path()], environment)]
-
-    def compiled(name: str, needs: str, flag: str) -> Worker:
-        return Worker(name, [_compile(name, folder, needs, flag), threads], environment)
-
     makers = (
-        lambda: compiled("bare", "a compiler and a CPU with AVX-512", "-march=native"),
-        lambda: compiled("oneDNN", "libdnnl-dev of Debian", "-ldnnl"),
+        lambda: start_bare(threads, folder),
+        lambda: Worker(
+            "oneDNN", [_compile("oneDNN", folder, "libdnnl-dev of Debian", "-ldnnl"), threads], environment
+        ),
         lambda: Worker("ORT-training", _ort_command(threads, folder)),
         *_python_workers("PyTorch", "torch", options.torch, threads, both),
         *_python_workers("TensorFlow", "tensorflow", options.tensorflow, threads, {"": environment}),
@@ -165,6 +176,10 @@ def take_turns(workers: list[Worker], asked: Asked, repeats: int) -> tuple[dict[
     if not {"bngrad", "roof"} <= ways.keys():
         raise LeftOutError("; ".join(left_out))
     return {name: times[name] for name in ways}, left_out
+
+
+def _environment(threads: int) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(threads)}
 
 
 def _compile(name: str, folder: Path, needs: str, *flags: str) -> Path:
