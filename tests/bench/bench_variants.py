@@ -1,16 +1,28 @@
-"""What element types and modes of the gradient gain over float in training mode, all in turns in one process.
+"""What element types and modes of the gradient gain over float in training mode, all in turns.
 
-python tests/bench/bench_variants.py
+    python tests/bench/bench_variants.py
+
+And what the bare gradient (`kernel_bare_worker.cc`) gains by them, which has the same bytes and operations and no
+channels: in the second table. Not a test: it only prints.
 """
 
 from __future__ import annotations
 
+import tempfile
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bngrad import native_library
-from bngrad.bench.case import Case
-from bngrad.bench.prepared import PreparedCase
-from bngrad.bench.timing import run_turn, take_turns
+from bngrad.bench.timing import take_turns
+from kernel_serve import Asked
+from kernel_ways import LeftOutError, start_bare, start_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bngrad.bench.timing import Spread
+    from kernel_ways import Worker
 
 SHAPES = [
     (32, 64, 112, 112),
@@ -23,39 +35,68 @@ SHAPES = [
     (8, 512, 7, 7),
     (32, 512, 7, 7),
 ]
-LAYOUTS = {
-    "NCHW": lambda n, c, h, w: ((n, c, h, w), (0, 2, 3)),
-    "NHWC": lambda n, c, h, w: ((n, h, w, c), (0, 1, 2)),
-}
+LAYOUTS = ("NCHW", "NHWC")
+# dtype, op, frozen
 VARIANTS = {
-    "float": {},
-    "float16": {"dtype": "float16"},
-    "bfloat16": {"dtype": "bfloat16"},
-    "double": {"dtype": "double"},
-    "frozen": {"frozen": True},
-    "relu-grad": {"op": "relu-grad"},
+    "float": ("float", "grad", False),
+    "float16": ("float16", "grad", False),
+    "bfloat16": ("bfloat16", "grad", False),
+    "double": ("double", "grad", False),
+    "frozen": ("float", "grad", True),
+    "relu-grad": ("float", "relu-grad", False),
 }
+BARE_WAYS = {"float": "bare_double", "float16": "bare_float", "bfloat16": "bare_float", "frozen": "bare_double"}
 THREADS, REPEATS = 2, 9
 
 
 def main() -> None:
     build = f"{native_library.version()}, {native_library.active_isa()}"
     print(f"bngrad {build}, {THREADS} threads; median ms of {REPEATS} turns, float's time over it in brackets\n")
-    print("| layout | N,C,H,W |" + "".join(f" {variant} |" for variant in VARIANTS))
-    print("| --- | --- |" + " --- |" * len(VARIANTS))
-    for layout, arrange in LAYOUTS.items():
-        for extents in SHAPES:
-            shape, axes = arrange(*extents)
-            calls = {
-                variant: PreparedCase(Case(shape, axes, **options), threads=THREADS).kernel
-                for variant, options in VARIANTS.items()
-            }
-            ways = {variant: partial(run_turn, call) for variant, call in calls.items()}
-            spreads = take_turns(ways, REPEATS)
-            base = spreads["float"].median
-            cells = [",".join(map(str, extents))]
-            cells += [f"{1e3 * s.median:.3g} ({base / s.median:.2f})" for s in spreads.values()]
-            print(f"| {layout} | {' | '.join(cells)} |", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # A process holds one case.
+        ours = {variant: start_ours(THREADS, folder) for variant in VARIANTS}
+        try:
+            bare = {variant: start_bare(THREADS, folder) for variant in BARE_WAYS}
+        except LeftOutError as error:
+            print(f"Left out: {error}.\n")
+            bare = {}
+        rows_of_bare = []
+        print(head("", ours), flush=True)
+        for layout in LAYOUTS:
+            for extents in SHAPES:
+                ways = {variant: prepared(worker, variant, layout, extents) for variant, worker in ours.items()}
+                ways |= {
+                    f"bare {variant}": prepared(worker, variant, layout, extents)
+                    for variant, worker in bare.items()
+                }
+                spreads = take_turns(ways, REPEATS)
+                print(row(layout, extents, [spreads[variant] for variant in ours]), flush=True)
+                rows_of_bare.append(row(layout, extents, [spreads[f"bare {variant}"] for variant in bare]))
+        if bare:
+            print("\nThe bare gradient, in the same turns:\n")
+            print("\n".join([head("bare ", bare), *rows_of_bare]))
+        for worker in (*ours.values(), *bare.values()):
+            worker.end()
+
+
+def prepared(worker: Worker, variant: str, layout: str, extents: tuple[int, ...]) -> Callable[[int], float]:
+    """What times so many calls of a variant, as `take_turns` asks."""
+    dtype, op, frozen = VARIANTS[variant]
+    worker.prepare(Asked(dtype, op, frozen, layout, extents))
+    return partial(worker.turn, "bngrad" if worker.name == "bngrad" else BARE_WAYS[variant])
+
+
+def head(prefix: str, variants: Iterable[str]) -> str:
+    names = ["layout", "N,C,H,W", *(prefix + variant for variant in variants)]
+    return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
+
+
+def row(layout: str, extents: tuple[int, ...], spreads: list[Spread]) -> str:
+    """Of a table; the first of its times is that of float."""
+    cells = [layout, ",".join(map(str, extents))]
+    cells += [f"{1e3 * s.median:.3g} ({spreads[0].median / s.median:.2f})" for s in spreads]
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
