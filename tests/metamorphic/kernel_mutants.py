@@ -198,6 +198,11 @@ SUMS = [
             "the last element of a row is not summed",
         ),
         (
+            "if (kTwo) terms.TakeFrom(odd);",
+            "if (kTwo) odd.Clear();",
+            "odd vectors of 16 bits are not summed",
+        ),
+        (
             "const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;",
             "const int64_t whole = block.length;",
             "16-bit terms of whole rows are added up in float",
