@@ -132,7 +132,7 @@ def test_thread_sanitizer(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)  # most of it is the compiler's
+@pytest.mark.timeout(3600)  # half an hour on two cores, most of it the compiler's
 @only_linux
 def test_sanitizers(tmp_path):
     """The programs and the tests in ONNX Runtime again, with the address and undefined-behaviour sanitizers."""
