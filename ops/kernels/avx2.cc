@@ -7,6 +7,7 @@ namespace bngrad::avx2 {
 namespace {
 
 #include "simd_avx2.h"
+#include "simd_tuned_usual.h"
 #include "table-inl.h"
 
 }  // namespace

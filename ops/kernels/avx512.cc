@@ -7,6 +7,7 @@ namespace bngrad::avx512 {
 namespace {
 
 #include "simd_avx512.h"
+#include "simd_tuned_usual.h"
 #include "table-inl.h"
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace bngrad::avx512_bf16 {
 namespace {
 
 #include "simd_avx512.h"
+#include "simd_tuned_usual.h"
 #include "table-inl.h"
 
 }  // namespace

@@ -26,21 +26,19 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
     }
   };
   int64_t row = 0;
-  if (stream && row_stride > kWideRow) {
-    for (; row + kRowsOfGroup <= rows; row += kRowsOfGroup) {
+  const auto map_rows = [&](auto several, auto way) {
+    for (; row + several.kValue <= rows; row += several.kValue) {
       int64_t i = 0;
-      for (; i + kLanes <= length; i += kLanes) map(row, Constant<kRowsOfGroup>{}, i, Streamed{}, All{});
-      if (i < length) map(row, Constant<kRowsOfGroup>{}, i, Cached{}, First{length - i});
+      for (; i + kLanes <= length; i += kLanes) map(row, several, i, way, All{});
+      if (i < length) map(row, several, i, Cached{}, First{length - i});
     }
-  }
-  for (; row < rows; ++row) {
-    int64_t i = 0;
-    if (stream) {
-      for (; i + kLanes <= length; i += kLanes) map(row, Constant<1>{}, i, Streamed{}, All{});
-    } else {
-      for (; i + kLanes <= length; i += kLanes) map(row, Constant<1>{}, i, Cached{}, All{});
-    }
-    if (i < length) map(row, Constant<1>{}, i, Cached{}, First{length - i});
+  };
+  if (stream) {
+    if (row_stride > kWideRow) map_rows(Constant<kRowsOfGroup>{}, Streamed{});
+    map_rows(Constant<1>{}, Streamed{});
+  } else {
+    map_rows(Constant<kMapRows>{}, Cached{});
+    map_rows(Constant<1>{}, Cached{});
   }
   if (stream) Fence();
 }

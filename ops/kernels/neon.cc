@@ -7,6 +7,7 @@ namespace bngrad::neon {
 namespace {
 
 #include "simd_neon.h"
+#include "simd_tuned_usual.h"
 #include "table-inl.h"
 
 }  // namespace

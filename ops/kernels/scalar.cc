@@ -7,6 +7,7 @@ namespace bngrad::scalar {
 namespace {
 
 #include "simd_scalar.h"
+#include "simd_tuned_usual.h"
 #include "table-inl.h"
 
 }  // namespace

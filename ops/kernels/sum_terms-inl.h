@@ -25,6 +25,14 @@ V AddProduct(const V& sum, const V& a, const V& b) {
     return Add16(sum, Mul16(a, b));
   }
 }
+template <class T, class V>
+V AddTerm(const V& sum, const V& a) {
+  if constexpr (kExact<V, T>) {
+    return AddConverted16(sum, a);
+  } else {
+    return Add16(sum, a);
+  }
+}
 
 // What is added for 16 elements, in which type, and which inputs are read for it. `count` is All, or First{n}
 // at the end of a row: lanes past n add zero, even where the center is infinite.
@@ -35,9 +43,9 @@ struct SumX {
   static constexpr bool kReads[kMaxInputs] = {true};
   template <class T>
   using Term = F64x16;
-  template <class T, class Count>
-  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
-    acc[0] = Add16(acc[0], Widen(in[0] + i, count));
+  template <class V, class T, class Count>
+  static void Add(V* acc, const T* const* in, int64_t i, const V&, Count count) {
+    acc[0] = AddTerm<T>(acc[0], LoadAs<V>(in[0] + i, count));
   }
 };
 
@@ -47,9 +55,9 @@ struct SumSquares {
   static constexpr bool kReads[kMaxInputs] = {true};
   template <class T>
   using Term = F64x16;
-  template <class T, class Count>
-  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
-    const F64x16 d = Keep(Sub16(Widen(in[0] + i, count), center), count);
+  template <class V, class T, class Count>
+  static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
+    const V d = Keep(Sub16(LoadAs<V>(in[0] + i, count), center), count);
     acc[0] = Add16(acc[0], d);
     acc[1] = Add16(acc[1], Mul16(d, d));
   }
@@ -64,9 +72,9 @@ struct SumGrad {
   using Term = typename TypeTraits<T>::Term;
   template <class V, class T, class Count>
   static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
-    const V d = Deviation<T>(LoadTerm(in[0] + i, count), center, count);
-    const V dy = Dy::Term(in, i, count);
-    acc[0] = Add16(acc[0], dy);
+    const V d = Deviation<T>(LoadAs<V>(in[0] + i, count), center, count);
+    const V dy = Dy::template Term<V>(in, i, count);
+    acc[0] = AddTerm<T>(acc[0], dy);
     acc[1] = AddProduct<T>(acc[1], dy, d);
   }
 };
@@ -77,13 +85,13 @@ struct SumGradGradTraining {
   static constexpr bool kReads[kMaxInputs] = {true, true, true};
   template <class T>
   using Term = F64x16;
-  template <class T, class Count>
-  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16 center, Count count) {
-    const F64x16 d = Deviation<T>(Widen(in[0] + i, count), center, count);
-    const F64x16 dy = Widen(in[1] + i, count), ddx = Widen(in[2] + i, count);
-    acc[0] = Add16(acc[0], dy);
+  template <class V, class T, class Count>
+  static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
+    const V d = Deviation<T>(LoadAs<V>(in[0] + i, count), center, count);
+    const V dy = LoadAs<V>(in[1] + i, count), ddx = LoadAs<V>(in[2] + i, count);
+    acc[0] = AddTerm<T>(acc[0], dy);
     acc[1] = AddProduct<T>(acc[1], dy, d);
-    acc[2] = Add16(acc[2], ddx);
+    acc[2] = AddTerm<T>(acc[2], ddx);
     acc[3] = AddProduct<T>(acc[3], ddx, d);
     acc[4] = AddProduct<T>(acc[4], ddx, dy);
   }
@@ -95,9 +103,9 @@ struct SumGradGradFrozen {
   static constexpr bool kReads[kMaxInputs] = {false, true, true};
   template <class T>
   using Term = F64x16;
-  template <class T, class Count>
-  static void Add(F64x16* acc, const T* const* in, int64_t i, F64x16, Count count) {
-    acc[0] = AddProduct<T>(acc[0], Widen(in[2] + i, count), Widen(in[1] + i, count));
+  template <class V, class T, class Count>
+  static void Add(V* acc, const T* const* in, int64_t i, const V&, Count count) {
+    acc[0] = AddProduct<T>(acc[0], LoadAs<V>(in[2] + i, count), LoadAs<V>(in[1] + i, count));
   }
 };
 
@@ -106,9 +114,9 @@ template <class Sum, class T>
 constexpr bool kAboutZero = Sum::kOfDeviations && kExact<typename Sum::template Term<T>, T>;
 
 // Terms are added up in their own type, at most kTerms of them, and those sums in double.
-template <class Sum, class T>
+template <class Sum, class T, class TermType = typename Sum::template Term<T>>
 struct Terms {
-  using Term = typename Sum::template Term<T>;
+  using Term = TermType;
   static constexpr int kCount = kSumCounts[Sum::kKind];
   static constexpr bool kDouble = sizeof(Term) == sizeof(F64x16);
   static constexpr bool kGoesOn = kExact<Term, T>;
@@ -152,3 +160,7 @@ struct Terms {
     }
   }
 };
+
+// Those of rows, which some CPUs like better in other registers.
+template <class Sum, class T>
+using RowTerms = Terms<Sum, T, typename OfRows<typename Sum::template Term<T>, T>::Type>;

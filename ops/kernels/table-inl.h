@@ -1,5 +1,5 @@
 // The algorithm, once for every instruction set. An <isa>.cc includes this inside bngrad::<isa> and an
-// unnamed namespace, after its simd_<isa>.h, which gives the verbs on 16 lanes:
+// unnamed namespace, after its simd_<isa>.h and a simd_tuned_<cpu>.h; the former gives the verbs on 16 lanes:
 //   F32x16, F64x16       16 floats, 16 doubles
 //   All, First{n}        which lanes a load or a store touches; a load makes the others zero
 //   Load(p, count)       16 elements in their arithmetic type
@@ -84,13 +84,21 @@ struct TypeTraits<double> {
   using Vector = F64x16;
   using Term = F64x16;
 };
+
+// Elements in a type of 16 lanes: one of these two, or one that has its own Fetch.
 template <class T, class Count>
-typename TypeTraits<T>::Term LoadTerm(const T* p, Count count) {
-  return Load(p, count);
+void Fetch(const T* p, Count count, F32x16& to) {
+  to = Load(p, count);
 }
-template <class Count>
-F64x16 LoadTerm(const float* p, Count count) {
-  return Widen(p, count);
+template <class T, class Count>
+void Fetch(const T* p, Count count, F64x16& to) {
+  to = Widen(p, count);
+}
+template <class V, class T, class Count>
+V LoadAs(const T* p, Count count) {
+  V v;
+  Fetch(p, count, v);
+  return v;
 }
 
 // The gradient of the loss by Y: given, or that of a ReLU's output Z where the ReLU let it through.
@@ -100,9 +108,9 @@ struct GivenDy {
   static auto Loaded(const T* const* in, int64_t i, Count count) {
     return Load(in[1] + i, count);
   }
-  template <class T, class Count>
-  static auto Term(const T* const* in, int64_t i, Count count) {
-    return LoadTerm(in[1] + i, count);
+  template <class V, class T, class Count>
+  static V Term(const T* const* in, int64_t i, Count count) {
+    return LoadAs<V>(in[1] + i, count);
   }
 };
 struct ReluDy {
@@ -111,9 +119,9 @@ struct ReluDy {
   static auto Loaded(const T* const* in, int64_t i, Count count) {
     return IfPositive(Load(in[2] + i, count), Load(in[1] + i, count));
   }
-  template <class T, class Count>
-  static auto Term(const T* const* in, int64_t i, Count count) {
-    return IfPositive(LoadTerm(in[2] + i, count), LoadTerm(in[1] + i, count));
+  template <class V, class T, class Count>
+  static V Term(const T* const* in, int64_t i, Count count) {
+    return IfPositive(LoadAs<V>(in[2] + i, count), LoadAs<V>(in[1] + i, count));
   }
 };
 

@@ -99,15 +99,9 @@ MAPS = [
     *of(
         "ops/kernels/maps_of_columns-inl.h",
         (
-            "map(row, Constant<1>{}, i, Cached{}, First{length - i});",
-            "map(row, Constant<1>{}, i, Cached{}, First{length - i - 1});",
+            "map(row, several, i, Cached{}, First{length - i});",
+            "map(row, several, i, Cached{}, First{length - i - 1});",
             "the last column is not written",
-        ),
-        (
-            "map(row, Constant<kRowsOfGroup>{}, i, Cached{}, First{length - i});",
-            "map(row, Constant<kRowsOfGroup>{}, i, Cached{}, First{length - i - 1});",
-            "the last column of wide rows is not written",
-            kernel_tests("test_wide_rows"),
         ),
         (
             "(row + r) * row_stride + column",
@@ -154,8 +148,8 @@ SUMS = [
     *of(
         "ops/kernels/sum_terms-inl.h",
         (
-            "acc[0] = Add16(acc[0], Widen(in[0] + i, count));",
-            "acc[0] = Sub16(acc[0], Widen(in[0] + i, count));",
+            "acc[0] = AddTerm<T>(acc[0], LoadAs<V>(in[0] + i, count));",
+            "acc[0] = Sub16(acc[0], LoadAs<V>(in[0] + i, count));",
             "-mean",
         ),
         ("acc[1] = Add16(acc[1], Mul16(d, d));", "acc[1] = Add16(acc[1], Mul16(d, center));", "no squares"),
@@ -171,8 +165,8 @@ SUMS = [
             kernel_tests("test_infinite_mean_at_a_tail"),
         ),
         (
-            "const V dy = Dy::Term(in, i, count);",
-            "const V dy = LoadTerm(in[1] + i, count);",
+            "const V dy = Dy::template Term<V>(in, i, count);",
+            "const V dy = LoadAs<V>(in[1] + i, count);",
             "the sums go past the ReLU",
         ),
         (
@@ -181,12 +175,12 @@ SUMS = [
             "products of doubles are taken for exact",
             kernel_tests("test_far_from_zero"),
         ),
-        ("acc[2] = Add16(acc[2], ddx);", "acc[2] = Add16(acc[2], dy);", "mean(dY) for mean(ddX)"),
+        ("acc[2] = AddTerm<T>(acc[2], ddx);", "acc[2] = AddTerm<T>(acc[2], dy);", "mean(dY) for mean(ddX)"),
         ("AddProduct<T>(acc[3], ddx, d);", "AddProduct<T>(acc[3], dy, d);", "dY for ddX in a sum"),
         ("AddProduct<T>(acc[4], ddx, dy);", "AddProduct<T>(acc[4], ddx, d);", "X for dY in a sum"),
         (
-            "AddProduct<T>(acc[0], Widen(in[2] + i, count), Widen(in[1] + i, count))",
-            "AddProduct<T>(acc[0], Widen(in[2] + i, count), Widen(in[2] + i, count))",
+            "AddProduct<T>(acc[0], LoadAs<V>(in[2] + i, count), LoadAs<V>(in[1] + i, count))",
+            "AddProduct<T>(acc[0], LoadAs<V>(in[2] + i, count), LoadAs<V>(in[2] + i, count))",
             "frozen d_scale of ddX alone",
         ),
     ),

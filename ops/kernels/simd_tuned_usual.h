@@ -1,0 +1,17 @@
+// What most CPUs have as follows, and one otherwise (simd_tuned_zen4.h). Included by an <isa>.cc after its
+// verbs, inside bngrad::<isa> and an unnamed namespace.
+
+// The type of the terms of rows, for that of columns.
+template <class Term, class T>
+struct OfRows {
+  using Type = Term;
+};
+
+// Add16 of doubles that have just been converted.
+template <class V>
+V AddConverted16(const V& sum, const V& a) {
+  return Add16(sum, a);
+}
+
+// Rows of columns that are mapped together in the caches.
+constexpr int kMapRows = 1;

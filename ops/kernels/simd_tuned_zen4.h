@@ -1,0 +1,108 @@
+// For AMD's Zen 4, which has the instructions of AVX-512 and units of 256 bits, and converts eight floats in
+// one instruction more slowly than in two. Included by an <isa>.cc after the verbs of AVX-512, with VL and
+// FMA, inside bngrad::<isa> and an unnamed namespace. What it gains, beside simd_tuned_usual.h (measured,
+// sums and map, one thread, data of the second level): rows 8x256x49 1.14, 8x128x196 1.09, 8x32x3136 1.12,
+// columns 392x256 1.22, 392x512 1.15, 98x2048 1.27, 196x1024 0.97 times as fast.
+
+// 16 doubles that rows are summed in (measured, sums alone, with the products below: 8x256x49 1.3, 8x32x3136
+// 1.25 times as fast). Columns, whose sums are loaded and stored all the time, would be 0.9 times as fast.
+struct F64Quarters {
+  __m256d v[4];
+};
+
+inline __mmask8 QuarterMask(First first, int k) { return static_cast<__mmask8>(Mask(first) >> 4 * k & 15); }
+
+inline void Fetch(const float* p, All, F64Quarters& to) {
+  for (int k = 0; k < 4; ++k) to.v[k] = _mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k));
+}
+inline void Fetch(const float* p, First n, F64Quarters& to) {
+  for (int k = 0; k < 4; ++k) to.v[k] = _mm256_cvtps_pd(_mm_maskz_loadu_ps(QuarterMask(n, k), p + 4 * k));
+}
+// Elements of 16 bits.
+template <class T, class Count>
+void Fetch(const T* p, Count count, F64Quarters& to) {
+  const F32x16 a = Load(p, count);
+  to = {{_mm256_cvtps_pd(_mm512_castps512_ps128(a.v)), _mm256_cvtps_pd(_mm512_extractf32x4_ps(a.v, 1)),
+         _mm256_cvtps_pd(_mm512_extractf32x4_ps(a.v, 2)), _mm256_cvtps_pd(_mm512_extractf32x4_ps(a.v, 3))}};
+}
+
+inline void Convert(const F64x16& from, F64Quarters& to) {
+  for (int k = 0; k < 2; ++k) {
+    to.v[2 * k] = _mm512_castpd512_pd256(from.v[k]);
+    to.v[2 * k + 1] = _mm512_extractf64x4_pd(from.v[k], 1);
+  }
+}
+inline void Convert(const F64Quarters& from, F64x16& to) {
+  for (int k = 0; k < 2; ++k) {
+    to.v[k] = _mm512_insertf64x4(_mm512_castpd256_pd512(from.v[2 * k]), from.v[2 * k + 1], 1);
+  }
+}
+
+inline F64Quarters Add16(const F64Quarters& a, const F64Quarters& b) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_add_pd(a.v[k], b.v[k]);
+  return r;
+}
+inline F64Quarters Sub16(const F64Quarters& a, const F64Quarters& b) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_sub_pd(a.v[k], b.v[k]);
+  return r;
+}
+inline F64Quarters Mul16(const F64Quarters& a, const F64Quarters& b) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mul_pd(a.v[k], b.v[k]);
+  return r;
+}
+inline F64Quarters AddExactProduct16(const F64Quarters& sum, const F64Quarters& a, const F64Quarters& b) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_fmadd_pd(a.v[k], b.v[k], sum.v[k]);
+  return r;
+}
+
+// Conversions take the units that add; those that multiply add a*1, with the same bits (measured, sums alone:
+// rows 8x256x49 1.3, 8x64x784 1.04, columns 1.0 to 1.08 times as fast).
+inline F64x16 AddConverted16(const F64x16& sum, const F64x16& a) {
+  return AddExactProduct16(sum, a, Broadcast16(1.0));
+}
+inline F64Quarters AddConverted16(const F64Quarters& sum, const F64Quarters& a) {
+  const __m256d one = _mm256_set1_pd(1.0);
+  return AddExactProduct16(sum, a, {{one, one, one, one}});
+}
+
+inline F64Quarters IfPositive(const F64Quarters& z, const F64Quarters& a) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) {
+    r.v[k] = _mm256_maskz_mov_pd(_mm256_cmp_pd_mask(z.v[k], _mm256_setzero_pd(), _CMP_GT_OQ), a.v[k]);
+  }
+  return r;
+}
+inline F64Quarters Keep(const F64Quarters& a, All) { return a; }
+inline F64Quarters Keep(const F64Quarters& a, First n) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskz_mov_pd(QuarterMask(n, k), a.v[k]);
+  return r;
+}
+inline F64Quarters Blend(const F64Quarters& a, const F64Quarters& b, First n) {
+  F64Quarters r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mask_mov_pd(b.v[k], QuarterMask(n, k), a.v[k]);
+  return r;
+}
+
+// The type of the terms of rows, for that of columns.
+template <class Term, class T>
+struct OfRows {
+  using Type = Term;
+};
+template <class T>
+struct OfRows<F64x16, T> {
+  using Type = F64Quarters;
+};
+template <>
+struct OfRows<F64x16, double> {
+  using Type = F64x16;
+};
+
+// Rows of columns that are mapped together in the caches: the factors of a single one are most of what is
+// loaded (measured, maps alone: 392x256 1.2, 392x512 1.1, 98x2048 1.4, 196x1024 0.95 times as fast; four
+// together 1568x128 1.05, 392x512 0.9, 196x1024 0.85 times as fast as two).
+constexpr int kMapRows = 2;
