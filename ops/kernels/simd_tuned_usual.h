@@ -1,9 +1,9 @@
 // What most CPUs have as follows, and one otherwise (simd_tuned_zen4.h). Included by an <isa>.cc after its
 // verbs, inside bngrad::<isa> and an unnamed namespace.
 
-// The type of the terms of rows, for that of columns.
+// The type of the terms of long rows, for that of all others.
 template <class Term, class T>
-struct OfRows {
+struct OfLongRows {
   using Type = Term;
 };
 

@@ -1,11 +1,11 @@
 // For AMD's Zen 4, which has the instructions of AVX-512 and units of 256 bits, and converts eight floats in
 // one instruction more slowly than in two. Included by an <isa>.cc after the verbs of AVX-512, with VL and
-// FMA, inside bngrad::<isa> and an unnamed namespace. What it gains, beside simd_tuned_usual.h (measured,
-// sums and map, one thread, data of the second level): rows 8x256x49 1.14, 8x128x196 1.09, 8x32x3136 1.12,
-// columns 392x256 1.22, 392x512 1.15, 98x2048 1.27, 196x1024 0.97 times as fast.
+// FMA, inside bngrad::<isa> and an unnamed namespace.
 
-// 16 doubles that rows are summed in (measured, sums alone, with the products below: 8x256x49 1.3, 8x32x3136
-// 1.25 times as fast). Columns, whose sums are loaded and stored all the time, would be 0.9 times as fast.
+// 16 doubles that long rows are summed in (measured, sums alone, with the additions below: 8x32x3136 1.25
+// times as fast). Twice as many instructions reach half as far ahead, so that what nobody has asked for is
+// waited for: short rows are 1.03 to 1.08 times as fast in the second level, and 0.92 in the last; 1x512x49
+// 0.86, columns 0.9.
 struct F64Quarters {
   __m256d v[4];
 };
@@ -59,8 +59,8 @@ inline F64Quarters AddExactProduct16(const F64Quarters& sum, const F64Quarters& 
   return r;
 }
 
-// Conversions take the units that add; those that multiply add a*1, with the same bits (measured, sums alone:
-// rows 8x256x49 1.3, 8x64x784 1.04, columns 1.0 to 1.08 times as fast).
+// Conversions take the units that add; those that multiply add a*1, with the same bits (measured, the op:
+// short rows 1.01 to 1.06; sums of columns alone 1.0 to 1.08 times as fast).
 inline F64x16 AddConverted16(const F64x16& sum, const F64x16& a) {
   return AddExactProduct16(sum, a, Broadcast16(1.0));
 }
@@ -82,23 +82,17 @@ inline F64Quarters Keep(const F64Quarters& a, First n) {
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskz_mov_pd(QuarterMask(n, k), a.v[k]);
   return r;
 }
-inline F64Quarters Blend(const F64Quarters& a, const F64Quarters& b, First n) {
-  F64Quarters r;
-  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mask_mov_pd(b.v[k], QuarterMask(n, k), a.v[k]);
-  return r;
-}
-
-// The type of the terms of rows, for that of columns.
+// The type of the terms of long rows, for that of all others.
 template <class Term, class T>
-struct OfRows {
+struct OfLongRows {
   using Type = Term;
 };
 template <class T>
-struct OfRows<F64x16, T> {
+struct OfLongRows<F64x16, T> {
   using Type = F64Quarters;
 };
 template <>
-struct OfRows<F64x16, double> {
+struct OfLongRows<F64x16, double> {
   using Type = F64x16;
 };
 

@@ -161,6 +161,6 @@ struct Terms {
   }
 };
 
-// Those of rows, which some CPUs like better in other registers.
+// Those of long rows, which some CPUs like better in other registers.
 template <class Sum, class T>
-using RowTerms = Terms<Sum, T, typename OfRows<typename Sum::template Term<T>, T>::Type>;
+using LongRowTerms = Terms<Sum, T, typename OfLongRows<typename Sum::template Term<T>, T>::Type>;

@@ -16,7 +16,8 @@ class ChannelTotals {
   }
 
   // Adds the terms, which begin anew. The first ones of a channel are its totals: nothing need be cleared.
-  void Take(int64_t channel, RowTerms<Sum, T>& terms, bool first = false) {
+  template <class Term>
+  void Take(int64_t channel, Terms<Sum, T, Term>& terms, bool first = false) {
     for (int k = 0; k < kCount; ++k) {
       F64x16 total;
       Convert(terms.sums[k], total);

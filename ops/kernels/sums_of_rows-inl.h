@@ -37,7 +37,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int64_t kElements = kBytesAhead / static_cast<int64_t>(sizeof(T));
-  constexpr bool kTwo = !RowTerms<Sum, T>::kDouble;
+  constexpr bool kTwo = !LongRowTerms<Sum, T>::kDouble;
   ChannelTotals<Sum, T> totals(block, sums);
   totals.Clear();
   Ahead ahead(block.channels * block.length, block.row_stride, kElements);
@@ -52,9 +52,9 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
     beside.Begin(row);
     for (int64_t channel = 0; channel < block.channels; ++channel) {
       const int64_t start = row * block.row_stride + channel * block.length;
-      typename RowTerms<Sum, T>::Term c;
+      typename LongRowTerms<Sum, T>::Term c;
       Convert(Broadcast16(center[channel]), c);
-      RowTerms<Sum, T> terms, odd;
+      LongRowTerms<Sum, T> terms, odd;
       int64_t i = 0;
       while (i + kLanes <= block.length) {
         const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;

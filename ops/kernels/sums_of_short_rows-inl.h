@@ -24,16 +24,16 @@ constexpr int64_t kRowsInCaches = 2 * kRowsOfGroup;
 template <int kRows, bool kAsk, class Sum, class T, class Beside>
 BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, const double* center,
                                      int64_t row, ChannelTotals<Sum, T>& totals, const Beside& beside) {
-  using Term = typename RowTerms<Sum, T>::Term;
+  using Term = typename Sum::template Term<T>;
   constexpr int kCount = kSumCounts[Sum::kKind];
   constexpr int64_t kMostStrips = kTerms / kRows;
   constexpr bool kOwnLoop = Beside::kMaps || kRows < kRowsOfGroup;
   constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
   // Terms in float come to the totals several times.
-  const bool first = RowTerms<Sum, T>::kDouble && row == 0;
+  const bool first = Terms<Sum, T>::kDouble && row == 0;
   const int64_t start = row * stride, gap = kRows * stride - run;
-  const auto add = [&](RowTerms<Sum, T>& terms, int64_t i, const Term& c, auto count) {
+  const auto add = [&](Terms<Sum, T>& terms, int64_t i, const Term& c, auto count) {
     const int64_t ahead = i + kElements < run ? kElements : kElements + gap;
     BNGRAD_UNROLL_8
     for (int r = 0; r < kRows; ++r) {
@@ -54,19 +54,19 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
     return c;
   };
 
-  RowTerms<Sum, T> terms;  // of the channel that strip i begins in, whose elements end before `end`
+  Terms<Sum, T> terms;  // of the channel that strip i begins in, whose elements end before `end`
   int64_t channel = 0, end = length, strips = 0;
   Term c = center_of(channel);
   auto factors = beside.FactorsOf(channel);
   const auto take_in_time = [&] {
-    if (RowTerms<Sum, T>::kDouble || ++strips < kMostStrips) return;
+    if (Terms<Sum, T>::kDouble || ++strips < kMostStrips) return;
     totals.Take(channel, terms);
     strips = 0;
   };
   const auto sum_strip = [&](int64_t i, auto count) {
     const int64_t past = i + kLanes;
     const bool ends = end <= past;  // the channel; and perhaps others begin
-    RowTerms<Sum, T> before;
+    Terms<Sum, T> before;
     if (ends) {
       before = terms;
       terms.Clear();
@@ -80,7 +80,7 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
     if (!ends) return;
     for (; end <= past && end <= run; ++channel, end += length) {
       const First of_channel{end - i};
-      const Term zero = RowTerms<Sum, T>().sums[0];
+      const Term zero = Terms<Sum, T>().sums[0];
       for (int k = 0; k < kCount; ++k) {
         Term& of_strip = terms.sums[k];
         before.sums[k] = Blend(Add16(before.sums[k], of_strip), before.sums[k], of_channel);
@@ -115,7 +115,7 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   ChannelTotals<Sum, T> totals(block, sums);
-  if (!RowTerms<Sum, T>::kDouble) totals.Clear();
+  if (!Terms<Sum, T>::kDouble) totals.Clear();
   int64_t row = 0;
   const auto sum = [&](auto rows) {
     constexpr bool kAsks = kAsk && rows.kValue >= kRowsOfGroup;
@@ -123,7 +123,7 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
       SumStripsOfRows<rows.kValue, kAsks, Sum>(block, in, center, row, totals, beside);
     }
   };
-  if constexpr (RowTerms<Sum, T>::kDouble && !kAsk) {
+  if constexpr (Terms<Sum, T>::kDouble && !kAsk) {
     if (block.length <= kShortRow) sum(Constant<kRowsInCaches>{});
   }
   sum(Constant<kRowsOfGroup>{});
