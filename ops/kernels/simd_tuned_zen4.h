@@ -82,6 +82,7 @@ inline F64Quarters Keep(const F64Quarters& a, First n) {
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskz_mov_pd(QuarterMask(n, k), a.v[k]);
   return r;
 }
+
 // The type of the terms of long rows, for that of all others.
 template <class Term, class T>
 struct OfLongRows {
