@@ -1,5 +1,4 @@
-// The kernels for AVX-512F, BW and VL with AVX512_BF16, which rounds to bfloat16, and VBMI, which reads it.
-// An island: see kernel.h.
+// The kernels of avx512_bf16.cc as Zen 4 likes them. An island: see kernel.h.
 #include <immintrin.h>
 
 #include "kernel.h"

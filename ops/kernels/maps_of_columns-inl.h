@@ -36,9 +36,9 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
   if (stream) {
     if (row_stride > kWideRow) map_rows(Constant<kRowsOfGroup>{}, Streamed{});
     map_rows(Constant<1>{}, Streamed{});
+    Fence();
   } else {
     map_rows(Constant<kMapRows>{}, Cached{});
     map_rows(Constant<1>{}, Cached{});
   }
-  if (stream) Fence();
 }
