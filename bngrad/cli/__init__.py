@@ -16,11 +16,13 @@ import click
 
 from bngrad import __version__
 from bngrad.cli.bench import bench_command
+from bngrad.cli.causes import came_of
 from bngrad.cli.differentiate import differentiate_command
 from bngrad.cli.finalize import finalize_command
 from bngrad.cli.inspect import inspect_command
 from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
+from bngrad.cli.out_of_memory import Commands
 from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.validate import validate_command
 from bngrad.errors import BngradError
@@ -34,7 +36,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_MEMORY = "out of memory: the command needs more than it may have; raise the limit (ulimit -v, a container's)"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
@@ -69,7 +71,7 @@ def run(arguments: list[str]) -> int:
         # onnx-ir tells of a bad model by a traceback on stderr; what it means for the user is in our own message.
         logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     try:
-        result = cli.main(arguments, prog_name="bngrad", standalone_mode=False)
+        result = cli.main(arguments, prog_name="bngrad", standalone_mode=False, obj=debug)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -80,7 +82,7 @@ def run(arguments: list[str]) -> int:
         if debug:
             traceback.print_exc()
         # A module of C++ makes an ImportError of what interrupts it.
-        if _came_of(error, KeyboardInterrupt):
+        if came_of(error, KeyboardInterrupt):
             return 130
         message = _message(error)
     else:
@@ -97,7 +99,7 @@ def _fail(message: str) -> int:
 
 def _message(error: Exception) -> str:
     """What went wrong."""
-    if _came_of(error, MemoryError):
+    if came_of(error, MemoryError):
         return _NO_MEMORY
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx is not None else "bngrad"
@@ -109,12 +111,3 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return f"{error.filename or 'the output, or a temporary file,'} cannot be written: {error.strerror}"
     return f"internal error: {type(error).__name__}: {error} (--debug shows where)"
-
-
-def _came_of(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error is one of a kind, or came of one, whatever was made of it on the way."""
-    found = [error]
-    for one in found:
-        # Each once: one error may be cause and context of the next, and chains may be circles.
-        found += {e for e in (one.__cause__, one.__context__) if e is not None} - set(found)
-    return any(isinstance(one, kind) for one in found)

@@ -7,9 +7,10 @@ import json
 import click
 
 from bngrad.cli.options import debug_option, json_option
+from bngrad.cli.out_of_memory import Commands
 
 
-@click.group("oracle", no_args_is_help=False)
+@click.group("oracle", cls=Commands, no_args_is_help=False)
 def oracle_group() -> None:
     """Manage the environment that holds ONNX Runtime's own gradient builder."""
 
