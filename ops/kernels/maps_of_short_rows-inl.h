@@ -3,7 +3,7 @@
 
 // Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: factors are
 // read once for all of the rows, and no row begins or ends in a part of a vector but the last strip.
-template <class Way, class Map, class T>
+template <int64_t kRows, class Way, class Map, class T>
 void MapStrips(const Block& block, const void* const* inputs, const void* factors, void* const* outputs,
                int64_t row) {
   constexpr int kFactors = kFactorCounts[Map::kKind];
@@ -15,7 +15,7 @@ void MapStrips(const Block& block, const void* const* inputs, const void* factor
   const int64_t start = row * stride, width = block.width;
   const auto map = [&](int64_t i, const V* f) {
     BNGRAD_UNROLL_4
-    for (int r = 0; r < kRowsOfGroup; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       MapElements<Map>(in, out, start + i + r * stride, f, Way{}, All{});
     }
   };
@@ -42,12 +42,15 @@ void MapStrips(const Block& block, const void* const* inputs, const void* factor
     if (i + kLanes <= run) {
       map(i, of_several);
     } else {
-      for (int r = 0; r < kRowsOfGroup; ++r) {
+      for (int r = 0; r < kRows; ++r) {
         MapElements<Map>(in, out, start + i + r * stride, of_several, Cached{}, First{run - i});
       }
     }
   }
 }
+
+// In bytes. Rows that are as far apart, or several times, have the same places in the nearest cache.
+constexpr int64_t kPage = 4096;
 
 // Rows of at most so many elements are mapped in strips wherever they lie.
 constexpr int64_t kShortRow = 8 * kLanes;
@@ -63,8 +66,15 @@ void MapRowsBy(const Block& block, const void* const* inputs, const void* factor
                                        : block.length <= kShortRow;
   const int64_t together = strips ? block.rows / kRowsOfGroup * kRowsOfGroup : 0;
   MapRowsBackTo<Way, Map, T>(together, block, inputs, factors, outputs);
+  const bool apart = !Way::kWholeLines && block.row_stride * sizeof(T) % kPage == 0;
   for (int64_t row = together - kRowsOfGroup; row >= 0; row -= kRowsOfGroup) {
-    MapStrips<Way, Map, T>(block, inputs, factors, outputs, row);
+    if (kRowsPagesApart < kRowsOfGroup && apart) {
+      for (int64_t r = kRowsOfGroup - kRowsPagesApart; r >= 0; r -= kRowsPagesApart) {
+        MapStrips<kRowsPagesApart, Way, Map, T>(block, inputs, factors, outputs, row + r);
+      }
+    } else {
+      MapStrips<kRowsOfGroup, Way, Map, T>(block, inputs, factors, outputs, row);
+    }
   }
 }
 

@@ -15,3 +15,6 @@ V AddConverted16(const V& sum, const V& a) {
 
 // Rows of columns that are mapped together in the caches.
 constexpr int kMapRows = 1;
+
+// Short rows that are mapped together in the caches where they are whole pages apart, of those of a group.
+constexpr int64_t kRowsPagesApart = 4;
