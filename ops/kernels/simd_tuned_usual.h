@@ -18,3 +18,7 @@ constexpr int kMapRows = 1;
 
 // Short rows that are mapped together in the caches where they are whole pages apart, of those of a group.
 constexpr int64_t kRowsPagesApart = 4;
+
+// The level of the cache that elements of rows are asked to, and of wide columns.
+template <class T>
+constexpr int kAskLevel = 1;

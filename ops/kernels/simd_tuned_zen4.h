@@ -107,3 +107,13 @@ constexpr int kMapRows = 2;
 // arrays that begin at the same place of a page: 8x2048x49 1.32 to 1.35, 8x1024x49 1.30 to 1.38,
 // 16x1024x100 1.05 to 1.32 times as fast; at others 0.95 to 0.98; and rows that are not, 0.86 to 1.05).
 constexpr int64_t kRowsPagesApart = 2;
+
+// The level of the cache that elements of rows are asked to, and of wide columns: to the nearest so many are
+// on their way at once as it has buffers, and what is asked for takes the room of what is used (measured
+// beside 1, two threads, arrays at the same place of a page and at others: 32x1024x196 1.12 to 1.16,
+// 32x256x784 1.16 to 1.19, 32x512x784 1.16, 8x256x3136 1.12 to 1.20, 32x64x3136 1.09 to 1.11, 32x2048x49 1.02
+// to 1.04, 32x128x784 0.97 to 1.01, double 1.01 to 1.17; in the caches 0.97 to 1.0; half, twice and four
+// times as far ahead 0.95 to 1.02; columns of 128 0.8). Of 16 bits, which are half as many bytes, 0.92
+// to 1.02.
+template <class T>
+constexpr int kAskLevel = sizeof(T) < sizeof(float) ? 1 : 2;

@@ -14,13 +14,18 @@ constexpr int kStripsBeside = 4;
 // What is asked for while rows are summed, to the nearest cache and to the second level. Rows that lie one
 // after the other: as many as are summed together, and in the order of memory, which is not the one they are
 // summed in (measured, sums alone, beside so many bytes on in each row: 12544x128 1.2, 6272x256 1.1,
-// 100352x128 1.2, 25088x512 1.05 times as fast). Rows apart: so many bytes on in each, or in that which is
-// summed after it.
-enum Ask { kAskNothing, kAskInOrder, kAskInRows };
+// 100352x128 1.2, 25088x512 1.05 times as fast); far: after twice as many more, to the level that rows are
+// asked to. Rows apart: so many bytes on in each, or in that which is summed after it.
+enum Ask { kAskNothing, kAskInOrder, kAskFar, kAskInRows };
 
 // Rows that are summed together and have no more bytes are asked for in the caches, too (measured, sums
 // alone: 6272x256 1.1, 3136x256 1.15, 1568x256 1.0 to 1.1 times as fast; 3136x512 0.95).
 constexpr int64_t kFewBytes = 4096;
+
+// Rows of so many columns are asked for far ahead, where rows are asked to the second level (measured, Zen 4:
+// 6272x1024 1.06 to 1.1, 3136x2048 1.06 to 1.1, 25088x512 0.99 to 1.04, 25088x256 0.99 to 1.1, 25088x320 0.98
+// to 1.0 times as fast).
+constexpr int64_t kFarColumns = 1024;
 
 // Strips of 16 columns (or the last few) side by side, from `column` on, some rows: their sums, and factors,
 // are loaded and stored once for all of them. `ask`: the first element that is asked for, or how far on from
@@ -44,7 +49,9 @@ inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t
     for (int s = 0; s < kStrips; ++s) {
       for (int k = 0; k < kMaxInputs; ++k) {
         if (!Sum::kReads[k]) continue;
-        if constexpr (kAsk == kAskInOrder) Prefetch<1>(in[k] + ask + (row * kStrips + s) * kLanes);
+        const int64_t in_order = ask + (row * kStrips + s) * kLanes;
+        if constexpr (kAsk == kAskInOrder) Prefetch<1>(in[k] + in_order);
+        if constexpr (kAsk == kAskFar) Prefetch<kAskLevel<T>>(in[k] + in_order);
         if constexpr (kAsk == kAskInRows) Prefetch<2>(in[k] + i + s * kLanes + ask);
       }
       Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
@@ -65,7 +72,8 @@ void SumRowsOfColumns(const Block& block, const T* const* in, const double* cent
   const int64_t past = kElements % length, groups_on = kElements / length * group;
   const auto sum = [&](auto strips, int64_t i, auto count) {
     const int64_t on = groups_on + past + (i + past < length ? 0 : group - length);
-    const int64_t ask = kAsk == kAskInOrder ? start + group + i * kRows : on;
+    const int64_t in_order = start + (kAsk == kAskFar ? 3 : 1) * group + i * kRows;
+    const int64_t ask = kAsk == kAskInRows ? on : in_order;
     SumStrips<kRows, strips.kValue, kAsk, Sum>(in, start, i, stride, ask, center, sums, block.width, beside,
                                                count);
   };
@@ -106,6 +114,8 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
     SumColumnsBy<kRows, 1, kAskNothing, Sum>(block, in, center, sums, beside);
   } else if (apart) {
     SumColumnsBy<kRows, 1, kAskInRows, Sum>(block, in, center, sums, beside);
+  } else if (kAskLevel<T> > 1 && block.length >= kFarColumns) {
+    SumColumnsBy<kRows, 1, kAskLevel<T> == 1 ? kAskInOrder : kAskFar, Sum>(block, in, center, sums, beside);
   } else {
     SumColumnsBy<kRows, 1, kAskInOrder, Sum>(block, in, center, sums, beside);
   }

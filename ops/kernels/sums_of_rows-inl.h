@@ -44,7 +44,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   const auto ask = [&](int64_t elements) {
     const int64_t at = ahead.Pass(elements);
     for (int k = 0; k < kMaxInputs; ++k) {
-      if (Sum::kReads[k]) Prefetch<1>(in[k] + at);
+      if (Sum::kReads[k]) Prefetch<kAskLevel<T>>(in[k] + at);
     }
   };
   for (int64_t row = 0; row < block.rows; ++row) {
