@@ -16,8 +16,9 @@ V AddConverted16(const V& sum, const V& a) {
 // Rows of columns that are mapped together in the caches.
 constexpr int kMapRows = 1;
 
-// Short rows that are mapped together in the caches where they are whole pages apart, of those of a group.
-constexpr int64_t kRowsPagesApart = 4;
+// Short rows that are mapped together in the caches where they, and their arrays, have one place there, of
+// those of a group; if fewer, they are not mapped in the loop that sums them, either.
+constexpr int64_t kRowsInOnePlace = 4;
 
 // The level of the cache that elements of rows are asked to, and of wide columns.
 template <class T>

@@ -102,11 +102,13 @@ struct OfLongRows<F64x16, double> {
 // together 1568x128 1.05, 392x512 0.9, 196x1024 0.85 times as fast as two).
 constexpr int kMapRows = 2;
 
-// Short rows that are mapped together in the caches where they are whole pages apart, of those of a group:
-// the lines of four, of X, dY and dX, are more than the nearest cache has room for in one place (measured,
-// arrays that begin at the same place of a page: 8x2048x49 1.32 to 1.35, 8x1024x49 1.30 to 1.38,
-// 16x1024x100 1.05 to 1.32 times as fast; at others 0.95 to 0.98; and rows that are not, 0.86 to 1.05).
-constexpr int64_t kRowsPagesApart = 2;
+// Short rows that are mapped together in the caches where they, and their arrays, have one place there, of
+// those of a group; and then they are not mapped in the loop that sums them, either. X, dY and dX of four are
+// more lines than the nearest cache has room for in one place (measured, two threads: 8x2048x49 1.32 to 1.35,
+// 8x1024x49 1.30 to 1.38, 16x1024x100 1.05 to 1.32 times as fast; frozen, 8x256x196 1.1 to 1.3, 8x512x196 1.1
+// to 1.2, 8x2048x49 1.65 to 1.8; arrays in other places 0.95 to 0.98, frozen 0.7 to 1.1; other rows 0.86 to
+// 1.05).
+constexpr int64_t kRowsInOnePlace = 2;
 
 // The level of the cache that elements of rows are asked to, and of wide columns: to the nearest so many are
 // on their way at once as it has buffers, and what is asked for takes the room of what is used (measured

@@ -83,12 +83,15 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
   }
 }
 
-// Rows of any length: short ones are mapped strip by strip.
+// Rows of any length: short ones are mapped strip by strip, but in the caches where that would take all of
+// one place.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                    const void* const* map_inputs, const void* factors, void* const* outputs) {
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  if (!InStrips(block) || AsColumns(block) || (block.stream && !RowsAreWholeLines<Map>(block, out))) {
+  const bool full = kRowsInOnePlace < kRowsOfGroup && InOnePlace<T>(block, map_inputs, outputs[0]);
+  const bool not_beside = block.stream ? !RowsAreWholeLines<Map>(block, out) : full;
+  if (!InStrips(block) || AsColumns(block) || not_beside) {
     SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, map_inputs, factors, outputs);
   } else if (block.stream) {
     SumShortRows<true, Sum, T>(block, inputs, center, sums,

@@ -95,12 +95,6 @@ MAPS = [
             "row = together - kRowsOfGroup; row > 0;",
             "the first short rows that are mapped together are not written",
         ),
-        (
-            "inputs, factors, outputs, row + r);",
-            "inputs, factors, outputs, row);",
-            "of short rows whole pages apart only the first two are written",
-            kernel_tests("test_short_rows_whole_pages_apart"),
-        ),
     ),
     *of(
         "ops/kernels/maps_of_columns-inl.h",

@@ -320,6 +320,16 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
       }
     }
   }
+  // Rows and arrays that all have the same places in the nearest cache.
+  constexpr int64_t kPage = 4096 / static_cast<int64_t>(sizeof(T)), kChannels = 24;
+  for (const int64_t length : {7, 49, 100, 196}) {
+    for (const int64_t rows : {3, 8, 19}) {
+      const int64_t stride = (kChannels * length / kPage + 1) * kPage;
+      Comparison<T>(isa, kernels, scalar, {rows, stride, kChannels, length, false, 0}, true,
+                    Guarded::kGuardBefore);
+      ++shapes;
+    }
+  }
   return shapes;
 }
 

@@ -333,13 +333,6 @@ def test_resnet_shapes(kernels, spatial):
     Case((8, spatial, 32), (0, 1)).check(kernels)
 
 
-@types
-def test_short_rows_whole_pages_apart(kernels, types):
-    """They have the same places in the nearest cache: on Zen 4 two are mapped together, not four."""
-    for shape in ((7, 1024, 7), (8, 2048, 3), (5, 1024, 100)):
-        Case(shape, (0, 2), types).check(kernels)
-
-
 @pytest.mark.parametrize("far", [1000.0, 2.0**20])
 @pytest.mark.parametrize(("shape", "axes"), [((32, 4, 3136), (0, 2)), ((32, 1000, 4), (0, 1))], ids=str)
 def test_far_from_zero(kernels, shape, axes, far):
