@@ -16,24 +16,7 @@ _RESERVE = 1 << 20
 
 def main() -> None:
     """Runs the command line, and exits: with 130 if it was interrupted, whatever became of the interrupt."""
-    interrupts: list[int] = []
-    reserve: list[bytearray] = []
-    try:
-        reserve.append(bytearray(_RESERVE))
-        code = _run(interrupts)
-    except MemoryError:
-        # There was none left even to say so: what held it goes with the error.
-        reserve.clear()
-        code = None
-    if code is None:
-        os.write(2, b"bngrad: error: out of memory\n")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is done is done
-    _forget_unwritten()
-    sys.exit(130 if interrupts else 2 if code is None else code)
-
-
-def _run(interrupts: list[int]) -> int:
-    """Runs the command line and returns its exit code; each interrupt is noted."""
+    interrupts = []
 
     def interrupt(number: int, _frame: object) -> None:
         interrupts.append(number)
@@ -42,18 +25,27 @@ def _run(interrupts: list[int]) -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
         signal.signal(signal.SIGINT, interrupt)
         sys.unraisablehook = _hand_on
+    code, has_memory = 130, True
+    reserve: list[bytearray] = []
     try:
+        reserve.append(bytearray(_RESERVE))
         from bngrad import cli, last_words  # noqa: PLC0415 - see above
 
         last_words.prepare(sys.argv[1:])
-        return cli.run(sys.argv[1:])
+        code = cli.run(sys.argv[1:])
     except MemoryError:
-        raise
+        # There was none left even to say so: what held it goes with the error.
+        reserve.clear()
+        code, has_memory = 2, False
     except BaseException:
         # A library that is interrupted while it is imported may raise anything.
         if not interrupts:
             raise
-        return 130
+    if not has_memory:
+        os.write(2, b"bngrad: error: out of memory\n")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is done is done
+    _forget_unwritten()
+    sys.exit(130 if interrupts else code)
 
 
 def _hand_on(what: "sys.UnraisableHookArgs") -> None:
