@@ -7,9 +7,9 @@ struct OfLongRows {
   using Type = Term;
 };
 
-// Add16 of doubles that have just been converted.
+// Add16, where little but conversions and such additions is done.
 template <class V>
-V AddConverted16(const V& sum, const V& a) {
+V AddTerm16(const V& sum, const V& a) {
   return Add16(sum, a);
 }
 

@@ -22,15 +22,7 @@ V AddProduct(const V& sum, const V& a, const V& b) {
   if constexpr (kExact<V, T>) {
     return AddExactProduct16(sum, a, b);
   } else {
-    return Add16(sum, Mul16(a, b));
-  }
-}
-template <class T, class V>
-V AddTerm(const V& sum, const V& a) {
-  if constexpr (kExact<V, T>) {
-    return AddConverted16(sum, a);
-  } else {
-    return Add16(sum, a);
+    return AddTerm16(sum, Mul16(a, b));
   }
 }
 
@@ -45,7 +37,7 @@ struct SumX {
   using Term = F64x16;
   template <class V, class T, class Count>
   static void Add(V* acc, const T* const* in, int64_t i, const V&, Count count) {
-    acc[0] = AddTerm<T>(acc[0], LoadAs<V>(in[0] + i, count));
+    acc[0] = AddTerm16(acc[0], LoadAs<V>(in[0] + i, count));
   }
 };
 
@@ -74,7 +66,7 @@ struct SumGrad {
   static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
     const V d = Deviation<T>(LoadAs<V>(in[0] + i, count), center, count);
     const V dy = Dy::template Term<V>(in, i, count);
-    acc[0] = AddTerm<T>(acc[0], dy);
+    acc[0] = AddTerm16(acc[0], dy);
     acc[1] = AddProduct<T>(acc[1], dy, d);
   }
 };
@@ -89,9 +81,9 @@ struct SumGradGradTraining {
   static void Add(V* acc, const T* const* in, int64_t i, const V& center, Count count) {
     const V d = Deviation<T>(LoadAs<V>(in[0] + i, count), center, count);
     const V dy = LoadAs<V>(in[1] + i, count), ddx = LoadAs<V>(in[2] + i, count);
-    acc[0] = AddTerm<T>(acc[0], dy);
+    acc[0] = AddTerm16(acc[0], dy);
     acc[1] = AddProduct<T>(acc[1], dy, d);
-    acc[2] = AddTerm<T>(acc[2], ddx);
+    acc[2] = AddTerm16(acc[2], ddx);
     acc[3] = AddProduct<T>(acc[3], ddx, d);
     acc[4] = AddProduct<T>(acc[4], ddx, dy);
   }

@@ -148,7 +148,7 @@ SUMS = [
     *of(
         "ops/kernels/sum_terms-inl.h",
         (
-            "acc[0] = AddTerm<T>(acc[0], LoadAs<V>(in[0] + i, count));",
+            "acc[0] = AddTerm16(acc[0], LoadAs<V>(in[0] + i, count));",
             "acc[0] = Sub16(acc[0], LoadAs<V>(in[0] + i, count));",
             "-mean",
         ),
@@ -175,7 +175,7 @@ SUMS = [
             "products of doubles are taken for exact",
             kernel_tests("test_far_from_zero"),
         ),
-        ("acc[2] = AddTerm<T>(acc[2], ddx);", "acc[2] = AddTerm<T>(acc[2], dy);", "mean(dY) for mean(ddX)"),
+        ("acc[2] = AddTerm16(acc[2], ddx);", "acc[2] = AddTerm16(acc[2], dy);", "mean(dY) for mean(ddX)"),
         ("AddProduct<T>(acc[3], ddx, d);", "AddProduct<T>(acc[3], dy, d);", "dY for ddX in a sum"),
         ("AddProduct<T>(acc[4], ddx, dy);", "AddProduct<T>(acc[4], ddx, d);", "X for dY in a sum"),
         (
