@@ -34,7 +34,7 @@ class RowMap {
     const int64_t until = count < run_ - i_ ? i_ + count : run_;
     while (i_ + kLanes <= until) {
       const int64_t same = end_ < until ? end_ : until;
-      for (; i_ + kLanes <= same; i_ += kLanes) MapElements<Map>(in_, out_, start_ + i_, f_, Way{}, All{});
+      MapSame(same);
       if (i_ + kLanes <= until) MapSeveral(Way{}, i_ + kLanes);
     }
   }
@@ -65,6 +65,20 @@ class RowMap {
     for (int k = 0; k < kFactors; ++k) f_[k] = Broadcast16(channel_[k * width_]);
     ++channel_;
     end_ += length_;
+  }
+
+  // Elements of one channel. By locals, for all that the compiler knows a store may change this object
+  // (measured, beside its members: 32x512x784 1.07 to 1.10, 32x256x784 1.13 to 1.17, 32x64x12544 0.98
+  // to 1.02, 16 bits 1.05 times as fast).
+  void MapSame(int64_t until) {
+    const T* const in[] = {in_[0], in_[1], in_[2]};
+    T* const out[] = {out_[0], out_[1]};
+    V f[kFactors];
+    for (int k = 0; k < kFactors; ++k) f[k] = f_[k];
+    const int64_t start = start_;
+    int64_t i = i_;
+    for (; i + kLanes <= until; i += kLanes) MapElements<Map>(in, out, start + i, f, Way{}, All{});
+    i_ = i;
   }
 
   // At most 16 elements, of which the last may belong to a later channel than the first.

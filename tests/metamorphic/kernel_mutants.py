@@ -113,8 +113,8 @@ MAPS = [
     *of(
         "ops/kernels/tandem-inl.h",
         (
-            "mapped < i; mapped += kLanes",
-            "mapped + kLanes < i; mapped += kLanes",
+            "mapped < summed; mapped += kLanes",
+            "mapped + kLanes < summed; mapped += kLanes",
             "the last elements of a turn are not mapped",
         ),
         (
