@@ -5,6 +5,7 @@
 // strips.
 struct Nothing {
   static constexpr bool kMaps = false;
+  static constexpr int kStrips = 1;  // that are to be mapped one after the other
 
   // A row after the other: when one begins; while elements i of a channel, which begins at `start`, are
   // summed up to `end` by calls of sum(end) that move i on; when the last ones from `at` on, which are no 16,

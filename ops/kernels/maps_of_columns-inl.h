@@ -16,21 +16,29 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
   // In registers: for all that the compiler knows, a store may change the block.
   const int64_t rows = block.rows, row_stride = block.row_stride, length = block.length, width = block.width;
   const bool stream = block.stream && RowsAreWholeLines<Map>(block, out);
-  const auto map = [&](int64_t row, auto several, int64_t column, auto way, auto count) {
+  const auto map = [&](int64_t row, auto several, int64_t column, auto strips, auto way, auto count) {
     constexpr int kCount = kFactorCounts[Map::kKind];
-    typename TypeTraits<T>::Vector f[kCount];
-    for (int k = 0; k < kCount; ++k) f[k] = Load(factor + k * width + column, count);
+    typename TypeTraits<T>::Vector f[strips.kValue][kCount];
+    for (int s = 0; s < strips.kValue; ++s) {
+      for (int k = 0; k < kCount; ++k) f[s][k] = Load(factor + k * width + column + s * kLanes, count);
+    }
     BNGRAD_UNROLL_4
     for (int r = 0; r < several.kValue; ++r) {
-      MapElements<Map>(in, out, (row + r) * row_stride + column, f, way, count);
+      for (int s = 0; s < strips.kValue; ++s) {
+        MapElements<Map>(in, out, (row + r) * row_stride + column + s * kLanes, f[s], way, count);
+      }
     }
   };
   int64_t row = 0;
   const auto map_rows = [&](auto several, auto way) {
     for (; row + several.kValue <= rows; row += several.kValue) {
+      constexpr int kStrips = way.kWholeLines && several.kValue > 1 ? kStripsOfLine<T> : 1;
+      constexpr int64_t kLine = kStrips * kLanes;
       int64_t i = 0;
-      for (; i + kLanes <= length; i += kLanes) map(row, several, i, way, All{});
-      if (i < length) map(row, several, i, Cached{}, First{length - i});
+      for (; i + kLine <= length; i += kLine) map(row, several, i, Constant<kStrips>{}, way, All{});
+      for (; kStrips > 1 && i + kLanes <= length; i += kLanes)
+        map(row, several, i, Constant<1>{}, way, All{});
+      if (i < length) map(row, several, i, Constant<1>{}, Cached{}, First{length - i});
     }
   };
   if (stream) {

@@ -107,11 +107,13 @@ struct OfLongRows<F64x16, double> {
 constexpr int kMapRows = 2;
 
 // Short rows that are mapped together in the caches where they, and their arrays, have one place there, of
-// those of a group; and then they are not mapped in the loop that sums them, either. X, dY and dX of four are
-// more lines than the nearest cache has room for in one place (measured, two threads: 8x2048x49 1.32 to 1.35,
-// 8x1024x49 1.30 to 1.38, 16x1024x100 1.05 to 1.32 times as fast; frozen, 8x256x196 1.1 to 1.3, 8x512x196 1.1
-// to 1.2, 8x2048x49 1.65 to 1.8; arrays in other places 0.95 to 0.98, frozen 0.7 to 1.1; other rows 0.86 to
-// 1.05).
+// those of a group (past the caches one: measured, 64x1024x49 1.07 to 1.5, 32x2048x49 1.08 to 1.28,
+// 64x192x400 1.05 to 1.17, 32x1024x196 1.05 to 1.1, 128x256x196 0.95 to 1.07; 16 bits 32x1024x196 1.13 to
+// 1.52, 64x1024x49 0.92); and then they are not mapped in the loop that sums them, either. X, dY and dX of
+// four are more lines than the nearest cache has room for in one place (measured, two threads: 8x2048x49 1.32
+// to 1.35, 8x1024x49 1.30 to 1.38, 16x1024x100 1.05 to 1.32 times as fast; frozen, 8x256x196 1.1 to 1.3,
+// 8x512x196 1.1 to 1.2, 8x2048x49 1.65 to 1.8; arrays in other places 0.95 to 0.98, frozen 0.7 to 1.1; other
+// rows 0.86 to 1.05).
 constexpr int64_t kRowsInOnePlace = 2;
 
 // The level of the cache that elements of rows are asked to, and of wide columns: to the nearest so many are

@@ -18,9 +18,10 @@ constexpr int kStripsBeside = 4;
 // asked to. Rows apart: so many bytes on in each, or in that which is summed after it.
 enum Ask { kAskNothing, kAskInOrder, kAskFar, kAskInRows };
 
-// Rows that are summed together and have no more bytes are asked for in the caches, too (measured, sums
-// alone: 6272x256 1.1, 3136x256 1.15, 1568x256 1.0 to 1.1 times as fast; 3136x512 0.95).
-constexpr int64_t kFewBytes = 4096;
+// Rows of no more bytes are asked for in the caches, too (measured, sums alone: 6272x256 1.1, 3136x256 1.15,
+// 1568x256 1.0 to 1.1 times as fast; 3136x512 0.95; 16 bits, two threads, 6272x512 and frozen 1.2 and 1.6,
+// 1568x512 1.02 and 1.04).
+constexpr int64_t kFewBytes = 1024;
 
 // Rows of so many columns are asked for far ahead, where rows are asked to the second level (measured, Zen 4:
 // 6272x1024 1.06 to 1.1, 3136x2048 1.06 to 1.1, 25088x512 0.99 to 1.04, 25088x256 0.99 to 1.1, 25088x320 0.98
@@ -103,21 +104,21 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int kRows = Terms<Sum, T>::kDouble ? kWideRows : kStripRows;
-  constexpr int kNarrowStrips = Beside::kMaps ? 1 : kStripsBeside;
+  constexpr int kStrips = Beside::kStrips, kNarrowStrips = Beside::kMaps ? kStrips : kStripsBeside;
   const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
-  const bool few = kRows * block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;
+  const bool few = block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;
   if (narrow && apart) {
     SumColumnsBy<kStripRows, kNarrowStrips, kAskInRows, Sum>(block, in, center, sums, beside);
   } else if (narrow) {
     SumColumnsBy<kStripRows, kNarrowStrips, kAskInOrder, Sum>(block, in, center, sums, beside);
   } else if (!block.stream && (apart || !few)) {
-    SumColumnsBy<kRows, 1, kAskNothing, Sum>(block, in, center, sums, beside);
+    SumColumnsBy<kRows, kStrips, kAskNothing, Sum>(block, in, center, sums, beside);
   } else if (apart) {
-    SumColumnsBy<kRows, 1, kAskInRows, Sum>(block, in, center, sums, beside);
+    SumColumnsBy<kRows, kStrips, kAskInRows, Sum>(block, in, center, sums, beside);
   } else if (kAskLevel<T> > 1 && block.length >= kFarColumns) {
-    SumColumnsBy<kRows, 1, kAskLevel<T> == 1 ? kAskInOrder : kAskFar, Sum>(block, in, center, sums, beside);
+    SumColumnsBy<kRows, kStrips, kAskFar, Sum>(block, in, center, sums, beside);
   } else {
-    SumColumnsBy<kRows, 1, kAskInOrder, Sum>(block, in, center, sums, beside);
+    SumColumnsBy<kRows, kStrips, kAskInOrder, Sum>(block, in, center, sums, beside);
   }
 }
 

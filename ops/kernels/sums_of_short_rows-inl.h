@@ -28,6 +28,7 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
   constexpr int kCount = kSumCounts[Sum::kKind];
   constexpr int64_t kMostStrips = kTerms / kRows;
   constexpr bool kOwnLoop = Beside::kMaps || kRows < kRowsOfGroup;
+  constexpr bool kHalves = kAsk && Beside::kStrips == 2;  // of lines that are written past the caches
   constexpr int64_t kElements = kBytesAheadOfShort / static_cast<int64_t>(sizeof(T));
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
   // Terms in float come to the totals several times.
@@ -44,9 +45,13 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
       Sum::Add(terms.sums, in, at, c, count);
     }
   };
-  const auto map = [&](int64_t i, const auto& factors, auto count) {
+  const auto map = [&](auto strips, int64_t i, const auto& factors, auto count) {
     BNGRAD_UNROLL_4
-    for (int r = 0; r < kRows; ++r) beside.MapAt(start + i + r * stride, factors, count);
+    for (int r = 0; r < kRows; ++r) {
+      for (int s = 0; s < strips.kValue; ++s) {
+        beside.MapAt(start + i + s * kLanes + r * stride, factors, count);
+      }
+    }
   };
   const auto center_of = [&](int64_t channel) {
     Term c;
@@ -76,7 +81,7 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
       }
     }
     add(terms, i, c, count);
-    map(i, factors, count);
+    map(Constant<1>{}, i, factors, count);
     if (!ends) return;
     for (; end <= past && end <= run; ++channel, end += length) {
       const First of_channel{end - i};
@@ -98,7 +103,14 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
     if constexpr (kOwnLoop) {
       for (; i + kLanes < end; i += kLanes) {
         add(terms, i, c, All{});
-        map(i, factors, All{});
+        if (kHalves && i % (2 * kLanes) == 0 && i + 2 * kLanes < end) {
+          take_in_time();
+          i += kLanes;
+          add(terms, i, c, All{});
+          map(Constant<2>{}, i - kLanes, factors, All{});
+        } else {
+          map(Constant<1>{}, i, factors, All{});
+        }
         take_in_time();
       }
       if (i + kLanes > run) break;

@@ -17,6 +17,7 @@ class MapBeside {
         width_(block.width) {}
 
   static constexpr bool kMaps = true;
+  static constexpr int kStrips = kStripsOfLine<T>;
 
   void Begin(int64_t) const {}
   template <class Sum>
@@ -27,7 +28,9 @@ class MapBeside {
     while (i + kLanes <= end) {
       int64_t mapped = i;
       sum(end - i < kTurn ? end : i + kTurn);
-      for (; mapped < i; mapped += kLanes) MapAt(start + mapped, factors, All{});
+      for (const int64_t summed = i; mapped < summed; mapped += kLanes) {
+        here.MapAt(start + mapped, factors, All{});
+      }
     }
   }
   void Last(int64_t channel, int64_t at, First count) const { MapAt(at, FactorsOf(channel), count); }

@@ -71,9 +71,15 @@ MAPS = [
     *of(
         "ops/kernels/maps_of_short_rows-inl.h",
         (
-            "start + i + r * stride, f, Way{}, All{});",
-            "start + i, f, Way{}, All{});",
+            "start + i + s * kLanes + r * stride, factors.f",
+            "start + i + s * kLanes, factors.f",
             "of short rows that are mapped together only the first is written",
+        ),
+        (
+            "start + i + s * kLanes + r * stride, factors.f",
+            "start + i + r * stride, factors.f",
+            "of the two strips of a line past the caches only the first is written",
+            kernel_tests("test_16_bits_past_the_caches"),
         ),
         (
             "const First before{end - i};",
@@ -81,27 +87,33 @@ MAPS = [
             "a short channel loses its last element to the next",
         ),
         (
-            "while (end < i + kLanes && end < run) {",
-            "if (end < run) {",
+            "while (end < past) {",
+            "if (end < past) {",
             "a strip has the factors of two channels at most",
         ),
         (
-            "start + i + r * stride, of_several, Cached{}, First{run - i});",
-            "start + i + r * stride, of_several, Cached{}, First{run - i - 1});",
+            "factors_of(i, run), Cached{}, First{run - i});",
+            "factors_of(i, run), Cached{}, First{run - i - 1});",
             "the last element of short rows is not written",
         ),
         (
-            "row = together - kRowsOfGroup; row >= 0;",
-            "row = together - kRowsOfGroup; row > 0;",
+            "row = together - rows.kValue; row >= 0;",
+            "row = together - rows.kValue; row > 0;",
             "the first short rows that are mapped together are not written",
         ),
     ),
     *of(
         "ops/kernels/maps_of_columns-inl.h",
         (
-            "map(row, several, i, Cached{}, First{length - i});",
-            "map(row, several, i, Cached{}, First{length - i - 1});",
+            "map(row, several, i, Constant<1>{}, Cached{}, First{length - i});",
+            "map(row, several, i, Constant<1>{}, Cached{}, First{length - i - 1});",
             "the last column is not written",
+        ),
+        (
+            "(row + r) * row_stride + column + s * kLanes",
+            "(row + r) * row_stride + column",
+            "of the two strips of a line past the caches wide rows have the first one written",
+            kernel_tests("test_16_bits_past_the_caches"),
         ),
         (
             "(row + r) * row_stride + column",
@@ -256,12 +268,18 @@ SUMS = [
             "of groups of short rows only the last is summed",
         ),
         (
-            "beside.MapAt(start + i + r * stride, factors, count);",
-            "beside.MapAt(start + i, factors, count);",
+            "map(Constant<2>{}, i - kLanes, factors, All{});",
+            "map(Constant<1>{}, i - kLanes, factors, All{});",
+            "frozen, of the two strips of a line past the caches only the first is written",
+            kernel_tests("test_16_bits_past_the_caches"),
+        ),
+        (
+            "beside.MapAt(start + i + s * kLanes + r * stride, factors, count);",
+            "beside.MapAt(start + i + s * kLanes, factors, count);",
             "frozen, of short rows side by side only the first is mapped",
         ),
         (
-            "map(i, factors, count);",
+            "map(Constant<1>{}, i, factors, count);",
             "",
             "frozen, strips of short rows in which a channel ends are not mapped",
         ),

@@ -325,9 +325,11 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
   for (const int64_t length : {7, 49, 100, 196}) {
     for (const int64_t rows : {3, 8, 19}) {
       const int64_t stride = (kChannels * length / kPage + 1) * kPage;
-      Comparison<T>(isa, kernels, scalar, {rows, stride, kChannels, length, false, 0}, true,
-                    Guarded::kGuardBefore);
-      ++shapes;
+      for (const bool stream : {false, true}) {
+        Comparison<T>(isa, kernels, scalar, {rows, stride, kChannels, length, stream, 0}, true,
+                      Guarded::kGuardBefore);
+        ++shapes;
+      }
     }
   }
   return shapes;

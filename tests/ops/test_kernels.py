@@ -327,6 +327,14 @@ def test_outputs_too_large_for_the_cache(kernels, shape, axes):
     Case(shape, axes).check(kernels)
 
 
+@pytest.mark.parametrize("flag", [0, 1], ids=["frozen", "training"])
+@pytest.mark.parametrize(("shape", "axes"), [((33, 656, 196), (0, 2)), ((1030, 4128), (0,))], ids=str)
+def test_16_bits_past_the_caches(kernels, shape, axes, flag):
+    """Two strips make a cache line: of rows side by side each writes both, one after the other."""
+    case = Case(shape, axes, TYPES["float16"])
+    assert_close(case.grad(kernels, flag), case.grad(reference, flag), case.dtypes(case.grad), case.size_of_sums())
+
+
 @pytest.mark.parametrize("spatial", [49, 196, 784, 3136])
 def test_resnet_shapes(kernels, spatial):
     Case((8, 32, spatial), (0, 2)).check(kernels)
