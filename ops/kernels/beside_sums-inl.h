@@ -27,7 +27,9 @@ struct Nothing {
   Factors FactorsFrom(int64_t, Count) const {
     return {};
   }
-  // Both: when elements from `at` on have been summed.
+  // When elements from `at` on have been summed, of columns; and of rows side by side, some strips of each.
   template <class Count>
   void MapAt(int64_t, const Factors&, Count) const {}
+  template <int kRows, int kStrips, class Count>
+  void MapRowsAt(int64_t, int64_t, const Factors&, Count) const {}
 };

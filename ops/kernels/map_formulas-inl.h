@@ -91,6 +91,28 @@ void MapElements(const T* const* in, T* const* out, int64_t i, const V* f, Way w
 template <class T>
 constexpr int kStripsOfLine = sizeof(T) < sizeof(float) ? 2 : 1;
 
+// Elements of rows side by side, of each some strips. With kFirst, all are loaded before one is stored:
+// a load waits for a store before it that has the same place in another page, as those of one row have where
+// the arrays, and the rows, are whole pages apart. It takes a register for each.
+template <bool kFirst, int kRows, int kStrips, class Map, class Way, class T, class V, class Count>
+void MapElementsOfRows(const T* const* in, T* const* out, int64_t i, int64_t stride, const V* f, Way way,
+                       Count count) {
+  if constexpr (kFirst && kStrips == 1) {
+    V results[kRows][kOutputCounts[Map::kKind]];
+    BNGRAD_UNROLL_4
+    for (int r = 0; r < kRows; ++r) Map::Apply(in, i + r * stride, f, results[r], count);
+    BNGRAD_UNROLL_4
+    for (int r = 0; r < kRows; ++r) PutElements<Map>(out, i + r * stride, results[r], way, count);
+  } else {
+    BNGRAD_UNROLL_4
+    for (int r = 0; r < kRows; ++r) {
+      for (int s = 0; s < kStrips; ++s) {
+        MapElements<Map>(in, out, i + s * kLanes + r * stride, f, way, count);
+      }
+    }
+  }
+}
+
 // Elements before the next cache line boundary; -1 if none comes, because p is not aligned for its type.
 template <class T>
 int64_t ToCacheLine(const T* p) {

@@ -6,7 +6,7 @@
 // of one channel have a loop of their own past the caches only, for another copy has addresses of its own to
 // make (measured, Zen 4, without it: 8x512x49 1.02 to 1.06, 8x2048x49 1.02 to 1.08, 32x1024x20 1.13 to 1.22
 // times as fast; past the caches 0.93 to 1.01).
-template <int64_t kRows, class Way, class Map, class T>
+template <bool kFirst, int kRows, class Way, class Map, class T>
 void MapStrips(const Block& block, const void* const* inputs, const void* factors, void* const* outputs,
                int64_t row) {
   constexpr int kCount = kFactorCounts[Map::kKind];
@@ -22,12 +22,7 @@ void MapStrips(const Block& block, const void* const* inputs, const void* factor
     typename TypeTraits<T>::Vector f[kCount];
   };
   const auto map = [&](auto strips, int64_t i, const Factors& factors, auto way, auto count) {
-    BNGRAD_UNROLL_4
-    for (int r = 0; r < kRows; ++r) {
-      for (int s = 0; s < strips.kValue; ++s) {
-        MapElements<Map>(in, out, start + i + s * kLanes + r * stride, factors.f, way, count);
-      }
-    }
+    MapElementsOfRows<kFirst, kRows, strips.kValue, Map>(in, out, start + i, stride, factors.f, way, count);
   };
   const auto* factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
   Factors of_channel;  // whose elements end before `end`
@@ -68,21 +63,25 @@ void MapStrips(const Block& block, const void* const* inputs, const void* factor
   if (i < run) map(Constant<1>{}, i, factors_of(i, run), Cached{}, First{run - i});
 }
 
-// In bytes. What is as far apart, or several times, or so many less or more, has the same places in the
-// nearest cache (measured, Zen 4, X, dY and dX each 0, 64, 128, 192 and 256 bytes later in their pages,
-// 8x256x196 frozen, summed and then mapped beside both in one loop: 1.1, 1.3, 1.02, 0.84 and 0.78 times as
-// fast).
-constexpr uintptr_t kPage = 4096, kNear = 192;
+// In bytes. What is as far apart, or several times as far, has the same places in the nearest cache.
+constexpr uintptr_t kPage = 4096;
 
-// Whether the arrays that a map reads and writes have one place there for a row, and that of all other rows.
+// Whether the arrays that a map reads and writes have, but for less than `near` bytes, one place there for a
+// row, and that of all other rows, or with kPage / 2 of every other one.
 template <class T>
-bool InOnePlace(const Block& block, const void* const* inputs, const void* output) {
-  const auto near = [output](const void* input) {
+bool InOnePlace(const Block& block, const void* const* inputs, const void* output, uintptr_t page,
+                uintptr_t near) {
+  const auto is_near = [=](const void* input) {
     const uintptr_t past = reinterpret_cast<uintptr_t>(input) - reinterpret_cast<uintptr_t>(output);
-    return (past + kNear) % kPage < 2 * kNear;
+    return (past + near) % kPage < 2 * near;
   };
-  return block.row_stride * sizeof(T) % kPage == 0 && near(inputs[0]) && near(inputs[1]);
+  return block.row_stride * sizeof(T) % page == 0 && is_near(inputs[0]) && is_near(inputs[1]);
 }
+
+// How near does harm, and what is one place (measured, Zen 4, X, dY and dX each 0, 64, 128, 192 and 256 bytes
+// later in their pages, 8x256x196 frozen, summed and then mapped beside both in one loop: 1.1, 1.3, 1.02,
+// 0.84 and 0.78 times as fast).
+constexpr uintptr_t kNear = 192, kSame = 1;
 
 // Rows of at most so many elements are mapped in strips wherever they lie.
 constexpr int64_t kShortRow = 8 * kLanes;
@@ -98,16 +97,23 @@ void MapRowsBy(const Block& block, const void* const* inputs, const void* factor
                                        : block.length <= kShortRow;
   const int64_t together = strips ? block.rows / kRowsOfGroup * kRowsOfGroup : 0;
   MapRowsBackTo<Way, Map, T>(together, block, inputs, factors, outputs);
-  const auto map = [&](auto rows) {
+  const auto map = [&](auto first, auto rows) {
     for (int64_t row = together - rows.kValue; row >= 0; row -= rows.kValue) {
-      MapStrips<rows.kValue, Way, Map, T>(block, inputs, factors, outputs, row);
+      MapStrips<first.kValue, rows.kValue, Way, Map, T>(block, inputs, factors, outputs, row);
     }
   };
   if constexpr (kRowsInOnePlace < kRowsOfGroup) {
     constexpr int kRows = Way::kWholeLines ? 1 : kRowsInOnePlace;
-    if (InOnePlace<T>(block, inputs, outputs[0])) return map(Constant<kRows>{});
+    if (InOnePlace<T>(block, inputs, outputs[0], kPage, kNear)) {
+      return map(Constant<kLoadsFirst<T>>{}, Constant<kRows>{});
+    }
   }
-  map(Constant<kRowsOfGroup>{});
+  if constexpr (kLoadsFirst<T> && !Way::kWholeLines) {
+    if (InOnePlace<T>(block, inputs, outputs[0], kPage / 2, kSame)) {
+      return map(Constant<true>{}, Constant<kRowsOfGroup>{});
+    }
+  }
+  map(Constant<false>{}, Constant<kRowsOfGroup>{});
 }
 
 template <class Map, class T>

@@ -20,6 +20,11 @@ constexpr int kMapRows = 1;
 // those of a group; if fewer, they are not mapped in the loop that sums them, either.
 constexpr int64_t kRowsInOnePlace = 4;
 
+// Whether short rows that are mapped together are all loaded before one is stored: where they, and the
+// arrays, have one place in their pages, and where they are mapped in the loop that sums them.
+template <class T>
+constexpr bool kLoadsFirst = false;
+
 // The level of the cache that elements of rows are asked to, and of wide columns.
 template <class T>
 constexpr int kAskLevel = 1;

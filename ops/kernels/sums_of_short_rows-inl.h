@@ -46,12 +46,7 @@ BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* const* in, con
     }
   };
   const auto map = [&](auto strips, int64_t i, const auto& factors, auto count) {
-    BNGRAD_UNROLL_4
-    for (int r = 0; r < kRows; ++r) {
-      for (int s = 0; s < strips.kValue; ++s) {
-        beside.MapAt(start + i + s * kLanes + r * stride, factors, count);
-      }
-    }
+    beside.template MapRowsAt<kRows, strips.kValue>(start + i, stride, factors, count);
   };
   const auto center_of = [&](int64_t channel) {
     Term c;

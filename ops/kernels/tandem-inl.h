@@ -61,6 +61,16 @@ class MapBeside {
     MapElements<Map>(in_, out_, at, factors.f, Cached{}, count);
   }
 
+  template <int kRows, int kStrips>
+  void MapRowsAt(int64_t at, int64_t stride, const Factors& factors, All all) const {
+    constexpr bool kFirst = kLoadsFirst<T> && kRows <= kRowsOfGroup;
+    MapElementsOfRows<kFirst, kRows, kStrips, Map>(in_, out_, at, stride, factors.f, Way{}, all);
+  }
+  template <int kRows, int kStrips>
+  void MapRowsAt(int64_t at, int64_t stride, const Factors& factors, First count) const {
+    MapElementsOfRows<false, kRows, kStrips, Map>(in_, out_, at, stride, factors.f, Cached{}, count);
+  }
+
  private:
   static constexpr int kFactors = kFactorCounts[Map::kKind];
 
@@ -88,14 +98,23 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
   }
 }
 
-// Rows of any length: short ones are mapped strip by strip, but in the caches where that would take all of
-// one place.
+// Whether short rows are better mapped after they have been summed: where eight of them, and their arrays,
+// have one place in the nearest cache, or any so near that loads wait for stores of the strip before.
+template <class T>
+bool BetterNotBeside(const Block& block, const void* const* inputs, const void* output) {
+  if constexpr (kRowsInOnePlace == kRowsOfGroup) return false;
+  if (!InOnePlace<T>(block, inputs, output, kPage, kNear)) return false;
+  const bool four = kLoadsFirst<T> && block.length > kShortRow;
+  return !four || !InOnePlace<T>(block, inputs, output, kPage, kSame);
+}
+
+// Rows of any length: short ones are mapped strip by strip.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                    const void* const* map_inputs, const void* factors, void* const* outputs) {
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  const bool full = kRowsInOnePlace < kRowsOfGroup && InOnePlace<T>(block, map_inputs, outputs[0]);
-  const bool not_beside = block.stream ? !RowsAreWholeLines<Map>(block, out) : full;
+  const bool not_beside =
+      block.stream ? !RowsAreWholeLines<Map>(block, out) : BetterNotBeside<T>(block, map_inputs, outputs[0]);
   if (!InStrips(block) || AsColumns(block) || not_beside) {
     SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, map_inputs, factors, outputs);
   } else if (block.stream) {

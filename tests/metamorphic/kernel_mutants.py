@@ -49,6 +49,17 @@ MAPS = [
             "d_X of ddX",
         ),
         (
+            "MapElements<Map>(in, out, i + s * kLanes + r * stride, f, way, count);",
+            "MapElements<Map>(in, out, i + s * kLanes, f, way, count);",
+            "of short rows that are mapped together only the first is written",
+        ),
+        (
+            "MapElements<Map>(in, out, i + s * kLanes + r * stride, f, way, count);",
+            "MapElements<Map>(in, out, i + r * stride, f, way, count);",
+            "of the two strips of a line past the caches only the first is written",
+            kernel_tests("test_16_bits_past_the_caches"),
+        ),
+        (
             "block.row_stride * sizeof(T) % kCacheLine == 0;",
             "true;",
             "rows that begin anywhere are written past the cache",
@@ -70,17 +81,6 @@ MAPS = [
     ),
     *of(
         "ops/kernels/maps_of_short_rows-inl.h",
-        (
-            "start + i + s * kLanes + r * stride, factors.f",
-            "start + i + s * kLanes, factors.f",
-            "of short rows that are mapped together only the first is written",
-        ),
-        (
-            "start + i + s * kLanes + r * stride, factors.f",
-            "start + i + r * stride, factors.f",
-            "of the two strips of a line past the caches only the first is written",
-            kernel_tests("test_16_bits_past_the_caches"),
-        ),
         (
             "const First before{end - i};",
             "const First before{end - i - 1};",
@@ -274,8 +274,8 @@ SUMS = [
             kernel_tests("test_16_bits_past_the_caches"),
         ),
         (
-            "beside.MapAt(start + i + s * kLanes + r * stride, factors, count);",
-            "beside.MapAt(start + i + s * kLanes, factors, count);",
+            "MapRowsAt<kRows, strips.kValue>(start + i, stride, factors, count);",
+            "MapRowsAt<1, strips.kValue>(start + i, stride, factors, count);",
             "frozen, of short rows side by side only the first is mapped",
         ),
         (

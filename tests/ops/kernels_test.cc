@@ -320,15 +320,17 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
       }
     }
   }
-  // Rows and arrays that all have the same places in the nearest cache.
+  // Rows and arrays that all have the same places in the nearest cache, or every other row.
   constexpr int64_t kPage = 4096 / static_cast<int64_t>(sizeof(T)), kChannels = 24;
   for (const int64_t length : {7, 49, 100, 196}) {
     for (const int64_t rows : {3, 8, 19}) {
       const int64_t stride = (kChannels * length / kPage + 1) * kPage;
-      for (const bool stream : {false, true}) {
-        Comparison<T>(isa, kernels, scalar, {rows, stride, kChannels, length, stream, 0}, true,
-                      Guarded::kGuardBefore);
-        ++shapes;
+      for (const int64_t more : {int64_t{0}, kPage / 2}) {
+        for (const bool stream : {false, true}) {
+          Comparison<T>(isa, kernels, scalar, {rows, stride + more, kChannels, length, stream, 0}, true,
+                        Guarded::kGuardBefore);
+          ++shapes;
+        }
       }
     }
   }
