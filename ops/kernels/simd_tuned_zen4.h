@@ -118,10 +118,10 @@ constexpr int64_t kRowsInOnePlace = 2;
 
 // Whether short rows that are mapped together are all loaded before one is stored: where they, and the
 // arrays, have one place in their pages, and where they are mapped in the loop that sums them (measured, two
-// threads, arrays at the same place of a page: 8x2048x49 1.09 to 1.13, 8x1024x49 1.07, 16x1024x100 1.1
-// to 1.14, 8x512x49 1.05 to 1.1; frozen 8x256x196 1.14 to 1.25, 8x512x196 1.2 to 1.3, 32x256x196 1.26
-// to 1.32, 32x2048x49 1.07 to 1.34, 32x1024x196 0.98 to 1.16; at others, frozen, 0.97 to 1.03; eight rows
-// 0.88; 16 bits 0.86 to 1.0).
+// threads, arrays at the same place of a page: 8x2048x49 1.06 to 1.13, 8x1024x49 1.07, 16x1024x100 1.08
+// to 1.14, 8x512x49 1.03 to 1.1; frozen 8x256x196 1.0 to 1.25, once 0.82, 8x512x196 1.04 to 1.3, 32x256x196
+// 1.26 to 1.32, 32x2048x49 1.07 to 1.34, 32x1024x196 0.98 to 1.16; at others, frozen, 0.96 to 1.03; eight
+// rows 0.88; 16 bits 0.86 to 1.0).
 template <class T>
 constexpr bool kLoadsFirst = sizeof(T) >= sizeof(float);
 
