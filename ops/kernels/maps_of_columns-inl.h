@@ -36,8 +36,10 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
       constexpr int64_t kLine = kStrips * kLanes;
       int64_t i = 0;
       for (; i + kLine <= length; i += kLine) map(row, several, i, Constant<kStrips>{}, way, All{});
-      for (; kStrips > 1 && i + kLanes <= length; i += kLanes)
+      if (kStrips > 1 && i + kLanes <= length) {
         map(row, several, i, Constant<1>{}, way, All{});
+        i += kLanes;
+      }
       if (i < length) map(row, several, i, Constant<1>{}, Cached{}, First{length - i});
     }
   };

@@ -54,13 +54,10 @@ class MapBeside {
     for (int k = 0; k < kFactors; ++k) factors.f[k] = Load(factors_ + k * width_ + channel, count);
     return factors;
   }
-  void MapAt(int64_t at, const Factors& factors, All all) const {
-    MapElements<Map>(in_, out_, at, factors.f, Way{}, all);
+  template <class Count>
+  void MapAt(int64_t at, const Factors& factors, Count count) const {
+    MapRowsAt<1, 1>(at, 0, factors, count);
   }
-  void MapAt(int64_t at, const Factors& factors, First count) const {
-    MapElements<Map>(in_, out_, at, factors.f, Cached{}, count);
-  }
-
   template <int kRows, int kStrips>
   void MapRowsAt(int64_t at, int64_t stride, const Factors& factors, All all) const {
     constexpr bool kFirst = kLoadsFirst<T> && kRows <= kRowsOfGroup;
