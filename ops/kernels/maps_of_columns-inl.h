@@ -8,7 +8,8 @@ constexpr int64_t kWideRow = 1024;
 
 // Row after row, so that memory is read and written from one end to the other; the factors come from cache.
 template <class Map, class T>
-void MapColumns(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
+BNGRAD_WHOLE void MapColumns(const Block& block, const void* const* inputs, const void* factors,
+                             void* const* outputs) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};

@@ -124,8 +124,8 @@ bool Streams(const Block& block, void* const* outputs) {
 
 // Rows from the last to `first`.
 template <class Way, class Map, class T>
-void MapRowsBackTo(int64_t first, const Block& block, const void* const* inputs, const void* factors,
-                   void* const* outputs) {
+BNGRAD_WHOLE void MapRowsBackTo(int64_t first, const Block& block, const void* const* inputs,
+                                const void* factors, void* const* outputs) {
   RowMap<Map, T, Way> map(block, inputs, factors, outputs);
   for (int64_t row = block.rows - 1; row >= first; --row) {
     map.Begin(row);

@@ -7,8 +7,8 @@
 // make (measured, Zen 4, without it: 8x512x49 1.02 to 1.06, 8x2048x49 1.02 to 1.08, 32x1024x20 1.13 to 1.22
 // times as fast; past the caches 0.93 to 1.01).
 template <bool kFirst, int kRows, class Way, class Map, class T>
-void MapStrips(const Block& block, const void* const* inputs, const void* factors, void* const* outputs,
-               int64_t row) {
+BNGRAD_WHOLE void MapStrips(const Block& block, const void* const* inputs, const void* factors,
+                            void* const* outputs, int64_t row) {
   constexpr int kCount = kFactorCounts[Map::kKind];
   constexpr bool kOwnLoop = Way::kWholeLines;
   constexpr int kStrips = kStripsOfLine<T>;

@@ -65,8 +65,8 @@ inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t
 
 // All columns of some rows, from one end to the other.
 template <int kRows, int kStrips, Ask kAsk, class Sum, class T, class Beside>
-void SumRowsOfColumns(const Block& block, const T* const* in, const double* center, double* sums, int64_t row,
-                      const Beside& beside) {
+BNGRAD_WHOLE void SumRowsOfColumns(const Block& block, const T* const* in, const double* center, double* sums,
+                                   int64_t row, const Beside& beside) {
   const int64_t length = block.length, stride = block.row_stride, start = row * stride;
   const int64_t group = kRows * stride;
   constexpr int64_t kElements = kBytesAhead / kRows / static_cast<int64_t>(sizeof(T));

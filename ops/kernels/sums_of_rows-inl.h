@@ -32,8 +32,8 @@ class Ahead {
 
 // Rows that are not short, of which the terms of a channel are moved once or several times each.
 template <class Sum, class T, class Beside>
-void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,
-             Beside&& beside) {
+BNGRAD_WHOLE void SumRows(const Block& block, const void* const* inputs, const double* center, double* sums,
+                          Beside&& beside) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   constexpr int64_t kElements = kBytesAhead / static_cast<int64_t>(sizeof(T));

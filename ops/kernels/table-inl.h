@@ -38,6 +38,15 @@
 #define BNGRAD_NOINLINE __attribute__((noinline))
 #endif
 
+// A function whose calls all become part of it, with theirs: a compiler stops at some size, of which these
+// loops are, and then calls for 16 elements, with what is summed in memory (measured, AVX2: frozen columns of
+// 256 floats 5 times, of doubles 7 times as fast).
+#if defined(BNGRAD_FLATTEN)
+#define BNGRAD_WHOLE __attribute__((flatten))
+#else
+#define BNGRAD_WHOLE
+#endif
+
 // An argument that is known to the compiler.
 template <int kArgument>
 struct Constant {

@@ -59,6 +59,24 @@ def test_kernel_files_are_islands(build):
         assert undefined <= {"_GLOBAL_OFFSET_TABLE_", "memcpy", "memset", "__stack_chk_fail"}
 
 
+@needs_nm
+@only_linux
+def test_kernels_call_nothing_for_a_few_elements(build):
+    """A compiler that stops inlining leaves sums in memory: loops are several times as slow then."""
+    objects = sorted(build.glob("**/bngrad_core.dir/kernels/*.o"))
+    assert {o.name.split(".")[0] for o in objects} == set(native_library.isas())
+    for o in objects:
+        isa = o.name.split(".")[0]
+        if isa == "scalar":
+            continue
+        name = rf"bngrad::{isa}::\(anonymous namespace\)::(\w+)<"
+        lines = run("nm", "--demangle", "--defined-only", o).splitlines()
+        functions = {re.search(name, line)[1] for line in lines if line.split()[1] == "t"}
+        sweep = r"(Map|Sum|SumAndMap)((Short|Long)?Rows|Columns|Strips)(By|BackTo|(Of|As)(Rows|Columns))?"
+        assert [f for f in functions if not re.fullmatch(sweep, f)] == []
+        assert "SumRows" in functions
+
+
 def test_kernels_bit_for_bit_and_in_bounds(build):
     output = run(build / "tests" / "kernels_test")
     for isa, supported in native_library.isas().items():
