@@ -5,15 +5,17 @@
 // strips.
 struct Nothing {
   static constexpr bool kMaps = false;
-  static constexpr int kStrips = 1;  // that are to be mapped one after the other
+  static constexpr int kStrips = 1;     // that are to be mapped one after the other
+  static constexpr int kRegisters = 0;  // for what strips become, until later ones have been summed
 
   // A row after the other: when one begins; while elements i of a channel, which begins at `start`, are
-  // summed up to `end` by calls of sum(end) that move i on; when the last ones from `at` on, which are no 16,
-  // have been summed; and when the row ends.
+  // summed up to `end` by calls of sum(end, each) that move i on, and call each(at) when those from `at` on
+  // have been summed, 16 of them; when the last ones from `at` on, which are no 16, have been; and when the
+  // row ends.
   void Begin(int64_t) const {}
   template <class Sum>
   void InTurns(int64_t, int64_t, const int64_t&, int64_t end, const Sum& sum) const {
-    sum(end);
+    sum(end, [](int64_t) {});
   }
   void Last(int64_t, int64_t, First) const {}
   void Finish() const {}
@@ -27,9 +29,11 @@ struct Nothing {
   Factors FactorsFrom(int64_t, Count) const {
     return {};
   }
-  // When elements from `at` on have been summed, of columns; and of rows side by side, some strips of each.
+  // When elements of columns from `at` on have been summed.
   template <class Count>
   void MapAt(int64_t, const Factors&, Count) const {}
+
+  // When some strips of rows side by side have been.
   template <int kRows, int kStrips, class Count>
   void MapRowsAt(int64_t, int64_t, const Factors&, Count) const {}
 };

@@ -43,7 +43,7 @@ class RowMap {
   template <class Sum>
   void InTurns(int64_t, int64_t, const int64_t& i, int64_t end, const Sum& sum) {
     while (i + kLanes <= end) {
-      sum(end - i < kTurn ? end : i + kTurn);
+      sum(end - i < kTurn ? end : i + kTurn, [](int64_t) {});
       Next(kTurn);
     }
   }

@@ -1,119 +1,135 @@
-// The sweep that maps short rows, some together, and the choice between the two. Included by each <isa>.cc
-// after that of rows, inside bngrad::<isa> and an unnamed namespace.
+// The sweep that maps strips of rows, some together, and the choice between the two that map rows. Included
+// by each <isa>.cc after that of rows, inside bngrad::<isa> and an unnamed namespace.
 
 // Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: factors are
 // read once for all of the rows, and no row begins or ends in a part of a vector but the last strip. Strips
-// of one channel have a loop of their own past the caches only, for another copy has addresses of its own to
-// make (measured, Zen 4, without it: 8x512x49 1.02 to 1.06, 8x2048x49 1.02 to 1.08, 32x1024x20 1.13 to 1.22
-// times as fast; past the caches 0.93 to 1.01).
-template <bool kFirst, int kRows, class Way, class Map, class T>
+// of one channel have a loop of their own past the caches, and where there is one row, only, for another copy
+// has addresses of its own to make (measured, Zen 4, without it: 8x512x49 1.02 to 1.06, 8x2048x49 1.02 to
+// 1.08, 32x1024x20 1.13 to 1.22 times as fast; past the caches 0.93 to 1.01). With kBack, from the end: what
+// is loaded after a store lies before it then, and waits for none where outputs lie a little later in their
+// pages (measured, Zen 4, two threads, each array 64 bytes later than the one before: 8x64x3136, 8x128x784,
+// 8x512x196 1.15 to 1.2, 8x2048x49 1.2 to 1.25, 32x512x49 1.07 to 1.18 times as fast; double 1.05 to 1.15; at
+// other places 0.96 to 1.05; where they lie 64 bytes earlier 0.83 to 0.9).
+template <bool kBack, int kRows, class Way, class Map, class T>
 BNGRAD_WHOLE void MapStrips(const Block& block, const void* const* inputs, const void* factors,
                             void* const* outputs, int64_t row) {
   constexpr int kCount = kFactorCounts[Map::kKind];
-  constexpr bool kOwnLoop = Way::kWholeLines;
+  constexpr bool kFirst = kLoadsFirst<T, kRows> && !Way::kWholeLines;
+  constexpr bool kOwnLoop = Way::kWholeLines || kRows == 1;
   constexpr int kStrips = kStripsOfLine<T>;
   constexpr int64_t kLine = kStrips * kLanes;
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
-  const int64_t start = row * stride, width = block.width;
+  const int64_t start = row * stride, width = block.width, few = run % kLanes;
   struct Factors {
     typename TypeTraits<T>::Vector f[kCount];
   };
-  const auto map = [&](auto strips, int64_t i, const Factors& factors, auto way, auto count) {
-    MapElementsOfRows<kFirst, kRows, strips.kValue, Map>(in, out, start + i, stride, factors.f, way, count);
-  };
   const auto* factor = static_cast<const typename TypeTraits<T>::Arithmetic*>(factors);
-  Factors of_channel;  // whose elements end before `end`
-  int64_t end = 0;
+  if (kBack) factor += block.channels;
+  int64_t i = kBack ? run : 0;
+  Factors of_channel;  // whose elements end, in the order in which they are mapped, at `edge`
+  int64_t edge = i;
   const auto next_channel = [&] {
+    if (kBack) --factor;
     for (int k = 0; k < kCount; ++k) of_channel.f[k] = Broadcast16(factor[k * width]);
-    ++factor;
-    end += length;
+    if (!kBack) ++factor;
+    edge += kBack ? -length : length;
   };
-  // Those of elements from i on up to `past`, of which the last may belong to other channels than the first.
-  const auto factors_of = [&](int64_t i, int64_t past) {
+  // Those of some elements from `at` on, of which some may belong to channels that were not come to yet.
+  const auto factors_of = [&](int64_t at, int64_t count) {
     Factors several = of_channel;
-    while (end < past) {
-      const First before{end - i};
+    while (kBack ? edge > at : edge < at + count) {
+      const First before{edge - at};
       next_channel();
-      for (int k = 0; k < kCount; ++k) several.f[k] = Blend(several.f[k], of_channel.f[k], before);
+      for (int k = 0; k < kCount; ++k) {
+        const auto &a = several.f[k], &b = of_channel.f[k];
+        several.f[k] = kBack ? Blend(b, a, before) : Blend(a, b, before);
+      }
     }
     return several;
   };
+  const auto left = [&] { return kBack ? i : run - i; };
+  const auto left_of_channel = [&] { return kBack ? i - edge : edge - i; };
+  const auto next = [&](int64_t count) {
+    const int64_t before = i;
+    i += kBack ? -count : count;
+    return kBack ? i : before;
+  };
+  const auto map = [&](auto strips, int64_t at, const Factors& of, auto way, auto count) {
+    MapElementsOfRows<kFirst, kRows, strips.kValue, Map>(in, out, start + at, stride, of.f, way, count);
+  };
+  const auto map_few = [&] {
+    if (few == 0) return;
+    const int64_t at = next(few);
+    map(Constant<1>{}, at, factors_of(at, few), Cached{}, First{few});
+  };
   next_channel();
-  int64_t i = 0;
-  for (;; i += kLanes) {
+  if (kBack) map_few();
+  while (left() >= kLanes) {
     if constexpr (kOwnLoop) {
       const Factors same = of_channel;
-      while (i + kLanes <= end) {
-        if (kStrips > 1 && i % kLine == 0 && i + kLine <= end) {
-          map(Constant<kStrips>{}, i, same, Way{}, All{});
-          i += kLine;
+      while (left_of_channel() >= kLanes) {
+        if (kStrips > 1 && i % kLine == 0 && left_of_channel() >= kLine) {
+          map(Constant<kStrips>{}, next(kLine), same, Way{}, All{});
         } else {
-          map(Constant<1>{}, i, same, Way{}, All{});
-          i += kLanes;
+          map(Constant<1>{}, next(kLanes), same, Way{}, All{});
         }
       }
+      if (left() < kLanes) break;
     }
-    if (i + kLanes > run) break;
-    map(Constant<1>{}, i, factors_of(i, i + kLanes), Way{}, All{});
+    const int64_t at = next(kLanes);
+    map(Constant<1>{}, at, factors_of(at, kLanes), Way{}, All{});
   }
-  if (i < run) map(Constant<1>{}, i, factors_of(i, run), Cached{}, First{run - i});
+  if (!kBack) map_few();
 }
 
-// In bytes. What is as far apart, or several times as far, has the same places in the nearest cache.
-constexpr uintptr_t kPage = 4096;
-
-// Whether the arrays that a map reads and writes have, but for less than `near` bytes, one place there for a
-// row, and that of all other rows, or with kPage / 2 of every other one.
-template <class T>
-bool InOnePlace(const Block& block, const void* const* inputs, const void* output, uintptr_t page,
-                uintptr_t near) {
-  const auto is_near = [=](const void* input) {
-    const uintptr_t past = reinterpret_cast<uintptr_t>(input) - reinterpret_cast<uintptr_t>(output);
-    return (past + near) % kPage < 2 * near;
-  };
-  return block.row_stride * sizeof(T) % page == 0 && is_near(inputs[0]) && is_near(inputs[1]);
-}
-
-// How near does harm, and what is one place (measured, Zen 4, X, dY and dX each 0, 64, 128, 192 and 256 bytes
-// later in their pages, 8x256x196 frozen, summed and then mapped beside both in one loop: 1.1, 1.3, 1.02,
-// 0.84 and 0.78 times as fast).
-constexpr uintptr_t kNear = 192, kSame = 1;
-
-// Rows of at most so many elements are mapped in strips wherever they lie.
+// Rows of at most so many elements are mapped some together wherever they lie.
 constexpr int64_t kShortRow = 8 * kLanes;
 
-// From the last row, which the sums read last and the nearest cache still has. Strips are the faster way for
-// short rows (measured, beside one row after the other: 8x512x49 1.06, 8x1024x20 1.16, 8x512x7 1.26 times as
-// fast, 8x512x196 0.95), and past the cache for all that are not long (128x256x196 1.17), where they are
-// whole cache lines.
+// Rows that are mapped together where all have one place, of those of a group; past the caches one. X, dY and
+// dX of four are more lines than the nearest cache has room for there (measured, Zen 4, two threads:
+// 8x2048x49 1.32 to 1.35, 8x1024x49 1.30 to 1.38, 16x1024x100 1.05 to 1.32 times as fast; arrays in other
+// places 0.95 to 0.98; past the caches 64x1024x49 1.07 to 1.5, 32x2048x49 1.08 to 1.28, 64x192x400 1.05
+// to 1.17, 32x1024x196 1.05 to 1.1, 128x256x196 0.95 to 1.07; 16 bits 32x1024x196 1.13 to 1.52, 64x1024x49
+// 0.92).
+constexpr int kRowsInOnePlace = 2;
+
+// From the last row, which the sums read last and the nearest cache still has. Some rows together are the
+// faster way for short ones (measured, beside one row after the other: 8x512x49 1.06, 8x1024x20 1.16,
+// 8x512x7 1.26 times as fast, 8x512x196 0.95), and past the cache for all that are not long (128x256x196
+// 1.17), where they are whole cache lines.
 template <class Way, class Map, class T>
 void MapRowsBy(const Block& block, const void* const* inputs, const void* factors, void* const* outputs) {
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  const bool strips = Way::kWholeLines ? block.length < kLongRow && RowsAreWholeLines<Map>(block, out)
-                                       : block.length <= kShortRow;
-  const int64_t together = strips ? block.rows / kRowsOfGroup * kRowsOfGroup : 0;
-  MapRowsBackTo<Way, Map, T>(together, block, inputs, factors, outputs);
-  const auto map = [&](auto first, auto rows) {
-    for (int64_t row = together - rows.kValue; row >= 0; row -= rows.kValue) {
-      MapStrips<first.kValue, rows.kValue, Way, Map, T>(block, inputs, factors, outputs, row);
+  const bool group = Way::kWholeLines ? block.length < kLongRow && RowsAreWholeLines<Map>(block, out)
+                                      : block.length <= kShortRow;
+  const int64_t together = group ? block.rows / kRowsOfGroup * kRowsOfGroup : 0;
+  int64_t row = block.rows;
+  const auto map_to = [&](int64_t first, auto back, auto rows) {
+    while (row > first) {
+      row -= rows.kValue;
+      MapStrips<back.kValue, rows.kValue, Way, Map, T>(block, inputs, factors, outputs, row);
     }
   };
-  if constexpr (kRowsInOnePlace < kRowsOfGroup) {
-    constexpr int kRows = Way::kWholeLines ? 1 : kRowsInOnePlace;
-    if (InOnePlace<T>(block, inputs, outputs[0], kPage, kNear)) {
-      return map(Constant<kLoadsFirst<T>>{}, Constant<kRows>{});
+  const auto map = [&](auto back) {
+    if constexpr (back.kValue && !Way::kWholeLines) {
+      map_to(together, back, Constant<1>{});
+    } else {
+      MapRowsBackTo<Way, Map, T>(together, block, inputs, factors, outputs);
+      row = together;
     }
-  }
-  if constexpr (kLoadsFirst<T> && !Way::kWholeLines) {
-    if (InOnePlace<T>(block, inputs, outputs[0], kPage / 2, kSame)) {
-      return map(Constant<true>{}, Constant<kRowsOfGroup>{});
+    if constexpr (kPlacesMatter) {
+      constexpr int kRows = Way::kWholeLines ? 1 : kRowsInOnePlace;
+      if (InOnePlace<T>(block, inputs, outputs[0])) return map_to(0, back, Constant<kRows>{});
     }
+    map_to(0, back, Constant<kRowsOfGroup>{});
+  };
+  if constexpr (kPlacesMatter) {
+    if (Later(outputs[0], inputs[0]) < kPage / 2) return map(Constant<true>{});
   }
-  map(Constant<false>{}, Constant<kRowsOfGroup>{});
+  map(Constant<false>{});
 }
 
 template <class Map, class T>

@@ -16,14 +16,8 @@ V AddTerm16(const V& sum, const V& a) {
 // Rows of columns that are mapped together in the caches.
 constexpr int kMapRows = 1;
 
-// Short rows that are mapped together in the caches where they, and their arrays, have one place there, of
-// those of a group; if fewer, they are not mapped in the loop that sums them, either.
-constexpr int64_t kRowsInOnePlace = 4;
-
-// Whether short rows that are mapped together are all loaded before one is stored: where they, and the
-// arrays, have one place in their pages, and where they are mapped in the loop that sums them.
-template <class T>
-constexpr bool kLoadsFirst = false;
+// Whether it is minded where arrays and rows lie in their pages (alignment-inl.h).
+constexpr bool kPlacesMatter = false;
 
 // The level of the cache that elements of rows are asked to, and of wide columns.
 template <class T>

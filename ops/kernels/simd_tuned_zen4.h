@@ -106,24 +106,8 @@ struct OfLongRows<F64x16, double> {
 // together 1568x128 1.05, 392x512 0.9, 196x1024 0.85 times as fast as two).
 constexpr int kMapRows = 2;
 
-// Short rows that are mapped together in the caches where they, and their arrays, have one place there, of
-// those of a group (past the caches one: measured, 64x1024x49 1.07 to 1.5, 32x2048x49 1.08 to 1.28,
-// 64x192x400 1.05 to 1.17, 32x1024x196 1.05 to 1.1, 128x256x196 0.95 to 1.07; 16 bits 32x1024x196 1.13 to
-// 1.52, 64x1024x49 0.92); and then they are not mapped in the loop that sums them, either. X, dY and dX of
-// four are more lines than the nearest cache has room for in one place (measured, two threads: 8x2048x49 1.32
-// to 1.35, 8x1024x49 1.30 to 1.38, 16x1024x100 1.05 to 1.32 times as fast; frozen, 8x256x196 1.1 to 1.3,
-// 8x512x196 1.1 to 1.2, 8x2048x49 1.65 to 1.8; arrays in other places 0.95 to 0.98, frozen 0.7 to 1.1; other
-// rows 0.86 to 1.05).
-constexpr int64_t kRowsInOnePlace = 2;
-
-// Whether short rows that are mapped together are all loaded before one is stored: where they, and the
-// arrays, have one place in their pages, and where they are mapped in the loop that sums them (measured, two
-// threads, arrays at the same place of a page: 8x2048x49 1.06 to 1.13, 8x1024x49 1.07, 16x1024x100 1.08
-// to 1.14, 8x512x49 1.03 to 1.1; frozen 8x256x196 1.0 to 1.25, once 0.82, 8x512x196 1.04 to 1.3, 32x256x196
-// 1.26 to 1.32, 32x2048x49 1.07 to 1.34, 32x1024x196 0.98 to 1.16; at others, frozen, 0.96 to 1.03; eight
-// rows 0.88; 16 bits 0.86 to 1.0).
-template <class T>
-constexpr bool kLoadsFirst = sizeof(T) >= sizeof(float);
+// Whether it is minded where arrays and rows lie in their pages (alignment-inl.h).
+constexpr bool kPlacesMatter = true;
 
 // The level of the cache that elements of rows are asked to, and of wide columns: to the nearest so many are
 // on their way at once as it has buffers, and what is asked for takes the room of what is used (measured

@@ -97,13 +97,36 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
   int64_t i = 0;
   for (; i + kLanes <= run; i += kLanes) {
     if constexpr (kOwnLoop) {
+      if constexpr (Beside::kRegisters >= kRows) {
+        // What so many strips have become waits to be written: see MapHeld.
+        constexpr int kHeld = Beside::kRegisters / kRows;
+        typename Beside::template Strip<kRows> held[kHeld], now;
+        if (i + (kHeld + 1) * kLanes < end) {
+          BNGRAD_UNROLL_8
+          for (int s = 0; s < kHeld; ++s, i += kLanes) {
+            add(terms, i, c, All{});
+            take_in_time();
+            beside.Apply(start + i, stride, factors, held[s]);
+          }
+          for (; i + kLanes < end; i += kLanes) {
+            add(terms, i, c, All{});
+            take_in_time();
+            beside.Apply(start + i, stride, factors, now);
+            beside.Put(start + i - kHeld * kLanes, stride, held[0]);
+            for (int s = 1; s < kHeld; ++s) held[s - 1] = held[s];
+            held[kHeld - 1] = now;
+          }
+          BNGRAD_UNROLL_8
+          for (int s = 0; s < kHeld; ++s) beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);
+        }
+      }
       for (; i + kLanes < end; i += kLanes) {
         add(terms, i, c, All{});
         if (kHalves && i % (2 * kLanes) == 0 && i + 2 * kLanes < end) {
           take_in_time();
           i += kLanes;
           add(terms, i, c, All{});
-          map(Constant<2>{}, i - kLanes, factors, All{});
+          map(Constant<Beside::kStrips>{}, i - kLanes, factors, All{});
         } else {
           map(Constant<1>{}, i, factors, All{});
         }

@@ -134,6 +134,7 @@ struct ReluDy {
   }
 };
 
+#include "alignment-inl.h"
 #include "beside_sums-inl.h"
 #include "map_formulas-inl.h"
 #include "maps_of_columns-inl.h"

@@ -18,20 +18,16 @@ class MapBeside {
 
   static constexpr bool kMaps = true;
   static constexpr int kStrips = kStripsOfLine<T>;
+  static constexpr int kRegisters = 0;
 
   void Begin(int64_t) const {}
   template <class Sum>
-  void InTurns(int64_t channel, int64_t start, const int64_t& i, int64_t end, const Sum& sum) const {
+  void InTurns(int64_t channel, int64_t, const int64_t&, int64_t end, const Sum& sum) const {
     const Factors factors = FactorsOf(channel);
-    // In registers, as in RowMap (measured: frozen 8x64x3136 1.0 to 1.05, 8x128x784 1.04 to 1.05).
+    // In registers, as in RowMap (measured: frozen 8x64x3136 1.0 to 1.05, 8x128x784 1.04 to 1.05). A strip at
+    // a time, beside eight: 1.03 to 1.1, 1.04 to 1.07.
     const MapBeside here = *this;
-    while (i + kLanes <= end) {
-      int64_t mapped = i;
-      sum(end - i < kTurn ? end : i + kTurn);
-      for (const int64_t summed = i; mapped < summed; mapped += kLanes) {
-        here.MapAt(start + mapped, factors, All{});
-      }
-    }
+    sum(end, [&](int64_t at) { here.MapAt(at, factors, All{}); });
   }
   void Last(int64_t channel, int64_t at, First count) const { MapAt(at, FactorsOf(channel), count); }
   void Finish() const {}
@@ -60,7 +56,7 @@ class MapBeside {
   }
   template <int kRows, int kStrips>
   void MapRowsAt(int64_t at, int64_t stride, const Factors& factors, All all) const {
-    constexpr bool kFirst = kLoadsFirst<T> && kRows <= kRowsOfGroup;
+    constexpr bool kFirst = kLoadsFirst<T, kRows>;
     MapElementsOfRows<kFirst, kRows, kStrips, Map>(in_, out_, at, stride, factors.f, Way{}, all);
   }
   template <int kRows, int kStrips>
@@ -68,7 +64,7 @@ class MapBeside {
     MapElementsOfRows<false, kRows, kStrips, Map>(in_, out_, at, stride, factors.f, Cached{}, count);
   }
 
- private:
+ protected:
   static constexpr int kFactors = kFactorCounts[Map::kKind];
 
   // All of them constant: with a state of its own, as RowMap has, it is 0.9 times as fast (measured).
@@ -76,6 +72,60 @@ class MapBeside {
   T* const out_[kMaxOutputs];
   const typename TypeTraits<T>::Arithmetic* const factors_;
   const int64_t width_;
+};
+
+// The same, but what strips become waits in registers until some later ones have been summed: loads wait for
+// a store before them that has the same place in another page (measured, long rows, each array 64 bytes later
+// in its page than the one before: frozen 8x128x784 1.13 to 1.17, 8x64x3136 1.06 to 1.13 times as fast; at
+// other places 0.97 to 1.0).
+template <class Map, class T>
+class MapHeld : public MapBeside<Map, T, Cached> {
+  using Base = MapBeside<Map, T, Cached>;
+  using V = typename TypeTraits<T>::Vector;
+  static constexpr int kOutputs = kOutputCounts[Map::kKind];
+
+ public:
+  using Factors = typename Base::Factors;
+  using Base::Base;
+  static constexpr int kStrips = 1;
+  static constexpr int kRegisters = static_cast<int>(16 * kCacheLine / sizeof(V)) / kOutputs;
+
+  template <int kRows>
+  struct Strip {
+    V v[kRows][kOutputs];
+  };
+  template <int kRows>
+  void Apply(int64_t at, int64_t stride, const Factors& factors, Strip<kRows>& to) const {
+    BNGRAD_UNROLL_8
+    for (int r = 0; r < kRows; ++r) Map::Apply(this->in_, at + r * stride, factors.f, to.v[r], All{});
+  }
+  template <int kRows>
+  void Put(int64_t at, int64_t stride, const Strip<kRows>& strip) const {
+    BNGRAD_UNROLL_8
+    for (int r = 0; r < kRows; ++r)
+      PutElements<Map>(this->out_, at + r * stride, strip.v[r], Cached{}, All{});
+  }
+
+  template <class Sum>
+  void InTurns(int64_t channel, int64_t start, const int64_t& i, int64_t end, const Sum& sum) const {
+    const Factors factors = this->FactorsOf(channel);
+    const MapHeld here = *this;  // in registers, as above
+    constexpr int kHeld = kRegisters / kRowsOfGroup;
+    Strip<1> held[kHeld] = {}, now;
+    const int64_t begin = start + i;
+    sum(end, [&](int64_t at) {
+      here.Apply(at, 0, factors, now);
+      const int64_t before = at - kHeld * kLanes;
+      if (before >= begin) here.Put(before, 0, held[0]);
+      for (int s = 1; s < kHeld; ++s) held[s - 1] = held[s];
+      held[kHeld - 1] = now;
+    });
+    BNGRAD_UNROLL_4
+    for (int s = 0; s < kHeld; ++s) {
+      const int64_t before = start + i - (kHeld - s) * kLanes;
+      if (before >= begin) here.Put(before, 0, held[s]);
+    }
+  }
 };
 
 // Long rows, in the order in which SumRows sums the same block. Short ones are summed, and then mapped.
@@ -89,39 +139,49 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
     SumRows<Sum, T>(block, inputs, center, sums,
                     RowMap<Map, T, Streamed>(block, map_inputs, factors, outputs));
     Fence();
+  } else if constexpr (kPlacesMatter) {
+    SumRows<Sum, T>(block, inputs, center, sums, MapHeld<Map, T>(block, map_inputs, factors, outputs));
   } else {
     SumRows<Sum, T>(block, inputs, center, sums,
                     MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
   }
 }
 
-// Whether short rows are better mapped after they have been summed: where eight of them, and their arrays,
-// have one place in the nearest cache, or any so near that loads wait for stores of the strip before.
-template <class T>
-bool BetterNotBeside(const Block& block, const void* const* inputs, const void* output) {
-  if constexpr (kRowsInOnePlace == kRowsOfGroup) return false;
-  if (!InOnePlace<T>(block, inputs, output, kPage, kNear)) return false;
-  const bool four = kLoadsFirst<T> && block.length > kShortRow;
-  return !four || !InOnePlace<T>(block, inputs, output, kPage, kSame);
-}
+// Bytes by which an output lies later in its page, at most, so that a strip's loads wait for stores of those
+// before: then strips are held, and short rows, and those whose every other one is so, mapped after they have
+// been summed (measured, Zen 4, two threads, with each array so many bytes later than the one before, the
+// three beside MapBeside: at 64 and 128 8x256x196 1.2, 8x2048x49 1.24 and 1.3, 8x512x49 1.08 and 0.82; at 192
+// 0.93, 1.18 and 0.97; at 0 1.05, 1.02 and 1.05).
+constexpr uintptr_t kSoon = 256, kSoonOfShort = 384, kSoonOfEveryOther = 128;
 
-// Rows of any length: short ones are mapped strip by strip.
+// Rows of any length: those that are not long are mapped strip by strip.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                    const void* const* map_inputs, const void* factors, void* const* outputs) {
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  const bool not_beside =
-      block.stream ? !RowsAreWholeLines<Map>(block, out) : BetterNotBeside<T>(block, map_inputs, outputs[0]);
-  if (!InStrips(block) || AsColumns(block) || not_beside) {
+  const auto after = [&] {
     SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, map_inputs, factors, outputs);
-  } else if (block.stream) {
-    SumShortRows<true, Sum, T>(block, inputs, center, sums,
-                               MapBeside<Map, T, Streamed>(block, map_inputs, factors, outputs));
-    Fence();
-  } else {
-    SumShortRows<false, Sum, T>(block, inputs, center, sums,
-                                MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
+  };
+  const auto beside = [&](auto asks, const auto& map) {
+    SumShortRows<asks.kValue, Sum, T>(block, inputs, center, sums, map);
+  };
+  if (!InStrips(block) || AsColumns(block)) return after();
+  if (block.stream) {
+    if (!RowsAreWholeLines<Map>(block, out)) return after();
+    beside(Constant<true>{}, MapBeside<Map, T, Streamed>(block, map_inputs, factors, outputs));
+    return Fence();
   }
+  if constexpr (kPlacesMatter) {
+    const uintptr_t later = Later(outputs[0], map_inputs);
+    const bool pages = RowsHaveOnePlace<T>(block);
+    if (block.length <= kShortRow) {
+      const bool halves = RowsHaveOnePlace<T>(block, kPage / 2);
+      if (pages ? later <= kSoonOfShort : halves && later <= kSoonOfEveryOther) return after();
+    } else if (pages && later <= kSoon) {
+      return beside(Constant<false>{}, MapHeld<Map, T>(block, map_inputs, factors, outputs));
+    }
+  }
+  beside(Constant<false>{}, MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
 }
 
 // In the order in which SumColumns sums the same block.

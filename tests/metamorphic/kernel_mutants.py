@@ -59,6 +59,9 @@ MAPS = [
             "of the two strips of a line past the caches only the first is written",
             kernel_tests("test_16_bits_past_the_caches"),
         ),
+    ),
+    *of(
+        "ops/kernels/alignment-inl.h",
         (
             "block.row_stride * sizeof(T) % kCacheLine == 0;",
             "true;",
@@ -82,23 +85,23 @@ MAPS = [
     *of(
         "ops/kernels/maps_of_short_rows-inl.h",
         (
-            "const First before{end - i};",
-            "const First before{end - i - 1};",
+            "const First before{edge - at};",
+            "const First before{edge - at - 1};",
             "a short channel loses its last element to the next",
         ),
         (
-            "while (end < past) {",
-            "if (end < past) {",
+            "while (kBack ? edge > at : edge < at + count) {",
+            "if (kBack ? edge > at : edge < at + count) {",
             "a strip has the factors of two channels at most",
         ),
         (
-            "factors_of(i, run), Cached{}, First{run - i});",
-            "factors_of(i, run), Cached{}, First{run - i - 1});",
+            "factors_of(at, few), Cached{}, First{few});",
+            "factors_of(at, few), Cached{}, First{few - 1});",
             "the last element of short rows is not written",
         ),
         (
-            "row = together - rows.kValue; row >= 0;",
-            "row = together - rows.kValue; row > 0;",
+            "while (row > first) {",
+            "while (row > first + rows.kValue) {",
             "the first short rows that are mapped together are not written",
         ),
     ),
@@ -125,9 +128,14 @@ MAPS = [
     *of(
         "ops/kernels/tandem-inl.h",
         (
-            "mapped < summed; mapped += kLanes",
-            "mapped + kLanes < summed; mapped += kLanes",
-            "the last elements of a turn are not mapped",
+            "sum(end, [&](int64_t at) { here.MapAt(at, factors, All{}); });",
+            "sum(end, [&](int64_t at) { here.MapAt(at + kLanes, factors, All{}); });",
+            "long frozen rows are mapped 16 elements late",
+        ),
+        (
+            "if (before >= begin) here.Put(before, 0, held[s]);",
+            "if (before > begin) here.Put(before, 0, held[s]);",
+            "of a channel of 64 elements that were held the first 16 are not written",
         ),
         (
             "MapAt(at, FactorsOf(channel), count);",
@@ -268,7 +276,7 @@ SUMS = [
             "of groups of short rows only the last is summed",
         ),
         (
-            "map(Constant<2>{}, i - kLanes, factors, All{});",
+            "map(Constant<Beside::kStrips>{}, i - kLanes, factors, All{});",
             "map(Constant<1>{}, i - kLanes, factors, All{});",
             "frozen, of the two strips of a line past the caches only the first is written",
             kernel_tests("test_16_bits_past_the_caches"),
@@ -277,6 +285,11 @@ SUMS = [
             "MapRowsAt<kRows, strips.kValue>(start + i, stride, factors, count);",
             "MapRowsAt<1, strips.kValue>(start + i, stride, factors, count);",
             "frozen, of short rows side by side only the first is mapped",
+        ),
+        (
+            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);",
+            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[0]);",
+            "frozen, the last strips of a channel that were held are one",
         ),
         (
             "map(Constant<1>{}, i, factors, count);",

@@ -140,7 +140,7 @@ template <class T>
 class Comparison {
  public:
   Comparison(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scalar, const Block& block,
-             bool rows, Guarded::Side side)
+             bool rows, Guarded::Side side, size_t inputs_later = 0, size_t outputs_later = 0)
       : isa_(isa),
         kernels_(kernels),
         scalar_(scalar),
@@ -150,13 +150,17 @@ class Comparison {
                                       (rows ? block.channels : 1) * block.length)),
         values_(static_cast<size_t>(rows ? block.channels : block.length)),
         side_(side),
-        x_(elements_ * sizeof(T), side),
-        dy_(elements_ * sizeof(T), side),
-        third_(elements_ * sizeof(T), side) {
+        outputs_later_(outputs_later),
+        x_memory_(elements_ * sizeof(T) + inputs_later, side),
+        dy_memory_(elements_ * sizeof(T) + inputs_later, side),
+        third_memory_(elements_ * sizeof(T) + inputs_later, side),
+        x_(x_memory_.data() + inputs_later),
+        dy_(dy_memory_.data() + inputs_later),
+        third_(third_memory_.data() + inputs_later) {
     std::mt19937 random(static_cast<unsigned>(block.length));
-    Fill<T>(x_.data(), elements_, random);
-    Fill<T>(dy_.data(), elements_, random);
-    Fill<T>(third_.data(), elements_, random);
+    Fill<T>(x_, elements_, random);
+    Fill<T>(dy_, elements_, random);
+    Fill<T>(third_, elements_, random);
     for (int kind = 0; kind < kSumKinds; ++kind) Sum(kind, random);
     for (int kind = 0; kind < kMapKinds; ++kind) Map(kind, random);
     const auto& both = rows ? kernels.sum_and_map_rows : kernels.sum_and_map_columns;
@@ -175,7 +179,7 @@ class Comparison {
     Fill<double>(center.data(), values_, random);
     Fill<double>(sums.data(), count, random);
     std::memcpy(expected.data(), sums.data(), sums.size());
-    const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
+    const void* const inputs[] = {x_, dy_, third_};
     const double* const c = reinterpret_cast<const double*>(center.data());
     (rows_ ? kernels_.sum_rows : kernels_.sum_columns)[kind](block, inputs, c,
                                                              reinterpret_cast<double*>(sums.data()));
@@ -199,8 +203,9 @@ class Comparison {
   }
 
   void Map(int kind, const Block& block, const Guarded& factors, int wanted) {
-    const Guarded output[] = {{elements_ * sizeof(T), side_}, {elements_ * sizeof(T), side_}};
-    const Guarded expected[] = {{elements_ * sizeof(T), side_}, {elements_ * sizeof(T), side_}};
+    const size_t size = elements_ * sizeof(T) + outputs_later_;
+    const Guarded output[] = {{size, side_}, {size, side_}};
+    const Guarded expected[] = {{size, side_}, {size, side_}};
     void *outputs[kMaxOutputs] = {}, *expecteds[kMaxOutputs] = {};
     for (int k = 0; k < kMaxOutputs; ++k) {
       // Gaps between rows must keep this; scalar writes the same elements, and no test of its own would see
@@ -208,17 +213,17 @@ class Comparison {
       std::memset(output[k].data(), 0x5a, output[k].size());
       std::memset(expected[k].data(), 0x5a, expected[k].size());
       if ((wanted >> k & 1) == 0) continue;
-      outputs[k] = output[k].data();
-      expecteds[k] = expected[k].data();
+      outputs[k] = output[k].data() + outputs_later_;
+      expecteds[k] = expected[k].data() + outputs_later_;
     }
-    const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
+    const void* const inputs[] = {x_, dy_, third_};
     (rows_ ? kernels_.map_rows : kernels_.map_columns)[kind](block, inputs, factors.data(), outputs);
     (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, inputs, factors.data(), expecteds);
     for (int k = 0; k < kMaxOutputs; ++k) {
       if (std::memcmp(output[k].data(), expected[k].data(), output[k].size()) != 0) {
         Fail(isa_.name, rows_ ? "map_rows" : "map_columns", kind, block, "other bits than scalar");
       }
-      if (outputs[k] != nullptr) CheckGaps(kind, block, output[k].data());
+      if (outputs[k] != nullptr) CheckGaps(kind, block, static_cast<const char*>(outputs[k]));
     }
   }
 
@@ -232,18 +237,21 @@ class Comparison {
     Guarded center(values_ * sizeof(double), side_);
     Guarded factors(values_ * static_cast<size_t>(kFactorCounts[kind]) * sizeof(Arithmetic), side_);
     Guarded sums(count * sizeof(double), side_), expected_sums(count * sizeof(double), side_);
-    const Guarded output[] = {{elements_ * sizeof(T), side_}, {elements_ * sizeof(T), side_}};
-    const Guarded expected[] = {{elements_ * sizeof(T), side_}, {elements_ * sizeof(T), side_}};
+    const size_t size = elements_ * sizeof(T) + outputs_later_;
+    const Guarded output[] = {{size, side_}, {size, side_}};
+    const Guarded expected[] = {{size, side_}, {size, side_}};
     Fill<double>(center.data(), values_, random);
     Fill<Arithmetic>(factors.data(), values_ * static_cast<size_t>(kFactorCounts[kind]), random);
     for (const Guarded* array : {&sums, &expected_sums}) std::memset(array->data(), 0, array->size());
     void *outputs[kMaxOutputs] = {}, *expected_outputs[kMaxOutputs] = {};
     for (int k = 0; k < kOutputCounts[kind]; ++k) {
-      std::memset(outputs[k] = output[k].data(), 0x5a, output[k].size());
-      std::memset(expected_outputs[k] = expected[k].data(), 0x5a, expected[k].size());
+      std::memset(output[k].data(), 0x5a, output[k].size());
+      std::memset(expected[k].data(), 0x5a, expected[k].size());
+      outputs[k] = output[k].data() + outputs_later_;
+      expected_outputs[k] = expected[k].data() + outputs_later_;
     }
-    const void* const inputs[] = {x_.data(), dy_.data(), third_.data()};
-    const void* const map_inputs[] = {dy_.data(), third_.data(), x_.data()};
+    const void* const inputs[] = {x_, dy_, third_};
+    const void* const map_inputs[] = {dy_, third_, x_};
     const double* const c = reinterpret_cast<const double*>(center.data());
     both(block, inputs, c, reinterpret_cast<double*>(sums.data()), map_inputs, factors.data(), outputs);
     (rows_ ? scalar_.sum_rows : scalar_.sum_columns)[sum](block, inputs, c,
@@ -283,7 +291,9 @@ class Comparison {
   const bool rows_;
   const size_t elements_, values_;
   const Guarded::Side side_;
-  const Guarded x_, dy_, third_;
+  const size_t outputs_later_;  // in bytes, in a page
+  const Guarded x_memory_, dy_memory_, third_memory_;
+  char *const x_, *const dy_, *const third_;
 };
 
 constexpr int kManyChannels = 60;
@@ -320,15 +330,20 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
       }
     }
   }
-  // Rows and arrays that all have the same places in the nearest cache, or every other row.
+  // Rows that all have one place in their pages, or every other one, and outputs that have it, too, or one
+  // some bytes later or earlier.
   constexpr int64_t kPage = 4096 / static_cast<int64_t>(sizeof(T)), kChannels = 24;
   for (const int64_t length : {7, 49, 100, 196}) {
     for (const int64_t rows : {3, 8, 19}) {
       const int64_t stride = (kChannels * length / kPage + 1) * kPage;
       for (const int64_t more : {int64_t{0}, kPage / 2}) {
         for (const bool stream : {false, true}) {
-          Comparison<T>(isa, kernels, scalar, {rows, stride + more, kChannels, length, stream, 0}, true,
-                        Guarded::kGuardBefore);
+          const Block block = {rows, stride + more, kChannels, length, stream, 0};
+          for (const size_t later : {0, 64, 192, 320, 1024}) {
+            Comparison<T>(isa, kernels, scalar, block, true, Guarded::kGuardBefore, 0, later);
+            ++shapes;
+          }
+          Comparison<T>(isa, kernels, scalar, block, true, Guarded::kGuardBefore, 64, 0);
           ++shapes;
         }
       }
