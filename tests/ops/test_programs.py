@@ -44,17 +44,22 @@ def test_exports():
     assert len(functions) == 12
 
 
+def kernel_objects(build, pattern):
+    """(instruction set, object file) of each kernel file; none is left out."""
+    objects = [(o.name.split(".")[0], o) for o in sorted(build.glob(pattern))]
+    assert {isa for isa, _ in objects} == set(native_library.isas())
+    return objects
+
+
 @needs_nm
 @only_linux
 def test_kernel_files_are_islands(build):
     """At -O0: one table each, nothing weak, nothing asked for that another file's flags might have compiled."""
-    objects = sorted(build.glob("**/kernels_o0.dir/**/*.o"))
-    assert {o.name.split(".")[0] for o in objects} == set(native_library.isas())
-    for o in objects:
+    for isa, o in kernel_objects(build, "**/kernels_o0.dir/**/*.o"):
         names = symbols(o)
         assert [name for name, letter in names.items() if letter.upper() in "VWu"] == []
         defined = [name for name, letter in names.items() if letter.isupper() and letter != "U"]
-        assert defined == [f"_ZN6bngrad{len(o.name.split('.')[0])}{o.name.split('.')[0]}6kTableE"]
+        assert defined == [f"_ZN6bngrad{len(isa)}{isa}6kTableE"]
         undefined = {name for name, letter in names.items() if letter == "U"}
         assert undefined <= {"_GLOBAL_OFFSET_TABLE_", "memcpy", "memset", "__stack_chk_fail"}
 
@@ -63,10 +68,7 @@ def test_kernel_files_are_islands(build):
 @only_linux
 def test_kernels_call_nothing_for_a_few_elements(build):
     """A compiler that stops inlining leaves sums in memory: loops are several times as slow then."""
-    objects = sorted(build.glob("**/bngrad_core.dir/kernels/*.o"))
-    assert {o.name.split(".")[0] for o in objects} == set(native_library.isas())
-    for o in objects:
-        isa = o.name.split(".")[0]
+    for isa, o in kernel_objects(build, "**/bngrad_core.dir/kernels/*.o"):
         if isa == "scalar":
             continue
         name = rf"bngrad::{isa}::\(anonymous namespace\)::(\w+)<"
