@@ -16,6 +16,11 @@ V AddTerm16(const V& sum, const V& a) {
 // Rows of columns that are mapped together in the caches.
 constexpr int kMapRows = 1;
 
+// Bytes of a factor of all columns from which rows are mapped some together past the caches, and whether
+// there are registers for the factors of narrow ones (maps_of_columns-inl.h).
+constexpr int64_t kWideRow = 4096 + kCacheLine;
+constexpr bool kHoldsFactors = false;
+
 // Whether it is minded where arrays and rows lie in their pages (alignment-inl.h).
 constexpr bool kPlacesMatter = false;
 

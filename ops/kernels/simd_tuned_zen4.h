@@ -106,6 +106,11 @@ struct OfLongRows<F64x16, double> {
 // together 1568x128 1.05, 392x512 0.9, 196x1024 0.85 times as fast as two).
 constexpr int kMapRows = 2;
 
+// Bytes of a factor of all columns from which rows are mapped some together past the caches, and whether
+// there are registers for the factors of narrow ones (maps_of_columns-inl.h).
+constexpr int64_t kWideRow = 4096;
+constexpr bool kHoldsFactors = true;
+
 // Whether it is minded where arrays and rows lie in their pages (alignment-inl.h).
 constexpr bool kPlacesMatter = true;
 

@@ -108,19 +108,19 @@ MAPS = [
     *of(
         "ops/kernels/maps_of_columns-inl.h",
         (
-            "map(row, several, i, Constant<1>{}, Cached{}, First{length - i});",
-            "map(row, several, i, Constant<1>{}, Cached{}, First{length - i - 1});",
+            "map(first, row, several, i, Constant<1>{}, Cached{}, First{length - i});",
+            "map(first, row, several, i, Constant<1>{}, Cached{}, First{length - i - 1});",
             "the last column is not written",
         ),
         (
-            "(row + r) * row_stride + column + s * kLanes",
-            "(row + r) * row_stride + column",
+            "at + r * row_stride + s * kLanes, f[s]",
+            "at + r * row_stride, f[s]",
             "of the two strips of a line past the caches wide rows have the first one written",
             kernel_tests("test_16_bits_past_the_caches"),
         ),
         (
-            "(row + r) * row_stride + column",
-            "row * row_stride + column",
+            "at + r * row_stride + s * kLanes, f[s]",
+            "at + s * kLanes, f[s]",
             "of wide rows that are mapped together only the first is written",
             kernel_tests("test_wide_rows"),
         ),

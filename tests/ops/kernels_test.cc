@@ -339,12 +339,16 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
       for (const int64_t more : {int64_t{0}, kPage / 2}) {
         for (const bool stream : {false, true}) {
           const Block block = {rows, stride + more, kChannels, length, stream, 0};
-          for (const size_t later : {0, 64, 192, 320, 1024}) {
-            Comparison<T>(isa, kernels, scalar, block, true, Guarded::kGuardBefore, 0, later);
-            ++shapes;
-          }
-          Comparison<T>(isa, kernels, scalar, block, true, Guarded::kGuardBefore, 64, 0);
-          ++shapes;
+          const Block columns = {rows, stride + more, 1, kChannels * length, stream, 0};
+          const auto compare = [&](size_t inputs_later, size_t outputs_later) {
+            Comparison<T>(isa, kernels, scalar, block, true, Guarded::kGuardBefore, inputs_later,
+                          outputs_later);
+            Comparison<T>(isa, kernels, scalar, columns, false, Guarded::kGuardBefore, inputs_later,
+                          outputs_later);
+            shapes += 2;
+          };
+          for (const size_t later : {0, 64, 192, 320, 1024}) compare(0, later);
+          compare(64, 0);
         }
       }
     }
