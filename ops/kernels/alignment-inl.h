@@ -45,6 +45,12 @@ inline uintptr_t Later(const void* output, const void* const* inputs) {
   return a < b ? b : a;
 }
 
+// Whether what is loaded after a store may wait for it: there is an output a little later in its page.
+inline bool IsSoon(const void* output, const void* input) {
+  const uintptr_t later = Later(output, input);
+  return later > 0 && later < kPage / 2;
+}
+
 // Whether rows have the same place in their pages; with kPage / 2, every other one.
 template <class T>
 bool RowsHaveOnePlace(const Block& block, uintptr_t page = kPage) {

@@ -5,8 +5,10 @@
 // strips.
 struct Nothing {
   static constexpr bool kMaps = false;
-  static constexpr int kStrips = 1;     // that are to be mapped one after the other
-  static constexpr int kRegisters = 0;  // for what strips become, until later ones have been summed
+  static constexpr int kStrips = 1;         // that are to be mapped one after the other
+  static constexpr int kRegisters = 0;      // for what strips become, until later ones have been summed
+  static constexpr bool kTogether = false;  // columns: mapped when some rows have been summed, not each
+  static constexpr bool kBack = false;      // columns: from the last to the first
 
   // A row after the other: when one begins; while elements i of a channel, which begins at `start`, are
   // summed up to `end` by calls of sum(end, each) that move i on, and call each(at) when those from `at` on

@@ -98,8 +98,7 @@ BNGRAD_WHOLE void MapColumns(const Block& block, const void* const* inputs, cons
   constexpr Constant<kPlacesMatter> kMayBeBack;
   constexpr Constant<false> kNo;
   const bool one_place = kFirst && RowsHaveOnePlace<T>(block);
-  const uintptr_t later = Later(out[0], in[0]);
-  const bool soon = kPlacesMatter && later > 0 && later < kPage / 2;
+  const bool soon = kPlacesMatter && IsSoon(out[0], in[0]);
   if (stream) {
     if constexpr (kHeld<Map, T>) {
       if (length == kStripsHeld * kLanes) map_held(Streamed{});

@@ -56,14 +56,18 @@ inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t
         if constexpr (kAsk == kAskInRows) Prefetch<2>(in[k] + i + s * kLanes + ask);
       }
       Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
-      beside.MapAt(i + s * kLanes, factors[s], count);
+      if (!Beside::kTogether) beside.MapAt(i + s * kLanes, factors[s], count);
     }
+  }
+  if constexpr (Beside::kTogether) {
+    static_assert(kStrips == 1, "strips of rows that are mapped together");
+    beside.template MapRowsAt<kRows, 1>(start + column, row_stride, factors[0], count);
   }
   BNGRAD_UNROLL_4
   for (int s = 0; s < kStrips; ++s) terms[s].BecomeTotals(sums + column + s * kLanes, width, count);
 }
 
-// All columns of some rows, from one end to the other.
+// All columns of some rows, from one end to the other, or back.
 template <int kRows, int kStrips, Ask kAsk, class Sum, class T, class Beside>
 BNGRAD_WHOLE void SumRowsOfColumns(const Block& block, const T* const* in, const double* center, double* sums,
                                    int64_t row, const Beside& beside) {
@@ -78,6 +82,12 @@ BNGRAD_WHOLE void SumRowsOfColumns(const Block& block, const T* const* in, const
     SumStrips<kRows, strips.kValue, kAsk, Sum>(in, start, i, stride, ask, center, sums, block.width, beside,
                                                count);
   };
+  if constexpr (Beside::kBack) {
+    int64_t end = length / kLanes * kLanes;
+    if (end < length) sum(Constant<1>{}, end, First{length - end});
+    for (; end > 0; end -= kLanes) sum(Constant<1>{}, end - kLanes, All{});
+    return;
+  }
   int64_t i = 0;
   if constexpr (kStrips > 1) {
     for (; i + kStrips * kLanes <= length; i += kStrips * kLanes) sum(Constant<kStrips>{}, i, All{});

@@ -19,6 +19,7 @@ class MapBeside {
   static constexpr bool kMaps = true;
   static constexpr int kStrips = kStripsOfLine<T>;
   static constexpr int kRegisters = 0;
+  static constexpr bool kTogether = false, kBack = false;
 
   void Begin(int64_t) const {}
   template <class Sum>
@@ -128,6 +129,18 @@ class MapHeld : public MapBeside<Map, T, Cached> {
   }
 };
 
+// The same for columns whose rows all have one place in their pages, as in MapColumns: those that are summed
+// together are all loaded before one is stored, and in the caches from their ends where outputs lie later in
+// their pages (measured, Zen 4, two threads: frozen 1568x1024, 392x2048 1.2 and 1.3 times as fast where
+// arrays have one place, 1.2 to 1.5 where each lies 64 or 128 bytes later than the one before, 0.95 to 1.0
+// elsewhere; past the caches, in order, 6272x1024 1.06 to 1.3 in one place; 512 columns 0.9 to 1.07).
+template <class Map, class T, class Way, bool kFromEnd>
+class MapTogether : public MapBeside<Map, T, Way> {
+ public:
+  using MapBeside<Map, T, Way>::MapBeside;
+  static constexpr bool kTogether = true, kBack = kFromEnd;
+};
+
 // Long rows, in the order in which SumRows sums the same block. Short ones are summed, and then mapped.
 template <class Sum, class Map, class T>
 void SumAndMapLongRows(const Block& block, const void* const* inputs, const double* center, double* sums,
@@ -189,12 +202,22 @@ template <class Sum, class Map, class T>
 void SumAndMapColumns(const Block& block, const void* const* inputs, const double* center, double* sums,
                       const void* const* map_inputs, const void* factors, void* const* outputs) {
   T* const out[] = {static_cast<T*>(outputs[0]), static_cast<T*>(outputs[1])};
-  if (block.stream && RowsAreWholeLines<Map>(block, out)) {
-    SumColumns<Sum, T>(block, inputs, center, sums,
-                       MapBeside<Map, T, Streamed>(block, map_inputs, factors, outputs));
+  const bool stream = block.stream && RowsAreWholeLines<Map>(block, out);
+  const auto beside = [&](const auto& map) { SumColumns<Sum, T>(block, inputs, center, sums, map); };
+  if constexpr (kLoadsFirst<T, kWideRows>) {
+    const bool soon = !stream && IsSoon(outputs[0], map_inputs[0]);
+    const bool same = Later(outputs[0], map_inputs[0]) == 0 || Later(outputs[0], map_inputs[1]) == 0;
+    if (RowsHaveOnePlace<T>(block) && (soon || same)) {
+      if (soon) return beside(MapTogether<Map, T, Cached, true>(block, map_inputs, factors, outputs));
+      if (!stream) return beside(MapTogether<Map, T, Cached, false>(block, map_inputs, factors, outputs));
+      beside(MapTogether<Map, T, Streamed, false>(block, map_inputs, factors, outputs));
+      return Fence();
+    }
+  }
+  if (stream) {
+    beside(MapBeside<Map, T, Streamed>(block, map_inputs, factors, outputs));
     Fence();
   } else {
-    SumColumns<Sum, T>(block, inputs, center, sums,
-                       MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
+    beside(MapBeside<Map, T, Cached>(block, map_inputs, factors, outputs));
   }
 }

@@ -3,14 +3,17 @@
     python tests/bench/bench_variants.py
 
 And what the bare gradient (`kernel_bare_worker.cc`) gains by them, which has the same bytes and operations and no
-channels: in the second table. Not a test: it only prints.
+channels: in the second table. Behind each layout, the geometric means of its shapes that stay in the caches, and
+of the others. Not a test: it only prints.
 """
 
 from __future__ import annotations
 
 import tempfile
 from functools import partial
+from math import prod
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from bngrad import native_library
@@ -47,6 +50,8 @@ VARIANTS = {
 }
 BARE_WAYS = {"float": "bare_double", "float16": "bare_float", "bfloat16": "bare_float", "frozen": "bare_double"}
 THREADS, REPEATS = 2, 9
+# Of X: from here on dX is written past the caches.
+CACHED_BYTES = 8 << 20
 
 
 def main() -> None:
@@ -64,6 +69,7 @@ def main() -> None:
         rows_of_bare = []
         print(head("", ours), flush=True)
         for layout in LAYOUTS:
+            timed, timed_bare = {}, {}
             for extents in SHAPES:
                 ways = {variant: prepared(worker, variant, layout, extents) for variant, worker in ours.items()}
                 ways |= {
@@ -71,8 +77,12 @@ def main() -> None:
                     for variant, worker in bare.items()
                 }
                 spreads = take_turns(ways, REPEATS)
-                print(row(layout, extents, [spreads[variant] for variant in ours]), flush=True)
-                rows_of_bare.append(row(layout, extents, [spreads[f"bare {variant}"] for variant in bare]))
+                timed[extents] = [spreads[variant] for variant in ours]
+                timed_bare[extents] = [spreads[f"bare {variant}"] for variant in bare]
+                print(row(layout, extents, timed[extents]), flush=True)
+                rows_of_bare.append(row(layout, extents, timed_bare[extents]))
+            print("\n".join(means(layout, timed)), flush=True)
+            rows_of_bare += means(layout, timed_bare)
         if bare:
             print("\nThe bare gradient, in the same turns:\n")
             print("\n".join([head("bare ", bare), *rows_of_bare]))
@@ -95,8 +105,27 @@ def head(prefix: str, variants: Iterable[str]) -> str:
 def row(layout: str, extents: tuple[int, ...], spreads: list[Spread]) -> str:
     """Of a table; the first of its times is that of float."""
     cells = [layout, ",".join(map(str, extents))]
-    cells += [f"{1e3 * s.median:.3g} ({spreads[0].median / s.median:.2f})" for s in spreads]
+    cells += [f"{1e3 * s.median:.3g} ({ratio:.2f})" for s, ratio in zip(spreads, over_float(spreads), strict=True)]
     return f"| {' | '.join(cells)} |"
+
+
+def over_float(spreads: list[Spread]) -> list[float]:
+    return [spreads[0].median / spread.median for spread in spreads]
+
+
+def means(layout: str, timed: dict[tuple[int, ...], list[Spread]]) -> list[str]:
+    """Two rows: of a layout's shapes that stay in the caches, and of the others."""
+    rows = []
+    for title, cached in (("in the caches", True), ("past them", False)):
+        of = [spreads for extents, spreads in timed.items() if (4 * prod(extents) < CACHED_BYTES) == cached]
+        columns = zip(*map(over_float, of), strict=True)
+        cells = [
+            f"{layout}, {title}",
+            "geometric mean",
+            *(f"({geometric_mean(column):.2f})" for column in columns),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 if __name__ == "__main__":

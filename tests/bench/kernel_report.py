@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def section_table(rows: list[Timed]) -> str:
         cells = [timed.row.group, ",".join(map(str, extents)), str(ours.kernel)]
         cells += [f"{ours.gb_per_s:.3g}", f"{ours.of_roof:.2f}"]
         lines.append(cells + [_cell(timed, name) for name in names])
-    for title, combine in (("geometric mean", _geometric_mean), ("least", min)):
+    for title, combine in (("geometric mean", geometric_mean), ("least", min)):
         cells = [title, "", "", "", f"{combine([timed.ours.of_roof for timed in rows]):.2f}"]
         for name in names:
             ratios = [timed.ratios[name] for timed in rows if name in timed.ratios]
@@ -84,7 +85,7 @@ def summary_table(sections: list[list[Timed]]) -> str:
     for rows in sections:
         columns = [[timed.ours.of_roof for timed in rows]]
         columns += [[timed.ratios[name] for timed in rows if name in timed.ratios] for name in names]
-        means = [f"{_geometric_mean(column):.2f} ({min(column):.2f})" if column else "" for column in columns]
+        means = [f"{geometric_mean(column):.2f} ({min(column):.2f})" if column else "" for column in columns]
         lines.append([rows[0].row.section, str(len(rows)), *means])
     return "### Geometric means, and the least\n\n" + _markdown(lines)
 
@@ -98,10 +99,6 @@ def _cell(timed: Timed, name: str) -> str:
         return "-"
     ratio = f"**{timed.ratios[name]:.2f}**"
     return f"{timed.ways[name]}, {ratio}" if name in timed.ways else ratio
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
 
 
 def draw(rows: Iterable[Timed], path: Path) -> None:

@@ -148,8 +148,8 @@ MAPS = [
             "frozen, channels of a strip exchange their factors",
         ),
         (
-            "if (block.stream && RowsAreWholeLines<Map>(block, out)) {",
-            "if (block.stream) {",
+            "const bool stream = block.stream && RowsAreWholeLines<Map>(block, out);",
+            "const bool stream = block.stream;",
             "frozen, columns that begin anywhere are written past the caches",
             kernel_tests("test_outputs_too_large_for_the_cache"),
         ),
