@@ -32,16 +32,15 @@ bool RowsAreWholeLines(const Block& block, T* const* out) {
 constexpr uintptr_t kPage = 4096;
 
 // How much later in its page an output lies than an array that it is mapped from, or, from the other end of
-// the page, how much earlier; no later than one that there is not.
-inline uintptr_t Later(const void* output, const void* input) {
-  return input == nullptr
-             ? 0
-             : (reinterpret_cast<uintptr_t>(output) - reinterpret_cast<uintptr_t>(input)) % kPage;
+// the page, how much earlier; no later than one that there is not. With kPage / 2, in its half of the page.
+inline uintptr_t Later(const void* output, const void* input, uintptr_t page = kPage) {
+  return input == nullptr ? 0
+                          : (reinterpret_cast<uintptr_t>(output) - reinterpret_cast<uintptr_t>(input)) % page;
 }
 
 // The same of the two arrays that a gradient is mapped from, of the one where it is more.
-inline uintptr_t Later(const void* output, const void* const* inputs) {
-  const uintptr_t a = Later(output, inputs[0]), b = Later(output, inputs[1]);
+inline uintptr_t Later(const void* output, const void* const* inputs, uintptr_t page = kPage) {
+  const uintptr_t a = Later(output, inputs[0], page), b = Later(output, inputs[1], page);
   return a < b ? b : a;
 }
 

@@ -189,7 +189,8 @@ void SumAndMapRows(const Block& block, const void* const* inputs, const double* 
     const bool pages = RowsHaveOnePlace<T>(block);
     if (block.length <= kShortRow) {
       const bool halves = RowsHaveOnePlace<T>(block, kPage / 2);
-      if (pages ? later <= kSoonOfShort : halves && later <= kSoonOfEveryOther) return after();
+      const uintptr_t later_in_half = Later(outputs[0], map_inputs, kPage / 2);
+      if (pages ? later <= kSoonOfShort : halves && later_in_half <= kSoonOfEveryOther) return after();
     } else if (pages && later <= kSoon) {
       return beside(Constant<false>{}, MapHeld<Map, T>(block, map_inputs, factors, outputs));
     }
