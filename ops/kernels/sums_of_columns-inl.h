@@ -14,7 +14,7 @@ constexpr int kStripsBeside = 4;
 // What is asked for while rows are summed, to the nearest cache and to the second level. Rows that lie one
 // after the other: as many as are summed together, and in the order of memory, which is not the one they are
 // summed in (measured, sums alone, beside so many bytes on in each row: 12544x128 1.2, 6272x256 1.1,
-// 100352x128 1.2, 25088x512 1.05 times as fast); far: after twice as many more, to the level that rows are
+// 100352x128 1.2, 25088x512 1.05 times as fast); far: some groups of rows later, to the level that rows are
 // asked to. Rows apart: so many bytes on in each, or in that which is summed after it.
 enum Ask { kAskNothing, kAskInOrder, kAskFar, kAskInRows };
 
@@ -23,10 +23,13 @@ enum Ask { kAskNothing, kAskInOrder, kAskFar, kAskInRows };
 // 1568x512 1.02 and 1.04).
 constexpr int64_t kFewBytes = 1024;
 
-// Rows of so many columns are asked for far ahead, where rows are asked to the second level (measured, Zen 4:
-// 6272x1024 1.06 to 1.1, 3136x2048 1.06 to 1.1, 25088x512 0.99 to 1.04, 25088x256 0.99 to 1.1, 25088x320 0.98
-// to 1.0 times as fast).
-constexpr int64_t kFarColumns = 1024;
+// Rows of so many columns that lie past the caches are asked for far ahead, where rows are asked to the
+// second level, and so are narrow ones that are not mapped beside (measured, Zen 4, two threads:
+// 100352x64 1.02 to 1.09, 25088x256 0.97 to 1.05, 6272x512, 25088x512 1.04 to 1.06, frozen 25088x256,
+// 25088x512 1.2 to 1.26, 6272x1024 1.06 to 1.1 times as fast; 25088x128 0.96 to 1.0, frozen 0.84 to 0.92,
+// 100352x64 0.95; two, three and six groups of rows ahead 0.97 to 1.03).
+constexpr int64_t kFarColumns = 256;
+constexpr int64_t kGroupsAhead = 4;
 
 // Strips of 16 columns (or the last few) side by side, from `column` on, some rows: their sums, and factors,
 // are loaded and stored once for all of them. `ask`: the first element that is asked for, or how far on from
@@ -77,7 +80,7 @@ BNGRAD_WHOLE void SumRowsOfColumns(const Block& block, const T* const* in, const
   const int64_t past = kElements % length, groups_on = kElements / length * group;
   const auto sum = [&](auto strips, int64_t i, auto count) {
     const int64_t on = groups_on + past + (i + past < length ? 0 : group - length);
-    const int64_t in_order = start + (kAsk == kAskFar ? 3 : 1) * group + i * kRows;
+    const int64_t in_order = start + (kAsk == kAskFar ? kGroupsAhead : 1) * group + i * kRows;
     const int64_t ask = kAsk == kAskInRows ? on : in_order;
     SumStrips<kRows, strips.kValue, kAsk, Sum>(in, start, i, stride, ask, center, sums, block.width, beside,
                                                count);
@@ -117,15 +120,18 @@ void SumColumns(const Block& block, const void* const* inputs, const double* cen
   constexpr int kStrips = Beside::kStrips, kNarrowStrips = Beside::kMaps ? kStrips : kStripsBeside;
   const bool narrow = block.length <= kNarrow, apart = block.row_stride > block.length;
   const bool few = block.length * static_cast<int64_t>(sizeof(T)) <= kFewBytes;
+  const bool far = kAskLevel<T> > 1 && block.stream;
   if (narrow && apart) {
     SumColumnsBy<kStripRows, kNarrowStrips, kAskInRows, Sum>(block, in, center, sums, beside);
+  } else if (narrow && far && !Beside::kMaps) {
+    SumColumnsBy<kStripRows, kNarrowStrips, kAskFar, Sum>(block, in, center, sums, beside);
   } else if (narrow) {
     SumColumnsBy<kStripRows, kNarrowStrips, kAskInOrder, Sum>(block, in, center, sums, beside);
   } else if (!block.stream && (apart || !few)) {
     SumColumnsBy<kRows, kStrips, kAskNothing, Sum>(block, in, center, sums, beside);
   } else if (apart) {
     SumColumnsBy<kRows, kStrips, kAskInRows, Sum>(block, in, center, sums, beside);
-  } else if (kAskLevel<T> > 1 && block.length >= kFarColumns) {
+  } else if (far && block.length >= kFarColumns) {
     SumColumnsBy<kRows, kStrips, kAskFar, Sum>(block, in, center, sums, beside);
   } else {
     SumColumnsBy<kRows, kStrips, kAskInOrder, Sum>(block, in, center, sums, beside);
