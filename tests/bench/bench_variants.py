@@ -1,14 +1,17 @@
 """What element types and modes of the gradient gain over float in training mode, all in turns.
 
-    python tests/bench/bench_variants.py
+    python tests/bench/bench_variants.py [--later BYTES] [--variant NAME ...]
 
 And what the bare gradient (`kernel_bare_worker.cc`) gains by them, which has the same bytes and operations and no
 channels: in the second table. Behind each layout, the geometric means of its shapes that stay in the caches, and
-of the others. Not a test: it only prints.
+of the others. `--later`: where arrays lie in their pages, instead of where the heap puts them. Not a test: it only
+prints.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import tempfile
 from functools import partial
 from math import prod
@@ -55,14 +58,23 @@ CACHED_BYTES = 8 << 20
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--later", type=of_lines, metavar="BYTES", help="of each array in its page than the one before"
+    )
+    parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="beside float (repeatable)")
+    options = parser.parse_args()
+    if options.later is not None:
+        os.environ["BNGRAD_LATER"] = str(options.later)
+    wanted = ["float", *(name for name in VARIANTS if name != "float" and name in (options.variant or VARIANTS))]
     build = f"{native_library.version()}, {native_library.active_isa()}"
     print(f"bngrad {build}, {THREADS} threads; median ms of {REPEATS} turns, float's time over it in brackets\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # A process holds one case.
-        ours = {variant: start_ours(THREADS, folder) for variant in VARIANTS}
+        ours = {variant: start_ours(THREADS, folder) for variant in wanted}
         try:
-            bare = {variant: start_bare(THREADS, folder) for variant in BARE_WAYS}
+            bare = {variant: start_bare(THREADS, folder) for variant in wanted if variant in BARE_WAYS}
         except LeftOutError as error:
             print(f"Left out: {error}.\n")
             bare = {}
@@ -88,6 +100,12 @@ def main() -> None:
             print("\n".join([head("bare ", bare), *rows_of_bare]))
         for worker in (*ours.values(), *bare.values()):
             worker.end()
+
+
+def of_lines(text: str) -> int:
+    if not text.isdecimal() or int(text) % 64:
+        raise argparse.ArgumentTypeError(f"{text} is no multiple of 64")
+    return int(text)
 
 
 def prepared(worker: Worker, variant: str, layout: str, extents: tuple[int, ...]) -> Callable[[int], float]:

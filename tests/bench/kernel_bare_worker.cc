@@ -194,7 +194,7 @@ struct Worker {
   int64_t elements = 0, channel = 0;  // in all, and of a channel
   bool columns = false, frozen = false;
   float result = 0;  // of sums that no map needs, so that they are not left out
-  std::unique_ptr<void, void (*)(void*)> memory[3] = {{nullptr, free}, {nullptr, free}, {nullptr, free}};
+  Room memory[3];
 
   std::string Prepare(std::istringstream& words) {
     std::string op, layout;
@@ -206,19 +206,20 @@ struct Worker {
     elements = std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<int64_t>());
     columns = layout == "NHWC";
     channel = elements / (columns ? extents.back() : extents[1]);
-    for (auto& array : memory) {
+    int64_t number = 0;
+    for (Room& array : memory) {
       // Room for what is asked for beyond the end, and whole vectors.
       const int64_t bytes = (elements + 4096) / 32 * 32 * size;
-      array.reset(std::aligned_alloc(64, bytes));
-      std::memset(array.get(), 0x3c, bytes);  // in each type a number not far from one
+      array.Allocate(bytes, number++);
+      std::memset(array.data(), 0x3c, bytes);  // in each type a number not far from one
     }
     return type == "float" ? "ways bare_double bare_float" : "ways bare_float";
   }
 
   template <class T, class Sums, bool kStream>
   void Run() {
-    const Arrays<T> a = {static_cast<T*>(memory[0].get()), static_cast<T*>(memory[1].get()),
-                         static_cast<T*>(memory[2].get())};
+    const auto at = [&](int i) { return reinterpret_cast<T*>(memory[i].data()); };
+    const Arrays<T> a = {at(0), at(1), at(2)};
     const int64_t pairs = elements / (2 * kLanes);
     float total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)

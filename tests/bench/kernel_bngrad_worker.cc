@@ -43,19 +43,19 @@ uint64_t Element(int32_t type, float drawn) {
 
 // At a cache line, and written to: pages that never were are all one page of zeros, which no cache misses.
 struct Array {
-  std::unique_ptr<char, void (*)(void*)> bytes{nullptr, std::free};
+  Room room;
 
-  void Draw(int64_t size, int32_t type, bool positive) {
+  void Draw(int64_t size, int32_t type, bool positive, int64_t number = 0) {
     static const std::map<int32_t, int64_t> sizes = {
         {BNGRAD_FLOAT, 4}, {BNGRAD_DOUBLE, 8}, {BNGRAD_FLOAT16, 2}, {BNGRAD_BFLOAT16, 2}};
     const int64_t element = sizes.at(type), drawn = std::min<int64_t>(size, 1 << 16);
-    bytes.reset(static_cast<char*>(std::aligned_alloc(64, (size * element + 63) / 64 * 64)));
+    room.Allocate(size * element, number);
     std::mt19937 generator(static_cast<unsigned>(size));
     std::normal_distribution<float> normal;
     std::uniform_real_distribution<float> about_one(0.5F, 1.5F);
     // Drawing gigabytes would take longer than timing them: values repeat.
     for (int64_t i = 0; i < size; ++i) {
-      char* const place = bytes.get() + i * element;
+      char* const place = room.data() + i * element;
       if (i >= drawn) {
         std::memcpy(place, place - drawn * element, element);
         continue;
@@ -121,8 +121,9 @@ struct Worker {
         parameter,   parameter};
     const int64_t size = std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<int64_t>());
     floats = size * (type == BNGRAD_DOUBLE ? 2 : 1) / (type == parameter ? 1 : 2);
-    for (Array* array : {&dy, &x, &dx}) array->Draw(size, type, false);
-    z.Draw(relu ? size : 0, type, false);
+    int64_t number = 0;
+    for (Array* array : {&dy, &x, &dx}) array->Draw(size, type, false, number++);
+    z.Draw(relu ? size : 0, type, false, number);
     for (Array* array : {&mean, &dscale, &dbias}) array->Draw(channels, parameter, false);
     for (Array* array : {&scale, &inv_std}) array->Draw(channels, parameter, true);
     const std::string ways = before ? "bngrad roof before" : "bngrad roof";
@@ -137,9 +138,9 @@ struct Worker {
   void Run(const std::string& way) { Call(way, nullptr, 0); }
 
   int32_t Call(const std::string& way, char* error, size_t error_size) const {
-    const auto at = [](const Array& array) { return array.bytes.get(); };
+    const auto at = [](const Array& array) { return array.room.data(); };
     if (way == "roof") {
-      const auto as_floats = [](const Array& array) { return reinterpret_cast<float*>(array.bytes.get()); };
+      const auto as_floats = [](const Array& array) { return reinterpret_cast<float*>(array.room.data()); };
       return library.add_arrays(floats, as_floats(dy), as_floats(x), as_floats(dx), threads, error,
                                 error_size);
     }
