@@ -11,12 +11,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
-#include <memory>
-#include <new>
 #include <numeric>
 #include <sstream>
 #include <string>
