@@ -1,20 +1,6 @@
 // The sweep that maps columns. Included by each <isa>.cc after the formulas, inside bngrad::<isa> and an
 // unnamed namespace.
 
-// Rows that are written past the caches are mapped some together where the factors of one, a quantity of
-// which are so many bytes (kWideRow), do not stay in the nearest cache (measured, floats: 1568x2048 1.1, 16
-// bits 6272x2048 1.2 times as fast; rows of 64 to 512 columns 0.87 to 0.98). On Zen 4 those of a page are,
-// too (6272x1024 1.05 to 1.13, 16 bits 1.03 to 1.1, doubles 6272x1024 and 1568x1024 1.1 to 1.36,
-// 6272x512 1.07 to 1.1); other CPUs had 0.86 to 1.1 of 1024 floats.
-//
-// Where all rows have one place in their pages, those of a group are all loaded before one is stored, and
-// then mapped together in the caches, too (measured, Zen 4, two threads, arrays at seven places of a page:
-// 1568x1024 1.1 to 1.17, 392x2048 1.05 to 1.25 times as fast; past the caches 6272x1024 1.1 to 1.2, 1568x2048
-// 1.15 where the arrays have one place, else 1.0, but 0.92 to 0.95 where outputs lie 64 bytes later). In the
-// caches, from their ends where outputs lie later in their pages, see MapStrips (each array 64 bytes later
-// than the one before: 392x512, 1568x512, 6272x128, 6272x64 1.03 to 1.07, 128 bytes 1.0 to 1.03; doubles
-// 1.0 to 1.07, 392x2048 0.91 to 1.0; past the caches 0.9).
-
 // Strips of narrow rows, whose factors stay in registers: kHoldsFactors (measured, Zen 4, past the caches:
 // 100352x64 1.02 to 1.08, 401408x64 1.0 to 1.03, 16 bits 1.03 to 1.06 times as fast; in the caches 0.93
 // to 1.05).
@@ -60,14 +46,14 @@ BNGRAD_WHOLE void MapColumns(const Block& block, const void* const* inputs, cons
     }
   };
   int64_t row = 0;
-  const auto map_held = [&](auto way) {
+  const auto map_held = [&] {
     V f[kStripsHeld][kCount];
     BNGRAD_UNROLL_4
     for (int s = 0; s < kStripsHeld; ++s) load_factors(s * kLanes, All{}, f[s]);
     for (; row < rows; ++row) {
       BNGRAD_UNROLL_4
       for (int s = 0; s < kStripsHeld; ++s) {
-        MapElements<Map>(in, out, row * row_stride + s * kLanes, f[s], way, All{});
+        MapElements<Map>(in, out, row * row_stride + s * kLanes, f[s], Streamed{}, All{});
       }
     }
   };
@@ -97,12 +83,24 @@ BNGRAD_WHOLE void MapColumns(const Block& block, const void* const* inputs, cons
   constexpr Constant<kFirst> kMayBeFirst;
   constexpr Constant<kPlacesMatter> kMayBeBack;
   constexpr Constant<false> kNo;
+  // Where all rows have one place in their pages, those of a group are all loaded before one is stored, and
+  // then mapped together in the caches, too (measured, Zen 4, two threads, arrays at seven places of a page:
+  // 1568x1024 1.1 to 1.17, 392x2048 1.05 to 1.25 times as fast; past the caches 6272x1024 1.1 to 1.2,
+  // 1568x2048 1.15 where the arrays have one place, else 1.0, but 0.92 to 0.95 where outputs lie 64 bytes
+  // later). In the caches, from their ends where outputs lie later in their pages, see MapStrips (each array
+  // 64 bytes later than the one before: 392x512, 1568x512, 6272x128, 6272x64 1.03 to 1.07, 128 bytes 1.0 to
+  // 1.03; doubles 1.0 to 1.07, 392x2048 0.91 to 1.0; past the caches 0.9).
   const bool one_place = kFirst && RowsHaveOnePlace<T>(block);
   const bool soon = kPlacesMatter && IsSoon(out[0], in[0]);
   if (stream) {
     if constexpr (kHeld<Map, T>) {
-      if (length == kStripsHeld * kLanes) map_held(Streamed{});
+      if (length == kStripsHeld * kLanes) map_held();
     }
+    // Some rows together where the factors of one, a quantity of which are so many bytes, do not stay in the
+    // nearest cache (measured, floats: 1568x2048 1.1, 16 bits 6272x2048 1.2 times as fast; rows of 64 to 512
+    // columns 0.87 to 0.98). On Zen 4 those of a page are, too (6272x1024 1.05 to 1.13, 16 bits 1.03 to 1.1,
+    // doubles 6272x1024 and 1568x1024 1.1 to 1.36, 6272x512 1.07 to 1.1); other CPUs had 0.86 to 1.1 of 1024
+    // floats.
     if (row_stride * static_cast<int64_t>(sizeof(Factor)) >= kWideRow) {
       if (one_place && !soon) map_rows(kGroup, kMayBeFirst, kNo, Streamed{});
       map_rows(kGroup, kNo, kNo, Streamed{});
