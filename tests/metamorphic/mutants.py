@@ -59,6 +59,7 @@ def kernel_tests(*names):
 
 _AVX2, _SCALAR = "kernels/avx2.cc", "kernels/scalar.cc"
 _UNITS = {
+    "alignment-inl.h": (_AVX2,),
     "map_formulas-inl.h": (_AVX2,),
     "maps_of_rows-inl.h": (_AVX2,),
     "maps_of_short_rows-inl.h": (_AVX2,),
@@ -75,6 +76,7 @@ _UNITS = {
     "simd_scalar.h": (_SCALAR,),
     "float16-inl.h": (_SCALAR, "element_type.cc"),
     "scratch.hpp": ("sweep.cc",),
+    "threads.hpp": ("sweep.cc",),
     "sweep.hpp": ("grad.cc", "grad_grad.cc"),
 }
 """What is compiled anew for a header: of the kernels one instruction set, which the tests then run on."""

@@ -28,7 +28,8 @@ def test_it_is_a_piece_of_one_line_that_is_there_once(mutant):
     if mutant.file.endswith(".py"):
         compile(text, mutant.file, "exec")
     else:
-        assert all((ROOT / "ops" / unit).is_file() for unit in units_of(mutant))
+        sources = [ROOT / "ops" / unit for unit in units_of(mutant)]
+        assert [path for path in sources if path.suffix != ".cc" or not path.is_file()] == []
 
 
 @pytest.mark.parametrize("test", sorted({test for mutant in MUTANTS for test in mutant.also}))
