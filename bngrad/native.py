@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.cache_line import empty_at_cache_line
 from bngrad.errors import InputError
 from bngrad.native_library import Layout, call
 from bngrad.reference import normalize_axes, parameter_shape
@@ -256,7 +257,7 @@ class _Problem:
         return arrays
 
     def new_data(self) -> Array:
-        return np.empty_like(self.x)
+        return empty_at_cache_line(self.x.shape, self.x.dtype)
 
     def new_scale(self) -> Array:
         return np.empty(self._parameter_shape, self._scale_dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.bench.case import ARRAYS, OPS
+from bngrad.cache_line import empty_at_cache_line
 from bngrad.errors import InputError, LibraryError
 from bngrad.native_library import Layout, call, loaded
 from bngrad.reference import parameter_shape
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from bngrad.bench.case import Case
 
     Array = NDArray[Any]
-
-_ALIGNMENT = 64
-"""Of every array, in bytes: a cache line, as allocators of tensors have it. NumPy's own is 16."""
 
 _ATTRIBUTES = {"epsilon": ctypes.c_double(1e-5), "momentum": ctypes.c_double(0.9), "unbiased_running_var": 0}
 _POSITIVE = {"scale", "inv_std", "running_var"}
@@ -114,11 +111,10 @@ class PreparedCase:
 
     @staticmethod
     def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        size = math.prod(shape) * dtype.itemsize
+        array = empty_at_cache_line(shape, dtype)
         # Written to: pages that never were are all one page of zeros, which no cache misses.
-        memory = np.full(size + _ALIGNMENT, 1, np.uint8)
-        start = -memory.ctypes.data % _ALIGNMENT
-        return memory[start : start + size].view(dtype).reshape(shape)
+        array.reshape(-1).view(np.uint8).fill(1)
+        return array
 
 
 def _check_memory(case: Case) -> None:

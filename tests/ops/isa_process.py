@@ -5,18 +5,26 @@ A module, not conftest.py: a new process imports it by its name, and there are s
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 
+import numpy as np
+
 from bngrad import native, native_library
+from bngrad.cache_line import empty_at_cache_line
 
 
 class Kernels:
     """The functions of `bngrad.native`, computed with one instruction set, in a process of its own.
 
-    The library chooses once for a process, so forcing it takes one each.
+    The library chooses once for a process, so forcing it takes one each. Outputs of X's shape are full of NaN
+    before it writes to them: what it leaves out is not a number that an earlier call left there.
     """
+
+    outputs_later = 0
+    """Bytes by which those outputs begin behind a cache line."""
 
     def __init__(self, isa):
         self.isa = isa
@@ -25,7 +33,7 @@ class Kernels:
         assert self._pool.submit(native_library.active_isa).result() == isa
 
     def call(self, function, *arguments, **options):
-        return self._pool.submit(_call, function, arguments, options).result()
+        return self._pool.submit(_call, self.outputs_later, function, arguments, options).result()
 
     def grad(self, *arguments, **options):
         return self.call("batch_normalization_grad", *arguments, **options)
@@ -50,5 +58,11 @@ def _force_isa(isa):
     os.environ[native_library.ISA_VARIABLE] = isa
 
 
-def _call(function, arguments, options):
+def _call(outputs_later, function, arguments, options):
+    def full_of_nan(shape, dtype):
+        memory = empty_at_cache_line((math.prod(shape) * dtype.itemsize + outputs_later,), np.dtype(np.uint8))
+        memory.fill(255)
+        return memory[outputs_later:].view(dtype).reshape(shape)
+
+    native.empty_at_cache_line = full_of_nan
     return getattr(native, function)(*arguments, **options)

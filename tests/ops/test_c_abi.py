@@ -156,6 +156,16 @@ def test_unaligned_buffers(by):
 # The environment.
 
 
+@pytest.mark.parametrize("shape", [(5,), (1, 3), (5, 3, 7), (70, 33, 250)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_outputs_begin_at_a_cache_line(shape, dtype):
+    x, one = np.zeros(shape, dtype), np.ones(shape[1:2], dtype)
+    dX, *_ = native.batch_normalization_grad(x, x, one, one, one, [i for i in range(x.ndim) if i != 1], True)
+    assert (dX.shape, dX.dtype, dX.ctypes.data % 64) == (shape, x.dtype, 0)
+    assert dX.flags.c_contiguous
+    assert dX.flags.writeable
+
+
 def test_version():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert native_library.version() == project["project"]["version"]

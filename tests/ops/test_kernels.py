@@ -327,6 +327,13 @@ def test_outputs_too_large_for_the_cache(kernels, shape, axes):
     Case(shape, axes).check(kernels)
 
 
+@pytest.mark.parametrize(("shape", "axes"), [((33, 1312, 49), (0, 2)), ((33000, 64), (0,))], ids=str)
+def test_large_outputs_that_begin_anywhere(kernels, shape, axes, monkeypatch):
+    """As NumPy's arrays do: rows are as long as whole cache lines, and are none."""
+    monkeypatch.setattr(kernels, "outputs_later", 16)
+    Case(shape, axes).check(kernels)
+
+
 @pytest.mark.parametrize("flag", [0, 1], ids=["frozen", "training"])
 @pytest.mark.parametrize(("shape", "axes"), [((33, 656, 196), (0, 2)), ((1030, 4128), (0,))], ids=str)
 def test_16_bits_past_the_caches(kernels, shape, axes, flag):
