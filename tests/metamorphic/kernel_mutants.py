@@ -133,11 +133,6 @@ MAPS = [
             "long frozen rows are mapped 16 elements late",
         ),
         (
-            "if (before >= begin) here.Put(before, 0, held[s]);",
-            "if (before > begin) here.Put(before, 0, held[s]);",
-            "of a channel of 64 elements that were held the first 16 are not written",
-        ),
-        (
             "MapAt(at, FactorsOf(channel), count);",
             "",
             "frozen, a row's last elements are not mapped",
@@ -153,6 +148,14 @@ MAPS = [
             "frozen, columns that begin anywhere are written past the caches",
             kernel_tests("test_outputs_too_large_for_the_cache"),
         ),
+    ),
+    Mutant(
+        "ops/kernels/tandem-inl.h",
+        "if (before >= begin) here.Put(before, 0, held[s]);",
+        "if (before > begin) here.Put(before, 0, held[s]);",
+        "of a channel of 64 elements that were held the first 16 are not written",
+        kernel_tests("test_row_lengths"),
+        isa="avx512_zen4",
     ),
     Mutant(
         "ops/kernels/maps_of_rows-inl.h",

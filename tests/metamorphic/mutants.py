@@ -28,6 +28,8 @@ class Mutant:
     """Tests elsewhere that see it, as pytest takes them: for what no relation of this folder is about."""
     equivalent: str = ""
     """Why no result changes; empty for a mistake."""
+    isa: str = ""
+    """The instruction set that has the line at all; empty for every one."""
 
     def __str__(self):
         return f"{Path(self.file).name}: {self.breaks}"
@@ -84,10 +86,12 @@ _UNITS = {
 
 def units_of(mutant):
     """The sources, below ops/, that a mutant is compiled with."""
+    if mutant.isa:
+        return (f"kernels/{mutant.isa}.cc",)
     name = mutant.file.rpartition("/")[2]
     return _UNITS.get(name) or (mutant.file.removeprefix("ops/"),)
 
 
 def isa_of(mutant):
     """The instruction set that its tests run on."""
-    return "scalar" if _SCALAR in units_of(mutant) else "avx2"
+    return mutant.isa or ("scalar" if _SCALAR in units_of(mutant) else "avx2")
