@@ -153,9 +153,6 @@ def test_unaligned_buffers(by):
         np.testing.assert_array_equal(one, other)
 
 
-# The environment.
-
-
 @pytest.mark.parametrize("shape", [(5,), (1, 3), (5, 3, 7), (70, 33, 250)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_outputs_begin_at_a_cache_line(shape, dtype):
@@ -164,6 +161,9 @@ def test_outputs_begin_at_a_cache_line(shape, dtype):
     assert (dX.shape, dX.dtype, dX.ctypes.data % 64) == (shape, x.dtype, 0)
     assert dX.flags.c_contiguous
     assert dX.flags.writeable
+
+
+# The environment.
 
 
 def test_version():

@@ -157,7 +157,7 @@ def test_thread_sanitizer(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)  # half an hour on two cores
+@pytest.mark.timeout(3600)  # some forty minutes on two cores
 @only_linux
 def test_sanitizers(tmp_path):
     """The programs and the tests in ONNX Runtime again, with the address and undefined-behaviour sanitizers."""
