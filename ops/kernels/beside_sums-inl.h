@@ -6,7 +6,7 @@
 struct Nothing {
   static constexpr bool kMaps = false;
   static constexpr int kStrips = 1;         // that are to be mapped one after the other
-  static constexpr int kRegisters = 0;      // for what strips become, until later ones have been summed
+  static constexpr int kHeld = 0;           // that wait to be written until later ones have been summed
   static constexpr bool kTogether = false;  // columns: mapped when some rows have been summed, not each
   static constexpr bool kBack = false;      // columns: from the last to the first
 
@@ -38,4 +38,8 @@ struct Nothing {
   // When some strips of rows side by side have been.
   template <int kRows, int kStrips, class Count>
   void MapRowsAt(int64_t, int64_t, const Factors&, Count) const {}
+
+  // Strips that wait from the end of a channel on.
+  template <int kRows>
+  struct Waiting {};
 };

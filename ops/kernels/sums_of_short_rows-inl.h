@@ -49,6 +49,9 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
   const auto map = [&](auto strips, int64_t i, const auto& factors, auto count) {
     beside.template MapRowsAt<kRows, strips.kValue>(start + i, stride, factors, count);
   };
+  const auto map_strip = [&](int64_t i, const auto& factors, auto count) {
+    map(Constant<1>{}, i, factors, count);
+  };
   const auto center_of = [&](int64_t channel) {
     Term c;
     Convert(Broadcast16(center[channel]), c);
@@ -64,7 +67,7 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
     totals.Take(channel, terms);
     strips = 0;
   };
-  const auto sum_strip = [&](int64_t i, auto count) {
+  const auto sum_strip = [&](int64_t i, auto count, const auto& map) {
     const int64_t past = i + kLanes;
     const bool ends = end <= past;  // the channel; and perhaps others begin
     Terms<Sum, T> before;
@@ -77,7 +80,7 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
       }
     }
     add(terms, i, c, count);
-    map(Constant<1>{}, i, factors, count);
+    map(i, factors, count);
     if (!ends) return;
     for (; end <= past && end <= run; ++channel, end += length) {
       const First of_channel{end - i};
@@ -95,31 +98,40 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
     factors = beside.FactorsOf(channel);
   };
   int64_t i = 0;
+  [[maybe_unused]] typename Beside::template Waiting<kRows> waiting;
   for (; i + kLanes <= run; i += kLanes) {
-    if constexpr (kOwnLoop) {
-      if constexpr (Beside::kRegisters >= kRows) {
-        // What so many strips have become waits to be written: see MapHeld.
-        constexpr int kHeld = Beside::kRegisters / kRows;
-        typename Beside::template Strip<kRows> held[kHeld], now;
-        if (i + (kHeld + 1) * kLanes < end) {
-          BNGRAD_UNROLL_8
-          for (int s = 0; s < kHeld; ++s, i += kLanes) {
-            add(terms, i, c, All{});
-            take_in_time();
-            beside.Apply(start + i, stride, factors, held[s]);
-          }
-          for (; i + kLanes < end; i += kLanes) {
-            add(terms, i, c, All{});
-            take_in_time();
-            beside.Apply(start + i, stride, factors, now);
-            beside.Put(start + i - kHeld * kLanes, stride, held[0]);
-            for (int s = 1; s < kHeld; ++s) held[s - 1] = held[s];
-            held[kHeld - 1] = now;
-          }
-          BNGRAD_UNROLL_8
-          for (int s = 0; s < kHeld; ++s) beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);
-        }
+    if constexpr (Beside::kHeld > 0) {
+      // What strips become waits to be written until as many more have been summed: see MapHeld.
+      constexpr int kHeld = Beside::kHeld;
+      typename Beside::template Strip<kRows> held[kHeld], now;
+      const auto sum = [&](auto& to) {
+        add(terms, i, c, All{});
+        take_in_time();
+        beside.Apply(start + i, stride, factors, to);
+      };
+      BNGRAD_UNROLL_4
+      for (int s = 0; s < kHeld; ++s, i += kLanes) sum(held[s]);
+      if (channel > 0) beside.Put(start + i - kHeld * kLanes, stride, waiting);
+      for (; i + kLanes < end; i += kLanes) {
+        sum(now);
+        beside.Put(start + i - kHeld * kLanes, stride, held[0]);
+        for (int s = 1; s < kHeld; ++s) held[s - 1] = held[s];
+        held[kHeld - 1] = now;
       }
+      if (i + kLanes > run) {
+        BNGRAD_UNROLL_4
+        for (int s = 0; s < kHeld; ++s) beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);
+        break;
+      }
+      sum_strip(i, All{}, [&](int64_t, const auto& of_strip, All) {
+        beside.Apply(start + i, stride, of_strip, now);
+        beside.Wait(held, now, waiting);
+      });
+      take_in_time();
+      if (end > run) beside.Put(start + run, stride, waiting);
+      continue;
+    }
+    if constexpr (kOwnLoop) {
       for (; i + kLanes < end; i += kLanes) {
         add(terms, i, c, All{});
         if (kHalves && i % (2 * kLanes) == 0 && i + 2 * kLanes < end) {
@@ -134,10 +146,10 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
       }
       if (i + kLanes > run) break;
     }
-    sum_strip(i, All{});
+    sum_strip(i, All{}, map_strip);
     take_in_time();
   }
-  if (i < run) sum_strip(i, First{run - i});
+  if (i < run) sum_strip(i, First{run - i}, map_strip);
 }
 
 template <bool kAsk, class Sum, class T, class Beside>

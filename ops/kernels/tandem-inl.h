@@ -18,7 +18,7 @@ class MapBeside {
 
   static constexpr bool kMaps = true;
   static constexpr int kStrips = kStripsOfLine<T>;
-  static constexpr int kRegisters = 0;
+  static constexpr int kHeld = 0;
   static constexpr bool kTogether = false, kBack = false;
 
   void Begin(int64_t) const {}
@@ -64,6 +64,8 @@ class MapBeside {
   void MapRowsAt(int64_t at, int64_t stride, const Factors& factors, First count) const {
     MapElementsOfRows<false, kRows, kStrips, Map>(in_, out_, at, stride, factors.f, Cached{}, count);
   }
+  template <int kRows>
+  struct Waiting {};
 
  protected:
   static constexpr int kFactors = kFactorCounts[Map::kKind];
@@ -78,7 +80,10 @@ class MapBeside {
 // The same, but what strips become waits in registers until some later ones have been summed: loads wait for
 // a store before them that has the same place in another page (measured, long rows, each array 64 bytes later
 // in its page than the one before: frozen 8x128x784 1.13 to 1.17, 8x64x3136 1.06 to 1.13 times as fast; at
-// other places 0.97 to 1.0).
+// other places 0.97 to 1.0). Of short rows, what is held at the end of a channel waits on in memory, for
+// there are other sums in its registers, until as many strips of the next channel have been summed (measured,
+// beside writing it there: 8x256x196, 8x512x196, 8x1024x196, 32x256x196 1.13 to 1.2 times as fast at 64 and
+// 128 bytes, 1.0 to 1.05 at 0).
 template <class Map, class T>
 class MapHeld : public MapBeside<Map, T, Cached> {
   using Base = MapBeside<Map, T, Cached>;
@@ -89,7 +94,7 @@ class MapHeld : public MapBeside<Map, T, Cached> {
   using Factors = typename Base::Factors;
   using Base::Base;
   static constexpr int kStrips = 1;
-  static constexpr int kRegisters = static_cast<int>(16 * kCacheLine / sizeof(V)) / kOutputs;
+  static constexpr int kHeld = static_cast<int>(4 * kCacheLine / sizeof(V)) / kOutputs;
 
   template <int kRows>
   struct Strip {
@@ -107,11 +112,26 @@ class MapHeld : public MapBeside<Map, T, Cached> {
       PutElements<Map>(this->out_, at + r * stride, strip.v[r], Cached{}, All{});
   }
 
+  // Those that are held when the last strip of a channel has been summed, and that one.
+  template <int kRows>
+  struct Waiting {
+    Strip<kRows> strips[kHeld + 1];
+  };
+  template <int kRows>
+  void Wait(const Strip<kRows>* held, const Strip<kRows>& last, Waiting<kRows>& to) const {
+    BNGRAD_UNROLL_4
+    for (int s = 0; s < kHeld; ++s) to.strips[s] = held[s];
+    to.strips[kHeld] = last;
+  }
+  template <int kRows>
+  void Put(int64_t end, int64_t stride, const Waiting<kRows>& waiting) const {
+    for (int s = 0; s <= kHeld; ++s) Put(end + (s - kHeld - 1) * kLanes, stride, waiting.strips[s]);
+  }
+
   template <class Sum>
   void InTurns(int64_t channel, int64_t start, const int64_t& i, int64_t end, const Sum& sum) const {
     const Factors factors = this->FactorsOf(channel);
     const MapHeld here = *this;  // in registers, as above
-    constexpr int kHeld = kRegisters / kRowsOfGroup;
     Strip<1> held[kHeld] = {}, now;
     const int64_t begin = start + i;
     sum(end, [&](int64_t at) {
@@ -163,9 +183,9 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
 // Bytes by which an output lies later in its page, at most, so that a strip's loads wait for stores of those
 // before: then strips are held, and short rows, and those whose every other one is so, mapped after they have
 // been summed (measured, Zen 4, two threads, with each array so many bytes later than the one before, the
-// three beside MapBeside: at 64 and 128 8x256x196 1.2, 8x2048x49 1.24 and 1.3, 8x512x49 1.08 and 0.82; at 192
-// 0.93, 1.18 and 0.97; at 0 1.05, 1.02 and 1.05).
-constexpr uintptr_t kSoon = 256, kSoonOfShort = 384, kSoonOfEveryOther = 128;
+// three beside MapBeside: at 64 8x256x196 1.6, 8x2048x49 1.24, 8x512x49 1.08 times as fast; at 128 1.3, 1.3
+// and 0.82; at 192 0.96 to 1.05, 1.18 and 0.97; at 256 0.95 and others 1.0; at 0 1.05, 1.02 and 1.05).
+constexpr uintptr_t kSoon = 384, kSoonOfEveryOther = 128;
 
 // Rows of any length: those that are not long are mapped strip by strip.
 template <class Sum, class Map, class T>
@@ -190,7 +210,7 @@ void SumAndMapRows(const Block& block, const void* const* inputs, const double* 
     if (block.length <= kShortRow) {
       const bool halves = RowsHaveOnePlace<T>(block, kPage / 2);
       const uintptr_t later_in_half = Later(outputs[0], map_inputs, kPage / 2);
-      if (pages ? later <= kSoonOfShort : halves && later_in_half <= kSoonOfEveryOther) return after();
+      if (pages ? later <= kSoon : halves && later_in_half <= kSoonOfEveryOther) return after();
     } else if (pages && later <= kSoon) {
       return beside(Constant<false>{}, MapHeld<Map, T>(block, map_inputs, factors, outputs));
     }

@@ -149,12 +149,20 @@ MAPS = [
             kernel_tests("test_outputs_too_large_for_the_cache"),
         ),
     ),
-    Mutant(
+    *of(
         "ops/kernels/tandem-inl.h",
-        "if (before >= begin) here.Put(before, 0, held[s]);",
-        "if (before > begin) here.Put(before, 0, held[s]);",
-        "of a channel of 64 elements that were held the first 16 are not written",
-        kernel_tests("test_row_lengths"),
+        (
+            "if (before >= begin) here.Put(before, 0, held[s]);",
+            "if (before > begin) here.Put(before, 0, held[s]);",
+            "of a channel of 64 elements that were held the first 16 are not written",
+            kernel_tests("test_row_lengths"),
+        ),
+        (
+            "s <= kHeld; ++s) Put(",
+            "s < kHeld; ++s) Put(",
+            "of what waits from the end of a channel on the last strip is not written",
+            kernel_tests("test_rows_with_one_place_in_their_pages"),
+        ),
         isa="avx512_zen4",
     ),
     Mutant(
@@ -290,11 +298,6 @@ SUMS = [
             "frozen, of short rows side by side only the first is mapped",
         ),
         (
-            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);",
-            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[0]);",
-            "frozen, the last strips of a channel that were held are one",
-        ),
-        (
             "map(Constant<1>{}, i, factors, count);",
             "",
             "frozen, strips of short rows in which a channel ends are not mapped",
@@ -305,8 +308,8 @@ SUMS = [
             "of short rows side by side all sum the first",
         ),
         (
-            "sum_strip(i, First{run - i});",
-            "sum_strip(i, First{run - i - 1});",
+            "sum_strip(i, First{run - i}, map_strip);",
+            "sum_strip(i, First{run - i - 1}, map_strip);",
             "the last element of a short row is not summed",
         ),
         (
@@ -345,6 +348,28 @@ SUMS = [
             "the last element of many short rows is not summed",
             kernel_tests("test_many_short_rows"),
         ),
+    ),
+    *of(
+        "ops/kernels/sums_of_short_rows-inl.h",
+        (
+            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);",
+            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[0]);",
+            "frozen, the last strips of rows that end in a part of a strip are one",
+            kernel_tests("test_rows_with_one_place_in_their_pages"),
+        ),
+        (
+            "if (channel > 0) beside.Put(start + i - kHeld * kLanes, stride, waiting);",
+            "if (channel > 1) beside.Put(start + i - kHeld * kLanes, stride, waiting);",
+            "frozen, what waits from the end of the first channel on is not written",
+            kernel_tests("test_rows_with_one_place_in_their_pages"),
+        ),
+        (
+            "if (end > run) beside.Put(start + run, stride, waiting);",
+            "",
+            "frozen, what waits from the end of the last channel on is not written",
+            kernel_tests("test_rows_with_one_place_in_their_pages"),
+        ),
+        isa="avx512_zen4",
     ),
     *of(
         "ops/kernels/sums_of_columns-inl.h",

@@ -49,9 +49,9 @@ class Mutant:
         return text[: text.index(self.old)].count("\n") + 1
 
 
-def of(file, *rows):
+def of(file, *rows, isa=""):
     """Mutants of one file: (old, new, what it breaks[, tests elsewhere])."""
-    return [Mutant(file, *row) for row in rows]
+    return [Mutant(file, *row, isa=isa) for row in rows]
 
 
 def kernel_tests(*names):

@@ -13,7 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 
 from bngrad import native, native_library
-from bngrad.cache_line import empty_at_cache_line
+
+_PAGE = 4096
 
 
 class Kernels:
@@ -24,7 +25,7 @@ class Kernels:
     """
 
     outputs_later = 0
-    """Bytes by which those outputs begin behind a cache line."""
+    """Bytes by which those outputs begin later in a page than inputs of that shape, which begin with one."""
 
     def __init__(self, isa):
         self.isa = isa
@@ -60,9 +61,24 @@ def _force_isa(isa):
 
 def _call(outputs_later, function, arguments, options):
     def full_of_nan(shape, dtype):
-        memory = empty_at_cache_line((math.prod(shape) * dtype.itemsize + outputs_later,), np.dtype(np.uint8))
-        memory.fill(255)
-        return memory[outputs_later:].view(dtype).reshape(shape)
+        array = _in_page(shape, dtype, outputs_later)
+        array.reshape(-1).view(np.uint8).fill(255)
+        return array
+
+    def at_a_page(argument):
+        if not isinstance(argument, np.ndarray) or argument.shape != arguments[0].shape:
+            return argument
+        array = _in_page(argument.shape, argument.dtype, 0)
+        array[...] = argument
+        return array
 
     native.empty_at_cache_line = full_of_nan
-    return getattr(native, function)(*arguments, **options)
+    return getattr(native, function)(*map(at_a_page, arguments), **options)
+
+
+def _in_page(shape, dtype, later):
+    """An array that begins so many bytes later than a page."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(_PAGE + later + size, np.uint8)
+    begin = -memory.ctypes.data % _PAGE + later
+    return memory[begin : begin + size].view(dtype).reshape(shape)

@@ -334,7 +334,7 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
   // Rows that all have one place in their pages, or every other one, and outputs that have it, too, or one
   // some bytes later or earlier.
   constexpr int64_t kPage = 4096 / static_cast<int64_t>(sizeof(T)), kChannels = 24;
-  for (const int64_t length : {7, 49, 100, 196}) {
+  for (const int64_t length : {7, 49, 100, 131, 196, 256}) {
     for (const int64_t rows : {3, 8, 19}) {
       const int64_t stride = (kChannels * length / kPage + 1) * kPage;
       for (const int64_t more : {int64_t{0}, kPage / 2}) {

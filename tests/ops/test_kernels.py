@@ -334,6 +334,16 @@ def test_large_outputs_that_begin_anywhere(kernels, shape, axes, monkeypatch):
     Case(shape, axes).check(kernels)
 
 
+@pytest.mark.parametrize("outputs_later", [0, 64, 320, 1024])
+@pytest.mark.parametrize("shape", [(11, 64, 256), (7, 256, 196), (7, 1024, 131), (10, 512, 49)], ids=str)
+def test_rows_with_one_place_in_their_pages(kernels, shape, outputs_later, monkeypatch):
+    """Or every other one: where dX lies a little later in its page, kernels for Zen 4 go another way."""
+    monkeypatch.setattr(kernels, "outputs_later", outputs_later)
+    case = Case(shape, (0, 2))
+    for flag in (0, 1):
+        assert_close(case.grad(kernels, flag), case.grad(reference, flag), case.dtypes(case.grad))
+
+
 @pytest.mark.parametrize("flag", [0, 1], ids=["frozen", "training"])
 @pytest.mark.parametrize(("shape", "axes"), [((33, 656, 196), (0, 2)), ((1030, 4128), (0,))], ids=str)
 def test_16_bits_past_the_caches(kernels, shape, axes, flag):
