@@ -58,12 +58,18 @@ bench: $(READY)
 matrix: $(READY)
 	$(BIN)/python tests/matrix/run_matrix.py $(MATRIX)
 
-# The library is built by pip; an editable install follows changes of Python files by itself.
+# The library is built by pip, with the environment's own tools, where the tests build their programs from the same
+# objects; an editable install follows changes of Python files by itself.
+# WERROR=ON treats the compiler's warnings as errors.
+WERROR ?= OFF
+NATIVE := --config-settings=build-dir=build/native --config-settings=cmake.define.BUILD_TESTING=OFF \
+          --config-settings=cmake.define.BNGRAD_WERROR=$(WERROR)
 $(READY): pyproject.toml $(shell find ops -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.10' 'cmake>=3.18' ninja
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(NATIVE) --editable '.[lint]'
 	@touch $@
 
 clean:

@@ -11,6 +11,9 @@ from bngrad import native_library
 from cmake_build import CMAKE, SOURCES, cmake
 from isa_process import Kernels
 
+_NATIVE = SOURCES.parent / "build" / "native"
+"""Where the Makefile has the library built: what is of the sources as they are is not compiled again."""
+
 
 @pytest.fixture(scope="session", params=native_library.isas())
 def kernels(request):
@@ -28,10 +31,13 @@ def build(tmp_path_factory):
     """The folder of a CMake build of the library with the test programs, from the sources as they are."""
     if CMAKE is None:
         pytest.skip("no cmake")
+    folder = _NATIVE
+    if not folder.exists():
+        base = tmp_path_factory.getbasetemp()
+        folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "build"
     # Once for all processes that test: their folders are in one.
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "build"
     with FileLock(folder.with_suffix(".lock")):
-        cmake("-S", SOURCES, "-B", folder, "-DBUILD_TESTING=ON")
+        # As without scikit-build-core, which has a way of its own to install.
+        cmake("-S", SOURCES, "-B", folder, "-DBUILD_TESTING=ON", "-DSKBUILD=")
         cmake("--build", folder, "--parallel", "2")
     return folder
