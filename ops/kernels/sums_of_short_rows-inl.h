@@ -101,7 +101,8 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
   [[maybe_unused]] typename Beside::template Waiting<kRows> waiting;
   for (; i + kLanes <= run; i += kLanes) {
     if constexpr (Beside::kHeld > 0) {
-      // What strips become waits to be written until as many more have been summed: see MapHeld.
+      // What strips become waits to be written until as many more have been summed: see MapHeld. All are
+      // whole.
       constexpr int kHeld = Beside::kHeld;
       typename Beside::template Strip<kRows> held[kHeld], now;
       const auto sum = [&](auto& to) {
@@ -117,11 +118,6 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
         beside.Put(start + i - kHeld * kLanes, stride, held[0]);
         for (int s = 1; s < kHeld; ++s) held[s - 1] = held[s];
         held[kHeld - 1] = now;
-      }
-      if (i + kLanes > run) {
-        BNGRAD_UNROLL_4
-        for (int s = 0; s < kHeld; ++s) beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);
-        break;
       }
       sum_strip(i, All{}, [&](int64_t, const auto& of_strip, All) {
         beside.Apply(start + i, stride, of_strip, now);

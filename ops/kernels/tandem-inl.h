@@ -211,7 +211,7 @@ void SumAndMapRows(const Block& block, const void* const* inputs, const double* 
       const bool halves = RowsHaveOnePlace<T>(block, kPage / 2);
       const uintptr_t later_in_half = Later(outputs[0], map_inputs, kPage / 2);
       if (pages ? later <= kSoon : halves && later_in_half <= kSoonOfEveryOther) return after();
-    } else if (pages && later <= kSoon) {
+    } else if (pages && later <= kSoon && block.channels * block.length % kLanes == 0) {
       return beside(Constant<false>{}, MapHeld<Map, T>(block, map_inputs, factors, outputs));
     }
   }

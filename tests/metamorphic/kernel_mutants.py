@@ -158,6 +158,13 @@ MAPS = [
             kernel_tests("test_row_lengths"),
         ),
         (
+            "block.channels * block.length % kLanes == 0",
+            "block.channels > 0",
+            "rows that end in a part of a strip have strips that are held and never written",
+            kernel_tests("test_rows_with_one_place_in_their_pages"),
+            "the tiles of rows that are whole pages apart are whole strips",
+        ),
+        (
             "s <= kHeld; ++s) Put(",
             "s < kHeld; ++s) Put(",
             "of what waits from the end of a channel on the last strip is not written",
@@ -352,9 +359,9 @@ SUMS = [
     *of(
         "ops/kernels/sums_of_short_rows-inl.h",
         (
-            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[s]);",
-            "beside.Put(start + i - (kHeld - s) * kLanes, stride, held[0]);",
-            "frozen, the last strips of rows that end in a part of a strip are one",
+            "beside.Put(start + i - kHeld * kLanes, stride, held[0]);",
+            "beside.Put(start + i - kHeld * kLanes, stride, now);",
+            "frozen, of strips that are held the last is written for the first",
             kernel_tests("test_rows_with_one_place_in_their_pages"),
         ),
         (
