@@ -101,9 +101,10 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
   [[maybe_unused]] typename Beside::template Waiting<kRows> waiting;
   for (; i + kLanes <= run; i += kLanes) {
     if constexpr (Beside::kHeld > 0) {
-      // What strips become waits to be written until as many more have been summed: see MapHeld. All are
-      // whole.
+      // What strips become waits to be written until as many more have been summed: see MapHeld. These rows
+      // are whole strips, and channels longer than kShortRow.
       constexpr int kHeld = Beside::kHeld;
+      static_assert((kHeld + 2) * kLanes <= kShortRow, "a channel has strips to hold");
       typename Beside::template Strip<kRows> held[kHeld], now;
       const auto sum = [&](auto& to) {
         add(terms, i, c, All{});

@@ -82,7 +82,7 @@ class MapBeside {
 // in its page than the one before: frozen 8x128x784 1.13 to 1.17, 8x64x3136 1.06 to 1.13 times as fast; at
 // other places 0.97 to 1.0). Of short rows, what is held at the end of a channel waits on in memory, for
 // there are other sums in its registers, until as many strips of the next channel have been summed (measured,
-// beside writing it there: 8x256x196, 8x512x196, 8x1024x196, 32x256x196 1.13 to 1.2 times as fast at 64 and
+// beside writing it at once: 8x256x196, 8x512x196, 8x1024x196, 32x256x196 1.13 to 1.2 times as fast at 64 and
 // 128 bytes, 1.0 to 1.05 at 0).
 template <class Map, class T>
 class MapHeld : public MapBeside<Map, T, Cached> {
