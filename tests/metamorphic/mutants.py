@@ -50,7 +50,7 @@ class Mutant:
 
 
 def of(file, *rows, isa=""):
-    """Mutants of one file: (old, new, what it breaks[, tests elsewhere])."""
+    """Mutants of one file: (old, new, what it breaks[, tests elsewhere[, why no result changes]])."""
     return [Mutant(file, *row, isa=isa) for row in rows]
 
 
