@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients, Rule
 
 
-def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> None:
+def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
     """Appends to a graph what computes the gradients of a loss, and makes them its outputs.
 
     A gradient is called ``<name>_grad``, and is of the type and shape of what it is by. Where several nodes read a
@@ -34,6 +34,9 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> N
         loss: A scalar of the main graph.
         wrt: Inputs or initializers of the main graph that the loss depends on.
 
+    Returns:
+        The name of the output that holds the gradient, by the name of each value in ``wrt``.
+
     Raises:
         UnsupportedNodeError: Nodes on the way have no gradient; the first is named, and what others there are.
         ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or a name is taken.
@@ -42,7 +45,7 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> N
     if loss not in moving:
         names = ", ".join(repr(value.name) for value in wrt)
         raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
-    _Walk(model, moving).run(loss, wrt)
+    return _Walk(model, moving).run(loss, wrt)
 
 
 def _moving(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
@@ -67,7 +70,7 @@ class _Walk:
         self._blocked: list[tuple[ir.Node, str]] = []
         self._untyped: list[tuple[ir.Node, str]] = []
 
-    def run(self, loss: ir.Value, wrt: Sequence[ir.Value]) -> None:
+    def run(self, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
         forward = list(self._graph)
         gradients = {loss: self._seed(loss)}
         for node in reversed(forward):
@@ -75,6 +78,7 @@ class _Walk:
             if any(value is not None for value in dY):
                 self._back_through(node, dY)
         self._raise_blocked()
+        outputs: dict[str, str] = {}
         for value in wrt:
             gradient = gradients.get(value) or self._accumulated(value)
             if gradient is None:
@@ -84,6 +88,8 @@ class _Walk:
             if gradient.name != f"{value.name}_grad":
                 raise ModelError(f"the model has a value {value.name}_grad already; rename it")
             self._graph.outputs.append(gradient)
+            outputs[str(value.name)] = gradient.name
+        return outputs
 
     def _seed(self, loss: ir.Value) -> ir.Value:
         """The gradient of the loss by itself, an initializer as ORT has it."""

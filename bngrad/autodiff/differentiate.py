@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
-from bngrad.autodiff.forward import make_inputs, running_statistics, set_modes
-from bngrad.autodiff.training_graph import training_graph
+from bngrad.autodiff.forward import make_inputs, new_statistics, running_statistics, set_modes
+from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.pipeline import check, for_target
 
@@ -79,22 +78,14 @@ def differentiate(
         if given not in known:
             raise InputError(f"{what} {given!r} does not exist; expected one of {', '.join(known)}")
     if builder == "ort":
-        graph, loss_name, notes = _by_ort(model, loss, wrt, frozen, training)
+        made, notes = _by_ort(model, loss, wrt, frozen, training)
     else:
-        graph, loss_name = training_graph(model, loss=loss, wrt=wrt, frozen=frozen, training=training)
-        notes = []
-    # The names are found where the batch norms still show which output belongs to which input.
-    running = _running(graph)
-    gradients = {
-        str(value.name).removesuffix("_grad"): str(value.name)
-        for value in graph.graph.outputs
-        if str(value.name).endswith("_grad")
-    }
+        made, notes = training_graph(model, loss=loss, wrt=wrt, frozen=frozen, training=training), []
     if target == "ort":
-        result = _in_ort_dialect(graph)
+        result = _in_ort_dialect(made.model)
     else:
-        result, _ = for_target(graph, target=target, functions=functions, fuse=fuse)
-    return Differentiated(result, loss_name, gradients, running, notes)
+        result, _ = for_target(made.model, target=target, functions=functions, fuse=fuse)
+    return Differentiated(result, made.loss, made.gradients, made.running_statistics, notes)
 
 
 def _by_ort(
@@ -103,7 +94,7 @@ def _by_ort(
     wrt: Sequence[str] | None,
     frozen: Sequence[str],
     training: Sequence[str],
-) -> tuple[ir.Model, str, list[str]]:
+) -> tuple[Training, list[str]]:
     """The training graph by ORT's gradient builder; what it gets wrong is refused before."""
     from bngrad.oracle import Oracle, prepare_forward  # noqa: PLC0415 - only where it is needed
 
@@ -119,9 +110,14 @@ def _by_ort(
         result.graph.register_initializer(inputs[name])
     statistics = [value for value in running_statistics(result.graph) if not value.is_graph_input()]
     make_inputs(result.graph, statistics)
-    outputs = set(result.graph.outputs)
-    result.graph.outputs.extend(value for value in _new_statistics(result).values() if value not in outputs)
-    return result, prepared.loss, list(prepared.notes)
+    outputs, running = set(result.graph.outputs), new_statistics(result.graph)
+    result.graph.outputs.extend(value for value in running.values() if value not in outputs)
+    return Training(
+        result,
+        prepared.loss,
+        {name: f"{name}_grad" for name in prepared.wrt},
+        {str(old.name): str(new.name) for old, new in running.items()},
+    ), list(prepared.notes)
 
 
 def _in_ort_dialect(model: ir.Model) -> ir.Model:
@@ -131,14 +127,3 @@ def _in_ort_dialect(model: ir.Model) -> ir.Model:
     RemoveUnusedOpsetsPass()(model)
     check(model)
     return model
-
-
-def _running(model: ir.Model) -> dict[str, str]:
-    return {str(old.name): str(new.name) for old, new in _new_statistics(model).items()}
-
-
-def _new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new running statistics of every training-mode batch norm, by the old."""
-    nodes = [node for node in model.graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
-    pairs = [pair for node in nodes for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
-    return {old: new for old, new in pairs if old is not None and new.name}

@@ -109,6 +109,13 @@ def running_statistics(graph: ir.Graph) -> list[ir.Value]:
     return [v for v in dict.fromkeys(values) if v.producer() is None]
 
 
+def new_statistics(graph: ir.Graph) -> dict[ir.Value, ir.Value]:
+    """The new running statistics of every training-mode batch norm, by the old."""
+    nodes = [node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
+    pairs = [pair for node in nodes for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
+    return {old: new for old, new in pairs if old is not None and new.name}
+
+
 def _lift(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
     tensor = ir.convenience.get_const_tensor(value)
     new = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.builder import add_gradients
-from bngrad.autodiff.forward import make_inputs, prepare, running_statistics
+from bngrad.autodiff.forward import make_inputs, new_statistics, prepare, running_statistics
 from bngrad.autodiff.targets import find_loss, find_wrt
 from bngrad.collector import without_collections
 from bngrad.opset import DOMAIN
@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+class Training(NamedTuple):
+    """A training graph, and the names that a training loop needs."""
+
+    model: ir.Model
+    loss: str
+    gradients: dict[str, str]
+    """The output that holds the gradient with respect to an input, by the name of the input."""
+    running_statistics: dict[str, str]
+    """The output that holds a new running statistic, by the name of the input that takes it in the next step."""
+
+
 @without_collections()
 def training_graph(
     model: ir.Model,
@@ -27,10 +38,10 @@ def training_graph(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
-) -> tuple[ir.Model, str]:
+) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
-    The gradient of ``name`` is called ``name_grad``. Weights and running statistics become graph inputs whose
+    Weights and running statistics become graph inputs whose
     values are their defaults; the new running statistics become outputs. Frozen batch norms, which ORT's dialect
     cannot say, are ops of ``bngrad``.
 
@@ -40,9 +51,6 @@ def training_graph(
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch norms, or patterns, that are to use their running statistics.
         training: The same for those that are to use the batch's.
-
-    Returns:
-        The training graph, and the name of the loss.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.
@@ -54,8 +62,9 @@ def training_graph(
         result.graph.outputs.append(target)
     names = [str(value.name) for value in find_wrt(result, wrt, target)]
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result.graph)])
-    add_gradients(result, target, find_wrt(result, names, target))
+    gradients = add_gradients(result, target, find_wrt(result, names, target))
     RemoveUnusedNodesPass()(result)
     for domain in {node.domain for node in result.graph} & {MICROSOFT, DOMAIN}:
         result.opset_imports.setdefault(domain, 1)
-    return result, str(target.name)
+    running = {str(old.name): str(new.name) for old, new in new_statistics(result.graph).items()}
+    return Training(result, str(target.name), gradients, running)

@@ -239,7 +239,7 @@ def _differentiated(
 
 def _by_our_builder(model: ir.Model, original: ir.Model, loss: str, wrt: Sequence[str]) -> ir.Model:
     """Our training graph, whose saved statistics have the names that the original has for them."""
-    result, _ = training_graph(model, loss=loss, wrt=wrt)
+    result = training_graph(model, loss=loss, wrt=wrt).model
     saved = {_reads(n): n.outputs[3:5] for n in original.graph if n.op_type == BATCH_NORM_INTERNAL[1]}
     for node in result.graph:
         if (node.domain, node.op_type) == BATCH_NORM_INTERNAL:

@@ -138,7 +138,7 @@ def forward(case: Case) -> onnx.ModelProto:
 
 def differentiated(case: Case) -> ir.Model:
     """The case's training graph, by our builder."""
-    return training_graph(ir.from_proto(forward(case)), loss="loss", wrt=case.wrt)[0]
+    return training_graph(ir.from_proto(forward(case)), loss="loss", wrt=case.wrt).model
 
 
 @cache

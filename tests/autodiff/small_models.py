@@ -34,7 +34,7 @@ def summed(inputs, body, **options):
 
 
 def differentiated(forward, **options):
-    return training_graph(ir.from_proto(forward), **options)[0]
+    return training_graph(ir.from_proto(forward), **options).model
 
 
 def output_names(training):

@@ -133,7 +133,7 @@ def _training_graphs():
     cnn = ir.from_proto(onnx.parser.parse_model(CNN))
     for target in ("stock", "training", "ort"):
         yield _seed(f"cnn for {target}", ir.to_proto(differentiate(cnn, target=target).model))
-    yield _seed("frozen cnn", ir.to_proto(training_graph(cnn, frozen=["*"])[0]))
+    yield _seed("frozen cnn", ir.to_proto(training_graph(cnn, frozen=["*"]).model))
 
 
 def _seed(name: str, model: onnx.ModelProto) -> Seed:
