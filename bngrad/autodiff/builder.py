@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
     """Appends to a graph what computes the gradients of a loss, and makes them its outputs.
 
-    A gradient is called ``<name>_grad``, and is of the type and shape of what it is by. Where several nodes read a
-    value, what comes back from them is summed by a node ``AccumulateGrad_<name>_grad``.
+    The gradient with respect to ``x`` has x's type and shape. It is called ``x_grad``, or ``x_grad_1`` where an
+    inner value or an input of the model has that name. Where several nodes read a value, what comes back from them
+    is summed by a node ``AccumulateGrad_<name>_grad``.
 
     Args:
         model: The forward model, sorted and with the types of all its values; it is changed.
@@ -39,13 +40,34 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
 
     Raises:
         UnsupportedNodeError: Nodes on the way have no gradient; the first is named, and what others there are.
-        ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or a name is taken.
+        ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or an output has a
+            gradient's name.
     """
     moving = _moving(model.graph, wrt)
     if loss not in moving:
         names = ", ".join(repr(value.name) for value in wrt)
         raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
+    refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
     return _Walk(model, moving).run(loss, wrt)
+
+
+def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
+    """Refuses a forward value that has the name of a gradient: a training loop would take it for the gradient.
+
+    Args:
+        taken: The names of forward values.
+        wrt: The names of what the loss is differentiated with respect to.
+
+    Raises:
+        ModelError: A name is taken.
+    """
+    names = set(taken)
+    for name in wrt:
+        if f"{name}_grad" in names:
+            raise ModelError(
+                f"the model has a value '{name}_grad', the name of the gradient with respect to {name!r}; rename "
+                f"that value, or leave {name!r} out with --wrt"
+            )
 
 
 def _moving(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
@@ -85,8 +107,6 @@ class _Walk:
                 raise ModelError(
                     f"the loss {loss.name!r} does not depend on {value.name!r} in a way that has a gradient"
                 )
-            if gradient.name != f"{value.name}_grad":
-                raise ModelError(f"the model has a value {value.name}_grad already; rename it")
             self._graph.outputs.append(gradient)
             outputs[str(value.name)] = gradient.name
         return outputs

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
-from bngrad.autodiff.forward import make_inputs, new_statistics, running_statistics, set_modes
+from bngrad.autodiff.builder import refuse_taken_names
+from bngrad.autodiff.forward import make_inputs, name_nodes, new_statistics, running_statistics, set_modes
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError
 from bngrad.passes.embed_functions import EmbedFunctionsPass
@@ -99,8 +100,11 @@ def _by_ort(
     from bngrad.oracle import Oracle, prepare_forward  # noqa: PLC0415 - only where it is needed
 
     model = model.clone()
+    name_nodes(model)
     set_modes(model, frozen, training)
     prepared = prepare_forward(ir.to_proto(model), loss, wrt)
+    forward = prepared.model.graph
+    refuse_taken_names((name for node in forward.node for name in (*node.input, *node.output)), prepared.wrt)
     with Oracle() as oracle:
         result = ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
     inputs = {str(value.name): value for value in result.graph.inputs}

@@ -48,7 +48,7 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
         inline(model)
     model = RaiseOpsetPass(OPSET)(model).model
     names = Names(model)
-    _name_nodes(model)
+    name_nodes(model)
     set_modes(model, frozen, training)
     for node in _batch_norms(model.graph):
         # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
@@ -80,7 +80,7 @@ def inline(model: ir.Model) -> None:
     require_well_formed(model, "the model with its functions inlined")
 
 
-def _name_nodes(model: ir.Model) -> None:
+def name_nodes(model: ir.Model) -> None:
     """Gives every node without a name that of its first output: it is what errors and patterns can call it by."""
     names = NodeNames(model)
     for node in all_nodes(model):
@@ -132,12 +132,12 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
     Raises:
         ModelError: A pattern matches none.
     """
-    batch_norms = {str(node.name): node for node in _batch_norms(model.graph)}
+    batch_norms = [(str(node.name), node) for node in _batch_norms(model.graph)]
     for mode, patterns in ((0, frozen), (1, training)):
         for pattern in patterns:
-            found = [node for name, node in batch_norms.items() if fnmatchcase(name, pattern)]
+            found = [node for name, node in batch_norms if fnmatchcase(name, pattern)]
             if not found:
-                raise ModelError(unknown_name(pattern, batch_norms, "a batch norm"))
+                raise ModelError(unknown_name(pattern, dict(batch_norms), "a batch norm"))
             for node in found:
                 node.attributes["training_mode"] = ir.AttrInt64("training_mode", mode)
 

@@ -10,8 +10,10 @@ import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names, summed
+from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.oracle import prepare_forward
+from bngrad.passes.pipeline import check
 from bngrad.runtime import session
 from bngrad.validation.float64 import evaluate
 
@@ -135,9 +137,35 @@ def test_nodes_without_names_get_those_of_their_outputs():
     assert {node.name for node in training.graph} >= {"y", "y_Grad/Mul_0"}
 
 
-def test_taken_name_of_a_gradient():
-    forward = summed("float[3] x, float[3] x_grad", "y = Mul(x, x_grad)")
-    with pytest.raises(ModelError, match=r"^the model has a value x_grad already; rename it$"):
+NAMES_OF_GRADIENTS = {
+    "an output": (model("float[3] x", f"y = Mul(x, x) {SUM}"), {"x": "x_grad"}),
+    "an input has it": (summed("float[3] x, float[3] x_grad", "y = Mul(x, x_grad)"), {"x": "x_grad_1"}),
+    "an inner value has it": (summed("float[3] x", "x_grad = Exp(x) y = Mul(x, x_grad)"), {"x": "x_grad_1"}),
+    "two of them": (
+        summed("float[3] x, float[3] x_grad", "y = Mul(x, x_grad)"),
+        {"x": "x_grad_1", "x_grad": "x_grad_grad"},
+    ),
+    "an output that ends with _grad": (
+        model("float[3] x", f"y = Mul(x, x) aux_grad = Neg(y) {SUM}", outputs="float loss, float[3] aux_grad"),
+        {"x": "x_grad"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMES_OF_GRADIENTS)
+def test_names_of_gradients(name):
+    forward, want = NAMES_OF_GRADIENTS[name]
+    made = training_graph(ir.from_proto(forward), loss="loss", wrt=list(want))
+    assert made.gradients == want
+    assert set(want.values()) <= set(output_names(made.model))
+    check(made.model)
+
+
+def test_an_output_with_the_name_of_a_gradient_is_refused():
+    forward = model(
+        "float[3] x", f"x_grad = Exp(x) y = Mul(x, x_grad) {SUM}", outputs="float loss, float[3] x_grad"
+    )
+    with pytest.raises(ModelError, match=r"^the model has an output 'x_grad', the name of the gradient"):
         differentiated(forward, wrt=["x"])
 
 

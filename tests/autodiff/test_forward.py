@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import differentiated, model, output_names, summed
+from bngrad.autodiff.forward import set_modes
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.runtime import session
 from bngrad.validation.float64 import evaluate
@@ -116,3 +118,13 @@ def test_another_output_than_the_first():
     message = r"BatchNormInternal node 'y' .*: the loss depends on an output of it other than the first"
     with pytest.raises(UnsupportedNodeError, match=message):
         differentiated(model("float[N, 2] x", body, initializers=STATISTICS), wrt=["x"])
+
+
+@pytest.mark.parametrize("option", ["frozen", "training"])
+def test_a_pattern_sets_every_batch_norm_without_a_name(option):
+    forward = ir.from_proto(two_batch_norms())
+    for node in forward.graph:
+        node.name = None
+    set_modes(forward, **{"frozen": [], "training": [], option: ["*"]})
+    batch_norms = [node for node in forward.graph if node.op_type == "BatchNormalization"]
+    assert [node.attributes["training_mode"].value for node in batch_norms] == [int(option == "training")] * 2
