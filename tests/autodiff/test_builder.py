@@ -165,7 +165,7 @@ def test_an_output_with_the_name_of_a_gradient_is_refused():
     forward = model(
         "float[3] x", f"x_grad = Exp(x) y = Mul(x, x_grad) {SUM}", outputs="float loss, float[3] x_grad"
     )
-    with pytest.raises(ModelError, match=r"^the model has an output 'x_grad', the name of the gradient"):
+    with pytest.raises(ModelError, match=r"^the model has a value 'x_grad', the name of the gradient"):
         differentiated(forward, wrt=["x"])
 
 
