@@ -32,6 +32,9 @@ VERSION = 1
 MIN_OPSET = 15
 """The oldest ai.onnx opset that has every op of the bodies (CastLike is the newest of them)."""
 
+NEWEST_OPSET = 28
+"""The newest ai.onnx opset whose ops the bodies, the gradient rules and the lowerings were checked against."""
+
 MIN_IR_VERSION = 8
 """The oldest ONNX IR version that has model-local functions."""
 

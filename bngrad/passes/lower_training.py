@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.opset import NEWEST_OPSET
 from bngrad.passes.import_pass import Context, ImportPass
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.lower.site import Site
-from bngrad.passes.nodes import SUPPORTED_DTYPES
+from bngrad.passes.node_view import attribute_refusal
+from bngrad.passes.nodes import SUPPORTED_DTYPES, default_opset, raise_refusals
 from bngrad.passes.training_kernels import has_kernel
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ def is_lowered(node: ir.Node, *, for_training_build: bool) -> bool:
 class LowerTrainingPass(ImportPass):
     """Lowers every node that has an entry in `LOWERINGS`, in the order of the graph.
 
-    Refuses: what an entry refuses, such as a pooling whose input has no shape that anybody knows.
+    Refuses: an ai.onnx opset newer than `NEWEST_OPSET`, an attribute that an entry does not know, and what an
+    entry refuses, such as a pooling whose input has an unknown shape.
 
     Args:
         for_training_build: Whether to lower those alone that a training build cannot run on a CPU.
@@ -39,13 +42,22 @@ class LowerTrainingPass(ImportPass):
         super().__init__()
         self._for_training_build = for_training_build
 
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """See `ImportPass`."""
+        version, node = default_opset(model) or 0, next(self._found(model), None)
+        if node is not None and version > NEWEST_OPSET:
+            expected = f"expected {NEWEST_OPSET} or older, whose ops bngrad knows"
+            raise_refusals([(node, f"the model imports ai.onnx {version}; {expected}")])
+        return super().call(model)
+
     def matches(self, node: ir.Node) -> bool:
         """See `ImportPass`."""
         return is_lowered(node, for_training_build=self._for_training_build)
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        return _type_refusal(node) or LOWERINGS[node.domain, node.op_type].refusal(node)
+        lowering = LOWERINGS[node.domain, node.op_type]
+        return attribute_refusal(node, lowering.attributes) or _type_refusal(node) or lowering.refusal(node)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""

@@ -11,7 +11,7 @@ from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -95,6 +95,28 @@ def read_attribute(node: ir.Node, name: str, default: Any) -> Any:  # noqa: ANN4
             f"{describe(node)} has the attribute {name!r} {got}; expected {want.name} (inline functions)"
         )
     return text_of(attribute) if want == ir.AttributeType.STRING else attribute.value
+
+
+def attribute_refusal(node: ir.Node, known: Mapping[str, Sequence[int | str]]) -> str | None:
+    """Why the attributes of a node are not those that a rule or a lowering was written for; None if they are.
+
+    Args:
+        node: The node.
+        known: The attributes by name, each with the values that are supported; all values where there are none.
+
+    Raises:
+        UnsupportedNodeError: An attribute with few values is one of the function that the node is in, or of
+            another type.
+    """
+    for name in node.attributes:
+        if name not in known:
+            expected = f"none but {', '.join(sorted(known))}" if known else "none"
+            return f"it has the attribute {name!r}; expected {expected}"
+        values = known[name]
+        if values and (value := read_attribute(node, name, values[0])) not in values:
+            expected = f"{'one of ' if len(values) > 1 else ''}{', '.join(map(str, values))}"
+            return f"it has {name} = {value!r}; expected {expected}"
+    return None
 
 
 def text_of(attribute: ir.Attr) -> str:

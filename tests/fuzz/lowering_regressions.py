@@ -53,7 +53,7 @@ CASES = {
         "rewrite",
         "g (float[1,1,4] dy, float[1,1,2] x) => (float[1,1,2] dx) "
         '{ dx = com.microsoft.ResizeGrad <coordinate_transformation_mode = "none"> (dy, x) }',
-        "it has coordinate_transformation_mode 'none'; expected one of half_pixel, half_pixel_symmetric,",
+        "it has coordinate_transformation_mode = 'none'; expected one of half_pixel, half_pixel_symmetric,",
     ),
     "a-concat-without-its-axis": Regression(
         "inspect", "g (float[3] x) => (float[6] y) { y, n = com.microsoft.ConcatTraining(x, x) }", "",
@@ -92,7 +92,7 @@ CASES = {
         "rewrite",
         """g (float dy, float[N,3] p, int64[N] t) => (float[N,3] dx)
             { dx = com.microsoft.SoftmaxCrossEntropyLossGrad <reduction = "all"> (dy, p, t) }""",
-        "has reduction 'all'; expected one of none, sum, mean",
+        "has reduction = 'all'; expected one of none, sum, mean",
     ),
     "a-label-that-is-no-number": Regression(
         "rewrite",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import wraps
 from unittest.mock import patch
 
@@ -19,7 +20,6 @@ from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.lower import LOWERINGS, data_gradient, depthwise, weight_gradient
 from bngrad.passes.lower.geometry import windows_of
 from bngrad.passes.lower.parts import Parts
-from bngrad.passes.lower.site import Lowering
 from bngrad.passes.lower_training import LowerTrainingPass
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops._windows import slide
@@ -101,7 +101,8 @@ def model_of(x, w, attributes, outputs=("dX", "dW"), *, symbolic=False):
 
 def lowered(model, rewrite=None):
     """The model, lowered as it always is, or by another function."""
-    changed = {(MICROSOFT, "ConvGrad"): Lowering(rewrite)} if rewrite else {}
+    op = MICROSOFT, "ConvGrad"
+    changed = {op: replace(LOWERINGS[op], rewrite=rewrite)} if rewrite else {}
     with patch.dict(LOWERINGS, changed):
         return LowerTrainingPass()(model).model
 

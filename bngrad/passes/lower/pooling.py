@@ -16,7 +16,7 @@ from bngrad.passes.lower import sliding
 from bngrad.passes.lower.geometry import declared_pads, windows_of
 from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
 from bngrad.passes.lower.site import forward_node
-from bngrad.passes.node_view import like, read_attribute
+from bngrad.passes.node_view import like
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Somebody must know X's shape, and indices count in row-major order."""
-    if read_attribute(node, "storage_order", 0):
-        return "it has storage_order = 1; expected 0"
+    """The model must tell the spatial shape of X."""
     if _data(node) is None:
         return (
             "nobody knows the spatial shape of its output: it is not in the model, and there is no forward node "

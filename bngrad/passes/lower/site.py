@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from bngrad.passes.emit import Emitter
 from bngrad.passes.node_view import NodeView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -58,3 +58,5 @@ class Lowering:
     """Makes the nodes, in front of the node."""
     refusal: Callable[[ir.Node], str | None] = lambda _node: None
     """Why a node cannot be lowered: what it has, and what was expected. None if it can."""
+    attributes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
+    """The attributes that the op may have, as `attribute_refusal` takes them. Any other is refused."""
