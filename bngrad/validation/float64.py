@@ -13,10 +13,11 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 from onnx.reference.ops import load_op
-from onnx_ir.passes.common import InlinePass
 
-from bngrad.errors import InputError, UnsupportedNodeError
+from bngrad.errors import InputError, ModelError, UnsupportedNodeError
+from bngrad.validation.seeding import seed_random_ops
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS, attributes_of
+from bngrad.validation.widening import widened, widened_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,41 +27,72 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_TYPE_ATTRIBUTES = {
-    "Bernoulli": "dtype",
-    "BlackmanWindow": "output_datatype",
-    "Cast": "to",
-    "EyeLike": "dtype",
-    "HammingWindow": "output_datatype",
-    "HannWindow": "output_datatype",
-    "MelWeightMatrix": "output_datatype",
-    "RandomNormal": "dtype",
-    "RandomNormalLike": "dtype",
-    "RandomUniform": "dtype",
-    "RandomUniformLike": "dtype",
-    "SequenceEmpty": "dtype",
-}
-"""The attribute by which an op of ONNX names an element type."""
-
-_FLOAT_BY_DEFAULT = {
-    *("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"),
-    *("RandomNormal", "RandomUniform", "SequenceEmpty"),
-}
-"""Those that make float32 when the attribute is absent."""
-
 _STATIC_INPUT = {("", "AveragePoolGrad"), ("", "MaxPoolGrad")}
 """Ops that read their output's extents from its static type."""
+
+
+class EvaluationError(ModelError):
+    """The evaluator has every op of a model, and yet fails on it."""
+
+
+class Evaluator:
+    """A model that is widened once, and run for several inputs.
+
+    Args:
+        model: A model of ONNX ops, of ops that ORT's gradient builder writes, of ops of ``bngrad``, and of ops
+            whose functions it carries; those are run as their functions.
+
+    Raises:
+        UnsupportedNodeError: An op, or one of its attributes, that has no implementation here.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        wide = widened(model)
+        seed_random_ops(wide.graph.all_nodes(), wide.opset_imports.get("", 1))
+        for index, node in enumerate(wide.graph.all_nodes()):
+            _name_absent_outputs(node, f"bngrad/absent/{index}")
+            _make_input_extent_explicit(node)
+        _refuse_unknown_ops(wide)
+        self._graph = wide.graph
+        self.outputs = [_name(value) for value in wide.graph.outputs]
+        try:
+            self._evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=OP_RUNS)
+        except Exception as error:
+            raise _failed(error) from error
+
+    def __call__(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """Runs the model; see `evaluate`."""
+        _check_names(self._graph, feeds, outputs)
+        names = self.outputs if outputs is None else list(outputs)
+        given = {name: widened_array(array) for name, array in feeds.items()}
+        try:
+            with np.errstate(all="ignore"):  # infinities and NaN are results, as they are in ONNX Runtime
+                results = self._evaluator.run(names, given)
+        except UnsupportedNodeError:
+            raise
+        except Exception as error:
+            raise _failed(error) from error
+        return dict(zip(names, results, strict=True))
+
+
+def _failed(error: Exception) -> EvaluationError:
+    cause: BaseException = error
+    while cause.__cause__ is not None:  # the evaluator wraps what its ops raise
+        cause = cause.__cause__
+    what = " ".join(str(cause).split())
+    return EvaluationError(f"cannot be evaluated in float64: {type(cause).__name__}: {what[:300]}")
 
 
 def evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Runs a model in float64.
+    """Runs a model in float64 once; `Evaluator` has what a model may be, and runs it more than once.
+
+    Random ops draw the same numbers every time.
 
     Args:
-        model: A model of ONNX ops, of ops that ORT's gradient builder writes, and of ops whose functions it
-            carries; those are run as their functions.
-        feeds: The inputs that have no default, and any of the others; float32 arrays are widened.
+        model: The model.
+        feeds: The inputs that have no default, and any of the others; narrower floats are widened.
         outputs: Names of the values to return, inner ones too; all graph outputs if None.
 
     Returns:
@@ -68,89 +100,10 @@ def evaluate(
 
     Raises:
         UnsupportedNodeError: An op, or one of its attributes, that has no implementation here.
+        EvaluationError: The evaluation fails: shapes that do not fit, for one.
         InputError: ``feeds`` lacks an input or has one too many, or there is no such output.
     """
-    wide = _widened(model)
-    for index, node in enumerate(wide.graph.all_nodes()):
-        _name_absent_outputs(node, f"bngrad/absent/{index}")
-        _make_input_extent_explicit(node)
-    _refuse_unknown_ops(wide)
-    _check_names(wide.graph, feeds, outputs)
-    names = [_name(value) for value in wide.graph.outputs] if outputs is None else list(outputs)
-    evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=OP_RUNS)
-    with np.errstate(all="ignore"):  # infinities and NaN are results, as they are in ONNX Runtime
-        results = evaluator.run(names, {name: _widen_array(array) for name, array in feeds.items()})
-    return dict(zip(names, results, strict=True))
-
-
-def to_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a copy of the model in which double has taken the place of float32, wherever that is written.
-
-    That is in initializers, constants, types of values, and attributes that name a type, in subgraphs too.
-    Attributes that are numbers, such as epsilon, keep their value, rounded to float32 as ONNX stores it. Model
-    functions are inlined first: a body's constants may depend on the call. Other types stay.
-    """
-    return ir.to_proto(_widened(model))
-
-
-def _widened(model: onnx.ModelProto) -> ir.Model:
-    result = ir.from_proto(model)
-    InlinePass()(result)
-    for graph in result.graphs():
-        for value in (*graph.inputs, *graph.initializers.values()):
-            _widen_value(value)
-        for node in graph:
-            _widen_node(node)
-            for value in node.outputs:
-                _widen_value(value)
-    return result
-
-
-def _widen_value(value: ir.Value) -> None:
-    if value.const_value is not None:
-        value.const_value = _widen_tensor(value.const_value)
-    if value.type is not None:
-        value.type = _widen_type(value.type)
-
-
-def _widen_type(type_: ir.TypeProtocol) -> ir.TypeProtocol:
-    if isinstance(type_, ir.SequenceType | ir.OptionalType):
-        return type(type_)(_widen_type(type_.elem_type))
-    if isinstance(type_, ir.TensorType | ir.SparseTensorType) and type_.dtype == ir.DataType.FLOAT:
-        return type(type_)(ir.DataType.DOUBLE)
-    return type_
-
-
-def _widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if tensor.dtype != ir.DataType.FLOAT:
-        return tensor
-    return ir.tensor(tensor.numpy().astype(np.float64), name=tensor.name)
-
-
-def _widen_array(array: Array) -> Array:
-    array = np.asarray(array)
-    return array.astype(np.float64) if array.dtype == np.float32 else array
-
-
-def _widen_node(node: ir.Node) -> None:
-    for attribute in list(node.attributes.values()):
-        if attribute.type == ir.AttributeType.TENSOR:
-            _set(node, ir.AttrTensor(attribute.name, _widen_tensor(attribute.as_tensor())))
-    if node.domain != "":
-        return
-    if node.op_type == "Constant":
-        for name in ("value_float", "value_floats"):
-            if name in node.attributes:
-                # The float32 that ONNX stores, not the decimal that it came from.
-                number = np.asarray(node.attributes.pop(name).value, np.float32).astype(np.float64)
-                _set(node, ir.AttrTensor("value", ir.tensor(number)))
-    elif node.op_type == "ConstantOfShape" and "value" not in node.attributes:
-        _set(node, ir.AttrTensor("value", ir.tensor(np.zeros(1))))
-    elif node.op_type in _TYPE_ATTRIBUTES:
-        name = _TYPE_ATTRIBUTES[node.op_type]
-        default = ir.DataType.FLOAT if node.op_type in _FLOAT_BY_DEFAULT else None
-        if node.attributes.get_int(name, default) == ir.DataType.FLOAT:
-            _set(node, ir.AttrInt64(name, ir.DataType.DOUBLE))
+    return Evaluator(model)(feeds, outputs)
 
 
 def _name_absent_outputs(node: ir.Node, prefix: str) -> None:
@@ -186,7 +139,7 @@ def _unknown_ops(model: ir.Model) -> Iterator[str]:
         if function is not None:
             for attribute in node.attributes.keys() - attributes_of(function):
                 yield f"{node.domain or 'ai.onnx'}.{node.op_type} with {attribute}"
-        elif node.domain != "" or not _is_in_evaluator(node.op_type, model.opset_imports[""]):
+        elif node.domain != "" or not _is_in_evaluator(node.op_type, model.opset_imports.get("", 1)):
             yield f"{node.domain or 'ai.onnx'}.{node.op_type}"
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
 from bngrad.errors import OracleError, UnsupportedNodeError
 from bngrad.oracle import Oracle
+from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
 from bngrad.validation.training_ops._windows import slide
@@ -179,6 +182,27 @@ def test_scatter_is_the_transpose_of_view():
 def test_classes_do_not_take_over_schemas_of_the_same_name():
     assert [(op.op_domain, op.__name__) for op in OP_RUNS] == list(FUNCTIONS)
     assert all(op.op_schema is None for op in OP_RUNS)
+
+
+OWN_OPS = """<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>
+g (float[3,4,5] dy, float[3,4,5] x, float[{parameters}] s) => (y0, y1, y2) {{
+    axes = Constant<value_ints = [{axes}]>()
+    y1, y2 = bngrad.BatchNormalizationStatistics<epsilon = 0.5>(x, axes)
+    y0, ds, db = bngrad.BatchNormalizationGrad<training_mode = {mode}>(dy, x, s, y1, y2, axes)
+}}"""
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["frozen", "training"])
+@pytest.mark.parametrize(("axes", "parameters"), [("0, 2", (4,)), ("-1", (3, 4))], ids=["channels", "instances"])
+def test_our_ops_agree_with_their_functions(axes, parameters, mode):
+    text = OWN_OPS.format(axes=axes, parameters=",".join(map(str, parameters)), mode=mode)
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    feeds = {"dy": values(3, 4, 5), "x": values(3, 4, 5, seed=1), "s": values(*parameters)}
+    names = ["y0", "y1", "y2", "ds", "db"]
+    got = evaluate(ir.to_proto(model), feeds, names)
+    EmbedFunctionsPass(functions=True)(model)
+    for name, want in evaluate(ir.to_proto(model), feeds, names).items():
+        np.testing.assert_allclose(got[name], want, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
 FROZEN = Case("BatchNormInternal", "frozen", (values(2, 3), *[values(3)] * 4), {"training_mode": 0}, "abcde")

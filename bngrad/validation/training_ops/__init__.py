@@ -1,7 +1,7 @@
 """NumPy implementations, at the precision of their inputs, of what onnx's reference evaluator lacks.
 
-They are the ops that ORT's gradient builder writes, and those of ONNX that the evaluator computes wrongly or too
-slowly (each module says which and why). Every function is its op: inputs are positional arguments, attributes
+They are the ops that ORT's gradient builder writes, those of ``bngrad`` that our builder writes, and those of ONNX
+that the evaluator computes wrongly or too slowly (each module says which and why). Every function is its op: inputs are positional arguments, attributes
 are keywords, the docstring is the formula.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx.reference.op_run import OpRun
 
+from bngrad.opset import DOMAIN
 from bngrad.validation.training_ops import (
     activation,
     arithmetic,
@@ -81,6 +82,8 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     (MICROSOFT, "SoftmaxGrad_13"): loss.softmax_grad,
     (MICROSOFT, "SplitTraining"): indexing.split_training,
     (MICROSOFT, "TanhGrad"): activation.tanh_grad,
+    (DOMAIN, "BatchNormalizationGrad"): batch_norm.bngrad_batch_normalization_grad,
+    (DOMAIN, "BatchNormalizationStatistics"): batch_norm.bngrad_batch_normalization_statistics,
 }
 """(domain, op type) -> its function."""
 

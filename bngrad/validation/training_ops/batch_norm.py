@@ -1,4 +1,4 @@
-"""Batch norm in ORT's dialect and in ONNX's, by way of `bngrad.reference`.
+"""Batch norm in ORT's dialect, in ONNX's and as ops of ``bngrad``, by way of `bngrad.reference`.
 
 ONNX's op is here although onnx's reference evaluator has it: at opsets 9 to 13 that one mixes batch statistics
 into inference, and it always computes 1 - momentum in float32.
@@ -12,11 +12,12 @@ import numpy as np
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.reference import batch_normalization_grad as reference_grad
+from bngrad.reference import batch_normalization_statistics as reference_statistics
 from bngrad.reference import batch_normalization_training as reference_training
 from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
-    from bngrad.validation.training_ops._types import Array
+    from bngrad.validation.training_ops._types import Array, Integers
 
 _EPSILON = default(1e-5)
 _MOMENTUM = default(0.9)
@@ -89,6 +90,26 @@ def batch_normalization(
         return results[:3]
     scale, bias, mean, var = (p.reshape(-1, *[1] * (X.ndim - 2)) for p in (scale, bias, mean, var))
     return (scale * (X - mean) / np.sqrt(var + float(epsilon)) + bias,)
+
+
+def bngrad_batch_normalization_grad(
+    dY: Array,
+    X: Array,
+    scale: Array,
+    mean: Array,
+    inv_std: Array,
+    axes: Integers,
+    *,
+    training_mode: int,
+) -> tuple[Array, ...]:
+    """BatchNormalizationGrad of ``bngrad``; see `bngrad.reference.batch_normalization_grad`."""
+    results = reference_grad(dY, X, scale, mean, inv_std, axes=axes, training_mode=bool(training_mode))
+    return tuple(result.astype(X.dtype, copy=False) for result in results)
+
+
+def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: float) -> tuple[Array, ...]:
+    """BatchNormalizationStatistics of ``bngrad``; see `bngrad.reference.batch_normalization_statistics`."""
+    return tuple(reference_statistics(X, axes, float(epsilon)))
 
 
 def _all_but_channels(X: Array) -> list[int]:

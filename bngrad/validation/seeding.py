@@ -1,0 +1,43 @@
+"""Seeds for the ops that draw random numbers, so that an evaluation can be repeated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SEEDED_SINCE = {
+    "Bernoulli": 15,
+    "Dropout": 12,
+    "Multinomial": 7,
+    "RandomNormal": 1,
+    "RandomNormalLike": 1,
+    "RandomUniform": 1,
+    "RandomUniformLike": 1,
+}
+"""The ops that draw random numbers, and the opset since which they have the attribute ``seed``."""
+
+_SEEDS = 1 << 24
+"""The seed is a float attribute of most ops; integers below this are exact."""
+
+
+def seed_random_ops(nodes: Iterable[ir.Node], opset: int) -> None:
+    """Gives random ops without a seed one that is made from the name of their output.
+
+    Two evaluations, and two graphs that share a node, then draw the same numbers.
+
+    Args:
+        nodes: The nodes of a model without functions; they are changed.
+        opset: The version of the default domain.
+    """
+    for node in nodes:
+        since = _SEEDED_SINCE.get(node.op_type) if node.domain == "" else None
+        if since is None or opset < since or "seed" in node.attributes:
+            continue
+        seed = crc32(str(node.outputs[0].name).encode()) % _SEEDS
+        integer = node.op_type == "Dropout"
+        node.attributes["seed"] = ir.AttrInt64("seed", seed) if integer else ir.AttrFloat32("seed", float(seed))
