@@ -29,53 +29,75 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
         console: Where to.
         rows: How many rows of each check, worst first; every failure is printed besides.
     """
+
+    def line(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     nodes = ", ".join(f"{count} {op}" for op, count in report.batch_norms.items())
-    console.print(f"{report.model}: {nodes}", markup=False, highlight=False, soft_wrap=True)
+    line(f"{report.model}: {nodes or 'no batch norms'}")
     for note in report.notes:
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+        line(f"note: {note}")
     for check in report.checks:
-        if check.skipped:
-            console.print(
-                f"\n{check.name}: not made, {check.skipped}", markup=False, highlight=False, soft_wrap=True
-            )
-            continue
         console.print()
-        console.print(_summary(check))
-        if rows:
-            console.print(_worst(check, rows))
-    verdict = "[green]passed[/green]" if report.passed else "[red]FAILED[/red]"
-    console.print(f"\n{verdict}: {report.against}, seed {report.seed}, providers {', '.join(report.providers)}")
+        if check.rows:
+            console.print(_summary(check))
+            if rows:
+                console.print(_worst(check, rows))
+        else:
+            line(f"{check.name}: {check.problem}")
+        for note in check.notes:
+            line(f"note: {note}")
+        for name, reason in check.undecided.items():
+            line(f"not compared: {name}: {reason}")
+    console.print("\n[green]passed[/green]" if report.passed else "\n[red]FAILED[/red]", end="")
+    line(f": {report.against}, seed {report.seed}, providers {', '.join(report.providers)}")
+    if not report.passed:
+        line(report.reason)
 
 
 def write_junit(report: Report, path: Path) -> None:
-    """Writes a report as JUnit XML: a suite for each check, a case for each row.
+    """Writes a report as JUnit XML: a suite for each check, a case for each row, and one for the whole.
+
+    What was not compared is skipped; a check that compared nothing is a failure, and so is a report.
 
     Raises:
         InputError: The file cannot be written.
     """
     root = ET.Element("testsuites", name=f"bngrad validate {report.model}")
     for check in report.checks:
-        skipped = 1 if check.skipped else 0
-        suite = ET.SubElement(
-            root,
-            "testsuite",
-            name=check.name,
-            tests=str(len(check.rows) + skipped),
-            failures=str(len(check.failures)),
-            skipped=str(skipped),
-        )
-        if check.skipped:
-            case = ET.SubElement(suite, "testcase", name=check.name, classname=check.name)
-            ET.SubElement(case, "skipped", message=check.skipped)
-        for row in check.worst_first():
-            name = f"{row.subject} {row.tensor} {row.implementation} against {row.against}"
-            case = ET.SubElement(suite, "testcase", name=name, classname=check.name)
-            if not row.passed:
-                message = f"{row.measure:.3g} {check.unit}, at most {check.limit:g} {row.note}".strip()
-                detail = f"max abs {row.max_abs:.3g}, relative L2 {row.relative_l2:.3g}"
-                ET.SubElement(case, "failure", message=message).text = detail
+        _add_suite(root, check)
+    whole = ET.SubElement(root, "testsuite", name="report", tests="1", failures=str(int(not report.passed)))
+    case = ET.SubElement(whole, "testcase", name=report.against, classname="report")
+    if not report.passed:
+        ET.SubElement(case, "failure", message=report.reason)
     with replacing(path) as temporary:
         ET.ElementTree(root).write(temporary, encoding="utf-8", xml_declaration=True)
+
+
+def _add_suite(root: ET.Element, check: Check) -> None:
+    skipped = {check.name: check.skipped} if check.skipped else check.undecided
+    empty = not check.rows and not check.skipped
+    suite = ET.SubElement(
+        root,
+        "testsuite",
+        name=check.name,
+        tests=str(len(check.rows) + len(skipped) + empty),
+        failures=str(len(check.failures) + empty),
+        skipped=str(len(skipped)),
+    )
+    for name, reason in skipped.items():
+        case = ET.SubElement(suite, "testcase", name=name, classname=check.name)
+        ET.SubElement(case, "skipped", message=reason)
+    if empty:
+        case = ET.SubElement(suite, "testcase", name=check.name, classname=check.name)
+        ET.SubElement(case, "failure", message=check.problem)
+    for row in check.worst_first():
+        name = f"{row.subject} {row.tensor} {row.implementation} against {row.against}"
+        case = ET.SubElement(suite, "testcase", name=name, classname=check.name)
+        if not row.passed:
+            message = f"{row.measure:.3g} {check.unit}, at most {check.limit:g} {row.note}".strip()
+            detail = f"max abs {row.max_abs:.3g}, relative L2 {row.relative_l2:.3g}"
+            ET.SubElement(case, "failure", message=message).text = detail
 
 
 def write_html(report: Report, path: Path) -> None:

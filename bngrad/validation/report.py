@@ -1,4 +1,4 @@
-"""What a validation found, as data; `text`, `junit` and `html` only draw it."""
+"""What a validation found, as data; `output` only draws it."""
 
 from __future__ import annotations
 
@@ -46,6 +46,26 @@ class Check:
     rows: list[Row] = field(default_factory=list)
     skipped: str = ""
     """Why it was not made, if it was not."""
+    undecided: dict[str, str] = field(default_factory=dict)
+    """What could not be compared although the check was made, and why."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was made, compared anything, and every row passed."""
+        return not self.problem
+
+    @property
+    def problem(self) -> str:
+        """Why it did not pass; empty if it did."""
+        if self.skipped:
+            return f"not made, {self.skipped}"
+        if not self.rows:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.undecided.items())
+            return f"nothing was compared{f' ({reasons})' if reasons else ''}"
+        if failed := len(self.failures):
+            return f"{failed} of {len(self.rows)} comparisons failed"
+        return ""
 
     @property
     def failures(self) -> list[Row]:
@@ -74,16 +94,25 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every row of every check passed and at least one check was made."""
+        """Whether at least one check was made, and every check that was made passed."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass, in one line; empty if it did."""
         made = [check for check in self.checks if not check.skipped]
-        return bool(made) and not any(check.failures for check in made)
+        if not made:
+            checks = "; ".join(f"{check.name}: {check.problem}" for check in self.checks)
+            return f"nothing was compared{f' ({checks})' if checks else ''}"
+        return "; ".join(f"{check.name}: {check.problem}" for check in made if not check.passed)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints; a measure that is no number is its name as text."""
         document = asdict(self)
         document["passed"] = self.passed
+        document["reason"] = self.reason
         for check, content in zip(self.checks, document["checks"], strict=True):
-            content["passed"] = not check.failures
+            content["passed"] = check.passed
             content["rows"] = [asdict(row) for row in check.worst_first()]
             for row in content["rows"]:
                 for key in ("max_abs", "relative_l2", "measure"):

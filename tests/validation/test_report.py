@@ -1,0 +1,100 @@
+"""What a report says of itself, in every form: nothing compared is nothing proved."""
+
+from __future__ import annotations
+
+import io
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from bngrad.validation.output import print_text, write_html, write_junit
+from bngrad.validation.report import Check, Report, Row
+
+
+def row(*, passed):
+    return Row("n", "t", "gradient", "function", "ort", 1.0, 1.0, 1.0, passed=passed)
+
+
+def check(*rows, **fields):
+    return Check("some check", unit="relative", limit=1.0, rows=list(rows), **fields)
+
+
+def report(*checks):
+    return Report("m.onnx", {}, "numeric", ["function"], 0, {}, checks=list(checks))
+
+
+PASSED = {
+    "one-row": report(check(row(passed=True))),
+    "beside-a-check-that-was-not-made": report(check(skipped="too large"), check(row(passed=True))),
+    "beside-an-undecided-one": report(check(row(passed=True), undecided={"w": "a kink"})),
+}
+FAILED = {
+    "no-check": (report(), "nothing was compared"),
+    "no-row": (report(check()), "some check: nothing was compared"),
+    "no-row-beside-a-good-check": (report(check(row(passed=True)), check()), "some check: nothing was compared"),
+    "no-check-made": (
+        report(check(skipped="too large"), check(skipped="no op")),
+        "nothing was compared (some check: not made, too large; some check: not made, no op)",
+    ),
+    "all-undecided": (
+        report(check(undecided={"w_grad": "a kink"})),
+        "some check: nothing was compared (w_grad: a kink)",
+    ),
+    "a-row": (report(check(row(passed=True), row(passed=False))), "some check: 1 of 2 comparisons failed"),
+    "several": (
+        report(check(row(passed=False)), check(), check(skipped="too large")),
+        "some check: 1 of 1 comparisons failed; some check: nothing was compared",
+    ),
+}
+
+
+def text_of(made):
+    stream = io.StringIO()
+    print_text(made, Console(file=stream, width=500))
+    return stream.getvalue()
+
+
+def junit_of(made, folder):
+    write_junit(made, folder / "report.xml")
+    return ET.parse(folder / "report.xml").getroot()  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize("case", PASSED)
+def test_what_passes(case, tmp_path):
+    made = PASSED[case]
+    assert made.passed
+    assert made.reason == ""
+    document = json.loads(json.dumps(made.to_dict()))
+    assert (document["passed"], document["reason"]) == (True, "")
+    assert "passed: numeric" in text_of(made)
+    assert "FAILED" not in text_of(made)
+    assert not list(junit_of(made, tmp_path).iter("failure"))
+
+
+@pytest.mark.parametrize("case", FAILED)
+def test_what_fails_says_why_in_every_form(case, tmp_path):
+    made, reason = FAILED[case]
+    assert not made.passed
+    assert made.reason == reason
+    document = json.loads(json.dumps(made.to_dict()))
+    assert (document["passed"], document["reason"]) == (False, reason)
+    assert "FAILED: numeric" in text_of(made)
+    assert reason in text_of(made)
+    write_html(made, tmp_path / "report.html")
+    assert "FAILED" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    root = junit_of(made, tmp_path)
+    assert [f.get("message") for f in root.iterfind("testsuite[@name='report']//failure")] == [reason]
+    for suite in root.iter("testsuite"):
+        assert int(suite.get("tests", "0")) == len(list(suite.iter("testcase")))
+        assert int(suite.get("failures", "0")) == len(list(suite.iter("failure")))
+        assert int(suite.get("skipped", "0")) == len(list(suite.iter("skipped")))
+
+
+def test_a_check_counts_what_it_could_not_decide(tmp_path):
+    made = report(check(row(passed=True), undecided={"w_grad": "a kink"}, notes=["2 kinks"]))
+    assert "not compared: w_grad: a kink" in text_of(made)
+    assert "note: 2 kinks" in text_of(made)
+    assert [s.get("message") for s in junit_of(made, tmp_path).iter("skipped")] == ["a kink"]
+    assert made.to_dict()["checks"][0]["undecided"] == {"w_grad": "a kink"}
