@@ -9,16 +9,19 @@ import onnx_ir as ir
 
 from bngrad.autodiff.backward import Backward
 from bngrad.autodiff.contradictions import contradiction
-from bngrad.autodiff.edges import can_have_gradient, reads, rule_of
+from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.autodiff.rule import NoGradientError
+from bngrad.autodiff.rules.without_rule import NOT_WRITTEN, WITHOUT_RULE
+from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.ort_dialect import ACCUMULATION
 from bngrad.passes.import_pass import Context
 from bngrad.passes.infer_types import CONTRADICTS
+from bngrad.passes.node_view import attribute_refusal
 from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bngrad.autodiff.rule import Gradients, Rule
 
@@ -106,6 +109,7 @@ class _Walk:
             if gradient is None:
                 raise ModelError(
                     f"the loss {loss.name!r} does not depend on {value.name!r} in a way that has a gradient"
+                    f"{why_no_gradient(value)}"
                 )
             self._graph.outputs.append(gradient)
             outputs[str(value.name)] = gradient.name
@@ -123,33 +127,39 @@ class _Walk:
 
     def _back_through(self, node: ir.Node, dY: Sequence[ir.Value | None]) -> None:
         rule = rule_of(node)
-        needed = [
-            index
-            for index, value in enumerate(node.inputs)
-            if value in self._moving and (rule is None or rule.differentiates(index))
-        ]
-        back = Backward(node, dY, frozenset(needed), self._context)
-        gradients = self._gradients(back, rule, [node.inputs[index] for index in needed])
+        moving = [(index, value) for index, value in smooth_inputs(node) if value in self._moving]
+        needed = frozenset(index for index, _ in moving if rule is None or rule.differentiates(index))
+        back = Backward(node, dY, needed, self._context)
+        gradients = self._gradients(back, rule, moving)
         if gradients is None:
             # What lies behind it is walked through all the same: one error names everything that is in the way.
             for read in self._moving.intersection(reads(node)):
                 self._contributions.setdefault(read, []).append((back, ir.Value(type=read.type)))
             return
-        for index, gradient in enumerate(gradients):
-            value = node.inputs[index] if index < len(node.inputs) else None
-            if gradient is not None and value is not None and index in needed:
+        for index, value in moving:
+            gradient = gradients[index]
+            if gradient is not None:
                 self._contributions.setdefault(value, []).append((back, gradient))
 
-    def _gradients(self, back: Backward, rule: Rule | None, needed: Sequence[ir.Value | None]) -> Gradients | None:
-        """What a rule gives; None where there is none, or it cannot be asked, which is noted."""
+    def _gradients(
+        self, back: Backward, rule: Rule | None, moving: Sequence[tuple[int, ir.Value]]
+    ) -> Gradients | None:
+        """What a rule gives; None where there is none, or it cannot be asked, which is noted.
+
+        Args:
+            back: The node.
+            rule: Its rule.
+            moving: The inputs, by index, that depend on what the loss is differentiated with respect to.
+        """
         node = back.node
-        if rule is None:
-            self._blocked.append((node, "it has no gradient rule"))
+        if reason := _no_rule(node, rule, moving, self._imports):
+            self._blocked.append((node, reason))
             return None
+        assert rule is not None, "see above"  # noqa: S101
         # Rules make constants of the type of what they work on.
         outputs = [value for value, dY in zip(node.outputs, back.all_dY, strict=True) if dY is not None]
-        for value in (*needed, *outputs):
-            if value is not None and value.dtype is None:
+        for value in (*(value for _, value in moving), *outputs):
+            if value.dtype is None:
                 reason = f"the type of {value.name!r} is not known; expected it in the model's value_info"
                 self._untyped.append((node, reason))
                 return None
@@ -195,3 +205,19 @@ class _Walk:
         others = sorted({other.op_type for other, _ in after})
         more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
         raise UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
+
+
+def _no_rule(
+    node: ir.Node, rule: Rule | None, moving: Iterable[tuple[int, ir.Value]], opset_imports: Mapping[str, int]
+) -> str | None:
+    """Why no rule covers a node of this op, version and form, with these inputs that are not constant."""
+    if rule is None:
+        why = WITHOUT_RULE.get(node.op_type, NOT_WRITTEN) if node.domain == "" else NOT_WRITTEN
+        return "it has no gradient rule" + ("" if why == NOT_WRITTEN else f" for {why}")
+    for index, value in moving:
+        if not rule.differentiates(index):
+            return (
+                f"it has no gradient with respect to input {index}, {value.name!r}, which is a value of --wrt or "
+                "depends on one (by default the weights); expected a constant"
+            )
+    return version_refusal(node, rule.versions, opset_imports) or attribute_refusal(node, rule.attributes)

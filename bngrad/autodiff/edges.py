@@ -1,19 +1,23 @@
-"""Where gradients can flow: from a node to those of the values it reads that its rule differentiates by."""
+"""Where gradients can flow: from a node to the float inputs that its output depends on smoothly."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
+import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.rules import RULES
-from bngrad.passes.nodes import SUPPORTED_DTYPES
+from bngrad.passes.nodes import SUPPORTED_DTYPES, describe
 from bngrad.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bngrad.autodiff.rule import Rule
+
+_FLOATS = frozenset(f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES)
 
 
 def rule_of(node: ir.Node) -> Rule | None:
@@ -26,18 +30,47 @@ def can_have_gradient(value: ir.Value) -> bool:
     return value.dtype in (None, *SUPPORTED_DTYPES)
 
 
-def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a gradient can flow to from a node.
+def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
+    """The inputs, by index, that a gradient can flow to from a node.
 
-    A node without a rule passes on whatever it gets: whether that matters turns out on the way back.
+    Those that its rule gives a gradient, and those that it has to refuse where they are not constant. All floats
+    for a node without a rule: whether that matters turns out on the way back.
     """
     rule = rule_of(node)
     for index, value in enumerate(node.inputs):
-        if value is not None and can_have_gradient(value) and (rule is None or rule.differentiates(index)):
-            yield value
-    if rule is None:
+        if value is None or not can_have_gradient(value) or (rule is not None and index in rule.zero):
+            continue
+        if rule is None or value.dtype is not None or _may_be_float(node.domain, node.op_type, index):
+            yield index, value
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that a gradient can flow to from a node: `smooth_inputs`, and what bodies read."""
+    for _, value in smooth_inputs(node):
+        yield value
+    if rule_of(node) is None:
         # The body of an If or a Loop reads values of the graph around it without naming them as inputs.
         for body in subgraphs(node):
             yield from filter(can_have_gradient, body.outputs)
             for inner in ir.traversal.RecursiveGraphIterator(body):
                 yield from (value for value in inner.inputs if value is not None and can_have_gradient(value))
+
+
+def why_no_gradient(value: ir.Value) -> str:
+    """Why no gradient flows to a value that is read, as the end of a message; empty where that is unknown."""
+    for node, index in value.uses():
+        if node.op_type == "BatchNormInternal" and index in (3, 4):
+            return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
+        rule = rule_of(node)
+        if rule is not None and index in rule.zero:
+            return f": {describe(node)} gives input {index} no gradient"
+    return ""
+
+
+@cache
+def _may_be_float(domain: str, op_type: str, index: int) -> bool:
+    """Whether an input can be a float by its op's schema; True where there is none."""
+    if domain or not onnx.defs.has(op_type):
+        return True
+    parameters = onnx.defs.get_schema(op_type).inputs
+    return bool(_FLOATS & parameters[min(index, len(parameters) - 1)].types)

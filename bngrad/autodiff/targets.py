@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.edges import reads, rule_of
+from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.errors import ModelError
 from bngrad.names import listed, unknown_name
-from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes, describe
+from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -22,6 +22,13 @@ _WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(("MatMul", "PRelu", "RMSNormalization"), frozenset({1})),
 }
 """Where a graph input that has no initializer must stand to count as a weight rather than as data."""
+
+_SETTING_SLOTS: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(("BatchNormalization", "BatchNormInternal"), frozenset({3, 4})),
+    **dict.fromkeys(("NegativeLogLikelihoodLoss", "OneHot", "Pad", "SoftmaxCrossEntropyLoss"), frozenset({2})),
+    "Range": frozenset({0, 2}),
+}
+"""Inputs that have a gradient, and that make no weight of what is read there alone: statistics, class weights."""
 
 _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {"Clip": frozenset({1, 2}), "Pow": frozenset({1})}
 """Where an initializer stands that says what the op does: it has a gradient, but is no weight."""
@@ -73,8 +80,8 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     """
     graph = model.graph
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
-    reaching = _reaching(loss)
     if not names:
+        reaching = _reaching(loss, to_weights=True)
         weights = [
             v
             for v in given.values()
@@ -86,6 +93,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
                 f"are {listed(str(value.name) for value in graph.inputs)})"
             )
         return weights
+    reaching = _reaching(loss)
     constants = {
         str(node.outputs[0].name): node.outputs[0]
         for node in graph
@@ -101,31 +109,35 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         if not _is_float(value):
             raise ModelError(f"{_typed(value)} has no gradient; expected a float")
         if value not in reaching:
-            raise ModelError(f"loss {loss.name!r} does not depend on {name!r}{_why(value)}")
+            raise ModelError(f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}")
         found.append(value)
     return found
 
 
-def _reaching(loss: ir.Value) -> set[ir.Value]:
-    """The values that a loss depends on through edges that rules differentiate."""
+def _reaching(loss: ir.Value, *, to_weights: bool = False) -> set[ir.Value]:
+    """The values that a loss depends on through inputs that a gradient can flow to.
+
+    Args:
+        loss: The loss.
+        to_weights: Whether to leave out what is read only as a setting, or as an input that has no gradient.
+    """
     found, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
-        new = set(reads(node)) - found if node is not None else set()
+        values = () if node is None else _weighed(node) if to_weights else reads(node)
+        new = set(values) - found
         found |= new
         waiting += new
     return found
 
 
-def _why(value: ir.Value) -> str:
-    """Why no gradient goes to a value that is read."""
-    for node, index in value.uses():
-        if node.op_type in ("BatchNormalization", "BatchNormInternal") and index in (3, 4):
-            return f": it is a running statistic of {describe(node)}"
-        rule = rule_of(node)
-        if rule is not None and not rule.differentiates(index):
-            return f": {describe(node)} gives input {index} no gradient"
-    return ""
+def _weighed(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that a node reads through which weights may reach its output."""
+    rule = rule_of(node)
+    if rule is None:
+        return reads(node)
+    settings = _SETTING_SLOTS.get(node.op_type, frozenset())
+    return (value for index, value in smooth_inputs(node) if rule.differentiates(index) and index not in settings)
 
 
 def _looks_like_a_weight(value: ir.Value) -> bool:
@@ -134,7 +146,10 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
 
 
 def _is_parameter(value: ir.Value) -> bool:
-    return value.is_initializer() and any(i not in _NUMBER_SLOTS.get(node.op_type, ()) for node, i in value.uses())
+    return value.is_initializer() and any(
+        i not in _NUMBER_SLOTS.get(node.op_type, ()) and i not in _SETTING_SLOTS.get(node.op_type, ())
+        for node, i in value.uses()
+    )
 
 
 def _is_float(value: ir.Value) -> bool:

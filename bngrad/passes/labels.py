@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.glue import statistics_dtype
-from bngrad.passes.nodes import describe
+from bngrad.passes.extents import shape_of
+from bngrad.passes.glue import cast_like, statistics_dtype
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.passes.lower.site import Site
-
-_REDUCTIONS = ("none", "sum", "mean")
 
 
 class Labels(NamedTuple):
@@ -45,29 +42,75 @@ def read_labels(
         weights: The weight of each class.
     """
     dtype = statistics_dtype(scores)
-    classes, w = at.cast(labels, ir.DataType.INT64), None
-    reduction = at.attribute("reduction", "mean")
-    if reduction not in _REDUCTIONS:
-        raise UnsupportedNodeError(
-            f"{describe(at.node)} has reduction {reduction!r}; expected one of {', '.join(_REDUCTIONS)}"
-        )
-    ignore_index = at.attribute("ignore_index", 0) if "ignore_index" in at.node.attributes else None
-    ignored = None if ignore_index is None else at.op("Equal", classes, at.int64(ignore_index))
-    if ignored is not None:
-        classes = at.op("Where", ignored, at.int64(0), classes)
-    if weights is not None:
-        w = at.op("Gather", at.cast(weights, dtype), classes)
-    if ignored is not None:
-        w = at.op("Where", ignored, at.constant(0, dtype), at.constant(1, dtype) if w is None else w)
+    classes, ignored = _classes(at, labels)
+    w = _weight_of_each(at, classes, ignored, weights, dtype)
     share = at.cast(dY, dtype)
-    if reduction == "mean":
+    if at.attribute("reduction", "mean") == "mean":
         share = at.op("Div", share, _total(at, labels, w, dtype))
     if w is not None:
         share = at.op("Mul", share, w)
-    if w is not None or reduction == "none":
+    if w is not None or at.attribute("reduction", "mean") == "none":
         share = at.op("Unsqueeze", share, at.int64([1]))
     share.dtype = dtype
     return Labels(at.op("Unsqueeze", classes, at.int64([1])), share, dtype)
+
+
+def gradient_of_weights(
+    at: Backward, dY: ir.Value, log_prob: ir.Value, loss: ir.Value, labels: ir.Value, weights: ir.Value
+) -> ir.Value:
+    """The gradient of a loss with respect to the weights of its classes.
+
+    dw_c is the sum of -dY log_prob_i[c] over the samples i of class c; for the mean L = sum loss_i / W, where W is
+    the sum of w over the samples, that of dY (-log_prob_i[c] - L) / W.
+
+    Args:
+        at: The node, with the attributes ``ignore_index`` and ``reduction``.
+        dY: See `read_labels`.
+        log_prob: With the classes in dimension 1.
+        loss: What the node makes, of which the mean is L.
+        labels: See `read_labels`.
+        weights: The weight of each class.
+    """
+    dtype = statistics_dtype(log_prob)
+    classes, ignored = _classes(at, labels)
+    axis = at.int64([1])
+    picked = at.op("Squeeze", at.op("GatherElements", log_prob, at.op("Unsqueeze", classes, axis), axis=1), axis)
+    picked.type = log_prob.type
+    slope, share = at.op("Neg", at.cast(picked, dtype)), at.cast(dY, dtype)
+    if at.attribute("reduction", "mean") == "mean":
+        slope = at.op("Sub", slope, at.cast(loss, dtype))
+        w = _weight_of_each(at, classes, ignored, weights, dtype)
+        share = at.op("Div", share, _total(at, labels, w, dtype))
+    if ignored is not None:
+        slope = at.op("Where", ignored, at.constant(0, dtype), slope)
+    of_each = at.op("Mul", slope, share)
+    of_each.dtype = dtype
+    return cast_like(
+        at, at.microsoft("GatherGrad", shape_of(at, weights), classes, of_each, axis=0), dtype, weights
+    )
+
+
+def _classes(at: Backward | Site, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """The labels in int64, some class where they are ignored; and where that is, if it can be."""
+    classes = at.cast(labels, ir.DataType.INT64)
+    if "ignore_index" not in at.node.attributes:
+        return classes, None
+    ignored = at.op("Equal", classes, at.int64(at.attribute("ignore_index", 0)))
+    return at.op("Where", ignored, at.int64(0), classes), ignored
+
+
+def _weight_of_each(
+    at: Backward | Site,
+    classes: ir.Value,
+    ignored: ir.Value | None,
+    weights: ir.Value | None,
+    dtype: ir.DataType,
+) -> ir.Value | None:
+    """The weight w of each sample; None where that is 1."""
+    w = None if weights is None else at.op("Gather", at.cast(weights, dtype), classes)
+    if ignored is None:
+        return w
+    return at.op("Where", ignored, at.constant(0, dtype), at.constant(1, dtype) if w is None else w)
 
 
 def _total(at: Backward | Site, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.passes.extents import shape_of, zeros
 from bngrad.passes.glue import cast_like
-from bngrad.passes.labels import read_labels
-from bngrad.passes.node_view import like
+from bngrad.passes.labels import gradient_of_weights, read_labels
+from bngrad.passes.node_view import dtype_of, like
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -29,20 +30,32 @@ def softmax_cross_entropy_loss(back: Backward) -> Gradients:
     Where the loss depends on log_prob too, that is a LogSoftmax over the classes, and what comes from it is added.
     """
     dY, d_log_prob = (*back.all_dY, None)[:2]
-    log_prob, parts = back.y(1), []
-    if dY is not None:
-        inputs = (dY, log_prob, back.x(1), *([back.x(2)] if back.has(2) else []))
+    x, labels, weights, log_prob, parts = back.x(0), back.x(1), back.optional(2), back.y(1), []
+    if dY is not None and back.needs(0):
+        inputs = (dY, log_prob, labels, *([] if weights is None else [weights]))
         parts.append(back.microsoft("SoftmaxCrossEntropyLossGrad", *inputs, **back.attributes()))
-    if d_log_prob is not None:
+    if d_log_prob is not None and back.needs(0):
         parts.append(back.microsoft("LogSoftmaxGrad_13", d_log_prob, log_prob, axis=1))
-    return [parts[0] if len(parts) == 1 else back.op("Add", *parts)]
+    dweights = None
+    if weights is not None and back.needs(2):
+        log_prob.type = x.type
+        dweights = (
+            zeros(back, shape_of(back, weights), dtype_of(weights))
+            if dY is None
+            else gradient_of_weights(back, dY, log_prob, back.y(), labels, weights)
+        )
+    return [back.op("Add", *parts) if len(parts) > 1 else parts[0] if parts else None, None, dweights]
 
 
 def negative_log_likelihood_loss(back: Backward) -> Gradients:
     """dX is 0 but at the label of each sample, where it is -dY w; the mean divides by the sum of w."""
-    x = back.x(0)
-    classes, share, dtype = read_labels(back, back.dY, x, back.x(1), back.optional(2))
-    share = cast_like(back, back.op("Neg", share), dtype, x)
-    nothing = back.op("Expand", like(back, 0, x), back.op("Shape", x))
-    shares = back.op("Expand", share, back.op("Shape", classes))
-    return [back.op("ScatterElements", nothing, classes, shares, axis=1)]
+    x, dX, dweights = back.x(0), None, None
+    if back.needs(0):
+        classes, share, dtype = read_labels(back, back.dY, x, back.x(1), back.optional(2))
+        share = cast_like(back, back.op("Neg", share), dtype, x)
+        nothing = back.op("Expand", like(back, 0, x), back.op("Shape", x))
+        shares = back.op("Expand", share, back.op("Shape", classes))
+        dX = back.op("ScatterElements", nothing, classes, shares, axis=1)
+    if back.needs(2):
+        dweights = gradient_of_weights(back, back.dY, x, back.y(), back.x(1), back.x(2))
+    return [dX, None, dweights]

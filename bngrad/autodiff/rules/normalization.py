@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
+from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.passes.extents import shape_of, zeros
 from bngrad.passes.glue import cast_like, inverse_std, statistics_dtype
+from bngrad.passes.node_view import dtype_of, like
 from bngrad.passes.nodes import refusal
 
 if TYPE_CHECKING:
@@ -19,18 +21,47 @@ if TYPE_CHECKING:
 
 
 def batch_norm_training(back: Backward) -> Gradients:
-    """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves."""
-    domain, op_type = BATCH_NORM_GRAD
-    inputs = (back.dY, back.x(0), back.x(1), back.y(3), back.y(4))
-    epsilon = ir.AttrFloat32("epsilon", back.attribute("epsilon", 1e-5))
-    return back.outputs_of(op_type, *inputs, outputs=["dX", "dscale", "dbias"], domain=domain, epsilon=epsilon)
+    """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves.
+
+    The new running statistics are momentum * old + (1 - momentum) * the batch's, which are the mean and the biased
+    variance of X over M elements. Where the loss reads them, dX += (1 - momentum) / M * (d_mean + 2 (X - mean)
+    d_var), and d_old = momentum * d_new.
+    """
+    dY, d_mean, d_var, *of_saved = (*back.all_dY, None, None)
+    if any(gradient is not None for gradient in of_saved):
+        back.refuse(
+            "the loss depends on the statistics that it saves; expected its Y and running statistics alone"
+        )
+    x, scale = back.x(0), back.x(1)
+    dX = dscale = dbias = None
+    if dY is not None:
+        domain, op_type = BATCH_NORM_GRAD
+        inputs = (dY, x, scale, back.y(3), back.y(4))
+        epsilon = ir.AttrFloat32("epsilon", back.attribute("epsilon", 1e-5))
+        names = ["dX", "dscale", "dbias"]
+        dX, dscale, dbias = back.outputs_of(op_type, *inputs, outputs=names, domain=domain, epsilon=epsilon)
+    elif back.needs(1) or back.needs(2):
+        dscale = dbias = zeros(back, shape_of(back, scale), dtype_of(scale))
+    momentum = back.attribute("momentum", 0.9)
+    if back.needs(0) and (d_mean is not None or d_var is not None):
+        dX = _add(back, dX, _through_statistics(back, d_mean, d_var, 1 - momentum))
+    old = [
+        back.op("Mul", new, like(back, momentum, new)) if new is not None and back.needs(index) else None
+        for index, new in ((3, d_mean), (4, d_var))
+    ]
+    return [dX, dscale, dbias, *old]
 
 
 def batch_norm_frozen(back: Backward) -> Gradients:
-    """BatchNormalizationGrad of ours with training_mode = 0: mean and variance are constants.
+    """BatchNormalizationGrad of ours with training_mode = 0: mean and variance are inputs like any other.
+
+    ::
+
+        dmean = -scale inv_std sum dY             = -scale inv_std dbias
+        dvar  = -scale inv_std^3 / 2 sum dY (X - mean) = -scale inv_std^2 / 2 dscale
 
     ORT's dialect has nothing for it: its builder would differentiate a batch norm in training mode. Where nobody
-    asks for dscale or dbias, dX = dY (scale inv_std) takes one pass over the data, and no op of ours.
+    asks for the gradients of a parameter, dX = dY (scale inv_std) takes one pass over the data, and no op of ours.
     """
     if back.attribute("training_mode", 0) != 0:
         back.refuse("it is in training mode; expected BatchNormInternal, which saves its statistics")
@@ -38,13 +69,23 @@ def batch_norm_frozen(back: Backward) -> Gradients:
     x, scale, variance = back.x(0), back.x(1), back.x(4)
     dtype = statistics_dtype(x)
     mean, inv_std = back.cast(back.x(3), dtype), inverse_std(back, variance, _epsilon(back), dtype)
-    if not (back.needs(1) or back.needs(2)):
+    if not any(map(back.needs, range(1, 5))):
         factor = cast_like(back, back.op("Mul", back.cast(scale, dtype), inv_std), dtype, x)
-        return [
-            back.op("Mul", back.dY, back.op("Unsqueeze", factor, back.int64(list(range(1, back.rank(x) - 1)))))
-        ]
+        return [back.op("Mul", back.dY, _over_channels(back, factor)), *[None] * 4]
     axes = back.axes([axis for axis in range(back.rank(x)) if axis != 1])
-    return back.bngrad("BatchNormalizationGrad", back.dY, x, scale, mean, inv_std, axes=axes, training_mode=0)
+    moving = back.needs(3) or back.needs(4)
+    # Sums that go into further products are rounded to 16 bits once, at the end.
+    wide = back.cast(scale, dtype) if moving else scale
+    dX, dscale, dbias = back.bngrad(
+        "BatchNormalizationGrad", back.dY, x, wide, mean, inv_std, axes=axes, training_mode=0
+    )
+    if not moving:
+        return [dX, dscale, dbias, None, None]
+    slope = back.op("Neg", back.op("Mul", wide, inv_std))
+    dmean = back.op("Mul", slope, dbias)
+    dvar = back.op("Mul", back.op("Mul", slope, back.op("Mul", inv_std, like(back, 0.5, inv_std))), dscale)
+    parameters = [(dscale, scale), (dbias, scale), (dmean, back.x(3)), (dvar, variance)]
+    return [dX, *(cast_like(back, gradient, dtype, parameter) for gradient, parameter in parameters)]
 
 
 def instance_norm(back: Backward) -> Gradients:
@@ -68,8 +109,6 @@ def group_norm(back: Backward) -> Gradients:
 
     dscale = sum dY xhat and dbias = sum dY, over all but the channels.
     """
-    if back.opset < 21:
-        back.refuse(f"its scale is one of groups, as at opset {back.opset}; expected opset 21, one of channels")
     _refuse_form(back, inputs=3)
     x, scale, dY = back.x(0), back.x(1), back.dY
     dtype, rank = statistics_dtype(x), back.rank(x)
@@ -97,11 +136,31 @@ def group_norm(back: Backward) -> Gradients:
 
 
 def layer_norm(back: Backward) -> Gradients:
-    """LayerNormalizationGrad(dY, X, scale, mean, inv_std); the statistics are the node's other outputs."""
+    """LayerNormalizationGrad(dY, X, scale, mean, inv_std); the statistics are the node's other outputs.
+
+    Where the loss reads those, dX += (d_mean - inv_std^3 (X - mean) d_inv_std) / M, for M elements each.
+    """
     _refuse_repeated_scale(back)
-    inputs = (back.dY, back.x(0), back.x(1), back.y(1), back.y(2))
-    names, axis = ["dX", "dscale", "dbias"], back.attribute("axis", -1)
-    return back.outputs_of("LayerNormalizationGrad", *inputs, outputs=names, domain=MICROSOFT, axis=axis)
+    dY, d_mean, d_inv_std = (*back.all_dY, None, None)[:3]
+    x, scale = back.x(0), back.x(1)
+    mean, inv_std = back.y(1), back.y(2)
+    dX = dscale = dbias = None
+    if dY is not None:
+        names, axis = ["dX", "dscale", "dbias"], back.attribute("axis", -1)
+        inputs = (dY, x, scale, mean, inv_std)
+        dX, dscale, dbias = back.outputs_of(
+            "LayerNormalizationGrad", *inputs, outputs=names, domain=MICROSOFT, axis=axis
+        )
+    elif back.needs(1) or back.needs(2):
+        dscale = dbias = zeros(back, shape_of(back, scale), dtype_of(scale))
+    if back.needs(0) and (d_mean is not None or d_inv_std is not None):
+        d_var = None
+        if d_inv_std is not None:
+            # inv_std = (var + epsilon)^-1/2, so d inv_std / d var = -inv_std^3 / 2.
+            cube = back.op("Mul", inv_std, back.op("Mul", inv_std, inv_std))
+            d_var = back.op("Mul", back.op("Mul", d_inv_std, cube), like(back, -0.5, d_inv_std))
+        dX = _add(back, dX, _through_statistics(back, d_mean, d_var, 1.0))
+    return [dX, dscale, dbias]
 
 
 def rms_norm(back: Backward) -> Gradients:
@@ -116,6 +175,47 @@ def rms_norm(back: Backward) -> Gradients:
     inputs = (back.dY, x, back.x(1), inverse_std(back, mean_square, _epsilon(back), dtype))
     op_type, names = "SimplifiedLayerNormalizationGrad", ["dX", "dscale"]
     return back.outputs_of(op_type, *inputs, outputs=names, domain=MICROSOFT, axis=axis)
+
+
+def _through_statistics(
+    back: Backward, d_mean: ir.Value | None, d_var: ir.Value | None, weight: float
+) -> ir.Value:
+    """What flows to X through its mean and biased variance: weight / M (d_mean + 2 (X - mean) d_var).
+
+    Args:
+        back: A batch norm or layer norm.
+        d_mean: The gradient of the mean, or None.
+        d_var: The gradient of the variance, or None; one of the two there is.
+        weight: Of the batch's statistics in those that the gradients are of.
+    """
+    x = back.x(0)
+    dtype, batch_norm = statistics_dtype(x), back.node.op_type == BATCH_NORM_INTERNAL[1]
+    mean = back.y(3) if batch_norm else back.y(1)
+
+    def spread(value: ir.Value) -> ir.Value:
+        wide = back.cast(value, dtype)
+        return _over_channels(back, wide) if batch_norm else wide
+
+    whole, reduced = (back.op("Cast", back.op("Size", value), to=int(dtype)) for value in (x, mean))
+    share = back.op("Div", back.op("Mul", back.constant(weight, dtype), reduced), whole)
+    total = None if d_mean is None else spread(d_mean)
+    if d_var is None:
+        total = back.op("Expand", total, back.op("Shape", x))
+    else:
+        centered = back.op("Sub", back.cast(x, dtype), spread(mean))
+        total = _add(back, total, back.op("Mul", centered, back.op("Mul", spread(d_var), back.constant(2, dtype))))
+    return cast_like(back, back.op("Mul", total, share), dtype, x)
+
+
+def _over_channels(back: Backward, vector: ir.Value) -> ir.Value:
+    """A vector over channels in a shape that broadcasts over X."""
+    result = back.op("Unsqueeze", vector, back.int64(list(range(1, back.rank(back.x(0)) - 1))))
+    result.type = vector.type
+    return result
+
+
+def _add(back: Backward, first: ir.Value | None, second: ir.Value) -> ir.Value:
+    return second if first is None else back.op("Add", first, second)
 
 
 def _shape_by_group(back: Backward) -> ir.Value:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 def max_pool(back: Backward) -> Gradients:
     """MaxPoolGrad(dY, indices) -> dX; the forward node gets the output with its indices."""
-    if back.attribute("storage_order", 0):
-        back.refuse("it has storage_order = 1, for which ORT has no gradient; expected 0")
     y, indices = back.y(0), back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, y.shape
     return [back.op("MaxPoolGrad", back.dY, indices, **back.attributes())]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.extents import extent_of
+import onnx_ir as ir
+
+from bngrad.passes.extents import extent_of, shape_of, zeros
+from bngrad.passes.glue import cast_like, statistics_dtype
 from bngrad.passes.linear_map import identity, pull_back
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
@@ -19,15 +20,26 @@ _MOST_PADS = 2**63 - 1
 def pad(back: Backward) -> Gradients:
     """dX = dY with the opposite pads; where what is put there is made of X, it goes back there.
 
-    The gradient by the value that is put there is left out, as in ORT.
+    In mode constant, the gradient of the value that is put there is the sum of dY over where it is.
     """
     if back.attribute("mode", "constant") != "constant":
-        return [_pad_with_elements(back)]
+        return [_pad_with_elements(back) if back.needs(0) else None, None, None]
     pads = back.known_int64(1)
     if pads is not None and min(pads, default=0) < -_MOST_PADS:
         back.refuse(f"its pads are {list(pads)}; expected numbers that have an opposite")
-    opposite = back.op("Neg", back.x(1)) if pads is None else back.int64([-number for number in pads])
-    return [back.op("Pad", back.dY, opposite, *([None, back.x(3)] if back.has(3) else []))]
+    dX = dvalue = None
+    axes = [None, back.x(3)] if back.has(3) else []
+    if back.needs(0):
+        opposite = back.op("Neg", back.x(1)) if pads is None else back.int64([-number for number in pads])
+        dX = back.op("Pad", back.dY, opposite, *axes)
+    if back.needs(2):
+        value, no = back.x(2), zeros(back, shape_of(back, back.x(0)), ir.DataType.BOOL)
+        outside = back.op("Pad", no, back.x(1), back.constant(True, ir.DataType.BOOL), *axes[1:])
+        dtype = statistics_dtype(value)
+        there = back.op("Where", outside, back.cast(back.dY, dtype), back.constant(0, dtype))
+        total = cast_like(back, back.op("ReduceSum", there, keepdims=0), dtype, value)
+        dvalue = back.op("Reshape", total, shape_of(back, value))
+    return [dX, None, dvalue]
 
 
 def _pad_with_elements(back: Backward) -> ir.Value:

@@ -86,8 +86,9 @@ def depth_to_space(back: Backward) -> Gradients:
 
 
 def space_to_depth(back: Backward) -> Gradients:
-    """dX = DepthToSpace(dY)."""
-    return [back.op("DepthToSpace", back.dY, blocksize=back.attribute("blocksize", None), mode="DCR")]
+    """dX = DepthToSpace(dY) of the same mode, which is DCR below opset 28."""
+    block, mode = back.attribute("blocksize", None), back.attribute("mode", "DCR")
+    return [back.op("DepthToSpace", back.dY, blocksize=block, mode=mode)]
 
 
 def _shaped(back: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:

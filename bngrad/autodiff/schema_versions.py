@@ -1,0 +1,38 @@
+"""The version of an op's definition in a model, against those that its gradient rule was written for.
+
+An op of onnx is defined anew when it gets an attribute, a type or another meaning. A rule that does not know the
+newer definition may ignore what it says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx_ir as ir
+
+
+def version_refusal(node: ir.Node, known: Sequence[int], opset_imports: Mapping[str, int]) -> str | None:
+    """Why a rule does not cover the version of an op that a model imports; None if it does, or has no schema.
+
+    Args:
+        node: The node.
+        known: The versions that its rule was written for, in ascending order.
+        opset_imports: The model's.
+    """
+    opset = opset_imports.get(node.domain)
+    if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
+        return None
+    version = onnx.defs.get_schema(node.op_type, opset, node.domain).since_version
+    if version in known:
+        return None
+    what = "older" if version > known[-1] else "newer"
+    expected = " or ".join(str(number) for number in known)
+    return (
+        f"its op was defined anew in ai.onnx {version}, which its gradient rule does not know; expected version "
+        f"{expected}: export the model with an {what} opset"
+    )

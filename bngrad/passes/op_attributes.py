@@ -1,0 +1,32 @@
+"""Attributes of ops that several tables have: by name, with the values that are supported, or all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Attributes: TypeAlias = Mapping[str, Sequence[int | str]]
+
+ANY: tuple[int, ...] = ()
+"""All values of an attribute."""
+FLAG = (0, 1)
+
+AXIS: Attributes = {"axis": ANY}
+ALPHA: Attributes = {"alpha": ANY}
+WINDOWS: Attributes = {
+    "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID", ""),
+    **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), ANY),
+}
+CONV: Attributes = {**WINDOWS, "group": ANY}
+CONV_TRANSPOSE: Attributes = {**CONV, "output_padding": ANY, "output_shape": ANY}
+POOL: Attributes = {**WINDOWS, "ceil_mode": FLAG}
+AVERAGE_POOL: Attributes = {**POOL, "count_include_pad": FLAG}
+MAX_POOL: Attributes = {**POOL, "storage_order": (0,)}
+NORM: Attributes = {"epsilon": ANY, "stash_type": ANY}
+LOSS: Attributes = {"ignore_index": ANY, "reduction": ("none", "sum", "mean")}
+REDUCTION: Attributes = {"keepdims": FLAG, "noop_with_empty_axes": FLAG}
+ROUNDING: Attributes = {"round_mode": ANY, "saturate": FLAG}
+SCATTER: Attributes = {"reduction": ("none", "add")}
+RANDOM: Attributes = {"dtype": ANY, "seed": ANY}
