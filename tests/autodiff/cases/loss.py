@@ -98,10 +98,61 @@ def losses(op):
     )
 
 
+def losses_by_weights(op):
+    """Of which the weights of the classes have a gradient."""
+    oracle = "ORT's builder takes weights of classes for constants"
+    for reduction in ("mean", "sum", "none"):
+        for what, ignore in [("", None), (", a class ignored", 2), (", padding of -100", -100)]:
+            for shape, of_labels, dims in [("N, 5", "N", N[1:]), ("N, 5, H, W", "N, H, W", IMAGES[1:])]:
+                attributes = f'reduction = "{reduction}"' + (f", ignore_index = {ignore}" if ignore else "")
+                yield Case(
+                    f"{op} [{shape}] {reduction}{what}, by weights too",
+                    f"float[{shape}] x, int64[{of_labels}] t, float[5] w",
+                    f"y = {op} <{attributes}> (x, t, w)",
+                    ("x", "w"),
+                    dims=dims,
+                    draw={"t": labels(ignored=ignore), "w": positive},
+                    oracle=oracle,
+                )
+    for what, more in [
+        ("alone", {"wrt": ("w",)}),
+        (
+            "made of the scores",
+            {"body": f"e = Exp (x) a = Constant <value_ints = [0]> () \n {COMPUTED.format(op)}"},
+        ),
+        ("alone, int32 labels", {"kind": "int32", "wrt": ("w",)}),
+        ("alone, double", {"element": "double", "wrt": ("w",), "float_limit": 1e-13}),
+    ]:
+        element, kind = more.get("element", "float"), more.pop("kind", "int64")
+        body = more.pop("body", f"y = {op} <ignore_index = 3> (x, t, w)")
+        yield Case(
+            f"{op}, by weights {what}",
+            f"{element}[N, 5] x, {kind}[N] t, {element}[5] w",
+            body,
+            draw={"t": labels(ignored=3), "w": positive},
+            oracle=oracle,
+            **{"wrt": ("x", "w"), "dims": N[1:], **more},
+        )
+
+
+COMPUTED = "c = ReduceMean <keepdims = 0> (e, a) d = Mul (c, w) y = {} (x, t, d)"
+
 CASES = [
     *softmaxes(),
     *losses("SoftmaxCrossEntropyLoss"),
     *losses("NegativeLogLikelihoodLoss"),
+    *losses_by_weights("SoftmaxCrossEntropyLoss"),
+    *losses_by_weights("NegativeLogLikelihoodLoss"),
+    Case(
+        "cross entropy, both outputs, by weights too",
+        "float[N, 5] x, int64[N] t, float[5] w",
+        "y, p = SoftmaxCrossEntropyLoss (x, t, w)",
+        ("x", "w"),
+        ("y", "p"),
+        dims=N,
+        draw={"t": labels(), "w": positive},
+        oracle=BOTH,
+    ),
     *(
         Case(
             f"cross entropy, {what}",

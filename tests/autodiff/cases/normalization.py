@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from autodiff.gradient_cases import FLOAT_ALONE, NO_RULE, Case
+from autodiff.gradient_cases import FLOAT_ALONE, NO_RULE, Case, positive
 
 NEWER = "the op is newer than the oracle"
 NO_BIAS = "ORT's builder asks for a bias"
+CONSTANTS = "ORT's builder takes statistics for constants"
 XSB = ("x", "s", "b")
+XSBMV = (*XSB, "m", "v")
 SIZES = ({"N": 3, "H": 2, "W": 4}, {"N": 1, "H": 3, "W": 3})
 RANKS = ["N, 3", "N, 3, W", "N, 3, H, W", "N, 3, H, 2, W"]
 STATISTICS = "float[3] m = {0.1, -0.2, 0.3}, float[3] v = {1.5, 0.5, 1}"
@@ -55,6 +57,51 @@ def batch_norms_by_x_alone():
             )
 
 
+def batch_norms_with_statistics():
+    """Of which the mean and the variance have gradients, or the new running statistics are in the loss."""
+    inputs = "{0}[{1}] x, {0}[3] s, {0}[3] b, {0}[3] m, {0}[3] v"
+    more = {"draw": {"v": positive}, "dims": SIZES, "oracle": CONSTANTS}
+    for shape in RANKS:
+        body = "y = BatchNormalization (x, s, b, m, v)"
+        yield Case(
+            f"BatchNormalization frozen, [{shape}], by all", inputs.format("float", shape), body, XSBMV, **more
+        )
+    for wrt in ("m", "v"):
+        body = "y = BatchNormalization <epsilon = 0.01> (x, s, b, m, v)"
+        name = f"BatchNormalization frozen, by {wrt} alone"
+        yield Case(name, inputs.format("float", RANKS[2]), body, (wrt,), **more)
+    yield Case(
+        "BatchNormalization frozen, double, by all",
+        inputs.format("double", RANKS[2]),
+        "y = BatchNormalization (x, s, b, m, v)",
+        XSBMV,
+        element="double",
+        float_limit=1e-12,
+        **more,
+    )
+    for shape, axes in [("N, 3", "0"), ("N, 3, H, W", "0, 2, 3")]:
+        yield Case(
+            f"BatchNormalization with the statistics of its X, [{shape}]",
+            f"float[{shape}] x, float[3] s, float[3] b",
+            f"""a = Constant <value_ints = [{axes}]> () m = ReduceMean <keepdims = 0> (x, a)
+            n = ReduceMean (x, a) d = Sub (x, n) e = Mul (d, d) v = ReduceMean <keepdims = 0> (e, a)
+            y = BatchNormalization (x, s, b, m, v)""",
+            XSB,
+            dims=SIZES[:1],
+            oracle=CONSTANTS,
+        )
+    for names in (["y", "m1", "v1"], ["y", "m1"], ["v1"], ["m1"]):
+        for shape in RANKS[::2]:
+            yield Case(
+                f"BatchNormalization training, [{shape}], a loss of {', '.join(names)}",
+                inputs.format("float", shape),
+                "y, m1, v1 = BatchNormalization <training_mode = 1, momentum = 0.7> (x, s, b, m, v)",
+                ("x", *(("s", "b") if "y" in names else ()), *(name[0] for name in names if name != "y")),
+                tuple(names),
+                **{**more, "dims": SIZES[:1]},
+            )
+
+
 def layer_norms():
     for what, x, scale, attributes in [
         ("of the last", "N, H, 5", "5", ""),
@@ -75,6 +122,17 @@ def layer_norms():
     yield norm("newest", "RMSNormalization", "N, H, 5", "5", "", "x, s", opset=26, oracle=NEWER)
     yield norm("double", "RMSNormalization", "N, H, 5", "5", "", "x, s", "double", opset=23)
     yield norm("double", "LayerNormalization", "N, H, 5", "5", element="double", float_limit=1e-5)
+    for names in (["y", "mean", "inv_std"], ["y", "inv_std"], ["mean"], ["inv_std"]):
+        for axis, scale in [(-1, "5"), (1, "H, 5")]:
+            yield Case(
+                f"LayerNormalization from axis {axis}, a loss of {', '.join(names)}",
+                f"float[N, H, 5] x, float[{scale}] s, float[{scale}] b",
+                f"y, mean, inv_std = LayerNormalization <axis = {axis}> (x, s, b)",
+                XSB if "y" in names else ("x",),
+                tuple(names),
+                dims=SIZES,
+                oracle="ORT's builder drops what comes from its statistics",
+            )
     for wrt in XSB:
         yield Case(
             f"LayerNormalization by {wrt} alone",
@@ -95,6 +153,7 @@ def layer_norms():
 CASES = [
     *batch_norms(),
     *batch_norms_by_x_alone(),
+    *batch_norms_with_statistics(),
     *layer_norms(),
     *(
         norm(what, "InstanceNormalization", x, attributes=attributes, oracle=NO_RULE, opset=opset)

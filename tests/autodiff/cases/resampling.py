@@ -6,6 +6,7 @@ from autodiff.gradient_cases import Case, fixed
 
 CONSTANT_ONLY = "ORT's builder takes mode constant alone"
 NO_AXES = "ORT's builder leaves out the axes"
+VALUE = "ORT's builder takes the value for a constant"
 SIZES = ({"N": 2, "H": 4, "W": 5}, {"N": 1, "H": 3, "W": 6})
 
 
@@ -28,6 +29,55 @@ PADS = [
     pad("symbolic", "N, H, W", [0, 1, 2, 0, 3, 0], dims=SIZES),
     pad("opset 13", "N, H, W", [0, 1, 2, 0, 3, 0], dims=SIZES, opset=13),
     pad("opset 26", "N, H, W", [0, 1, 2, 0, 3, 0], dims=SIZES, opset=26),
+    *(
+        Case(
+            f"pad {name}, by its value too",
+            f"float[N, 3] x, float{shape} v",
+            f"p = Constant <value_ints = {pads}> () {'a = Constant <value_ints = [-1, 0]> ()' if axes else ''} "
+            f"y = Pad (x, p, v{axes})",
+            ("x", "v"),
+            oracle=VALUE,
+        )
+        for name, shape, pads, axes in [
+            ("both ends", "", [0, 1, 2, 0], ""),
+            ("a value of rank 1", "[1]", [1, 1, 2, 0], ""),
+            ("adds and takes away", "", [-1, 1, 2, -1], ""),
+            ("nothing", "", [0, 0, 0, 0], ""),
+            ("axes", "", [1, 0, 2, 1], ", a"),
+        ]
+    ),
+    Case(
+        "pad by its value alone",
+        "float[N, 3] x, int64[4] p, float v",
+        "y = Pad (x, p, v)",
+        ("v",),
+        oracle=VALUE,
+        draw={"p": fixed(1, 0, 0, 2)},
+    ),
+    Case(
+        "pad with a mean",
+        "float[4] x, int64[2] p",
+        "v = ReduceMean <keepdims = 0> (x) y = Pad (x, p, v)",
+        draw={"p": fixed(1, 2)},
+        oracle=VALUE,
+    ),
+    Case(
+        "pad with a mean that is not used",
+        "float[4] x, int64[2] p",
+        'v = ReduceMean <keepdims = 0> (x) y = Pad <mode = "edge"> (x, p, v)',
+        draw={"p": fixed(1, 2)},
+        oracle=CONSTANT_ONLY,
+    ),
+    Case(
+        "pad in double, by its value too",
+        "double[N, 3] x, int64[4] p, double v",
+        "y = Pad (x, p, v)",
+        ("x", "v"),
+        draw={"p": fixed(1, 0, 0, 2)},
+        element="double",
+        float_limit=1e-13,
+        oracle=VALUE,
+    ),
     Case("pad computed", "float[N, 3] x, int64[4] p", "y = Pad (x, p)", draw={"p": fixed(1, -1, 0, 2)}),
 ]
 for _mode in ("reflect", "edge", "wrap"):

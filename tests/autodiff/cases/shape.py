@@ -146,6 +146,17 @@ CASES = [
         oracle=NO_RULE,
     ),
     Case("space to depth", "float[N, 2, 4, 6] x", "y = SpaceToDepth <blocksize = 2> (x)", oracle=NO_RULE),
+    *(
+        Case(
+            f"{op} {mode}, opset 28",
+            f"float[N, {8 if op == 'DepthToSpace' else 2}, 4, 6] x",
+            f'y = {op} <blocksize = 2, mode = "{mode}"> (x)',
+            opset=28,
+            oracle=NO_RULE,
+        )
+        for op in ("DepthToSpace", "SpaceToDepth")
+        for mode in ("DCR", "CRD")
+    ),
     Case(
         "space to depth by 3",
         "float[N, C, 3, 6] x",
