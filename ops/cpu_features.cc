@@ -1,9 +1,6 @@
 #include "cpu_features.hpp"
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <thread>
 
 #if defined(BNGRAD_X86_64)
 #if defined(_MSC_VER)
@@ -14,13 +11,6 @@
 #endif
 
 namespace bngrad {
-
-size_t CpuCores() {
-  // No guarded static: see Pool::OfProcess.
-  static std::atomic<size_t> cores{0};
-  if (cores == 0) cores = std::max(std::thread::hardware_concurrency(), 1u);
-  return cores;
-}
 
 #if defined(BNGRAD_X86_64)
 namespace {

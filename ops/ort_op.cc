@@ -5,7 +5,7 @@
 #include <climits>
 #include <cstring>
 
-#include "cpu_features.hpp"
+#include "cpu_cores.hpp"
 #include "dispatch.hpp"
 #include "ort_status.hpp"
 

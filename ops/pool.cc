@@ -13,7 +13,7 @@
 #include <unistd.h>
 #endif
 
-#include "cpu_features.hpp"
+#include "cpu_cores.hpp"
 #include "few_or_many.hpp"
 
 namespace bngrad {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cpu_features.hpp"
+#include "cpu_cores.hpp"
 #include "few_or_many.hpp"
 #include "kernels/kernel.h"
 #include "pool.hpp"

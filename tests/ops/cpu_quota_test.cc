@@ -1,0 +1,9 @@
+// Prints the quota of processor time that the files under a folder tell of.
+#include "cpu_quota.hpp"
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 1;
+  std::printf("%zu\n", bngrad::CpuQuota(argv[1]));
+}
