@@ -99,6 +99,7 @@ constexpr Function<93, void(OrtStatus*)> ReleaseStatus;
 constexpr Function<26, OrtStatus*(const char* name, OrtCustomOpDomain**)> CreateCustomOpDomain;
 constexpr Function<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomain_Add;
 constexpr Function<28, OrtStatus*(OrtSessionOptions*, OrtCustomOpDomain*)> AddCustomOpDomain;
+constexpr Function<101, void(OrtCustomOpDomain*)> ReleaseCustomOpDomain;
 
 constexpr Function<51, OrtStatus*(OrtValue*, void**)> GetTensorMutableData;
 constexpr Function<61, OrtStatus*(const OrtTensorTypeAndShapeInfo*, size_t*)> GetDimensionsCount;

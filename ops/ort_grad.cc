@@ -31,20 +31,19 @@ class GradNode final : public Node {
 
 }  // namespace
 
-const OpDefinition& GradDefinition() {
-  static const OpDefinition definition = {"BatchNormalizationGrad",
-                                          {{"dY", Role::kT},
-                                           {"X", Role::kT},
-                                           {"scale", Role::kT1},
-                                           {"mean", Role::kT2},
-                                           {"inv_std", Role::kT2},
-                                           {"axes", Role::kAxes}},
-                                          {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
-                                          1,
-                                          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-                                            return std::make_unique<GradNode>(attributes);
-                                          }};
-  return definition;
+OpDefinition GradDefinition() {
+  return {"BatchNormalizationGrad",
+          {{"dY", Role::kT},
+           {"X", Role::kT},
+           {"scale", Role::kT1},
+           {"mean", Role::kT2},
+           {"inv_std", Role::kT2},
+           {"axes", Role::kAxes}},
+          {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
+          1,
+          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+            return std::make_unique<GradNode>(attributes);
+          }};
 }
 
 }  // namespace bngrad

@@ -33,23 +33,22 @@ class GradGradNode final : public Node {
 
 }  // namespace
 
-const OpDefinition& GradGradDefinition() {
-  static const OpDefinition definition = {"BatchNormalizationGradGrad",
-                                          {{"ddX", Role::kT},
-                                           {"ddscale", Role::kT1},
-                                           {"ddbias", Role::kT1},
-                                           {"dY", Role::kT},
-                                           {"X", Role::kT},
-                                           {"scale", Role::kT1},
-                                           {"mean", Role::kT2},
-                                           {"inv_std", Role::kT2},
-                                           {"axes", Role::kAxes}},
-                                          {{"d_dY", Role::kT}, {"d_X", Role::kT}, {"d_scale", Role::kT1}},
-                                          4,
-                                          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-                                            return std::make_unique<GradGradNode>(attributes);
-                                          }};
-  return definition;
+OpDefinition GradGradDefinition() {
+  return {"BatchNormalizationGradGrad",
+          {{"ddX", Role::kT},
+           {"ddscale", Role::kT1},
+           {"ddbias", Role::kT1},
+           {"dY", Role::kT},
+           {"X", Role::kT},
+           {"scale", Role::kT1},
+           {"mean", Role::kT2},
+           {"inv_std", Role::kT2},
+           {"axes", Role::kAxes}},
+          {{"d_dY", Role::kT}, {"d_X", Role::kT}, {"d_scale", Role::kT1}},
+          4,
+          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+            return std::make_unique<GradGradNode>(attributes);
+          }};
 }
 
 }  // namespace bngrad

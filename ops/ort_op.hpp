@@ -101,11 +101,11 @@ struct OpDefinition {
 };
 
 // One file each: ort_grad.cc and so on.
-const OpDefinition& GradDefinition();
-const OpDefinition& ReluGradDefinition();
-const OpDefinition& GradGradDefinition();
-const OpDefinition& TrainingDefinition();
-const OpDefinition& StatisticsDefinition();
+OpDefinition GradDefinition();
+OpDefinition ReluGradDefinition();
+OpDefinition GradGradDefinition();
+OpDefinition TrainingDefinition();
+OpDefinition StatisticsDefinition();
 
 // An op for one combination of types, as ONNX Runtime takes it. It must live as long as any session that uses
 // it.

@@ -31,21 +31,20 @@ class ReluGradNode final : public Node {
 
 }  // namespace
 
-const OpDefinition& ReluGradDefinition() {
-  static const OpDefinition definition = {"BatchNormalizationReluGrad",
-                                          {{"dZ", Role::kT},
-                                           {"Z", Role::kT},
-                                           {"X", Role::kT},
-                                           {"scale", Role::kT1},
-                                           {"mean", Role::kT2},
-                                           {"inv_std", Role::kT2},
-                                           {"axes", Role::kAxes}},
-                                          {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
-                                          2,
-                                          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-                                            return std::make_unique<ReluGradNode>(attributes);
-                                          }};
-  return definition;
+OpDefinition ReluGradDefinition() {
+  return {"BatchNormalizationReluGrad",
+          {{"dZ", Role::kT},
+           {"Z", Role::kT},
+           {"X", Role::kT},
+           {"scale", Role::kT1},
+           {"mean", Role::kT2},
+           {"inv_std", Role::kT2},
+           {"axes", Role::kAxes}},
+          {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
+          2,
+          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+            return std::make_unique<ReluGradNode>(attributes);
+          }};
 }
 
 }  // namespace bngrad

@@ -24,16 +24,15 @@ class StatisticsNode final : public Node {
 
 }  // namespace
 
-const OpDefinition& StatisticsDefinition() {
+OpDefinition StatisticsDefinition() {
   // The outputs' rank depends on how many axes there are, which only a run knows.
-  static const OpDefinition definition = {"BatchNormalizationStatistics",
-                                          {{"X", Role::kT}, {"axes", Role::kAxes}},
-                                          {{"mean", Role::kT2}, {"inv_std", Role::kT2}},
-                                          -1,
-                                          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-                                            return std::make_unique<StatisticsNode>(attributes);
-                                          }};
-  return definition;
+  return {"BatchNormalizationStatistics",
+          {{"X", Role::kT}, {"axes", Role::kAxes}},
+          {{"mean", Role::kT2}, {"inv_std", Role::kT2}},
+          -1,
+          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+            return std::make_unique<StatisticsNode>(attributes);
+          }};
 }
 
 }  // namespace bngrad

@@ -41,24 +41,23 @@ class TrainingNode final : public Node {
 
 }  // namespace
 
-const OpDefinition& TrainingDefinition() {
-  static const OpDefinition definition = {"BatchNormalizationTraining",
-                                          {{"X", Role::kT},
-                                           {"scale", Role::kT1},
-                                           {"bias", Role::kT1},
-                                           {"running_mean", Role::kT2},
-                                           {"running_var", Role::kT2},
-                                           {"axes", Role::kAxes}},
-                                          {{"Y", Role::kT},
-                                           {"new_running_mean", Role::kT2},
-                                           {"new_running_var", Role::kT2},
-                                           {"saved_mean", Role::kT2},
-                                           {"saved_inv_std", Role::kT2}},
-                                          0,
-                                          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-                                            return std::make_unique<TrainingNode>(attributes);
-                                          }};
-  return definition;
+OpDefinition TrainingDefinition() {
+  return {"BatchNormalizationTraining",
+          {{"X", Role::kT},
+           {"scale", Role::kT1},
+           {"bias", Role::kT1},
+           {"running_mean", Role::kT2},
+           {"running_var", Role::kT2},
+           {"axes", Role::kAxes}},
+          {{"Y", Role::kT},
+           {"new_running_mean", Role::kT2},
+           {"new_running_var", Role::kT2},
+           {"saved_mean", Role::kT2},
+           {"saved_inv_std", Role::kT2}},
+          0,
+          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+            return std::make_unique<TrainingNode>(attributes);
+          }};
 }
 
 }  // namespace bngrad

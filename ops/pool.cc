@@ -10,7 +10,9 @@
 #include <immintrin.h>
 #endif
 #if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
 #include <unistd.h>
+#define BNGRAD_HAS_FORK
 #endif
 
 #include "cpu_cores.hpp"
@@ -33,25 +35,34 @@ void Pause() {
 #endif
 }
 
-int ProcessId() {
-#if defined(__unix__) || defined(__APPLE__)
-  return getpid();
-#else
-  return 0;  // there is no fork
+#if defined(BNGRAD_HAS_FORK)
+// Counted when the library is loaded or later, so before there is a pool to be forked.
+std::atomic<unsigned> fork_count{0};
+[[maybe_unused]] const int counting = pthread_atfork(nullptr, nullptr, [] { ++fork_count; });
 #endif
-}
 
 }  // namespace
 
+// Neither number alone will do: a child in a namespace of its own may have its parent's identifier, and there
+// are ways to fork that call no handler.
+Pool::Process Pool::Process::ThisOne() {
+#if defined(BNGRAD_HAS_FORK)
+  return {getpid(), fork_count};
+#else
+  return {0, 0};
+#endif
+}
+
 Pool::Seat Pool::kLooking, Pool::kAsleep, Pool::kBusy;
 
-// A handler of pthread_atfork would come too late for a fork that has begun, and a guarded static or a
-// once_flag would stay locked in a child that is made while a thread of the parent is inside.
+// A handler that makes the child's pool would come too late for a fork that has begun, and a guarded static,
+// a once_flag or a mutex would stay locked in a child that is made while a thread of the parent is inside.
 Pool& Pool::OfProcess() {
   static std::atomic<Pool*> of_process{nullptr};
+  const Process process = Process::ThisOne();
   Pool* pool = of_process;
-  if (pool != nullptr && pool->process_ == ProcessId()) return *pool;
-  std::unique_ptr<Pool> made(new Pool(ProcessId()));
+  if (pool != nullptr && pool->process_ == process) return *pool;
+  std::unique_ptr<Pool> made(new Pool(process));
   // Another thread of this process may have been faster: `pool` is then that one's.
   if (of_process.compare_exchange_strong(pool, made.get())) return *made.release();
   return *pool;
@@ -60,6 +71,8 @@ Pool& Pool::OfProcess() {
 void Pool::Run(size_t threads, Work work, void* argument) {
   if (threads <= 1) return work(argument, 0);
   const size_t wanted = threads - 1;
+  for (size_t most = most_; most < wanted && !most_.compare_exchange_weak(most, wanted);) {
+  }
   std::atomic<size_t> inside{wanted};
   FewOrMany<Seat, 16> room;
   room.Allocate(wanted);
@@ -81,7 +94,7 @@ void Pool::Run(size_t threads, Work work, void* argument) {
 }
 
 // Puts seats on desks, and returns how many: those of threads that look, then of those that sleep, then of
-// new ones.
+// new ones. Where other callers have them all, this one does the work.
 size_t Pool::Give(Seat* seats, size_t count) {
   size_t given = 0;
   const auto give = [&](Seat& instead_of) {
@@ -103,10 +116,19 @@ size_t Pool::Give(Seat* seats, size_t count) {
   return given + StartThreads(seats + given, count - given);
 }
 
+// Whether there is one thread less than there may be: then the caller is to start it, and it counts.
+bool Pool::MayStartThread() {
+  size_t threads = threads_;
+  while (threads < most_) {
+    if (threads_.compare_exchange_weak(threads, threads + 1)) return true;
+  }
+  return false;
+}
+
 size_t Pool::StartThreads(Seat* seats, size_t count) {
   size_t started = 0;
-  try {
-    for (; started < count; ++started, ++threads_) {
+  for (; started < count && MayStartThread(); ++started) {
+    try {
       std::unique_ptr<Desk> desk(new Desk);
       desk->seat = &seats[started];
       seats[started].desk = desk.get();
@@ -115,9 +137,11 @@ size_t Pool::StartThreads(Seat* seats, size_t count) {
       made->next = desks_;
       while (!desks_.compare_exchange_weak(made->next, made)) {
       }
+    } catch (const std::exception&) {
+      // The system has no thread, or no memory, left: those that there are, and the caller, do the work.
+      --threads_;
+      break;
     }
-  } catch (const std::exception&) {
-    // The system has no thread, or no memory, left: those that there are, and the caller, do the work.
   }
   return started;
 }

@@ -19,7 +19,8 @@ class Pool {
 
   // Calls work(argument, 0) in this thread and, as far as there are threads, with 1 to threads - 1 in others
   // at the same time, each seat in the same one as the last time if it can be; returns when all have
-  // returned. Several threads may call it at once. `work` must not throw. Throws std::bad_alloc.
+  // returned. Several threads may call it at once: they share as many threads as the one of them all that
+  // has ever asked for most, less itself. `work` must not throw. Throws std::bad_alloc.
   void Run(size_t threads, Work work, void* argument);
 
  private:
@@ -46,20 +47,31 @@ class Pool {
   };
   static Seat kLooking, kAsleep, kBusy;
 
-  explicit Pool(int process) : process_(process) {}
+  // A process, also beside the one that it was forked from.
+  struct Process {
+    static Process ThisOne();
+    bool operator==(const Process& other) const {
+      return identifier == other.identifier && forks == other.forks;
+    }
+    int identifier;
+    unsigned forks;  // between it and the process that loaded the library
+  };
+
+  explicit Pool(const Process& process) : process_(process) {}
 
   void Help(Desk& desk);
   Seat& Await(Desk& desk);
   size_t Give(Seat* seats, size_t count);
+  bool MayStartThread();
   size_t StartThreads(Seat* seats, size_t count);
   void TakeBack(Seat* seats, size_t count);
   void AwaitOthers(const std::atomic<size_t>& inside);
   template <class Condition>
   bool Spin(const Condition& condition) const;
 
-  const int process_;  // its identifier
-  std::atomic<size_t> threads_{0};
-  std::atomic<Desk*> desks_{nullptr};  // the last one made comes first; none is ever removed
+  const Process process_;
+  std::atomic<size_t> threads_{0}, most_{0};  // that there are, and that there may be
+  std::atomic<Desk*> desks_{nullptr};         // the last one made comes first; none is ever removed
   // For callers that sleep until others have left their job.
   std::atomic<size_t> awaiting_{0};
   std::mutex mutex_;

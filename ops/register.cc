@@ -1,8 +1,9 @@
 // RegisterCustomOps, the one function that ONNX Runtime looks up when it is handed this library.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <list>
-#include <mutex>
+#include <memory>
 #include <vector>
 
 #include "bngrad.h"
@@ -37,17 +38,26 @@ std::vector<Types> TypesOf(const OpDefinition& op) {
 // One op for each combination of types, under one name: ONNX Runtime 1.19 takes no op with several inputs of
 // undefined type.
 struct Registration {
-  const OrtApi* api;
-  OrtCustomOpDomain* domain = nullptr;
-  std::list<CustomOp> ops;
+  struct Release {
+    const OrtApi* api;
+    void operator()(OrtCustomOpDomain* domain) const { ort::ReleaseCustomOpDomain(api, domain); }
+  };
 
-  Registration(const OrtApi* ort_api, const OrtApi* lending_api) : api(ort_api) {
-    Check(api, ort::CreateCustomOpDomain(api, "bngrad", &domain));
-    for (const OpDefinition* definition : {&GradDefinition(), &ReluGradDefinition(), &GradGradDefinition(),
-                                           &TrainingDefinition(), &StatisticsDefinition()}) {
-      for (const Types& types : TypesOf(*definition)) {
-        ops.emplace_back(api, lending_api, *definition, types);
-        Check(api, ort::CustomOpDomain_Add(api, domain, &ops.back()));
+  const OrtApi* const api;
+  const Registration* next = nullptr;
+  const OpDefinition definitions[5] = {GradDefinition(), ReluGradDefinition(), GradGradDefinition(),
+                                       TrainingDefinition(), StatisticsDefinition()};
+  std::list<CustomOp> ops;
+  std::unique_ptr<OrtCustomOpDomain, Release> domain;
+
+  Registration(const OrtApi* ort_api, const OrtApi* lending_api) : api(ort_api), domain(nullptr, {ort_api}) {
+    OrtCustomOpDomain* created = nullptr;
+    Check(api, ort::CreateCustomOpDomain(api, "bngrad", &created));
+    domain.reset(created);
+    for (const OpDefinition& definition : definitions) {
+      for (const Types& types : TypesOf(definition)) {
+        ops.emplace_back(api, lending_api, definition, types);
+        Check(api, ort::CustomOpDomain_Add(api, created, &ops.back()));
       }
     }
   }
@@ -57,13 +67,19 @@ struct Registration {
 // released: sessions hold pointers to them for as long as they live, and at the end of the process nobody
 // knows whether ONNX Runtime or this library goes first.
 OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* lending_api) {
-  static std::mutex mutex;
-  static std::list<Registration>& registrations = *new std::list<Registration>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (const Registration& registration : registrations) {
-    if (registration.api == api) return registration.domain;
+  // No lock, and no guarded static: see Pool::OfProcess. Of threads that make one at once, one keeps it.
+  static std::atomic<const Registration*> first{nullptr};
+  const Registration* known = first;
+  std::unique_ptr<Registration> made;
+  for (;;) {
+    for (const Registration* registration = known; registration != nullptr;
+         registration = registration->next) {
+      if (registration->api == api) return registration->domain.get();
+    }
+    if (made == nullptr) made = std::make_unique<Registration>(api, lending_api);
+    made->next = known;
+    if (first.compare_exchange_strong(known, made.get())) return made.release()->domain.get();
   }
-  return registrations.emplace_back(api, lending_api).domain;
 }
 
 // The API of a later version, null if there is none. An ONNX Runtime without it would say so on stderr, were

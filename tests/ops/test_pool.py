@@ -127,6 +127,34 @@ def test_threads_are_kept_and_no_more_than_asked_for():
     assert out == "[0, 3, 3, 3, 3, 5, 5]\n"
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="there is no /proc on this system")
+@pytest.mark.parametrize(
+    ("callers", "most"), [([16] * 40, 15), ([2] * 12, 1), ([1] * 4, 0), ([3, 9, 2, 5] * 5, 8)]
+)
+def test_callers_share_as_many_threads_as_one_asks_for(callers, most):
+    """However many call at once: a caller that finds all threads taken does its work alone."""
+    out = run(
+        f"""
+        def count(): return len(os.listdir("/proc/self/task"))
+        callers, wrong = {callers}, []
+        before = count()
+        barrier = threading.Barrier(len(callers))
+        def call(threads):
+            barrier.wait()
+            wrong.extend(threads for _ in range(5) if grad(threads) != wanted)
+        started = [threading.Thread(target=call, args=[threads]) for threads in callers]
+        for thread in started: thread.start()
+        for thread in started: thread.join()
+        assert not wrong, wrong
+        # A thread that is joined may still be about to end.
+        end = time.monotonic() + 30
+        while count() - before > {most} and time.monotonic() < end: time.sleep(0.01)
+        print(count() - before)
+        """
+    )
+    assert out == f"{most}\n"
+
+
 def test_idle_threads_take_no_time():
     """They look for work for a moment, then sleep."""
     out = run(

@@ -1,0 +1,162 @@
+// Forks at bad moments: each case is a process, which an alarm ends if it waits for a lock or a thread that
+// the child has not got.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bngrad.h"
+#include "ort_abi.hpp"
+
+// As in two namespaces, the first process of each: the library calls this one.
+extern "C" __attribute__((visibility("default"))) pid_t getpid() { return 1; }
+
+extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*);
+
+namespace {
+
+void Expect(bool condition, const char* what) {
+  if (condition) return;
+  std::printf("failed: %s\n", what);
+  std::fflush(stdout);
+  _exit(1);
+}
+
+// Runs it in a child, which has some seconds, and expects it to return.
+template <class Body>
+void InChild(const Body& body) {
+  const pid_t child = fork();
+  Expect(child >= 0, "there is a child");
+  if (child == 0) {
+    alarm(20);
+    body();
+    _exit(7);
+  }
+  int status = 0;
+  Expect(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7,
+         "the child ends");
+}
+
+// Tasks for four threads.
+void Add() {
+  constexpr int64_t kCount = 1 << 20;
+  const std::vector<float> a(kCount, 1), b(kCount, 2);
+  std::vector<float> c(kCount, 0);
+  char error[256] = "";
+  Expect(bngrad_add_arrays(kCount, a.data(), b.data(), c.data(), 4, error, sizeof error) == BNGRAD_OK, error);
+  for (const float sum : c) Expect(sum == 3, "sums are right");
+}
+
+int Threads() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+  return count;
+}
+
+void ChildHasThreadsOfItsOwn() {
+  Add();
+  InChild([] {
+    Expect(Threads() == 1, "a child begins with one thread");
+    Add();
+    Expect(Threads() == 4, "and starts its own");
+    InChild([] {
+      Add();
+      Expect(Threads() == 4, "so does its child");
+    });
+  });
+}
+
+void ForksBesideCallers() {
+  std::atomic<bool> ended{false};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 2; ++caller) {
+    callers.emplace_back([&ended] {
+      while (!ended) Add();
+    });
+  }
+  for (int i = 0; i < 50; ++i) InChild(Add);
+  ended = true;
+  for (std::thread& caller : callers) caller.join();
+}
+
+// An ONNX Runtime of a few functions. The first thread that creates a domain stays inside until it may go on.
+std::atomic<bool> inside{false}, may_go_on{false};
+std::atomic<int> created{0}, released{0};
+std::atomic<OrtCustomOpDomain*> added{nullptr};
+
+extern "C" OrtStatus* CreateDomain(const char*, OrtCustomOpDomain** out) {
+  const int number = ++created;
+  *out = reinterpret_cast<OrtCustomOpDomain*>(static_cast<uintptr_t>(number));
+  if (number > 1) return nullptr;
+  inside = true;
+  while (!may_go_on) std::this_thread::yield();
+  return nullptr;
+}
+extern "C" OrtStatus* AddOp(OrtCustomOpDomain*, const OrtCustomOp* op) {
+  Expect(op->GetInputTypeCount(op) > 1 && std::strlen(op->GetName(op)) > 0, "ops are there");
+  return nullptr;
+}
+extern "C" OrtStatus* AddDomain(OrtSessionOptions*, OrtCustomOpDomain* domain) {
+  added = domain;
+  return nullptr;
+}
+extern "C" void ReleaseDomain(OrtCustomOpDomain*) { ++released; }
+
+OrtApi api;
+
+template <size_t kIndex, class Result, class... Arguments>
+void Install(const ort::Function<kIndex, Result(Arguments...)>&, Result (*function)(Arguments...)) {
+  api.functions[kIndex] = reinterpret_cast<void (*)()>(function);
+}
+
+void Register() {
+  Install(ort::CreateCustomOpDomain, CreateDomain);
+  Install(ort::CustomOpDomain_Add, AddOp);
+  Install(ort::AddCustomOpDomain, AddDomain);
+  Install(ort::ReleaseCustomOpDomain, ReleaseDomain);
+  const OrtApiBase base = {[](uint32_t) -> const OrtApi* { return &api; },
+                           []() -> const char* { return "1.17.0"; }};
+  Expect(RegisterCustomOps(nullptr, &base) == nullptr, "ops are registered");
+}
+
+void ForkWhileOpsAreRegistered() {
+  std::thread first(Register);
+  while (!inside) std::this_thread::yield();
+  InChild([] {
+    Register();
+    Expect(created == 2 && released == 0, "the child has a domain");
+  });
+  Register();
+  OrtCustomOpDomain* const kept = added;
+  Expect(created == 2 && released == 0, "another thread does not wait");
+  may_go_on = true;
+  first.join();
+  Expect(created == 2 && released == 1 && added == kept, "of two domains one is kept");
+  Register();
+  Expect(created == 2 && released == 1 && added == kept, "and used again");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  alarm(60);
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "threads") {
+    ChildHasThreadsOfItsOwn();
+  } else if (name == "callers") {
+    ForksBesideCallers();
+  } else if (name == "registration") {
+    ForkWhileOpsAreRegistered();
+  } else {
+    Expect(false, "expected threads, callers or registration");
+  }
+  std::printf("ok\n");
+}
