@@ -1,18 +1,22 @@
 // Where the elements of a tile's segment lie: the blocks that kernels are called with.
 #pragma once
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 
 #include "kernels/kernel.h"
 #include "layout.hpp"
 #include "partition.hpp"
+#include "partition_invariants.hpp"
 
 namespace bngrad {
 
 class Blocks {
  public:
   // Both stay where they are.
-  Blocks(const Layout& layout, const Partition& partition) : layout_(layout), partition_(partition) {}
+  Blocks(const Layout& layout, const Partition& partition) : layout_(layout), partition_(partition) {
+    assert(BrokenInvariant(layout, partition) == nullptr);
+  }
 
   // A tile's channels: the first, and how many.
   int64_t FirstChannel(int64_t tile) const { return Outer(tile) * KeptExtent() + Begin(tile); }
@@ -46,7 +50,7 @@ class Blocks {
       row += block.rows;
       const int64_t offset = base + OffsetOf(layout_.outer_reduced, outer) + first * layout_.row.stride;
       if (partition_.fold == 1) {
-        work(block, offset);
+        Call(work, block, offset);
       } else {
         Folded(block, offset, work);
       }
@@ -68,12 +72,18 @@ class Blocks {
     Block folded = block;
     folded.rows = block.rows / partition_.fold;
     folded.row_stride = folded.length = partition_.width;
-    if (folded.rows > 0) work(folded, offset);
+    if (folded.rows > 0) Call(work, folded, offset);
     const int64_t done = folded.rows * partition_.fold;
     if (done == block.rows) return;
     folded.length = (block.rows - done) * block.length;
     folded.rows = 1;
-    work(folded, offset + done * block.length);
+    Call(work, folded, offset + done * block.length);
+  }
+
+  template <class Work>
+  void Call(const Work& work, const Block& block, int64_t offset) const {
+    assert(BrokenInvariant(layout_, block, offset) == nullptr);
+    work(block, offset);
   }
 
   const Layout& layout_;

@@ -5,10 +5,27 @@
 
 #include "cpu_cores.hpp"
 #include "few_or_many.hpp"
+#include "float_mode.hpp"
 #include "kernels/kernel.h"
 #include "pool.hpp"
 
 namespace bngrad {
+
+void RunInFloatModeOfCaller(Parallel& parallel, size_t count, void (*task)(void* argument, size_t i),
+                            void* argument) {
+  struct Tasks {
+    void (*task)(void* argument, size_t i);
+    void* argument;
+    FloatMode mode;
+  } tasks = {task, argument, FloatMode::OfThread()};
+  // The compiler does not see into `task`, so it moves none of its arithmetic out of the scope.
+  const auto run = [](void* of_all, size_t i) {
+    const Tasks& all = *static_cast<const Tasks*>(of_all);
+    const ScopedFloatMode scope(all.mode);
+    all.task(all.argument, i);
+  };
+  parallel.Run(count, run, &tasks);
+}
 
 OwnThreads::OwnThreads(int count) : threads_(count > 0 ? static_cast<size_t>(count) : CpuCores()) {}
 

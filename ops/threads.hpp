@@ -28,6 +28,10 @@ class OwnThreads final : public Parallel {
   size_t threads_;
 };
 
+// Runs tasks in the floating-point mode of this thread, whichever thread has them.
+void RunInFloatModeOfCaller(Parallel& parallel, size_t count, void (*task)(void* argument, size_t i),
+                            void* argument);
+
 template <class Task>
 void ForEach(Parallel& parallel, bool one_thread, int64_t count, const Task& task) {
   if (one_thread || count <= 1) {
@@ -37,7 +41,7 @@ void ForEach(Parallel& parallel, bool one_thread, int64_t count, const Task& tas
   const auto call = [](void* argument, size_t i) {
     (*static_cast<const Task*>(argument))(static_cast<int64_t>(i));
   };
-  parallel.Run(static_cast<size_t>(count), call, const_cast<Task*>(&task));
+  RunInFloatModeOfCaller(parallel, static_cast<size_t>(count), call, const_cast<Task*>(&task));
 }
 
 // The same for what has been gone through before: each thread's part from its end, which is still in the

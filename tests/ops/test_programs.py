@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -126,6 +127,27 @@ def test_pool(build):
     run(build / "tests" / "pool_test")
 
 
+def test_floating_point_mode_of_the_caller(build):
+    assert run(build / "tests" / "float_mode_test") == "ok\n"
+
+
+def test_partition(build):
+    assert re.fullmatch(r"[1-9]\d* partitions, [1-9]\d* broken ones\n", run(build / "tests" / "partition_test"))
+
+
+def test_a_broken_partition_is_asserted(build):
+    command = [str(build / "tests" / "partition_test"), "broken"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGABRT, "")
+    assert "BrokenInvariant(layout, partition) == nullptr" in done.stderr
+
+
+@only_linux
+@pytest.mark.parametrize("case", ["threads", "callers", "registration"])
+def test_forks(build, case):
+    assert run(build / "tests" / "fork_test", case) == "ok\n"
+
+
 def build_sanitized(folder, sanitizers, *of_build):
     # More optimizing and full debug information make the compiler take four times as long.
     flags = ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -g1", "-DCMAKE_C_FLAGS=-O1 -g1"]
@@ -152,8 +174,9 @@ def sanitized(library):
 @only_linux
 def test_thread_sanitizer(tmp_path):
     """The threads that the C interface keeps, with the sanitizer that sees races."""
-    build_sanitized(tmp_path, "thread", "--target", "pool_test")
+    build_sanitized(tmp_path, "thread", "--target", "pool_test", "float_mode_test")
     run(tmp_path / "tests" / "pool_test")
+    run(tmp_path / "tests" / "float_mode_test")
 
 
 @pytest.mark.long
@@ -164,8 +187,8 @@ def test_sanitizers(tmp_path):
     build_sanitized(tmp_path, "address,undefined")
     with ThreadPoolExecutor(2) as two:
         list(two.map(partial(compare_kernels, tmp_path), native_library.isas()))
-    run(tmp_path / "tests" / "c_caller")
-    run(tmp_path / "tests" / "pool_test")
+    for program in ("c_caller", "pool_test", "float_mode_test", "partition_test"):
+        run(tmp_path / "tests" / program)
     environment = sanitized(tmp_path / "libbngrad.so")
     # Every instruction set runs the same code but for the kernels, which had their turn: scalar stands for all.
     tests = [Path(__file__).with_name(name) for name in ("test_ort_op.py", "test_kernels.py", "test_c_abi.py")]
