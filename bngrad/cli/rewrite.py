@@ -49,7 +49,8 @@ def rewrite_command(
 ) -> None:
     """Make a training graph one that stock ONNX Runtime runs.
 
-    Every batch norm becomes a bngrad op, every other training op standard ONNX.
+    Every batch norm becomes a bngrad op, every other training op standard ONNX. State that ONNX Runtime's training
+    ops update in place becomes an output: feed it back in the next step.
     """
     from bngrad import files
     from bngrad.passes.pipeline import rewrite
@@ -65,6 +66,8 @@ def rewrite_command(
             "target": target,
             "rewritten": result.rewritten,
             "lowered": result.lowered,
+            "state": result.state,
+            "notes": result.notes,
         }
         click.echo(json.dumps(document, indent=2))
     else:
@@ -72,4 +75,7 @@ def rewrite_command(
         lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())
         parts = [changed] if changed else []
         parts += [f"in standard ONNX {lowered}"] if lowered else []
+        parts += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
         click.echo(f"{path}: {'; '.join(parts)}")
+        for note in result.notes:
+            click.echo(f"bngrad: note: {note}", err=True)

@@ -19,6 +19,7 @@ class Context:
     """What rewrites in one model share."""
 
     def __init__(self, model: ir.Model) -> None:
+        self.model = model
         self.names = Names(model)
         self.axes = ConstantAxes(self.names)
         self.opset = default_opset(model) or 0

@@ -68,6 +68,7 @@ class LowerTrainingPass(ImportPass):
 
 _ONE_TYPE = {
     "DropoutGrad": 1,
+    "InPlaceAccumulatorV2": 1,
     "LayerNormalizationGrad": 1,
     "ResizeGrad": 2,
     "Scale": 1,

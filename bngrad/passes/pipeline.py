@@ -32,6 +32,7 @@ from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.nodes import all_nodes, describe
 from bngrad.passes.order_by_depth import OrderByDepthPass
 from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.passes.return_state import ReturnStatePass, notes_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,10 @@ class Rewritten(NamedTuple):
     """How many nodes became each op of the domain."""
     lowered: dict[str, int]
     """How many nodes of each other training op became standard ONNX."""
+    state: dict[str, str]
+    """The outputs that are new state (running statistics, accumulated gradients), by the input that takes them."""
+    notes: list[str]
+    """What else was changed, in words."""
 
 
 def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True, fuse: bool = True) -> Rewritten:
@@ -92,7 +97,7 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
             "expected a training graph (make one with bngrad differentiate)"
         )
     rewritten = {name: number - before[name] for name, number in after.items()}
-    return Rewritten(result, rewritten, lowered)
+    return Rewritten(result, rewritten, lowered, state_of(result), notes_of(result))
 
 
 @without_collections()
@@ -110,6 +115,8 @@ def for_target(
         model,
         RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET),
         infer,
+        # Before the batch norms become ops that update nothing in place.
+        ReturnStatePass(),
         *(import_pass() for import_pass in IMPORTS),
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
@@ -166,8 +173,25 @@ def unknown_to_stock(model: ir.Model) -> list[ir.Node]:
     return [node for node in all_nodes(model) if (node.domain, node.op_type) not in known]
 
 
+_OPTIMIZERS = (  # of com.microsoft
+    "AdamOptimizer",
+    "AdamWOptimizer",
+    "InplaceClipGradNorm",
+    "LambOptimizer",
+    "SGDOptimizer",
+    "SGDOptimizerV2",
+)
+"""Ops of optimizer graphs, which update weights in place."""
+
+
 def _require_stock(model: ir.Model) -> None:
     unknown = unknown_to_stock(model)
+    for node in unknown:
+        if node.op_type in _OPTIMIZERS:
+            raise UnsupportedNodeError(
+                f"{describe(node)} belongs to an optimizer, which bngrad does not rewrite; rewrite the training "
+                "graph alone, and update the weights with its gradients in the training loop"
+            )
     if unknown:
         types = ", ".join(sorted({node.op_type for node in unknown}))
         others = f", nor can {len(unknown) - 1} more ({types})" if len(unknown) > 1 else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.lower import (
+    accumulation,
     activation,
     arithmetic,
     convolution,
@@ -72,6 +73,9 @@ LOWERINGS: dict[tuple[str, str], Lowering] = {
     ),
     (MICROSOFT, "GeluGrad"): Lowering(
         activation.gelu_grad, activation.refusal, attributes={"approximate": ("none",)}
+    ),
+    (MICROSOFT, "InPlaceAccumulatorV2"): Lowering(
+        accumulation.in_place_accumulator, accumulation.accumulator_refusal
     ),
     (MICROSOFT, "LayerNormalizationGrad"): Lowering(
         normalization.layer_normalization_grad, normalization.refusal, attributes=_NORM

@@ -30,6 +30,7 @@ class Site(Emitter, NodeView):
     def __init__(self, node: ir.Node, context: Context) -> None:
         super().__init__(node, context)
         self.node = node
+        self.context = context
         self.opset = context.opset
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int], *, keepdims: bool) -> ir.Value:
