@@ -90,7 +90,8 @@ def _last(old: ir.Value, users: dict[ir.Value, list[tuple[ir.Node, int]]], names
     waiting = list(users[old])
     while waiting:
         node, index = waiting.pop(0)
-        node.replace_input_with(index, value)
+        if value.producer() is not node:  # a node may have one statistic for both
+            node.replace_input_with(index, value)
         value = _output(node, index, names)
         # A graph may hand a statistic on itself.
         waiting = [*users.get(value, ()), *waiting]

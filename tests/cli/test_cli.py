@@ -211,7 +211,10 @@ def test_rewrite(command):
     before = Path("model.onnx").read_bytes()
     assert command("rewrite", "model.onnx", "-o", "out.onnx") == (
         0,
-        "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad\n",
+        (
+            "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad; "
+            "2 outputs to feed back (--json lists them)\n"
+        ),
         "",
     )
     assert Path("model.onnx").read_bytes() == before
@@ -220,7 +223,7 @@ def test_rewrite(command):
     assert len(written.functions) == 2
     feeds = {"dy": (2, 3, 4, 4), "x": (2, 3, 4, 4), "s": 3, "b": 3, "m": 3, "v": 3}
     session = bngrad.session("out.onnx", provider="function")
-    assert len(session.run(None, {name: np.ones(shape, np.float32) for name, shape in feeds.items()})) == 3
+    assert len(session.run(None, {name: np.ones(shape, np.float32) for name, shape in feeds.items()})) == 5
 
 
 def test_rewrite_json(command):
@@ -232,11 +235,16 @@ def test_rewrite_json(command):
         "target": "stock",
         "rewritten": {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1},
         "lowered": {},
+        "state": {"m": "m2", "v": "v2"},
+        "notes": [],
     }
 
 
 def test_rewrite_of_other_training_ops(command):
-    line = "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad; in standard ONNX 1 ReluGrad\n"
+    line = (
+        "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad; in standard ONNX 1 ReluGrad; "
+        "2 outputs to feed back (--json lists them)\n"
+    )
     assert command("rewrite", "relu.onnx", "-o", "out.onnx") == (0, line, "")
     assert {node.domain for node in onnx.load("out.onnx").graph.node} == {"", "bngrad"}
 
