@@ -13,6 +13,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from bngrad import external_data
+from bngrad.domains import tidy_domains
 from bngrad.errors import InputError, ModelError
 from bngrad.external_files import require_external_data
 from bngrad.unknown_extents import forget_negative_extents
@@ -68,7 +69,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     require_well_formed(model, str(file))
     require_external_data(model, file.parent)
     forget_negative_extents(model)
-    return model
+    return tidy_domains(model)
 
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
@@ -88,7 +89,7 @@ def as_ir(model: AnyModel) -> ir.Model:
         ModelError: A file is not an ONNX model.
     """
     if isinstance(model, ir.Model):
-        return model
+        return tidy_domains(model)
     if isinstance(model, onnx.ModelProto):
         try:
             converted = _from_proto(model)
@@ -97,7 +98,7 @@ def as_ir(model: AnyModel) -> ir.Model:
         require_well_formed(converted, "the model")
         require_external_data(converted, Path(), present=False)
         forget_negative_extents(converted)
-        return converted
+        return tidy_domains(converted)
     if isinstance(model, str | os.PathLike):
         return load(model)
     raise InputError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")

@@ -18,8 +18,9 @@ from onnx.defs import OpSchema
 # Both register schemas with onnx: their inputs and attributes are looked at too.
 from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.errors import ModelError
-from bngrad.opset import DOMAIN, VERSION
+from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
 from bngrad.ort_dialect import MICROSOFT
+from bngrad.schemas import signature
 from bngrad.subgraphs import subgraphs
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def require_well_formed(model: ir.Model, what: str) -> None:
 def _problems(model: ir.Model) -> Iterator[str]:
     yield from _call_problems(model)
     yield from _import_problems(model)
+    yield from _domain_problems(model)
     yield from _input_problems(model.graph)
     notes = [model.producer_name, model.producer_version, model.domain, model.doc_string]
     yield from _no_texts("it has the note", [*notes, *_entries(model.metadata_props)])
@@ -110,14 +112,38 @@ def _import_problems(model: ir.Model) -> Iterator[str]:
         yield f"it imports ai.onnx in two versions, {' and '.join(map(str, sorted(versions)))}; expected one"
     scopes: list[ir.Model | ir.Function] = [model, *model.functions.values()]
     for scope in scopes:
-        if (version := scope.opset_imports.get(DOMAIN, VERSION)) != VERSION:
-            yield f"it imports {DOMAIN} in version {version}; expected {VERSION}"
-        if (version := scope.opset_imports.get(MICROSOFT, 1)) < 1:
-            yield f"it imports {MICROSOFT} in version {version}; expected 1 or more"
+        for node in (scope.graph if isinstance(scope, ir.Model) else scope).all_nodes():
+            version = scope.opset_imports.get(node.domain, 1)
+            if node.domain == DOMAIN and version != VERSION:
+                yield f"{_named(node)} is of {DOMAIN} version {version}; expected {VERSION}"
+            elif node.domain == MICROSOFT and version < 1:
+                yield f"{_named(node)} is of {MICROSOFT} version {version}; expected 1 or more"
     domains: list[object] = [domain for scope in scopes for domain in scope.opset_imports]
     names: list[object] = [name for key in model.functions for name in key]
     yield from _no_texts("it imports the domain", domains)
     yield from _no_texts("it has a function called", names)
+
+
+def _domain_problems(model: ir.Model) -> Iterator[str]:
+    """What a model has in our domain that is not ours: a function there is the definition of one of our ops."""
+    for (domain, name, overload), function in model.functions.items():
+        if domain != DOMAIN:
+            continue
+        if name not in FUNCTIONS or overload:
+            full = f"{name} (overload {overload!r})" if overload else name
+            yield f"its function {full} is in the domain {DOMAIN}, which has no such op; give it another domain"
+            continue
+        inputs, outputs, attributes = signature(name)
+        got = len(function.inputs), len(function.outputs), sorted(function.attributes)
+        if got != (len(inputs), len(outputs), sorted(attributes)):
+            expected = f"({', '.join(inputs)}) -> ({', '.join(outputs)}) with {', '.join(attributes) or 'none'}"
+            yield f"its function {DOMAIN}.{name} has not the inputs, outputs and attributes of that op: {expected}"
+    scopes: list[Scope] = [model.graph, *model.functions.values()]
+    for scope in scopes:
+        for node in scope.all_nodes():
+            if node.domain == DOMAIN and (node.op_type not in FUNCTIONS or node.overload):
+                overload = f" with the overload {node.overload!r}" if node.overload else ""
+                yield f"{_named(node)}{overload} is no op of {DOMAIN}; expected one of {', '.join(FUNCTIONS)}"
 
 
 def _text_problems(scope: Scope) -> Iterator[str]:

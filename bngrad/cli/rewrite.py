@@ -78,4 +78,4 @@ def rewrite_command(
         parts += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
         click.echo(f"{path}: {'; '.join(parts)}")
         for note in result.notes:
-            click.echo(f"bngrad: note: {note}", err=True)
+            click.echo(f"note: {note}")
