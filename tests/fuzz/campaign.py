@@ -23,7 +23,7 @@ import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,9 +37,8 @@ from fuzz.seeds import seeds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fuzz.cases import Case
-
-    Judge = Callable[[Case], tuple[list[Find], Counter[str]]]
+    Judge = Callable[[Any], tuple[list[Find], Counter[str]]]
+    Make = Callable[[int, int], Any]
 
 SECONDS = 20
 """Of processor time that one case may take, all commands and the judging of their outputs."""
@@ -54,14 +53,15 @@ MEMORY_DISK = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - 
 
 
 def run_cases(
-    campaign: int, indices: range, judging: Judge = judge
+    campaign: int, indices: range, judging: Judge = judge, making: Make | None = None
 ) -> Iterator[tuple[int, list[Find], Counter[str]]]:
     """Yields each case's index, what is wrong with it, and how its commands ended."""
+    making = making or make
     position = indices.start
     while position < indices.stop:
         chunk = range(position, min(position + CASES_OF_A_WORKER, indices.stop))
         last, how = chunk.start - 1, None
-        for message in _worker(campaign, chunk, judging):
+        for message in _worker(campaign, chunk, judging, making):
             if isinstance(message, str):
                 how = message
                 break
@@ -73,14 +73,16 @@ def run_cases(
             position += 1
 
 
-def _worker(campaign: int, indices: range, judging: Judge) -> Iterator[tuple[int, list[list[str]], dict] | str]:
+def _worker(
+    campaign: int, indices: range, judging: Judge, making: Make
+) -> Iterator[tuple[int, list[list[str]], dict] | str]:
     """Yields what a worker says after each case, and how it ended if that was before the last."""
     with tempfile.TemporaryDirectory(prefix="bngrad-fuzz-", dir=MEMORY_DISK) as folder:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            _work(campaign, indices, judging, Path(folder), writing)
+            _work(campaign, indices, judging, making, Path(folder), writing)
         os.close(writing)
         said = 0
         with os.fdopen(reading, "rb", buffering=0) as pipe:
@@ -103,7 +105,9 @@ def _worker(campaign: int, indices: range, judging: Judge) -> Iterator[tuple[int
             yield ended if ready else f"silent for {SILENCE} seconds"
 
 
-def _work(campaign: int, indices: range, judging: Judge, folder: Path, writing: int) -> None:
+def _work(
+    campaign: int, indices: range, judging: Judge, making: Make, folder: Path, writing: int
+) -> None:
     """What a worker does; it never returns."""
     try:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -116,7 +120,7 @@ def _work(campaign: int, indices: range, judging: Judge, folder: Path, writing: 
         limit_memory()
         for index in indices:
             limit_time()
-            finds, ends = judging(make(campaign, index))
+            finds, ends = judging(making(campaign, index))
             os.write(writing, json.dumps([index, finds, ends]).encode() + b"\n")
     except BaseException:  # noqa: BLE001 - a fork must not go on as if it were its parent
         traceback.print_exc()

@@ -1,0 +1,58 @@
+"""Reductions and global pooling."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradient_fuzz.sketch import NotDrawableError
+
+if TYPE_CHECKING:
+    from gradient_fuzz.sketch import Sketch, Value
+
+REDUCTIONS = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
+    *("ReduceSum", "ReduceSumSquare"),
+)
+
+
+def reduction(b: Sketch, op_type: str) -> list[Value]:
+    x = b.any(0)
+    if op_type == "ReduceLogSum":
+        x = b.positive(x)
+    if op_type == "ReduceProd" and x.array.size and b.draw.chance(0.2):
+        x = b.one("Relu", x)
+    keepdims = b.maybe(b.draw.choice([0, 1]), 0.7)
+    with_input = b.opset >= (13 if op_type == "ReduceSum" else 18)
+    axes = [axis - x.rank if b.draw.chance(0.4) else axis for axis in b.draw.sample(range(x.rank), b.draw.randint(0, x.rank))]
+    if b.draw.chance(0.2):
+        axes = None
+    noop = b.maybe(b.draw.choice([0, 1]), 0.3) if with_input else None
+    # Reduced over nothing, some compute what is left and some pass on.
+    if axes is not None and not axes and not with_input:
+        axes = None
+    given = None if axes is None or not with_input else b.shape_of(axes)
+    if noop and not axes and op_type not in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"):
+        raise NotDrawableError("releases differ")
+    made = b.emit(
+        op_type,
+        [x, given],
+        keepdims=keepdims,
+        axes=axes if not with_input else None,
+        noop_with_empty_axes=noop,
+    )
+    if op_type in ("ReduceL2",) and not np.all(made[0].array > 0.01):
+        raise NotDrawableError("a length of 0")
+    return made
+
+
+def pooled(b: Sketch, op_type: str) -> list[Value]:
+    return b.emit(op_type, [b.any(3, 5)])
+
+
+ENTRIES = {
+    **{("", op_type): partial(reduction, op_type=op_type) for op_type in REDUCTIONS},
+    **{("", op_type): partial(pooled, op_type=op_type) for op_type in ("GlobalAveragePool", "GlobalMaxPool")},
+}

@@ -1,0 +1,335 @@
+"""What is made of a case, and what is a find.
+
+A graph is right, or refused with a reason. What is compared:
+
+- the gradients on stock ONNX Runtime, with its default optimizations and without any, with the native library and with
+  nothing registered, with central differences of the forward graph in float64;
+- where ONNX Runtime has no kernels for the forward graph in its type: the training graph in float64.
+
+A direction in which the loss has a kink is left out, and counted: there two steps or the two sides disagree. Where
+float arithmetic is the reason for a difference, gradients of graphs whose every result is off by a rounding differ as
+much.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import bngrad
+from bngrad.errors import BngradError, UnsupportedNodeError
+from bngrad.validation.float64 import evaluate
+from gradient_fuzz.interpreter import Interpreter, wide
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bngrad.runtime import Provider
+    from gradient_fuzz.cases import Case
+
+    Arrays = Mapping[str, np.ndarray]
+
+STEPS = (3e-5, 1e-5)
+"""Of a difference, along a direction of length 1 an element."""
+LIMITS = {
+    onnx.TensorProto.DOUBLE: 1e-4,  # some of ONNX Runtime's kernels compute in float
+    onnx.TensorProto.FLOAT: 2e-3,
+    onnx.TensorProto.FLOAT16: 5e-2,
+    onnx.TensorProto.BFLOAT16: 2e-1,
+}
+"""Of a directional derivative, relative to the longest that it could be."""
+EXACT_LIMIT = 1e-5
+"""The same in float64."""
+UNITS = {
+    onnx.TensorProto.DOUBLE: 1e-7,
+    onnx.TensorProto.FLOAT: 6e-8,
+    onnx.TensorProto.FLOAT16: 5e-4,
+    onnx.TensorProto.BFLOAT16: 4e-3,
+}
+"""What rounding does to one result."""
+ROUNDINGS = 4
+DISABLED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+WAYS: tuple[tuple[Provider, onnxruntime.GraphOptimizationLevel], ...] = (
+    ("native", ALL),
+    ("function", DISABLED),
+    ("function", ALL),
+    ("native", DISABLED),
+)
+
+
+class Find(NamedTuple):
+    """What is wrong."""
+
+    what: str
+    detail: str = ""
+
+
+@dataclass
+class Verdict:
+    """What came of a case."""
+
+    end: str
+    """``right``, ``refused: <class>``, ``kink``, ``no kernel: float64`` and the like."""
+    finds: list[Find] = field(default_factory=list)
+    kinks: int = 0
+    reason: str = ""
+    """Of a refusal."""
+
+
+def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
+    """Differentiates a case, and compares.
+
+    Args:
+        case: The forward model.
+        ways: Which of `WAYS` to run; by default two, with all four now and then.
+    """
+    try:
+        training = _differentiated(case)
+    except BngradError as error:
+        return Verdict(f"refused: {_class_of(str(error))}", reason=str(error))
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        return Verdict("find", [Find("raised", f"{type(error).__name__}: {error}")])
+    names = [f"{name}_grad" for name in case.wrt]
+    with np.errstate(all="ignore"):
+        verdict, results = _run(case, training, names, _ways(case) if ways is None else ways)
+        if verdict is not None:
+            return verdict
+        return _compared(case, training, names, results)
+
+
+def _differentiated(case: Case) -> onnx.ModelProto:
+    return bngrad.differentiate(
+        case.model, loss="loss", wrt=list(case.wrt), frozen=list(case.frozen), training=list(case.training)
+    )
+
+
+def _ways(case: Case) -> list[int]:
+    number = zlib.crc32(case.model.SerializeToString())
+    return [0, 1, 2, 3] if number % 16 == 0 else [0, 1] if number % 2 else [2, 3]
+
+
+def _run(
+    case: Case, training: onnx.ModelProto, names: list[str], ways: Sequence[int]
+) -> tuple[Verdict | None, dict[str, Arrays]]:
+    """The gradients by way; a verdict instead where it cannot be run though the forward graph can."""
+    results: dict[str, Arrays] = {}
+    content = training.SerializeToString()
+    for way in ways:
+        provider, level = WAYS[way]
+        called = f"{provider}, {'default' if level == ALL else 'no'} optimizations"
+        try:
+            session = _session(content, level, provider)
+            results[called] = dict(zip(["loss", *names], session.run(["loss", *names], dict(case.feeds)), strict=True))
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many kinds
+            why = _forward_fails(case, level)
+            if why is None:
+                return Verdict("find", [Find("does not run", f"{called}: {error}")]), {}
+            # It lacks a kernel for the forward graph too: formulas are checked all the same.
+            try:
+                results = {"float64": evaluate(training, case.feeds, ["loss", *names])}
+            except UnsupportedNodeError as unsupported:
+                return Verdict(f"not run: {_class_of(str(unsupported))}"), {}
+            except Exception as broken:  # noqa: BLE001 - the reference evaluator's own limits
+                return Verdict("not run: the reference evaluator fails", reason=str(broken)), {}
+            return None, results
+    return None, results
+
+
+def _session(
+    content: bytes, level: onnxruntime.GraphOptimizationLevel, provider: Provider = "function"
+) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    bngrad.register(options, provider)
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> str | None:
+    """Why ONNX Runtime does not run the forward graph; None if it does."""
+    try:
+        model = effective(case)
+        _session(model.SerializeToString(), level).run(["loss"], dict(case.feeds))
+    except Exception as error:  # noqa: BLE001 - see above
+        return str(error)
+    return None
+
+
+def effective(case: Case) -> onnx.ModelProto:
+    """The forward model with the modes of batch norms that the case asks for."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for node in model.graph.node:
+        if node.name in case.frozen or node.name in case.training:
+            kept = [a for a in node.attribute if a.name != "training_mode"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, onnx.helper.make_attribute("training_mode", int(node.name in case.training))])
+            if node.name in case.training:
+                node.output.extend([f"{node.output[0]}_{i}" for i in range(len(node.output), 3)])
+    return model
+
+
+class _Differences:
+    """Directional derivatives of a case's loss."""
+
+    def __init__(self, case: Case) -> None:
+        self._forward = Interpreter(case.model, case.frozen, case.training)
+        self._feeds = {name: wide(array) for name, array in case.values.items()}
+        self.at = self._forward.run(self._feeds)
+        self.loss = float(np.squeeze(self.at["loss"]))
+        floats = [a for a in self.at.values() if np.asarray(a).dtype.kind == "f" and np.asarray(a).size]
+        self.size = max(float(np.max(np.abs(array))) for array in floats)
+
+    def along(self, name: str, direction: np.ndarray, noise: float = 0.0, seed: int = 0) -> tuple[float, float, bool]:
+        """The derivative, how far off it may be, and whether there is no kink."""
+        x = self._feeds[name]
+        middle = self._forward.loss(self._feeds, noise, seed) if noise else self.loss
+        slopes, bends = [], []
+        for step in STEPS:
+            ahead, behind = (
+                self._forward.loss({**self._feeds, name: x + sign * step * direction}, noise, seed) for sign in (1, -1)
+            )
+            slopes.append((ahead - behind) / (2 * step))
+            bends.append(abs(ahead + behind - 2 * middle) / step)
+        rounding = 1e-14 * max(self.size, abs(self.loss), 1) / STEPS[1]
+        error = abs(slopes[0] - slopes[1]) + rounding
+        scale = max(abs(slopes[1]), 1e-3)
+        # Of a smooth function a bend is proportional to the step; of a kink it stays.
+        smooth = bends[1] <= 1e-3 * scale + 2 * rounding or bends[1] <= 0.6 * bends[0]
+        return slopes[1], error, bool(smooth and error <= 1e-3 * scale + 10 * rounding)
+
+
+def _compared(case: Case, training: onnx.ModelProto, names: list[str], results: dict[str, Arrays]) -> Verdict:
+    verdict = Verdict("right" if "float64" not in results else "right in float64")
+    differences = _Differences(case)
+    if not np.isfinite(differences.loss):
+        return Verdict("the loss is no number")
+    in_float64 = "float64" in results
+    limit = EXACT_LIMIT if in_float64 else LIMITS[case.element]
+    for called, arrays in results.items():
+        off = abs(float(np.squeeze(wide(arrays["loss"]))) - differences.loss)
+        if not off <= 10 * limit * max(abs(differences.loss), differences.size, 1e-2):
+            return _other_loss(case, called, arrays, differences)
+    rng = np.random.default_rng(zlib.crc32(repr(names).encode()))
+    for wrt, name in zip(case.wrt, names, strict=True):
+        expected = case.values[wrt].shape
+        direction = rng.standard_normal(expected)
+        slope = None
+        for called, arrays in results.items():
+            gradient = wide(arrays[name])
+            if gradient.shape != expected:
+                verdict.finds.append(Find("shape", f"{name} of {called}: {gradient.shape}, expected {expected}"))
+                continue
+            slope = slope or differences.along(wrt, direction)
+            if not slope[2]:
+                verdict.kinks += 1
+                break
+            find = _wrong(case, training, name, gradient, direction, slope, called, limit, differences)
+            if find is not None:
+                verdict.finds.append(find)
+                break
+    if verdict.finds:
+        verdict.end = "find"
+    return verdict
+
+
+def _off(gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float, bool]) -> float:
+    """How far a gradient is from a difference, relative to the longest derivative that it can have."""
+    got = float(np.sum(gradient * direction))
+    longest = max(float(np.linalg.norm(gradient) * np.linalg.norm(direction)), abs(slope[0]), 1e-6)
+    return max(abs(got - slope[0]) - 3 * slope[1], 0.0) / longest if np.isfinite(got) else np.inf
+
+
+def _wrong(  # noqa: PLR0911
+    case: Case,
+    training: onnx.ModelProto,
+    name: str,
+    gradient: np.ndarray,
+    direction: np.ndarray,
+    slope: tuple[float, float, bool],
+    called: str,
+    limit: float,
+    differences: _Differences,
+) -> Find | None:
+    off = _off(gradient, direction, slope)
+    if off <= limit:
+        return None
+    got = float(np.sum(gradient * direction))
+    detail = f"{name} of {called}: {got:.7g} along a direction, expected {slope[0]:.7g}"
+    if not np.isfinite(gradient).all():
+        return Find("no number", detail)
+    if called == "float64":
+        return Find("wrong", detail)
+    try:
+        exact = wide(evaluate(training, {n: wide(a) for n, a in case.feeds.items()}, [name])[name])
+    except Exception:  # noqa: BLE001 - what it cannot run is judged by what is there
+        exact = None
+    if exact is not None and case.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        if _off(exact, direction, slope) > EXACT_LIMIT:
+            return Find("wrong", detail)
+    # Rounding is the reason if rounding elsewhere does as much.
+    unit = UNITS[case.element]
+    spread = [
+        abs(differences.along(name.removesuffix("_grad"), direction, unit, seed)[0] - slope[0])
+        for seed in range(ROUNDINGS)
+    ]
+    if abs(got - slope[0]) <= 20 * max(spread):
+        return None
+    return Find("wrong on ONNX Runtime" if exact is not None else "wrong", detail)
+
+
+def _other_loss(case: Case, called: str, arrays: Arrays, differences: _Differences) -> Verdict:
+    """The training graph has another loss than the forward graph here: one of the two is wrong of it."""
+    got = float(np.squeeze(wide(arrays["loss"])))
+    if called == "float64":
+        return Verdict("the oracle differs", reason=f"{got} in float64, {differences.loss} here")
+    try:
+        session = _session(effective(case).SerializeToString(), DISABLED)
+        (theirs,) = session.run(["loss"], dict(case.feeds))
+    except Exception as error:  # noqa: BLE001 - see above
+        return Verdict("the oracle differs", reason=str(error))
+    forward = float(np.squeeze(wide(theirs)))
+    if abs(forward - got) <= 100 * LIMITS[case.element] * max(abs(forward), 1e-2):
+        return Verdict("the oracle differs", reason=f"{forward} on ONNX Runtime, {differences.loss} here")
+    detail = f"{called}: {got:.7g}; the forward graph has {forward:.7g} on ONNX Runtime, {differences.loss:.7g} here"
+    return Verdict("find", [Find("another loss", detail)])
+
+
+_CLASSES = (
+    ("does not depend on", "the loss does not depend on it"),
+    ("cannot be differentiated", "a node cannot be differentiated"),
+    ("checker", "onnx's checker refuses the result"),
+    ("opset", "an opset"),
+)
+
+
+def _class_of(message: str) -> str:
+    """A refusal without the names in it: the op and what is said of it."""
+    first = message.split(": ", 1)
+    for words, called in _CLASSES:
+        if words in message:
+            if words == "cannot be differentiated":
+                op_type = message.split(" ", 1)[0]
+                return f"{op_type}: {' '.join(first[-1].split())[:60]}"
+            return called
+    return " ".join(message.split())[:80]
+
+
+def crashes_forward(case: Case) -> bool:
+    """Whether ONNX Runtime ends the process with the forward graph itself, in a fork."""
+    child = os.fork()
+    if child == 0:
+        for level in (ALL, DISABLED):
+            _forward_fails(case, level)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) != 0
