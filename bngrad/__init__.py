@@ -3,7 +3,8 @@
 A training graph's batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime: `rewrite`.
 `validate` proves that they compute what the original did. `register` and `get_library_path` bring the native
 implementation into a session; `session` makes one. `differentiate` makes the training graph of a forward model,
-and `finalize` puts what was trained back into it.
+`read_training_graph` reads which of its outputs is what, and `finalize` puts what was trained back. `save` writes
+a model, `inspect` lists its batch norms.
 
 Nothing is imported until it is used: the command line must answer at once.
 """
@@ -17,37 +18,76 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bngrad.api import differentiate as differentiate
     from bngrad.api import finalize as finalize
+    from bngrad.api import inspect as inspect
     from bngrad.api import rewrite as rewrite
+    from bngrad.api import save as save
     from bngrad.errors import BngradError as BngradError
+    from bngrad.errors import BngradWarning as BngradWarning
+    from bngrad.errors import InputError as InputError
+    from bngrad.errors import LibraryError as LibraryError
+    from bngrad.errors import ModelError as ModelError
+    from bngrad.errors import OracleError as OracleError
+    from bngrad.errors import UnsupportedNodeError as UnsupportedNodeError
+    from bngrad.errors import VersionError as VersionError
+    from bngrad.inspection import Inspection as Inspection
     from bngrad.parameter_shape import derive_parameter_shape as derive_parameter_shape
     from bngrad.runtime import get_library_path as get_library_path
     from bngrad.runtime import register as register
     from bngrad.runtime import session as session
-    from bngrad.validation.validate import validate as validate
+    from bngrad.training_metadata import TrainingGraph as TrainingGraph
+    from bngrad.training_metadata import read_training_graph as read_training_graph
+    from bngrad.validation.api import validate as validate
+    from bngrad.validation.report import Report as Report
 
 __all__ = [
     "BngradError",
+    "BngradWarning",
+    "InputError",
+    "Inspection",
+    "LibraryError",
+    "ModelError",
+    "OracleError",
+    "Report",
+    "TrainingGraph",
+    "UnsupportedNodeError",
+    "VersionError",
     "__version__",
     "derive_parameter_shape",
     "differentiate",
     "finalize",
     "get_library_path",
+    "inspect",
+    "read_training_graph",
     "register",
     "rewrite",
+    "save",
     "session",
     "validate",
 ]
 
 _HOMES = {
     "BngradError": "errors",
+    "BngradWarning": "errors",
+    "InputError": "errors",
+    "Inspection": "inspection",
+    "LibraryError": "errors",
+    "ModelError": "errors",
+    "OracleError": "errors",
+    "Report": "validation.report",
+    "TrainingGraph": "training_metadata",
+    "UnsupportedNodeError": "errors",
+    "VersionError": "errors",
     "derive_parameter_shape": "parameter_shape",
     "differentiate": "api",
     "finalize": "api",
     "get_library_path": "runtime",
+    "inspect": "api",
+    "read_training_graph": "training_metadata",
     "register": "runtime",
     "rewrite": "api",
+    "save": "api",
     "session": "runtime",
-    "validate": "validation.validate",
+    "validate": "validation.api",
 }
 
 try:
@@ -60,6 +100,11 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - as the protocol has it
     """Imports a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name != "BngradError":  # whoever catches it must be able to
+    if _HOMES[name] != "errors":  # whoever catches one must be able to
         import_module(f"{__name__}.versions").check()
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What is public, also what was not used yet."""
+    return sorted({*globals(), *__all__})

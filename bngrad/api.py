@@ -1,23 +1,27 @@
-"""`rewrite`, `differentiate` and `finalize` for every kind of model that a caller may have."""
+"""`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for every kind of model that a caller may have."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, overload
 
 import onnx_ir as ir
 
-from bngrad.files import as_ir
+from bngrad.files import as_ir, check_output
+from bngrad.files import save as save_ir
 from bngrad.passes import pipeline
+from bngrad.warn import warn
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     import numpy as np
     import onnx
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.differentiate import Builder, DifferentiationTarget
+    from bngrad.autodiff.differentiate import Builder, DifferentiationTarget, RunningVariance
+    from bngrad.external_data import ExternalData
+    from bngrad.inspection import Inspection
     from bngrad.passes.pipeline import Target
 
 
@@ -25,7 +29,11 @@ if TYPE_CHECKING:
 def rewrite(model: ir.Model, *, target: Target = ..., functions: bool = ..., fuse: bool = ...) -> ir.Model: ...
 @overload
 def rewrite(
-    model: str | os.PathLike[str] | onnx.ModelProto, *, target: Target = ..., functions: bool = ...
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    target: Target = ...,
+    functions: bool = ...,
+    fuse: bool = ...,
 ) -> onnx.ModelProto: ...
 
 
@@ -65,6 +73,7 @@ def differentiate(
     wrt: Sequence[str] | None = ...,
     frozen: Sequence[str] = ...,
     training: Sequence[str] = ...,
+    running_variance: RunningVariance | None = ...,
     builder: Builder = ...,
     target: DifferentiationTarget = ...,
     functions: bool = ...,
@@ -78,6 +87,7 @@ def differentiate(
     wrt: Sequence[str] | None = ...,
     frozen: Sequence[str] = ...,
     training: Sequence[str] = ...,
+    running_variance: RunningVariance | None = ...,
     builder: Builder = ...,
     target: DifferentiationTarget = ...,
     functions: bool = ...,
@@ -92,6 +102,7 @@ def differentiate(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
+    running_variance: RunningVariance | None = None,
     builder: Builder = "bngrad",
     target: DifferentiationTarget = "stock",
     functions: bool = True,
@@ -99,8 +110,9 @@ def differentiate(
 ) -> onnx.ModelProto | ir.Model:
     """Makes a training graph of a forward model.
 
-    The gradient of ``name`` is the output ``name_grad``. Weights and running statistics become inputs whose values
-    in the model are their defaults; the new running statistics become outputs.
+    The gradient with respect to ``name`` is the output ``name_grad``. Weights and running statistics become inputs
+    whose values in the model are their defaults; the new running statistics become outputs. The model's metadata
+    says which output is what: `read_training_graph`.
 
     Args:
         model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
@@ -109,6 +121,9 @@ def differentiate(
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that are to use their running
             statistics; the others do what their attribute training_mode says.
         training: The same for those that are to use the batch's statistics.
+        running_variance: Which variance of the batch, of M elements a channel, the running variance takes in:
+            ``biased``, ONNX's rule and the default, or ``unbiased``, that times M / max(M - 1, 1), as PyTorch and
+            TensorFlow do. Batch norms of other systems than ONNX keep their system's.
         builder: ``bngrad``: the rules of this package. ``ort``: ONNX Runtime's own gradient builder.
         target: ``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of
             ``bngrad``. ``ort``: nothing but the dialect of ORT's training build.
@@ -119,10 +134,15 @@ def differentiate(
         The training graph, of the kind that came in; for a path an `onnx.ModelProto`.
 
     Raises:
-        InputError: The model cannot be read, or there is no such builder or target.
+        InputError: The model cannot be read, there is no such running variance, builder or target, or the target
+            ``ort`` is to have the unbiased running variance.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient.
         OracleError: ORT's builder cannot be installed, or fails.
+
+    Warns:
+        BngradWarning: The model is probably not what is to be trained: an exporter folded, froze or tied what
+            should be trained.
     """
     from bngrad.autodiff.differentiate import differentiate as differentiate_ir  # noqa: PLC0415 - rarely needed
 
@@ -132,12 +152,14 @@ def differentiate(
         wrt=wrt,
         frozen=frozen,
         training=training,
+        running_variance=running_variance,
         builder=builder,
         target=target,
         functions=functions,
         fuse=fuse,
-    ).model
-    return result if isinstance(model, ir.Model) else ir.to_proto(result)
+    )
+    warn(result.warnings)
+    return result.model if isinstance(model, ir.Model) else ir.to_proto(result.model)
 
 
 @overload
@@ -178,3 +200,48 @@ def finalize(
 
     result = finalize_ir(as_ir(model), weights, outputs=outputs).model
     return result if isinstance(model, ir.Model) else ir.to_proto(result)
+
+
+def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:
+    """Lists the batch norms of any model, and what stock ONNX Runtime cannot run of it.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
+
+    Raises:
+        InputError: The model cannot be read.
+        ModelError: It is no model.
+
+    Warns:
+        BngradWarning: The model is probably not what is to be trained, see `differentiate`.
+    """
+    from bngrad.inspection import inspect as inspect_ir  # noqa: PLC0415 - rarely needed
+
+    found = inspect_ir(as_ir(model))
+    warn(found.warnings)
+    return found
+
+
+def save(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    external_data: ExternalData | None = None,
+) -> None:
+    """Writes a model to a file, atomically: after an error ``path`` is what it was before.
+
+    Args:
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
+        path: Where it goes; a file there is replaced.
+        external_data: Whether weights are ``copied`` to ``<path>.data``, or those in files ``shared``, which must
+            be in the folder of ``path`` or below; by default they are in the model's own file, or copied where
+            that would exceed protobuf's 2 GB.
+
+    Raises:
+        InputError: The model cannot be read, ``path`` cannot be written or is the model's own file, or the
+            external data cannot be read or shared.
+        ModelError: It is no model, or does not fit in one file.
+    """
+    destination = check_output(path, source=model if isinstance(model, str | os.PathLike) else None)
+    source = as_ir(model)
+    save_ir(source.clone() if source is model else source, destination, external_data)

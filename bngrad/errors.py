@@ -1,7 +1,7 @@
-"""The errors that a user can cause; everything else is a bug.
+"""The errors that a user can cause, and the warning; everything else is a bug.
 
 Each message is one line: what, where, what was expected, what to do. The command line prints it and exits
-with 2; nothing was written.
+with 2; nothing was written. A warning is one line, too, and changes nothing in the result.
 """
 
 from __future__ import annotations
@@ -33,3 +33,7 @@ class VersionError(BngradError):
 
 class OracleError(BngradError):
     """The oracle's environment cannot be made, or ORT's gradient builder refused the model."""
+
+
+class BngradWarning(UserWarning):
+    """A model that is probably not what the user means to train: what, where, the likely cause and the remedy."""

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.model_warnings import model_warnings
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.import_onnx import is_training_batch_norm
@@ -52,6 +53,8 @@ class Inspection:
     batch_norms: list[BatchNorm]
     not_in_stock: dict[str, int]
     """How many nodes there are of each op that stock ONNX Runtime does not have."""
+    warnings: list[str] = field(default_factory=list)
+    """What is probably wrong with a forward model that is to be trained."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""
@@ -64,6 +67,7 @@ def inspect(model: ir.Model) -> Inspection:
     Args:
         model: Any model; it is not changed.
     """
+    warnings = model_warnings(model)
     model = model.clone()
     InferTypesPass()(model)
     nodes = list(all_nodes(model))
@@ -80,7 +84,7 @@ def inspect(model: ir.Model) -> Inspection:
     for node in unknown_to_stock(model):
         op = _op(node)
         unknown[op] = unknown.get(op, 0) + 1
-    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown)
+    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown, warnings)
 
 
 def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:

@@ -140,7 +140,7 @@ def bngrad_step() -> Iterator[Step]:
 
     made = differentiate(ir.load(MODEL))
     session = bngrad.session(made.model)
-    yield _graph_step(made.loss, made.gradients, made.running, session.run)
+    yield _graph_step(made.loss, made.gradients, made.running_statistics, session.run)
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def ort_step() -> Iterator[Step]:
             values = session.run(feeds, names)
             return [values[name] for name in names]
 
-        yield _graph_step(made.loss, made.gradients, made.running, run)
+        yield _graph_step(made.loss, made.gradients, made.running_statistics, run)
 
 
 def _graph_step(

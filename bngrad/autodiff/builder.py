@@ -112,7 +112,7 @@ class _Walk:
                     f"{why_no_gradient(value)}"
                 )
             self._graph.outputs.append(gradient)
-            outputs[str(value.name)] = gradient.name
+            outputs[str(value.name)] = str(gradient.name)
         return outputs
 
     def _seed(self, loss: ir.Value) -> ir.Value:

@@ -11,8 +11,10 @@ from bngrad.autodiff.builder import refuse_taken_names
 from bngrad.autodiff.forward import make_inputs, name_nodes, new_statistics, running_statistics, set_modes
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError
+from bngrad.model_warnings import model_warnings, running_variance_warnings
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.pipeline import check, for_target
+from bngrad.training_metadata import write_training_graph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,15 +30,26 @@ consumer of ORT's dialect, in which nothing is an op of ``bngrad``.
 """
 
 
+RunningVariance = Literal["biased", "unbiased"]
+"""The variance of a batch of M elements that a running variance takes in.
+
+``biased``: the mean of the squared deviations, ONNX's rule. ``unbiased``: that times M / max(M - 1, 1), the rule
+of PyTorch, TensorFlow and MIOpen.
+"""
+
+
 class Differentiated(NamedTuple):
     """A training graph, and what it has."""
 
     model: ir.Model
+    """Its metadata has the other fields but for the notes, see `bngrad.read_training_graph`."""
     loss: str
     gradients: dict[str, str]
-    """The output that is the gradient, by the name of what it is by."""
-    running: dict[str, str]
-    """The output that is a new running statistic, by the name of the input that takes it in the next step."""
+    """The output that holds the gradient with respect to an input, by the name of the input."""
+    running_statistics: dict[str, str]
+    """The output that holds a new running statistic, by the name of the input that takes it in the next step."""
+    warnings: list[str]
+    """What is probably not meant."""
     notes: list[str]
     """What was changed in the forward model, in words."""
 
@@ -48,6 +61,7 @@ def differentiate(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
+    running_variance: RunningVariance | None = None,
     builder: Builder = "bngrad",
     target: DifferentiationTarget = "stock",
     functions: bool = True,
@@ -61,23 +75,21 @@ def differentiate(
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch norms, or patterns, that are to use their running statistics.
         training: The same for those that are to use the batch's.
+        running_variance: Which variance ONNX's batch norms give the running variance; by default the biased one,
+            with a warning where the model comes from PyTorch. Batch norms of other systems keep their system's.
         builder: Who differentiates.
         target: What the graph is for.
         functions: Whether to embed the definitions of our ops, so that it runs where nothing is registered.
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
     Raises:
-        InputError: There is no such builder or target.
+        InputError: There is no such running variance, builder or target, or the target ``ort`` is to have the
+            unbiased running variance, which ORT's dialect cannot express.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient, or cannot be written for the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
-    for what, given, known in (
-        ("builder", builder, get_args(Builder)),
-        ("target", target, get_args(DifferentiationTarget)),
-    ):
-        if given not in known:
-            raise InputError(f"{what} {given!r} does not exist; expected one of {', '.join(known)}")
+    _require_options(running_variance, builder, target)
     if builder == "ort":
         made, notes = _by_ort(model, loss, wrt, frozen, training)
     else:
@@ -85,8 +97,39 @@ def differentiate(
     if target == "ort":
         result = _in_ort_dialect(made.model)
     else:
-        result, _ = for_target(made.model, target=target, functions=functions, fuse=fuse)
-    return Differentiated(result, made.loss, made.gradients, made.running_statistics, notes)
+        unbiased = running_variance == "unbiased"
+        result, _ = for_target(
+            made.model, target=target, functions=functions, fuse=fuse, unbiased_running_var=unbiased
+        )
+    warnings = model_warnings(
+        model, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
+    )
+    if running_variance is None and made.running_statistics:
+        warnings += running_variance_warnings(model)
+    write_training_graph(
+        result,
+        loss=made.loss,
+        gradients=made.gradients,
+        running_statistics=made.running_statistics,
+        warnings=warnings,
+    )
+    return Differentiated(result, made.loss, made.gradients, made.running_statistics, warnings, notes)
+
+
+def _require_options(running_variance: str | None, builder: str, target: str) -> None:
+    for what, given, known in (
+        ("running variance", running_variance, (None, *get_args(RunningVariance))),
+        ("builder", builder, get_args(Builder)),
+        ("target", target, get_args(DifferentiationTarget)),
+    ):
+        if given not in known:
+            expected = ", ".join(name for name in known if name is not None)
+            raise InputError(f"{what} {given!r} does not exist; expected one of {expected}")
+    if running_variance == "unbiased" and target == "ort":
+        raise InputError(
+            "target 'ort' cannot have the unbiased running variance: com.microsoft.BatchNormInternal has ONNX's "
+            "biased one; use target stock or training"
+        )
 
 
 def _by_ort(

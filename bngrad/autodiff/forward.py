@@ -55,6 +55,8 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
         if _in_training_mode(node):
             _return_statistics(model.graph, node, names)
         else:
+            if any(_moves_with_a_weight(value) for value in node.inputs[3:5]):
+                _own_statistics(model.graph, node, names)
             _freeze(node)
     InferTypesPass()(model)
     require_possible(model)
@@ -195,6 +197,23 @@ def _own_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         own.shape = ir.Shape(tensor.numpy().shape)
         graph.register_initializer(own)
         node.replace_input_with(index, own)
+
+
+def _moves_with_a_weight(statistic: ir.Value | None) -> bool:
+    """Whether something else than a batch norm's statistic reads the same initializer: it is trained."""
+    source = statistic
+    while source is not None and (maker := source.producer()) is not None and maker.op_type == "Identity":
+        source = maker.inputs[0]
+    return source is not None and source.is_initializer() and _is_read_as_weight(source)
+
+
+def _is_read_as_weight(value: ir.Value) -> bool:
+    return any(
+        _is_read_as_weight(node.outputs[0])
+        if node.op_type == "Identity"
+        else node.op_type != "BatchNormalization" or index not in (3, 4)
+        for node, index in value.uses()
+    )
 
 
 def _freeze(node: ir.Node) -> None:

@@ -5,33 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.weights import SETTING_SLOTS, default_weights
 from bngrad.errors import ModelError
 from bngrad.names import listed, unknown_name
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.passes.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import onnx_ir as ir
 
-_WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(
-        ("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "BatchNormInternal"), frozenset({1, 2})
-    ),
-    **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization"), frozenset({1, 2})),
-    **dict.fromkeys(("MatMul", "PRelu", "RMSNormalization"), frozenset({1})),
-}
-"""Where a graph input that has no initializer must stand to count as a weight rather than as data."""
-
-_SETTING_SLOTS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("BatchNormalization", "BatchNormInternal"), frozenset({3, 4})),
-    **dict.fromkeys(("NegativeLogLikelihoodLoss", "OneHot", "Pad", "SoftmaxCrossEntropyLoss"), frozenset({2})),
-    "Range": frozenset({0, 2}),
-}
-"""Inputs that have a gradient, and that make no weight of what is read there alone: statistics, class weights."""
-
-_NUMBER_SLOTS: Mapping[str, frozenset[int]] = {"Clip": frozenset({1, 2}), "Pow": frozenset({1})}
-"""Where an initializer stands that says what the op does: it has a gradient, but is no weight."""
+_BATCH_NORMS = ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTraining", *FORWARDS)
+"""Forward batch norms, whose outputs but the first are statistics."""
 
 
 def find_loss(model: ir.Model, name: str | None) -> ir.Value:
@@ -39,14 +25,14 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
 
     Args:
         model: The forward model, with types.
-        name: Its name; None for the only float output of one element.
+        name: Its name; None for the only float output of one element, running statistics of batch norms aside.
 
     Raises:
         ModelError: There is no such value, none that it can only be, or it is no scalar.
     """
     made = {value.name: value for node in model.graph for value in node.outputs if value.name}
     if name is None:
-        scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v) and v.producer() is not None]
+        scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v) and not _is_new_statistic(v)]
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
             raise ModelError(
@@ -71,8 +57,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
 
     Args:
         model: The forward model, with types.
-        names: Their names; by default the weights: the float initializers but for exponents and limits, and the
-            graph inputs of fixed shape that stand where an op takes a weight.
+        names: Their names; by default the weights, see `weights`.
         loss: The loss.
 
     Raises:
@@ -82,11 +67,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     if not names:
         reaching = _reaching(loss, to_weights=True)
-        weights = [
-            v
-            for v in given.values()
-            if v in reaching and _is_float(v) and (_looks_like_a_weight(v) or _is_parameter(v))
-        ]
+        weights = [value for value in default_weights(graph) if value in reaching]
         if not weights:
             raise ModelError(
                 f"loss {loss.name!r} depends on no weights; name what to differentiate by with --wrt (the inputs "
@@ -136,20 +117,15 @@ def _weighed(node: ir.Node) -> Iterator[ir.Value]:
     rule = rule_of(node)
     if rule is None:
         return reads(node)
-    settings = _SETTING_SLOTS.get(node.op_type, frozenset())
+    settings = SETTING_SLOTS.get(node.op_type, frozenset())
     return (value for index, value in smooth_inputs(node) if rule.differentiates(index) and index not in settings)
 
 
-def _looks_like_a_weight(value: ir.Value) -> bool:
-    fixed = value.shape is not None and all(isinstance(extent, int) for extent in value.shape)
-    return fixed and any(index in _WEIGHT_SLOTS.get(node.op_type, ()) for node, index in value.uses())
-
-
-def _is_parameter(value: ir.Value) -> bool:
-    return value.is_initializer() and any(
-        i not in _NUMBER_SLOTS.get(node.op_type, ()) and i not in _SETTING_SLOTS.get(node.op_type, ())
-        for node, i in value.uses()
-    )
+def _is_new_statistic(value: ir.Value) -> bool:
+    """Whether an output is a running statistic of a batch norm, or a copy of what the model is given."""
+    while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return node is None or (node.op_type in _BATCH_NORMS and value is not node.outputs[0])
 
 
 def _is_float(value: ir.Value) -> bool:

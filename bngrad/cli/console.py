@@ -1,10 +1,14 @@
-"""Stdout for tables."""
+"""What commands print: tables on stdout, warnings on stderr."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
 _WIDE = 10_000
@@ -16,3 +20,9 @@ def stdout_console() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def print_warnings(messages: Iterable[str]) -> None:
+    """Prints each warning as one line on stderr."""
+    for message in messages:
+        click.echo("bngrad: warning: " + " ".join(message.split()), err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bngrad.cli.console import print_warnings
 from bngrad.cli.options import (
     debug_option,
     external_data_option,
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", required=True, type=click.Path(), help="Where the training graph goes.")
 @click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
 @click.option(
-    "--wrt", multiple=True, metavar="NAME", help="Differentiate by this, not by all weights (repeatable)."
+    "--wrt",
+    multiple=True,
+    metavar="NAME",
+    help="Differentiate with respect to this input or initializer, not to all weights (repeatable).",
 )
 @click.option(
     "--frozen",
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME",
     help="The same for one that uses the batch's statistics; by default each does what MODEL says.",
+)
+@click.option(
+    "--running-variance",
+    type=click.Choice(["biased", "unbiased"]),
+    help="Which variance of the batch the running variance takes in: ONNX's, which is the default, or PyTorch's "
+    "and TensorFlow's, which is M / (M - 1) times as large.",
 )
 @click.option(
     "--builder",
@@ -70,8 +80,8 @@ def differentiate_command(
 ) -> None:
     """Make a training graph of a forward model.
 
-    The gradient of NAME is the output NAME_grad; weights and running statistics become inputs with defaults, the
-    new running statistics outputs.
+    The gradient with respect to NAME is the output NAME_grad; weights and running statistics become inputs with
+    defaults, the new running statistics outputs. OUTPUT's metadata says which output is what.
     """
     from bngrad import files
     from bngrad.autodiff.differentiate import differentiate
@@ -80,16 +90,21 @@ def differentiate_command(
     path = files.check_output(output, source=model)
     result = differentiate(source, wrt=list(wrt) or None, **options)
     files.save(result.model, path, external_data)
+    print_warnings(result.warnings)
     if as_json:
         document = {
             "model": str(model),
             "output": str(path),
             "loss": result.loss,
             "gradients": result.gradients,
-            "running_statistics": result.running,
+            "running_statistics": result.running_statistics,
             "notes": result.notes,
+            "warnings": result.warnings,
         }
         click.echo(json.dumps(document, indent=2))
     else:
-        statistics = f", {len(result.running)} running statistics" if result.running else ""
-        click.echo(f"{path}: the gradient of {result.loss} by {len(result.gradients)} values{statistics}")
+        running = result.running_statistics
+        statistics = f", {len(running)} running statistics" if running else ""
+        click.echo(
+            f"{path}: the gradient of {result.loss} with respect to {len(result.gradients)} values{statistics}"
+        )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bngrad.cli.console import print_warnings
 from bngrad.cli.options import debug_option, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def inspect_command(model: Path, as_json: bool) -> None:
     from bngrad.inspection import inspect
 
     found = inspect(load(model))
+    print_warnings(found.warnings)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bngrad.cli.console import print_warnings
 from bngrad.cli.options import debug_option, dims_option, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def validate_command(
     given = load_arrays(inputs) if inputs is not None else None
     with progress() as show:
         report = validate(model, inputs=given, dims=dims, wrt=list(wrt) or None, progress=show, **options)
+    print_warnings(report.warnings)
     for write, path in destinations.items():
         write(report, path)
     if as_json:

@@ -4,11 +4,12 @@
 
     BatchNormalization(X, scale, bias, running_mean, running_var)    {epsilon, momentum, training_mode=1}
         -> (Y, new_running_mean, new_running_var)
-    =>  bngrad.BatchNormalizationTraining(the same, axes)    {epsilon, momentum, unbiased_running_var=0}
+    =>  bngrad.BatchNormalizationTraining(the same, axes)    {epsilon, momentum, unbiased_running_var}
 
 Stock ONNX Runtime does not run the former safely: a running output that is left out is a segmentation fault, one
 that is no graph output overwrites the caller's running_mean and running_var, and equal initializers are merged
-and then overwritten, so that Y is wrong. In inference mode it is fine, and is left alone.
+and then overwritten, so that Y is wrong. In inference mode it is fine, and is left alone. ONNX's running variance
+is the population's, unbiased_running_var = 0, unless the pass is told otherwise.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class ImportOnnxPass(ImportPass):
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""
-        retarget_over_channels(node, "BatchNormalizationTraining", forward_attributes(node), context)
+        attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
+        retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)
 
 
 def is_training_batch_norm(node: ir.Node) -> bool:

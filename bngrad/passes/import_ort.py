@@ -4,7 +4,7 @@
 
     com.microsoft.BatchNormInternal(X, scale, bias, running_mean, running_var)      {epsilon, momentum}
         -> (Y, new_running_mean, new_running_var, saved_mean, saved_inv_std)
-    =>  bngrad.BatchNormalizationTraining(the same, axes)            {epsilon, momentum, unbiased_running_var=0}
+    =>  bngrad.BatchNormalizationTraining(the same, axes)            {epsilon, momentum, unbiased_running_var}
 
     com.microsoft.BatchNormalizationGrad(dY, X, scale, saved_mean, saved_inv_std)   {epsilon}
         -> (dX, dscale, dbias)
@@ -12,7 +12,7 @@
 
 ORT's schema names input 4 of the gradient ``variance``; its builder connects saved_inv_std there, and its kernel
 takes it as such, so it goes to inv_std as it is, and epsilon is not needed. Its running variance is the
-population's.
+population's, unbiased_running_var = 0, unless the pass is told otherwise.
 """
 
 from __future__ import annotations
@@ -55,4 +55,5 @@ class ImportOrtPass(ImportPass):
             training = [ir.AttrInt64("training_mode", 1)]
             retarget_over_channels(node, "BatchNormalizationGrad", training, context)
         else:
-            retarget_over_channels(node, "BatchNormalizationTraining", forward_attributes(node), context)
+            attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
+            retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)

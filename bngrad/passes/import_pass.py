@@ -46,7 +46,15 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
     Refuses, with `UnsupportedNodeError` and before it changes anything, if any of them cannot be rewritten.
     Guarantees: none is left; names of nodes and of their outputs are as before, but for a node that has its name
     from another one, which ONNX Runtime would refuse.
+
+    Args:
+        unbiased_running_var: Whether a forward batch norm is to give the running variance the unbiased variance of
+            the batch where its own rule is ONNX's, the biased one.
     """
+
+    def __init__(self, *, unbiased_running_var: bool = False) -> None:
+        super().__init__()
+        self.unbiased_running_var = unbiased_running_var
 
     @abc.abstractmethod
     def matches(self, node: ir.Node) -> bool:

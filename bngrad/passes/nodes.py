@@ -41,6 +41,11 @@ def describe(node: ir.Node) -> str:
     return f"{domain}{node.op_type} node {node.name!r} (outputs {outputs})"
 
 
+def is_gradient(node: ir.Node) -> bool:
+    """Whether a node is a gradient's, which only a training graph has."""
+    return node.op_type.endswith("Grad") and node.domain in ("", MICROSOFT, DOMAIN)
+
+
 def refuse_training_graph(model: ir.Model) -> None:
     """Sees to it that a model is a forward one.
 
@@ -48,7 +53,7 @@ def refuse_training_graph(model: ir.Model) -> None:
         ModelError: There is a gradient's node in it, which is named.
     """
     for node in all_nodes(model):
-        if node.op_type.endswith("Grad") and node.domain in ("", MICROSOFT, DOMAIN):
+        if is_gradient(node):
             raise ModelError(
                 f"the model is a training graph already: it has {describe(node)}; give the forward model"
             )

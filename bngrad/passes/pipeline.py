@@ -102,9 +102,22 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
 
 @without_collections()
 def for_target(
-    model: ir.Model, *, target: Target, functions: bool = True, fuse: bool = True
+    model: ir.Model,
+    *,
+    target: Target,
+    functions: bool = True,
+    fuse: bool = True,
+    unbiased_running_var: bool = False,
 ) -> tuple[ir.Model, dict[str, int]]:
     """Does what `rewrite` does, to a model that may need nothing of it.
+
+    Args:
+        model: See `rewrite`; so are ``target``, ``functions`` and ``fuse``.
+        target: See `rewrite`.
+        functions: See `rewrite`.
+        fuse: See `rewrite`.
+        unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
+            variance of the batch, against their own rule.
 
     Returns:
         The rewritten copy, and how many nodes of each training op became standard ONNX.
@@ -117,7 +130,7 @@ def for_target(
         infer,
         # Before the batch norms become ops that update nothing in place.
         ReturnStatePass(),
-        *(import_pass() for import_pass in IMPORTS),
+        *(import_pass(unbiased_running_var=unbiased_running_var) for import_pass in IMPORTS),
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
     require_possible(result)

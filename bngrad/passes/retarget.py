@@ -61,11 +61,15 @@ def _name_outputs(node: ir.Node, outputs: Sequence[str], names: Names) -> None:
             value.name = names.fresh(f"{node.name or node.op_type}_{name}")
 
 
-def forward_attributes(node: ir.Node) -> list[ir.Attr]:
+def forward_attributes(node: ir.Node, *, unbiased_running_var: bool) -> list[ir.Attr]:
     """The attributes of a BatchNormalizationTraining that does what an ONNX-like forward node did.
 
-    The defaults are ONNX's. The running variance is the population's, as ONNX says.
+    The defaults are ONNX's.
+
+    Args:
+        node: The forward node.
+        unbiased_running_var: Whether the running variance takes the unbiased variance, against ONNX's rule.
     """
     epsilon = node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)
     momentum = node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)
-    return [epsilon, momentum, ir.AttrInt64("unbiased_running_var", 0)]
+    return [epsilon, momentum, ir.AttrInt64("unbiased_running_var", int(unbiased_running_var))]

@@ -91,6 +91,8 @@ class Report:
     """The shape of every input."""
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What is probably wrong with a forward model that is to be trained."""
 
     @property
     def passed(self) -> bool:

@@ -24,6 +24,7 @@ from bngrad import native_library
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError, LibraryError, ModelError
 from bngrad.files import as_ir
+from bngrad.model_warnings import model_warnings
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.lower import LOWERINGS
@@ -112,6 +113,9 @@ def validate(
         ModelError: The model has no batch norm, or the oracle cannot differentiate it.
         OracleError: The oracle cannot be installed, or fails.
         LibraryError: The native provider was asked for, and its library is missing.
+
+    Warns:
+        BngradWarning: The model is probably not what is to be trained, see `bngrad.differentiate`.
     """
     if against not in get_args(Against):
         raise InputError(f"against {against!r} does not exist; expected one of {', '.join(get_args(Against))}")
@@ -120,7 +124,9 @@ def validate(
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
-        subject = _subject(name, as_ir(model), builder, rewritten, inputs, dims, seed, loss, wrt, oracle)
+        source = as_ir(model)
+        warnings = model_warnings(source, wrt=wrt, default_wrt=not wrt)
+        subject = _subject(name, source, builder, rewritten, inputs, dims, seed, loss, wrt, oracle)
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
@@ -129,6 +135,7 @@ def validate(
             seed=seed,
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
             notes=notes + subject.notes,
+            warnings=warnings,
         )
         if against == "numeric":
             _numeric(report, subject, seed, progress)

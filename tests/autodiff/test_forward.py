@@ -128,3 +128,21 @@ def test_a_pattern_sets_every_batch_norm_without_a_name(option):
     set_modes(forward, **{"frozen": [], "training": [], option: ["*"]})
     batch_norms = [node for node in forward.graph if node.op_type == "BatchNormalization"]
     assert [node.attributes["training_mode"].value for node in batch_norms] == [int(option == "training")] * 2
+
+
+MERGED = {
+    "by name": "y = BatchNormalization (x, s, b, b, s)",
+    "by Identity": "m = Identity(b) v = Identity(s) y = BatchNormalization (x, s, b, m, v)",
+}
+
+
+@pytest.mark.parametrize("how", MERGED)
+def test_frozen_statistics_do_not_move_with_a_weight_of_the_same_initializer(how):
+    forward = summed("float[N, 2] x", MERGED[how], initializers="float[2] s = {1, 1}, float[2] b = {0, 0}")
+    feeds = {"x": np.float32([[1, 2], [3, 5]]), "s": np.float32([2, 4]), "b": np.float32([1, -1])}
+    training = differentiated(forward)
+    assert output_names(training) == ["loss", "s_grad", "b_grad"]
+    result = evaluate(in_standard_onnx(training), feeds)
+    xhat = feeds["x"] / np.sqrt(1 + 1e-5)
+    np.testing.assert_allclose(result["loss"], (xhat * feeds["s"] + feeds["b"]).sum(), rtol=1e-6)
+    np.testing.assert_allclose(result["s_grad"], xhat.sum(0), rtol=1e-6)

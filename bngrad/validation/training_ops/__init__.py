@@ -1,8 +1,8 @@
 """NumPy implementations, at the precision of their inputs, of what onnx's reference evaluator lacks.
 
 They are the ops that ORT's gradient builder writes, those of ``bngrad`` that our builder writes, and those of ONNX
-that the evaluator computes wrongly or too slowly (each module says which and why). Every function is its op: inputs
-are positional arguments, attributes are keywords, the docstring is the formula.
+that the evaluator computes wrongly or too slowly (each module says which and why). Every function is its op:
+inputs are positional arguments, attributes are keywords, the docstring is the formula.
 """
 
 from __future__ import annotations

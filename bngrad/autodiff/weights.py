@@ -1,0 +1,166 @@
+"""Which values of a forward model are weights: what is differentiated by default.
+
+A float initializer is one, unless all that reads it takes it for something else: for a number that says what an op
+does (an exponent, a limit), or for a running statistic of a batch norm, also of one that is spelled out as
+arithmetic, in inference mode::
+
+    y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias
+    y = x * factor + (bias - mean * factor)                         factor = scale / sqrt(variance + epsilon)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.passes.node_view import constant_of
+from bngrad.passes.nodes import SUPPORTED_DTYPES
+from bngrad.passes.tensorflow.node import FORWARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import onnx_ir as ir
+
+    Uses = set[tuple[ir.Node, int]]
+
+WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "BatchNormInternal"), frozenset({1, 2})
+    ),
+    **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization"), frozenset({1, 2})),
+    **dict.fromkeys(("MatMul", "PRelu", "RMSNormalization"), frozenset({1})),
+}
+"""Where an op takes a weight: a graph input without a value is one if it stands there, rather than data."""
+
+SETTING_SLOTS: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(
+        ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTraining", *FORWARDS), frozenset({3, 4})
+    ),
+    **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "OneHot", "Pad"), frozenset({2})),
+    **dict.fromkeys(("Clip", "Resize"), frozenset({1, 2})),
+    **dict.fromkeys(("Dropout", "Pow", "Upsample"), frozenset({1})),
+    "Range": frozenset({0, 1, 2}),
+}
+"""Where an initializer stands that is no weight, though it may have a gradient: a number, or a statistic."""
+
+_SAME_VALUES = (
+    *("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
+)
+"""Ops whose output has the values of input 0, in another type or shape."""
+
+_LARGEST_EPSILON = 0.1
+
+
+def default_weights(graph: ir.Graph) -> list[ir.Value]:
+    """The inputs and initializers of a graph that are weights, in their order.
+
+    They are the float initializers in the role of a weight, and the graph inputs of fixed shape that stand where
+    an op takes one.
+    """
+    statistics = set(_spelled_out_statistics(graph))
+    given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+    return [
+        v
+        for v in given.values()
+        if v.dtype in SUPPORTED_DTYPES
+        and (_looks_like_a_weight(v) or (v.is_initializer() and _is_parameter(v, statistics)))
+    ]
+
+
+def _looks_like_a_weight(value: ir.Value) -> bool:
+    fixed = value.shape is not None and all(isinstance(extent, int) for extent in value.shape)
+    return fixed and any(index in WEIGHT_SLOTS.get(node.op_type, ()) for node, index in value.uses())
+
+
+def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
+    """Whether anything takes a value for more than a number or a statistic."""
+    return any(
+        _is_parameter(node.outputs[0], statistics)
+        if node.op_type in _SAME_VALUES and index == 0
+        else index not in SETTING_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
+        for node, index in value.uses()
+    )
+
+
+def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
+    """Where arithmetic reads the mean or the variance of a batch norm in inference mode."""
+    for node in graph:
+        variance = _use_as_variance(node)
+        if variance is not None:
+            yield variance
+            scales = _made_of_parameters(node.outputs[0])
+            for scale in scales:
+                for user, index in scale.uses():
+                    yield from _uses_as_mean(user, index, scales)
+
+
+def _use_as_variance(node: ir.Node) -> tuple[ir.Node, int] | None:
+    """Where a variance is read for sqrt(variance + epsilon), or that to the power -0.5."""
+    if node.op_type == "Pow" and len(node.inputs) > 1:
+        exponent = constant_of(node.inputs[1])
+        if exponent is None or exponent.size != 1 or abs(float(exponent.flat[0])) != 0.5:
+            return None
+    elif node.op_type != "Sqrt":
+        return None
+    add = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if add is None or add.op_type != "Add":
+        return None
+    for index, value in enumerate(add.inputs):
+        epsilon = constant_of(add.inputs[1 - index])
+        small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= _LARGEST_EPSILON
+        if small and _comes_from_parameter(value):
+            return add, index
+    return None
+
+
+def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:
+    """A standard deviation, its inverse, and what they are with a scale, in any type or shape."""
+    found, waiting = {deviation}, [deviation]
+    while waiting:
+        for node, index in waiting.pop().uses():
+            other = node.inputs[1 - index] if len(node.inputs) == 2 else None
+            same = node.op_type in _SAME_VALUES and index == 0
+            scaled = (node.op_type == "Div" and index == 1) or node.op_type == "Mul"
+            if same or node.op_type == "Reciprocal" or (scaled and _comes_from_parameter(other)):
+                new = set(node.outputs) - found
+                found |= new
+                waiting += new
+    return found
+
+
+def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[tuple[ir.Node, int]]:
+    """Where a mean is read: for (x - mean) * scale or / deviation, or for bias - mean * scale."""
+    if len(node.inputs) != 2 or node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and index == 0):
+        return
+    other = _through_same_values(node.inputs[1 - index])
+    centered = other.producer() if other is not None else None
+    if centered is not None and centered.op_type == "Sub" and _comes_from_parameter(centered.inputs[1]):
+        yield centered, 1
+    elif node.op_type == "Mul" and _comes_from_parameter(other) and node.outputs[0] in scales:
+        shifted = [user for user, slot in _readers(node.outputs[0]) if user.op_type == "Sub" and slot == 1]
+        if shifted:
+            yield node, 1 - index
+
+
+def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    for node, index in value.uses():
+        if node.op_type in _SAME_VALUES and index == 0:
+            yield from _readers(node.outputs[0])
+        else:
+            yield node, index
+
+
+def _through_same_values(value: ir.Value | None) -> ir.Value | None:
+    """What a value has its elements from."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in _SAME_VALUES:
+        value = node.inputs[0]
+    return value
+
+
+def _comes_from_parameter(value: ir.Value | None) -> bool:
+    """Whether a value is an initializer or a constant, in any type or shape."""
+    source = _through_same_values(value)
+    if source is None:
+        return False
+    node = source.producer()
+    return source.is_initializer() if node is None else node.op_type == "Constant"

@@ -1,0 +1,29 @@
+"""`bngrad.validate`: `validate`, with what it warns of as Python's warnings."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec
+
+from bngrad.validation.validate import validate as _validate
+from bngrad.warn import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bngrad.validation.report import Report
+
+P = ParamSpec("P")
+
+
+def _warning(function: Callable[P, Report]) -> Callable[P, Report]:
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Report:
+        report = function(*args, **kwargs)
+        warn(report.warnings)
+        return report
+
+    return call
+
+
+validate = _warning(_validate)
