@@ -37,9 +37,7 @@ _TRAINING_IN_TORCH = "legit_functional"
 """A part of the name of PyTorch's op for a batch norm that updates its running statistics."""
 
 _FOLDED_BY_TORCHSCRIPT = re.compile(r"onnx::Conv(Transpose)?_\d+")
-_MADE_BY_EXPORTER = re.compile(
-    r"(val|onnx::\w+|Constant|const|const_fold_opt_|tensor|_)_*\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?"
-)
+_MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
 """What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
 
 _NAMED_PARAMETER = re.compile(

@@ -1,0 +1,306 @@
+"""What is said of models that are probably not what is to be trained, and that nothing is said of good ones.
+
+The graphs are those that the exporters of torch 2.13 write of small networks.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from bngrad.model_warnings import model_warnings, running_variance_warnings
+from models import digits_resnet20, light
+
+RULE, FX_NODE = "pkg.onnxscript.rewriter.rule_name", "pkg.torch.onnx.fx_node"
+LOSS = "loss = ReduceMean <keepdims = 0> (y)"
+CONV = "[n] y = Conv (x, w, c)"
+KERNEL = "float[2, 2, 1, 1] w = {1, 2, 3, 4}"
+BIAS = "float[2] c = {0, 1}"
+IMAGES = "float[N, 2, 3, 3] x"
+TORCHSCRIPT = (CONV.replace("w,", '"onnx::Conv_28",'), f"{KERNEL}, {BIAS}".replace(" w ", ' "onnx::Conv_28" '))
+
+
+def parse(body, initializers, *, producer="pytorch", opset=18, x="float[N, 2] x", **metadata):
+    """A model; the metadata is that of its nodes, by their names."""
+    header = f'<ir_version: 8, producer_name: "{producer}", opset_import: ["" : {opset}, "tf" : 1]>\n'
+    text = f"g ({x}) => (float loss) <{initializers}> {{ {body} {LOSS} }}"
+    model = ir.from_proto(onnx.parser.parse_model(header + text))
+    for node in model.graph:
+        node.metadata_props.update(metadata.get(str(node.name), {}))
+    return model
+
+
+S, M = "float[2] s = {1, 2}, float[2] b = {0, 1}", "float[2] m = {0, 1}, float[2] v = {1, 2}"
+BN, TRAINING = "[bn] y = BatchNormalization (x, s, b, m, v)", "<training_mode = 1>"
+TORCH_BN = BN.replace("[bn]", "[node__native_batch_norm_legit_functional__0]")
+TWO_BN = f"[bn1] h = BatchNormalization (x, s, b, m, v) {BN.replace('(x', '(h')}"
+ONE_IN_TRAINING = f"[bn1] h, p, q = BatchNormalization {TRAINING} (x, s, b, m, v) {BN.replace('(x', '(h')}"
+FUNCTIONAL = {
+    FX_NODE: "%bn : [num_users=3] = call_function[target=torch.ops.aten._native_batch_norm_legit_functional"
+}
+NO_TRAINING = {
+    FX_NODE: "%bn : [num_users=1] = call_function[target=torch.ops.aten._native_batch_norm_legit_no_training"
+}
+EQUAL = "float[2] s = {1, 1}, float[2] b = {0, 0}"
+TWO_LN = "[l1] h = LayerNormalization (x, s, b) [l2] y = LayerNormalization (h, s, b)"
+W = "float[2] w = {1, 2}"
+SCALED = "a = Mul (x, w) y = Mul (a, {0})"
+
+# name: (model, options, the warnings that there are, or a part of each)
+WARNS = {
+    "folded into Conv": (
+        parse(CONV, f"{KERNEL}, {BIAS}", x=IMAGES, n={RULE: "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv"}),
+        {},
+        ["PyTorch's exporter folded batch norms into 1 layer (Conv node 'n' (outputs y)), so that they are not "],
+    ),
+    "folded into Gemm": (
+        parse(
+            "[n] y = Gemm (x, w, c)", f"float[2, 2] w = {{1, 2, 3, 4}}, {BIAS}", n={RULE: "FuseBatchNormIntoGemm"}
+        ),
+        {},
+        ["folded batch norms into 1 layer (Gemm node 'n' (outputs y)), so that they are not trained; export "],
+    ),
+    "one folded, one in training mode": (
+        parse(
+            f"[n] h = Conv (x, w, c) [bn] y, p, q = BatchNormalization {TRAINING} (h, s, b, m, v)",
+            f"{KERNEL}, {BIAS}, {S}, {M}",
+            x=IMAGES,
+            n={RULE: "FuseBatchNormIntoConv"},
+        ),
+        {},
+        ["folded batch norms into 1 layer"],
+    ),
+    "folded by the TorchScript exporter": (
+        parse(*TORCHSCRIPT, x=IMAGES),
+        {},
+        ["folded batch norms into 1 layer (Conv node 'n'"],
+    ),
+    "in inference mode by PyTorch's exporter": (
+        parse(TORCH_BN, f"{S}, {M}"),
+        {},
+        [
+            "' (outputs y)) in inference mode that PyTorch had in training mode, so that their statistics are frozen"
+        ],
+    ),
+    "the same, renamed": (
+        parse(BN, f"{S}, {M}", bn=FUNCTIONAL),
+        {},
+        ["in training mode, so that their statistics are frozen; pass --training NAME for each"],
+    ),
+    "the same beside one in training mode": (
+        parse(ONE_IN_TRAINING, f"{S}, {M}", bn=FUNCTIONAL),
+        {},
+        ["PyTorch's exporter wrote 1 batch norm (BatchNormalization node 'bn'"],
+    ),
+    "all in inference mode": (
+        parse(TWO_BN, f"{S}, {M}", producer="jax2onnx"),
+        {},
+        ["no batch norm in training mode, but 2 batch norms (first: BatchNormalization node 'bn1' (outputs h)) "],
+    ),
+    "frozen in PyTorch": (parse(BN, f"{S}, {M}", bn=NO_TRAINING), {}, ["the model has no batch norm in training"]),
+    "inference mode before opset 14": (
+        parse(BN, f"{S}, {M}", opset=9),
+        {},
+        ["the model has no batch norm in training"],
+    ),
+    "inference mode before opset 7": (
+        parse("[bn] y = BatchNormalization <is_test = 1> (x, s, b, m, v)", f"{S}, {M}", opset=6),
+        {},
+        ["the model has no batch norm in training mode"],
+    ),
+    "inference mode of TensorFlow": (
+        parse(
+            '[bn] y, p, q, r, t, u = tf.FusedBatchNormV3 <is_training = 0, data_format = "NCHW"> (x, s, b, m, v)',
+            f"{S}, {M}",
+            x=IMAGES,
+        ),
+        {},
+        ["but 1 batch norm (tf.FusedBatchNormV3 node 'bn' (outputs y, p, q, r, t, u)) in inference mode"],
+    ),
+    "a scale and a bias of two layers": (
+        parse(TWO_LN, EQUAL),
+        {},
+        ["'s' is a weight of 2 nodes (first: LayerNormalization node 'l1' (outputs h)), trained as one (and 'b'"],
+    ),
+    "tied by Identity": (
+        parse(f"t = Identity (s) {TWO_LN.replace('(h, s', '(h, t')}", EQUAL),
+        {"wrt": ["s"]},
+        ["'s' is a weight of 2 nodes (first: LayerNormalization node "],
+    ),
+    "a scale that is one of another batch norm": (
+        parse(
+            f"[bn1] h, p, q = BatchNormalization {TRAINING} (x, s, b, m, v) "
+            f"[bn] y, p2, q2 = BatchNormalization {TRAINING} (h, s, c, m, v)",
+            f"{EQUAL}, {BIAS}, {M}",
+        ),
+        {},
+        ["'s' is a weight of 2 nodes"],
+    ),
+    "tied and chosen": (
+        parse(TWO_LN, EQUAL),
+        {"wrt": ["s"], "default_wrt": False},
+        ["'s' is a weight of 2 nodes"],
+    ),
+    "an exporter's constant": (
+        parse(SCALED.format("val_74"), f"{W}, float[1] val_74 = {{2}}"),
+        {},
+        ["'val_74' looks like no weight (named like an exporter's constant), but the loss is differentiated "],
+    ),
+    "a constant of TorchScript's": (
+        parse(SCALED.format('"onnx::Mul_12"'), f'{W}, float[2] "onnx::Mul_12" = {{2, 3}}'),
+        {},
+        ["'onnx::Mul_12' looks like no weight (named like an exporter's constant)"],
+    ),
+    "constants of TensorFlow's": (
+        parse(
+            'a = Mul (x, w) c = Mul (a, "Const__33") y = Add (c, "const_fold_opt__12")',
+            f'{W}, float[2] "Const__33" = {{2, 3}}, float[2] "const_fold_opt__12" = {{1, 2}}',
+            producer="tf2onnx",
+        ),
+        {},
+        ["'Const__33' and 'const_fold_opt__12' look like no weight"],
+    ),
+    "a scalar": (
+        parse(SCALED.format("two"), f"{W}, float two = {{2}}"),
+        {},
+        ["'two' looks like no weight (a scalar)"],
+    ),
+    "a bias of zeros": (
+        parse(CONV.replace("c)", "val_5)"), f"{KERNEL}, float[2] val_5 = {{0, 0}}", x=IMAGES),
+        {},
+        ["'val_5' looks like no weight (a bias of zeros named by an exporter)"],
+    ),
+    "a statistic by its name": (
+        parse('a = Mul (x, w) y = Sub (a, "bn.running_mean")', f'{W}, float[2] "bn.running_mean" = {{0, 1}}'),
+        {},
+        ["'bn.running_mean' looks like no weight (named like a running statistic)"],
+    ),
+    "two kinds": (
+        parse(f"{TWO_LN.replace('y =', 'z =')} y = Mul (z, two)", f"{EQUAL}, float two = {{2}}"),
+        {},
+        ["'s' is a weight of 2 nodes", "'two' looks like no weight"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNS)
+def test_warns(name):
+    model, options, want = WARNS[name]
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    got = model_warnings(model, **options)
+    assert len(got) == len(want), got
+    for one, part in zip(got, want, strict=True):
+        assert part in one
+        assert "\n" not in one
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+IN_TRAINING = f"[bn] y, p, q = BatchNormalization {TRAINING} (x, s, b, m, v)"
+SILENT = {
+    "in training mode": (parse(IN_TRAINING, f"{S}, {M}"), {}),
+    "one in training mode, one that PyTorch froze": (parse(ONE_IN_TRAINING, f"{S}, {M}", bn=NO_TRAINING), {}),
+    "training mode before opset 14": (
+        parse("[bn] y, p, q, r, t = BatchNormalization (x, s, b, m, v)", f"{S}, {M}", opset=9),
+        {},
+    ),
+    "training mode before opset 7": (
+        parse("[bn] y = BatchNormalization <is_test = 0> (x, s, b, m, v)", f"{S}, {M}", opset=6),
+        {},
+    ),
+    "training mode of TensorFlow": (
+        parse(
+            '[bn] y, p, q, r, t, u = tf.FusedBatchNormV3 <is_training = 1, data_format = "NCHW"> (x, s, b, m, v)',
+            f"{S}, {M}",
+            x=IMAGES,
+        ),
+        {},
+    ),
+    "put in training mode": (parse(TORCH_BN, f"{S}, {M}"), {"training": ["*legit_functional*"]}),
+    "frozen by choice": (parse(TORCH_BN, f"{S}, {M}"), {"frozen": ["*"]}),
+    "some frozen by choice": (parse(TWO_BN, f"{S}, {M}"), {"frozen": ["bn1"]}),
+    "no batch norm": (parse(CONV, f"{KERNEL}, {BIAS}", x=IMAGES), {}),
+    "rewritten otherwise": (parse(CONV, f"{KERNEL}, {BIAS}", x=IMAGES, n={RULE: "FusePadIntoConv"}), {}),
+    "names of TorchScript in another exporter's model": (
+        parse(*TORCHSCRIPT, x=IMAGES, producer="mine"),
+        {},
+    ),
+    "layers of their own": (
+        parse(
+            TWO_LN.replace("(h, s, b)", "(h, s2, b2)"), f"{EQUAL}, float[2] s2 = {{1, 1}}, float[2] b2 = {{0, 0}}"
+        ),
+        {},
+    ),
+    "tied on purpose, after training": (parse(TWO_LN, S), {}),
+    "tied, but not differentiated": (parse(TWO_LN, EQUAL), {"wrt": []}),
+    "an embedding that is the output layer": (
+        parse(
+            "h = Gather (w, x) y = Gemm <transB = 1> (h, w)",
+            "float[2, 2] w = {1, 1, 1, 1}",
+            x="int64[N] x",
+        ),
+        {},
+    ),
+    "statistics that are equal to a weight": (
+        parse(f"[bn] y, p, q = BatchNormalization {TRAINING} (x, s, b, b, s)", EQUAL),
+        {},
+    ),
+    "a constant that was chosen": (
+        parse(SCALED.format("val_74"), f"{W}, float[1] val_74 = {{2}}"),
+        {"wrt": ["w", "val_74"], "default_wrt": False},
+    ),
+    "a weight that the exporter transposed": (
+        parse('y = MatMul (x, "onnx::MatMul_199")', 'float[2, 2] "onnx::MatMul_199" = {1, 2, 3, 4}'),
+        {},
+    ),
+    "a bias of zeros of the network": (parse(CONV, f"{KERNEL}, float[2] c = {{0, 0}}", x=IMAGES), {}),
+    "a slope": (parse("y = PRelu (x, p)", "float[1] p = {0.25}"), {}),
+    "a scalar parameter": (
+        parse('a = Mul (x, logit_scale) y = Mul (a, "m.t")', 'float logit_scale = {2}, float[1] "m.t" = {2}'),
+        {},
+    ),
+    "an exponent and limits": (
+        parse(
+            "a = Mul (x, w) p = Pow (a, two) y = Clip (p, low, high)",
+            f"{W}, float two = {{2}}, float low = {{0}}, float high = {{6}}",
+        ),
+        {},
+    ),
+    "a training graph": (
+        parse("r = Mul (x, w) h = Mul (r, two) y = ReluGrad (x, h)", f"{W}, float two = {{2}}"),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_says_nothing(name):
+    model, options = SILENT[name]
+    assert model_warnings(model, **options) == []
+
+
+def test_the_digits_network_is_a_good_model():
+    assert model_warnings(ir.from_proto(digits_resnet20.build(seed=0))) == []
+
+
+@pytest.mark.parametrize("network", light.BATCH_NORMS)
+def test_the_light_networks_are_good_models(network):
+    assert model_warnings(ir.from_proto(light.prepare(network))) == []
+
+
+def test_external_data_that_is_not_there():
+    """It is reported where it is read; a check does not fail on it."""
+    model = parse(TWO_LN, EQUAL)
+    for name in "sb":
+        value = model.graph.initializers[name]
+        value.const_value = ir.ExternalTensor(
+            "gone.bin", 0, 8, ir.DataType.FLOAT, shape=ir.Shape([2]), name=name, base_dir="/nowhere"
+        )
+    assert model_warnings(model) == []
+
+
+@pytest.mark.parametrize(("producer", "count"), [("pytorch", 1), ("tf2onnx", 0), ("", 0)])
+def test_running_variance(producer, count):
+    found = running_variance_warnings(parse(IN_TRAINING, f"{S}, {M}", producer=producer))
+    assert len(found) == count
+    assert all("--running-variance unbiased" in message for message in found)
