@@ -199,7 +199,7 @@ CASES = {
     "a-policy-that-is-no-text": Regression(
         "rewrite",
         RESIZE_GRAD.replace("Grad(", 'Grad <keep_aspect_ratio_policy = "XYZ"> (').replace("scales)", "none)"),
-        "it has keep_aspect_ratio_policy '\\\\x80YZ' and no scales; expected stretch",
+        "it has keep_aspect_ratio_policy = '\\\\x80YZ'; expected one of stretch, not_larger, not_smaller",
         lambda m: not_utf8(m, b"XYZ"),
     ),
     "an-output-that-its-op-does-not-have": Regression(
