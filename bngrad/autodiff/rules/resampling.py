@@ -9,6 +9,7 @@ import onnx_ir as ir
 from bngrad.passes.extents import extent_of, shape_of, zeros
 from bngrad.passes.glue import cast_like, statistics_dtype
 from bngrad.passes.linear_map import identity, pull_back
+from bngrad.passes.pads import pads_of_all_axes
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -28,13 +29,17 @@ def pad(back: Backward) -> Gradients:
     if pads is not None and min(pads, default=0) < -_MOST_PADS:
         back.refuse(f"its pads are {list(pads)}; expected numbers that have an opposite")
     dX = dvalue = None
-    axes = [None, back.x(3)] if back.has(3) else []
+
+    def padded(data: ir.Value, pads: ir.Value, *value: ir.Value) -> ir.Value:
+        every = pads_of_all_axes(back, pads, back.x(3), back.dY) if back.has(3) else pads
+        return back.op("Pad", data, every, *value)
+
     if back.needs(0):
         opposite = back.op("Neg", back.x(1)) if pads is None else back.int64([-number for number in pads])
-        dX = back.op("Pad", back.dY, opposite, *axes)
+        dX = padded(back.dY, opposite)
     if back.needs(2):
         value, no = back.x(2), zeros(back, shape_of(back, back.x(0)), ir.DataType.BOOL)
-        outside = back.op("Pad", no, back.x(1), back.constant(True, ir.DataType.BOOL), *axes[1:])
+        outside = padded(no, back.x(1), back.constant(True, ir.DataType.BOOL))
         dtype = statistics_dtype(value)
         there = back.op("Where", outside, back.cast(back.dY, dtype), back.constant(0, dtype))
         total = cast_like(back, back.op("ReduceSum", there, keepdims=0), dtype, value)

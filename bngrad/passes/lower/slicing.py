@@ -9,6 +9,7 @@ import onnx_ir as ir
 from bngrad.passes.extents import zeros
 from bngrad.passes.lower import indexing
 from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, known_integers
+from bngrad.passes.pads import pads_of_all_axes
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
@@ -41,8 +42,7 @@ def slice_grad(site: Site) -> Outputs:
         pads = _pads(site)
         if pads is not None:
             return [site.op("Pad", site.x(0), site.int64(pads))]
-        # Below 18 Pad has no axes.
-        if site.opset >= 18 and (site.has(4) or site.known_int64(2) is not None):
+        if site.has(4) or site.known_int64(2) is not None:
             return [_padded_at_run_time(site)]
     return [_scattered(site)]
 
@@ -78,7 +78,7 @@ def _padded_at_run_time(site: Site) -> ir.Value:
     begin = site.op("Where", site.op("Less", start, nought), site.op("Add", start, extent), start)
     begin = site.op("Min", site.op("Max", begin, nought), extent)
     behind = site.op("Sub", site.op("Sub", extent, begin), length)
-    return site.op("Pad", dY, site.op("Concat", begin, behind, axis=0), None, axes)
+    return site.op("Pad", dY, pads_of_all_axes(site, site.op("Concat", begin, behind, axis=0), axes, dY))
 
 
 def _scattered(site: Site) -> ir.Value:
