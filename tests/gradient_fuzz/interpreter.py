@@ -6,6 +6,7 @@ of a millisecond a node.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +18,11 @@ from onnx.reference.ops import load_op
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
 FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 
 _TYPE_ATTRIBUTE = {
-    "Bernoulli": "dtype",
     "Cast": "to",
     "EyeLike": "dtype",
     "RandomNormalLike": "dtype",
@@ -52,6 +52,9 @@ def compiled(
     """
     if node.op_type in ("Softmax", "LogSoftmax") and opset < 13:
         return _old_softmax(node)
+    if node.op_type == "Bernoulli":
+        # ONNX Runtime draws 1 with the probability 1 - p; of 0 and 1 it is no chance.
+        return lambda p: ((p < 0.5).astype(np.float64),)
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "CastLike" or (node.op_type == "Cast" and attributes["to"] in FLOATS):
         return lambda x, *_: (wide(x).astype(np.float64),)
@@ -133,7 +136,7 @@ class Interpreter:
                 self._steps.append((compiled(node, opset, frozen, training), list(node.input), list(node.output)))
 
     def run(
-        self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0, masks: Mapping[str, np.ndarray] = {}
+        self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0
     ) -> dict[str, np.ndarray]:
         """Returns every value of the graph by name.
 
@@ -141,16 +144,16 @@ class Interpreter:
             feeds: Inputs, which take the place of initializers.
             noise: A relative error that every result of a node gets, as rounding makes it.
             seed: The errors are a function of it.
-            masks: Values that are taken instead of what a node makes.
         """
         values = {**self._constants, **{name: wide(array) for name, array in feeds.items()}}
         rng = np.random.default_rng(seed) if noise else None
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             for function, inputs, outputs in self._steps:
                 results = function(*(values[name] if name else None for name in inputs))
                 for name, result in zip(outputs, results, strict=False):
                     if name:
-                        array = np.asarray(masks.get(name, result))
+                        array = np.asarray(result)
                         if rng is not None and array.dtype.kind == "f":
                             array = array * (1 + noise * rng.uniform(-1, 1, array.shape))
                         values[name] = array
@@ -159,7 +162,3 @@ class Interpreter:
     def loss(self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0) -> float:
         """The number that the graph's value ``loss`` is."""
         return float(np.squeeze(self.run(feeds, noise, seed)["loss"]))
-
-
-def names(values: Sequence[onnx.ValueInfoProto]) -> list[str]:
-    return [value.name for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -168,7 +169,8 @@ class Sketch:
         )
         try:
             function = compiled(node, self.opset, self.frozen, self.training)
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 arrays = function(*(value.array if value is not None else None for value in given))
         except Exception as error:
             raise NotDrawableError(f"{op_type}: {error}") from error

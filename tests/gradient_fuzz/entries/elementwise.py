@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 MICROSOFT = "com.microsoft"
 PLAIN = (
     *("Abs", "Cos", "Erf", "Exp", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Sigmoid", "Sin", "Softplus"),
-    *("Softsign", "Tanh", "Ceil", "Floor", "Round", "Sign"),
+    *("Softsign", "Tanh"),
 )
+STEPS = ("Ceil", "Floor", "Round", "Sign")
 NUMBERS = {
     "Celu": {"alpha": (0.5, 2.0, -1.5)},
     "Elu": {"alpha": (0.3, 2.0, -0.5, 0.0)},
@@ -30,6 +31,13 @@ NUMBERS = {
 
 def plain(b: Sketch, op_type: str) -> list[Value]:
     return b.emit(op_type, [b.any()])
+
+
+def step(b: Sketch, op_type: str) -> list[Value]:
+    """Most often times what it is a step of: else there is nothing to differentiate."""
+    x = b.any()
+    (y,) = b.emit(op_type, [x])
+    return b.emit("Mul", [x, y]) if b.draw.chance(0.8) else [y]
 
 
 def with_numbers(b: Sketch, op_type: str) -> list[Value]:
@@ -217,6 +225,7 @@ def range_(b: Sketch) -> list[Value]:
 
 ENTRIES = {
     **{("", op_type): partial(plain, op_type=op_type) for op_type in PLAIN},
+    **{("", op_type): partial(step, op_type=op_type) for op_type in STEPS},
     **{("", op_type): partial(with_numbers, op_type=op_type) for op_type in NUMBERS},
     **{("", op_type): partial(two, op_type=op_type) for op_type in ("Add", "Div", "Mul", "Sub")},
     **{("", op_type): partial(several, op_type=op_type) for op_type in ("Max", "Mean", "Min", "Sum")},
