@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, get_args, overload
 
 import onnx_ir as ir
 
+from bngrad.errors import InputError
+from bngrad.external_data import ExternalData
 from bngrad.files import as_ir, check_output
 from bngrad.files import save as save_ir
 from bngrad.passes import pipeline
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.differentiate import Builder, DifferentiationTarget, RunningVariance
-    from bngrad.external_data import ExternalData
     from bngrad.inspection import Inspection
     from bngrad.passes.pipeline import Target
 
@@ -238,10 +239,14 @@ def save(
             that would exceed protobuf's 2 GB.
 
     Raises:
-        InputError: The model cannot be read, ``path`` cannot be written or is the model's own file, or the
-            external data cannot be read or shared.
+        InputError: The model cannot be read, ``path`` cannot be written or is the model's own file, there is no
+            such way of external data, or it cannot be read or shared.
         ModelError: It is no model, or does not fit in one file.
     """
+    if external_data not in (None, *get_args(ExternalData)):
+        raise InputError(
+            f"external data {external_data!r} does not exist; expected one of {', '.join(get_args(ExternalData))}"
+        )
     destination = check_output(path, source=model if isinstance(model, str | os.PathLike) else None)
     source = as_ir(model)
     save_ir(source.clone() if source is model else source, destination, external_data)

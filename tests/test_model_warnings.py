@@ -79,9 +79,7 @@ WARNS = {
     "in inference mode by PyTorch's exporter": (
         parse(TORCH_BN, f"{S}, {M}"),
         {},
-        [
-            "' (outputs y)) in inference mode that PyTorch had in training mode, so that their statistics are frozen"
-        ],
+        ["' (outputs y)) in inference mode that PyTorch had in training mode, so that their statistics are fr"],
     ),
     "the same, renamed": (
         parse(BN, f"{S}, {M}", bn=FUNCTIONAL),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -12,13 +14,26 @@ import bngrad
 
 NAMES = [
     "BngradError",
+    "BngradWarning",
+    "InputError",
+    "Inspection",
+    "LibraryError",
+    "ModelError",
+    "OracleError",
+    "Report",
+    "TrainingGraph",
+    "UnsupportedNodeError",
+    "VersionError",
     "__version__",
     "derive_parameter_shape",
     "differentiate",
     "finalize",
     "get_library_path",
+    "inspect",
+    "read_training_graph",
     "register",
     "rewrite",
+    "save",
     "session",
     "validate",
 ]
@@ -43,17 +58,50 @@ def test_a_name_that_does_not_exist():
         bngrad.rewrit  # noqa: B018
 
 
-def test_every_error_is_a_bngrad_error():
+def test_every_error_is_public_and_a_bngrad_error():
     errors = importlib.import_module("bngrad.errors")
     kinds = [e for e in vars(errors).values() if isinstance(e, type) and e.__module__ == "bngrad.errors"]
     assert len(kinds) > 3
-    assert all(issubclass(kind, bngrad.BngradError) for kind in kinds)
+    assert {kind.__name__ for kind in kinds} <= set(bngrad.__all__)
+    assert all(issubclass(kind, bngrad.BngradError) for kind in kinds if kind is not bngrad.BngradWarning)
+    assert issubclass(bngrad.BngradWarning, UserWarning)
     assert issubclass(errors.UnsupportedNodeError, errors.ModelError)
+
+
+def test_dir_has_what_was_not_used_yet():
+    code = f"import bngrad; assert set({NAMES}) <= set(dir(bngrad)); assert 'validate' not in vars(bngrad)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+OVERLOADED = [
+    function
+    for name in ("api", "training_metadata")
+    for function in vars(importlib.import_module(f"bngrad.{name}")).values()
+    if callable(function) and typing.get_overloads(function)
+]
+
+
+@pytest.mark.parametrize("function", OVERLOADED, ids=lambda function: function.__name__)
+def test_overloads_take_what_the_function_takes(function):
+    """A call that runs must type-check, and the other way round."""
+    want = inspect.signature(function).parameters
+    for overload in typing.get_overloads(function):
+        got = inspect.signature(overload).parameters
+        assert {name: parameter.kind for name, parameter in got.items()} == {
+            name: parameter.kind for name, parameter in want.items()
+        }
+        for name, parameter in got.items():
+            assert (parameter.default is parameter.empty) == (want[name].default is parameter.empty), name
+
+
+def test_some_functions_have_overloads():
+    assert {function.__name__ for function in OVERLOADED} >= {"rewrite", "differentiate", "finalize"}
 
 
 LIGHT = {
     "import": "import bngrad",
-    "errors": "from bngrad import BngradError",
+    "errors": "from bngrad import BngradError, ModelError, BngradWarning",
     "library-path": "import bngrad.errors, bngrad.cli",
     "help": "from bngrad.cli import run; assert run(['--help']) == 0",
     "help-of-a-command": "from bngrad.cli import run; assert run(['rewrite', '--help']) == 0",

@@ -158,6 +158,9 @@ def _by_ort(
     statistics = [value for value in running_statistics(result.graph) if not value.is_graph_input()]
     make_inputs(result.graph, statistics)
     outputs, running = set(result.graph.outputs), new_statistics(result.graph)
+    for old, new in running.items():
+        # The builder gives no types to what nothing reads.
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
     result.graph.outputs.extend(value for value in running.values() if value not in outputs)
     return Training(
         result,

@@ -146,7 +146,6 @@ def test_inspect(command):
             "none.onnx",
             ["batch norms: 0; ai.onnx 17, IR version 8", "every op is in stock ONNX Runtime, or in bngrad"],
         ),
-        ("frozen.onnx", ["batch norms: 1;", "frozen", "-", "every op is in stock ONNX Runtime, or in bngrad"]),
         (
             "hazard.onnx",
             ["training", "hazard: bn: a running output is left out: stock ONNX Runtime crashes", "every op is in"],
@@ -154,13 +153,23 @@ def test_inspect(command):
         ("half.onnx", ["float16", "not in stock ONNX Runtime"]),
         ("relu.onnx", ["com.microsoft.ReluGrad (1)"]),
     ],
-    ids=["none", "frozen", "hazard", "float16", "relu-grad"],
+    ids=["none", "hazard", "float16", "relu-grad"],
 )
 def test_inspect_says(model, expected, command):
     code, out, err = command("inspect", model)
     assert (code, err) == (0, "")
     for text in expected:
         assert text in out
+
+
+def test_inspect_warns_of_a_model_whose_batch_norms_are_frozen(command):
+    code, out, err = command("inspect", "frozen.onnx")
+    assert code == 0
+    assert "frozen" in out
+    assert err.startswith("bngrad: warning: the model has no batch norm in training mode, but 1 batch norm (")
+    assert err.count("\n") == 1
+    (warning,) = json.loads(command("inspect", "frozen.onnx", "--json")[1])["warnings"]
+    assert err == f"bngrad: warning: {warning}\n"
 
 
 def test_inspect_cuts_no_name_and_takes_no_markup_from_it(command):
@@ -192,6 +201,7 @@ def test_inspect_json(command):
             }
         ],
         "not_in_stock": {"com.microsoft.BatchNormInternal": 1, "com.microsoft.BatchNormalizationGrad": 1},
+        "warnings": [],
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import bngrad
 from bngrad.cli import run
 from bngrad.passes.pipeline import unknown_to_stock
 from bngrad.runtime import session
@@ -23,9 +24,13 @@ NET = """g (float[N,2,4,4] x, float[2] m, float[2] v) => (float loss, float[2] m
 }"""
 FILES = {
     "net.onnx": NET,
+    "frozen.onnx": NET.replace(
+        "y, m_new, v_new = BatchNormalization <training_mode = 1>", "y = BatchNormalization"
+    ).replace("float[2] m_new, float[2] v_new", "float[N,2,4,4] y"),
     "two.onnx": NET.replace("float loss,", "float loss, float other,").replace(
         "    [loss]", "    other = ReduceSum <keepdims = 0> (w)\n    [loss]"
     ),
+    "taken.onnx": NET.replace("m_new", "s_grad"),
     "hard.onnx": """g (float[4] x) => (float loss) {
         a = Einsum <equation = "i->i"> (x)
         b = Hardmax (a)
@@ -62,7 +67,7 @@ def domains(path):
 
 
 def test_training_graph_for_stock(command, rng):
-    line = "out.onnx: the gradient of loss by 2 values, 2 running statistics\n"
+    line = "out.onnx: the gradient of loss with respect to 2 values, 2 running statistics\n"
     assert command("differentiate", "net.onnx", "-o", "out.onnx") == (0, line, "")
     assert [output.name for output in onnx.load("out.onnx").graph.output] == [
         "loss", "m_new", "v_new", "s_grad", "b_grad",
@@ -84,7 +89,25 @@ def test_json(command):
         "gradients": {"x": "x_grad"},
         "running_statistics": {},
         "notes": [],
+        "warnings": [],
     }
+
+
+def test_warnings(command):
+    code, out, err = command("differentiate", "frozen.onnx", "-o", "out.onnx", "--json")
+    (warning,) = json.loads(out)["warnings"]
+    assert (code, err) == (0, f"bngrad: warning: {warning}\n")
+    assert "no batch norm in training mode" in warning
+    assert bngrad.read_training_graph("out.onnx").warnings == [warning]
+    assert command("differentiate", "frozen.onnx", "-o", "out.onnx", "--frozen", "second")[2] == ""
+
+
+def test_running_variance(command):
+    for option in ("biased", "unbiased"):
+        assert command("differentiate", "net.onnx", "-o", "out.onnx", "--running-variance", option)[0] == 0
+        (node,) = (n for n in onnx.load("out.onnx").graph.node if n.op_type == "BatchNormalizationTraining")
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
+        assert attributes["unbiased_running_var"] == (option == "unbiased")
 
 
 TARGETS = {
@@ -148,6 +171,14 @@ ERRORS = {
         "Einsum node 'a' (outputs a) cannot be differentiated: it has no gradient rule (and 1 more: Hardmax)",
     ),
     "training graph": (["differentiate", "grad.onnx", *OUT], "the model is a training graph already"),
+    "unbiased variance in ORT's dialect": (
+        ["differentiate", "net.onnx", *OUT, "--target", "ort", "--running-variance", "unbiased"],
+        "target 'ort' cannot have the unbiased running variance",
+    ),
+    "gradient's name": (
+        ["differentiate", "taken.onnx", *OUT],
+        "the model has a value 's_grad', the name of the gradient with respect to 's'; rename that value",
+    ),
     "wrong target": (["differentiate", "net.onnx", *OUT, "--target", "cuda"], "'cuda' is not one of"),
     "output is the input": (["differentiate", "net.onnx", "-o", "net.onnx"], "is the input; name another file"),
     "finalize: no weights": (["finalize", "net.onnx", *OUT], "Missing option '--weights'"),
