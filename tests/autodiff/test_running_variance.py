@@ -1,0 +1,109 @@
+"""The two rules for the running variance: ONNX's, with the biased variance of a batch, and PyTorch's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bngrad
+from autodiff.small_models import summed
+from bngrad.errors import InputError
+from bngrad.runtime import PROVIDERS
+from bngrad.validation.float64 import evaluate
+
+MOMENTUM = 0.75
+OLD = np.array([0.5, 3], np.float32)
+BODY = f"[bn] y, m_new, v_new = BatchNormalization <training_mode = 1, momentum = {MOMENTUM}> (x, s, b, m, v)"
+VALUES = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0, 0}, float[2] v = {0.5, 3}"
+DDOF = {None: 0, "biased": 0, "unbiased": 1}
+
+
+def forward(shape="N, 2"):
+    return summed(f"float[{shape}] x", BODY, initializers=VALUES)
+
+
+def expected(x, ddof):
+    """In PyTorch's terms: its momentum is the weight of the new value."""
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    return MOMENTUM * OLD + (1 - MOMENTUM) * x.astype(np.float64).var(axes, ddof=ddof)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("shape", [(6, 2), (2, 2, 3), (3, 2, 2, 2)])
+@pytest.mark.parametrize("kind", DDOF)
+def test_against_numpy(kind, shape, provider, rng):
+    x = (3 * rng.standard_normal(shape) + 5).astype(np.float32)
+    model = bngrad.differentiate(forward(", ".join(["N", *map(str, shape[1:])])), running_variance=kind)
+    got = bngrad.session(model, provider).run(["v_new", "m_new", "s_grad"], {"x": x})
+    np.testing.assert_allclose(got[0], expected(x, DDOF[kind]), rtol=1e-6)
+    # Nothing else depends on it.
+    plain = bngrad.session(bngrad.differentiate(forward(", ".join(["N", *map(str, shape[1:])]))), provider)
+    for one, other in zip(got[1:], plain.run(["m_new", "s_grad"], {"x": x}), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("target", ["stock", "training"])
+@pytest.mark.parametrize("builder", ["bngrad", "ort"])
+@pytest.mark.parametrize("kind", ["biased", "unbiased"])
+def test_every_builder_and_target(kind, builder, target, rng):
+    x = rng.standard_normal((6, 2)).astype(np.float32)
+    model = bngrad.differentiate(forward(), running_variance=kind, builder=builder, target=target)
+    got = evaluate(model, {"x": x}, ["v_new"])["v_new"]
+    np.testing.assert_allclose(got, expected(x, DDOF[kind]), rtol=1e-6)
+
+
+def test_a_batch_of_one_element_has_no_correction(rng):
+    """Where PyTorch refuses to train: M / max(M - 1, 1) is 1, and the variance 0."""
+    x = rng.standard_normal((1, 2)).astype(np.float32)
+    model = bngrad.differentiate(forward(), running_variance="unbiased")
+    (got,) = bngrad.session(model).run(["v_new"], {"x": x})
+    np.testing.assert_allclose(got, MOMENTUM * OLD, rtol=1e-6)
+
+
+def test_in_a_subgraph_too():
+    branch = BODY.replace("[bn] y, m_new, v_new", "p, q, r")
+    body = f"""z = If (c) <then_branch = t () => (float[N, 2] p) {{ {branch} }},
+        else_branch = e () => (float[N, 2] w) {{ w = Identity (x) }}> y = Mul (x, k)"""
+    model = summed(
+        "float[N, 2] x, bool c", body, initializers=f"{VALUES}, float[2] k = {{1, 2}}",
+        outputs="float loss, float[N, 2] z",
+    )  # fmt: skip
+    made = bngrad.differentiate(model, loss="loss", wrt=["k"], running_variance="unbiased")
+    (branch,) = (a.g for n in made.graph.node for a in n.attribute if a.name == "then_branch")
+    (node,) = (n for n in branch.node if n.op_type == "BatchNormalizationTraining")
+    assert {a.name: a.i for a in node.attribute}["unbiased_running_var"] == 1
+
+
+def test_rewrite_leaves_it(rng):
+    x = rng.standard_normal((6, 2)).astype(np.float32)
+    model = bngrad.rewrite(bngrad.differentiate(forward(), running_variance="unbiased", target="training"))
+    (got,) = bngrad.session(model).run(["v_new"], {"x": x})
+    np.testing.assert_allclose(got, expected(x, 1), rtol=1e-6)
+
+
+REFUSED = {
+    "no such rule": (
+        {"running_variance": "bessel"},
+        "running variance 'bessel' does not exist; expected one of bias",
+    ),
+    "ORT's dialect": (
+        {"running_variance": "unbiased", "target": "ort"},
+        "target 'ort' cannot have the unbiased running variance",
+    ),
+    "ORT's dialect, by ORT's builder": (
+        {"running_variance": "unbiased", "target": "ort", "builder": "ort"},
+        "target 'ort' cannot have the unbiased running variance",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    options, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        bngrad.differentiate(forward(), **options)
+
+
+def test_the_biased_one_in_ort_dialect():
+    model = bngrad.differentiate(forward(), running_variance="biased", target="ort")
+    assert any(node.op_type == "BatchNormInternal" for node in model.graph.node)
