@@ -32,6 +32,20 @@ external_data_option = click.option(
     "folder or below. By default they are in OUTPUT, or copied where that would exceed protobuf's 2 GB.",
 )
 
+frozen_option = click.option(
+    "--frozen",
+    multiple=True,
+    metavar="NAME",
+    help="A batch norm, or a pattern such as 'layer1.*', that uses its running statistics (repeatable).",
+)
+
+training_option = click.option(
+    "--training",
+    multiple=True,
+    metavar="NAME",
+    help="The same for one that uses the batch's statistics; by default each does what MODEL says.",
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bngrad.cli.console import print_warnings
-from bngrad.cli.options import debug_option, dims_option, json_option, model_argument
+from bngrad.cli.options import (
+    debug_option,
+    dims_option,
+    frozen_option,
+    json_option,
+    model_argument,
+    training_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +28,8 @@ if TYPE_CHECKING:
     type=click.Choice(["ort", "reference", "numeric"]),
     default="ort",
     show_default=True,
-    help="ONNX Runtime's gradient builder and kernels, NumPy in float64, or central differences.",
+    help="ONNX Runtime's gradient builder and kernels; NumPy in float64 and central differences; or central "
+    "differences of MODEL's loss alone. The last two take whatever differentiate takes, and need no oracle.",
 )
 @click.option(
     "--provider",
@@ -39,7 +47,14 @@ if TYPE_CHECKING:
 )
 @click.option("--rewritten", type=click.Path(), help="Validate this rewrite of MODEL, not one made now.")
 @click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
-@click.option("--wrt", multiple=True, metavar="NAME", help="Differentiate a forward model by this (repeatable).")
+@click.option(
+    "--wrt",
+    multiple=True,
+    metavar="NAME",
+    help="Differentiate a forward model with respect to this weight or input, not to all weights (repeatable).",
+)
+@frozen_option
+@training_option
 @click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name; others are drawn.")
 @dims_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For everything drawn.")
@@ -61,10 +76,11 @@ def validate_command(
     as_json: bool,
     **options: Any,  # noqa: ANN401 - handed on as they are
 ) -> int:
-    """Prove that a training graph computes what ONNX Runtime's own does.
+    """Prove that a training graph computes the right gradients.
 
-    MODEL is a forward model with a loss, or a training graph that ONNX Runtime's gradient builder made. Exit code
-    1 if anything differs.
+    MODEL is a forward model with a loss, or a training graph that ONNX Runtime's gradient builder made; with
+    --against numeric also one that differentiate or rewrite made. Exit code 1 if anything differs, or nothing was
+    compared.
     """
     from bngrad import files
     from bngrad.cli.console import stdout_console

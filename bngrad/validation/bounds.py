@@ -22,6 +22,8 @@ import numpy as np
 from bngrad import reference
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Float64 = NDArray[np.float64]
@@ -35,29 +37,45 @@ class Expected(NamedTuple):
 
 
 def gradients(
-    dY: Float64, X: Float64, scale: Float64, mean: Float64, inv_std: Float64, *, unit: float
+    dY: Float64,
+    X: Float64,
+    scale: Float64,
+    mean: Float64,
+    inv_std: Float64,
+    axes: Sequence[int],
+    *,
+    training_mode: bool,
+    unit: float,
 ) -> list[Expected]:
-    """What BatchNormalizationGrad over dimension 1, in training mode, has to return.
+    """What BatchNormalizationGrad has to return.
 
     Args:
         dY: The shape of X.
-        X: [N, C, ...].
-        scale: [C], as ``mean`` and ``inv_std``.
-        mean: The saved mean.
-        inv_std: 1 / sqrt(saved variance + epsilon).
+        X: Of any rank.
+        scale: X's shape without ``axes``, as ``mean`` and ``inv_std``.
+        mean: The mean of the batch, or the running mean.
+        inv_std: 1 / sqrt(variance + epsilon).
+        axes: The axes that are reduced.
+        training_mode: Whether ``mean`` and ``inv_std`` are functions of X; if not, dX = scale inv_std dY.
         unit: The unit roundoff of the arithmetic, 2^-24 for float.
 
     Returns:
         dX, dscale and dbias.
     """
-    axes, kept = _channel_axes(X)
-    exact = reference.batch_normalization_grad(dY, X, scale, mean, inv_std, axes, training_mode=True)
-    count = X.size // scale.size
+    reduced, kept = _reduced(X, axes)
+    exact = reference.batch_normalization_grad(dY, X, scale, mean, inv_std, reduced, training_mode=training_mode)
+    count = X.size // max(scale.size, 1)
     xhat = np.abs((X - mean.reshape(kept)) * inv_std.reshape(kept))
     dy = np.abs(dY)
     of_sum = (4 + np.sqrt(count)) * unit
-    dbias_bound = of_sum * dy.sum(axis=axes)
-    dscale_bound = of_sum * (dy * xhat).sum(axis=axes)
+    dbias_bound = of_sum * dy.sum(axis=reduced)
+    dscale_bound = of_sum * (dy * xhat).sum(axis=reduced)
+    if not training_mode:
+        return [
+            Expected(exact.dX, 4 * unit * np.abs(exact.dX)),
+            Expected(exact.dscale, dscale_bound),
+            Expected(exact.dbias, dbias_bound),
+        ]
     through_sums = (np.abs(exact.dbias).reshape(kept) + xhat * np.abs(exact.dscale).reshape(kept)) / count
     sum_errors = (dbias_bound.reshape(kept) + xhat * dscale_bound.reshape(kept)) / count
     dx_bound = np.abs(scale * inv_std).reshape(kept) * (8 * unit * (dy + through_sums) + sum_errors)
@@ -94,7 +112,7 @@ def normalized(
     Returns:
         Y, the new running mean and variance, the saved mean and inv_std.
     """
-    axes, kept = _channel_axes(X)
+    axes, kept = _reduced(X, channel_axes(X.ndim))
     exact = reference.batch_normalization_training(
         X, scale, bias, running_mean, running_var, axes, epsilon, momentum, unbiased_running_var=False
     )
@@ -122,7 +140,34 @@ def normalized(
     ]
 
 
-def _channel_axes(X: Float64) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The reduction axes of a batch norm over dimension 1, and the shape that makes [C] broadcast with X."""
-    axes = (0, *range(2, X.ndim))
-    return axes, tuple(1 if d in axes else extent for d, extent in enumerate(X.shape))
+def statistics(X: Float64, axes: Sequence[int], *, epsilon: float, unit: float) -> list[Expected]:
+    """What BatchNormalizationStatistics has to return: mean and inv_std, over ``axes``.
+
+    Args:
+        X: Of any rank.
+        axes: The axes that are reduced.
+        epsilon: Added to the variance.
+        unit: The unit roundoff of the arithmetic, 2^-24 for float.
+    """
+    reduced, _ = _reduced(X, axes)
+    mean, inv_std = reference.batch_normalization_statistics(X, reduced, epsilon)
+    count = X.size // max(mean.size, 1)
+    of_sum = (4 + np.sqrt(count)) * unit
+    mean_bound = of_sum * np.abs(X).sum(axis=reduced) / max(count, 1)
+    variance = 1 / np.square(inv_std) - epsilon
+    variance_bound = of_sum * np.abs(variance) + np.square(mean_bound)
+    return [
+        Expected(mean, mean_bound),
+        Expected(inv_std, inv_std * (0.5 * variance_bound * np.square(inv_std) + 3 * unit)),
+    ]
+
+
+def channel_axes(rank: int) -> tuple[int, ...]:
+    """Returns the axes that a batch norm over dimension 1 reduces."""
+    return (0, *range(2, rank))
+
+
+def _reduced(X: Float64, axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes, none negative, and the shape that makes a parameter broadcast with X."""
+    reduced = reference.normalize_axes(axes, X.ndim)
+    return reduced, tuple(1 if d in reduced else extent for d, extent in enumerate(X.shape))

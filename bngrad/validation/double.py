@@ -8,19 +8,24 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.validation.float64 import evaluate
+from bngrad.validation.float64 import EvaluationError, evaluate
+from bngrad.validation.inputs import feeds_of
 from bngrad.validation.report import Check, Row, absolute_difference
-from bngrad.validation.sites import output_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from bngrad.validation.forward import Forward
+
     Array = NDArray[Any]
 
 LIMIT = 1e-9
 """Right graphs agree to about 1e-12, whatever the network amplifies; a wrong term is far above this."""
+
+TESTED = "float64, function"
+"""What computes a training graph in float64."""
 
 MAX_ELEMENTS = 3_000_000
 """The elements in inputs and parameters that NumPy still evaluates in seconds."""
@@ -32,13 +37,16 @@ def too_large(feeds: Mapping[str, Array], most: int = MAX_ELEMENTS) -> str:
     return f"the inputs and parameters have {total} elements; NumPy is for up to {most}" if total > most else ""
 
 
-def whole_in_float64(original: ir.Model, rewritten: ir.Model, feeds: Mapping[str, Array]) -> Check:
-    """Evaluates both graphs in float64, the ops of ``bngrad`` as their functions, and compares every output.
+def whole_in_float64(
+    original: ir.Model, tested: ir.Model, feeds: Mapping[str, Array], kinds: Mapping[str, str]
+) -> Check:
+    """Evaluates two training graphs in float64, and compares every output of the first.
 
     Args:
-        original: The training graph as ORT's builder made it; its batch norms are evaluated by `reference`.
-        rewritten: The same with ops of ``bngrad`` and their functions.
-        feeds: The inputs.
+        original: The training graph in ORT's dialect; its batch norms are evaluated by `reference`.
+        tested: The same with ops of ``bngrad`` and their functions.
+        feeds: The inputs; either graph takes those that it has.
+        kinds: What each output is.
 
     Returns:
         The check; a row's measure is the 2-norm of the difference over that of the original's output, or over
@@ -49,29 +57,70 @@ def whole_in_float64(original: ir.Model, rewritten: ir.Model, feeds: Mapping[str
     if check.skipped:
         return check
     try:
-        want = evaluate(ir.to_proto(original), feeds)
-        got = evaluate(ir.to_proto(rewritten), feeds, list(want))
+        want = evaluate(ir.to_proto(original), feeds_of(original, feeds))
+    except (UnsupportedNodeError, EvaluationError) as error:
+        check.skipped = str(error)
+        return check
+    return _compared(check, want, tested, feeds, kinds, "original")
+
+
+def forward_in_float64(
+    forward: Forward, tested: ir.Model, feeds: Mapping[str, Array], kinds: Mapping[str, str], loss: str
+) -> Check:
+    """Compares the outputs of a forward model in float64 with those that a training graph has for them.
+
+    Args:
+        forward: The forward model.
+        tested: The training graph, with the functions of the ops of ``bngrad``.
+        feeds: The inputs.
+        kinds: What each output of the training graph is.
+        loss: The name of the loss.
+    """
+    check = Check("forward in float64", unit="relative", limit=LIMIT)
+    check.skipped = too_large(feeds)
+    if check.skipped:
+        return check
+    names = [name for name, kind in kinds.items() if kind != "gradient" and name in {loss, *forward.outputs}]
+    try:
+        want = forward(feeds, names)
     except UnsupportedNodeError as error:
         check.skipped = str(error)
         return check
-    largest = max(float(np.linalg.norm(value)) for value in want.values())
-    kinds = output_kinds(original)
+    return _compared(check, want, tested, feeds, kinds, "forward model")
+
+
+def _compared(
+    check: Check,
+    want: Mapping[str, Array],
+    tested: ir.Model,
+    feeds: Mapping[str, Array],
+    kinds: Mapping[str, str],
+    against: str,
+) -> Check:
+    try:
+        got = evaluate(ir.to_proto(tested), feeds_of(tested, feeds), list(want))
+    except UnsupportedNodeError as error:
+        check.skipped = str(error)
+        return check
+    except EvaluationError as error:
+        check.rows = [_row(name, kinds[name], against, note=str(error)) for name in want]
+        return check
+    largest = max((float(np.linalg.norm(value)) for value in want.values()), default=0.0)
     for name, value in want.items():
+        if got[name].shape != value.shape:
+            note = f"shape {list(got[name].shape)}; expected {list(value.shape)}"
+            check.rows.append(_row(name, kinds[name], against, note=note))
+            continue
         difference = absolute_difference(got[name], value)
         norm = max(float(np.linalg.norm(value)), 1e-6 * largest)
         distance = float(np.linalg.norm(difference))
         measure = 0.0 if distance == 0 else distance / norm if norm else np.inf
-        check.rows.append(
-            Row(
-                name,
-                name,
-                kinds[name],
-                "rewritten, function",
-                "original",
-                float(difference.max(initial=0.0)),
-                measure,
-                measure,
-                passed=measure <= LIMIT,
-            )
-        )
+        largest_difference = float(difference.max(initial=0.0))
+        check.rows.append(_row(name, kinds[name], against, max_abs=largest_difference, measure=measure))
     return check
+
+
+def _row(
+    name: str, kind: str, against: str, *, max_abs: float = np.inf, measure: float = np.inf, note: str = ""
+) -> Row:
+    return Row(name, name, kind, TESTED, against, max_abs, measure, measure, measure <= LIMIT, note)

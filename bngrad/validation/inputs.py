@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import InputError
+from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
-from bngrad.passes.nodes import all_nodes
+from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +47,9 @@ _DRAWS: dict[tuple[str, str], dict[int, Draw]] = {
     ("", "BatchNormalization"): _BATCH_NORM,
     BATCH_NORM_INTERNAL: _BATCH_NORM,
     BATCH_NORM_GRAD: {2: _positive, 3: _small, 4: _positive},
+    (DOMAIN, "BatchNormalizationTraining"): _BATCH_NORM,
+    (DOMAIN, "BatchNormalizationGrad"): {2: _positive, 3: _small, 4: _positive},
+    (DOMAIN, "BatchNormalizationReluGrad"): {3: _positive, 4: _small, 5: _positive},
     ("", "Conv"): {1: _he_weight, 2: _small},
     ("", "ConvTranspose"): {1: _he_weight, 2: _small},
     ("", "Gemm"): {1: _he_weight, 2: _small},
@@ -135,11 +139,17 @@ def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, se
             feeds[name] = generator.integers(0, _class_count(name, classes), shape).astype(dtype)
         elif dtype.kind == "b":
             feeds[name] = generator.random(shape) < 0.5
-        elif dtype.kind == "f":
+        elif value.dtype in (None, *SUPPORTED_DTYPES):
             feeds[name] = draws.get(name, _normal)(generator, shape).astype(dtype)
         else:
             raise InputError(f"input {name!r} is {dtype}, which is not drawn; give it with --inputs")
     return feeds
+
+
+def feeds_of(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns those of some arrays that are inputs of a model."""
+    names = {str(value.name) for value in model.graph.inputs}
+    return {name: array for name, array in feeds.items() if name in names}
 
 
 def _roles(model: ir.Model) -> tuple[dict[str, Draw], dict[str, int | None]]:

@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.runtime import session
+from bngrad.validation.inputs import feeds_of
 from bngrad.validation.report import Check, Row, differences
-from bngrad.validation.sites import output_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +52,7 @@ def noise_floor(
     rewritten: ir.Model,
     feeds: Mapping[str, Array],
     *,
+    kinds: Mapping[str, str],
     providers: Sequence[Provider],
     seed: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -63,6 +64,7 @@ def noise_floor(
         original: The training graph as ORT's builder made it.
         rewritten: A graph of the same gradients that stock ONNX Runtime runs.
         feeds: The inputs.
+        kinds: What each output of the original is.
         providers: The implementations of the ops of ``bngrad``; the first runs on all moves, the others on two.
         seed: For the moves.
         progress: Called with the number of runs done, and of all.
@@ -73,18 +75,16 @@ def noise_floor(
     check = Check("whole graph", unit="x noise floor", limit=LIMIT)
     total, done = 2 * (MOVES + 1) + 2 * (len(providers) - 1), itertools.count(1)
     answers = []
-    inputs = {str(value.name) for value in original.graph.inputs}
     with oracle.load(ir.to_proto(original)) as session_of_original:
         for moved in _moves(feeds, seed):
-            answers.append(session_of_original.run({name: moved[name] for name in moved if name in inputs}))
+            answers.append(session_of_original.run(feeds_of(original, moved)))
             progress(next(done), total)
     floor = {name: _spread([answer[name] for answer in answers]) for name in answers[0]}
-    kinds = output_kinds(original)
     for index, provider in enumerate(providers):
         closest = dict.fromkeys(floor, (np.inf, np.inf))
         runner = session(rewritten, provider)
         for moved in itertools.islice(_moves(feeds, seed), MOVES + 1 if index == 0 else 2):
-            result = dict(zip(floor, runner.run(list(floor), moved), strict=True))
+            result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, moved)), strict=True))
             for name, best in closest.items():
                 distances = [differences(result[name], answer[name]) for answer in answers]
                 closest[name] = min(best, *distances, key=lambda distance: distance[1])

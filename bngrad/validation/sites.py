@@ -1,4 +1,4 @@
-"""The batch norms of an original training graph, and what stands in their place in the rewritten one."""
+"""The batch norms of an original training graph, and what stands in their place in the graph under test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.nodes import all_nodes
 from bngrad.validation import bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,8 +22,15 @@ if TYPE_CHECKING:
     from bngrad.validation.steps import Step
 
     Array = NDArray[Any]
+    Float64 = NDArray[np.float64]
 
-_KINDS = (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD)
+_OWN_GRAD = (DOMAIN, "BatchNormalizationGrad")
+_OWN_STATISTICS = (DOMAIN, "BatchNormalizationStatistics")
+BATCH_NORMS = (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD, _OWN_GRAD, _OWN_STATISTICS)
+"""The nodes that are looked at as batch norms; our builder writes its own ops where ORT's dialect has none."""
+
+_SIXTEEN_BITS = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}
+"""The unit roundoff of the types that our ops compute in float for, and round to at the end."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,11 @@ class Site:
     @property
     def x(self) -> str:
         """The name of X, which the forward and the backward node of one batch norm share."""
-        return self.inputs[1 if (self.node.domain, self.node.op_type) == BATCH_NORM_GRAD else 0]
+        return self.inputs[1 if self._kind in (BATCH_NORM_GRAD, _OWN_GRAD) else 0]
+
+    @property
+    def _kind(self) -> tuple[str, str]:
+        return self.node.domain, self.node.op_type
 
     @property
     def inputs(self) -> list[str]:
@@ -65,21 +77,39 @@ class Site:
         # The roundings are those of the type that the node works in, whatever the arrays came as.
         dtype = self.node.inputs[0].dtype if self.node.inputs[0] is not None else None
         unit = float(np.finfo(np.float64 if dtype == ir.DataType.DOUBLE else np.float32).eps) / 2
-        if (self.node.domain, self.node.op_type) == BATCH_NORM_GRAD:
+        results = self._results(inputs, unit)
+        return {name: self._rounded(index, results[index]) for index, name in self.outputs.items()}
+
+    def _results(self, inputs: Sequence[Float64], unit: float) -> list[bounds.Expected]:
+        if self._kind == BATCH_NORM_GRAD:
             dY, X, scale, mean, inv_std = inputs
-            results = bounds.gradients(dY, X, scale, mean, inv_std, unit=unit)
-        else:
-            X, scale, bias, running_mean, running_var = inputs
-            epsilon, momentum = (self._float_attribute(*a) for a in (("epsilon", 1e-5), ("momentum", 0.9)))
-            results = bounds.normalized(
-                X, scale, bias, running_mean, running_var, epsilon=epsilon, momentum=momentum, unit=unit
-            )
-        return {name: results[i] for i, name in self.outputs.items()}
+            channels = bounds.channel_axes(X.ndim)
+            return bounds.gradients(dY, X, scale, mean, inv_std, channels, training_mode=True, unit=unit)
+        if self._kind == _OWN_GRAD:
+            dY, X, scale, mean, inv_std, axes = inputs
+            mode = bool(self.node.attributes.get_int("training_mode", 1))
+            return bounds.gradients(dY, X, scale, mean, inv_std, _integers(axes), training_mode=mode, unit=unit)
+        epsilon, momentum = (self._float_attribute(*a) for a in (("epsilon", 1e-5), ("momentum", 0.9)))
+        if self._kind == _OWN_STATISTICS:
+            X, axes = inputs
+            return bounds.statistics(X, _integers(axes), epsilon=epsilon, unit=unit)
+        X, scale, bias, mean, var = inputs
+        return bounds.normalized(X, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, unit=unit)
+
+    def _rounded(self, index: int, result: bounds.Expected) -> bounds.Expected:
+        """The bound of an output, rounded to its type."""
+        dtype = self.node.outputs[index].dtype
+        unit = _SIXTEEN_BITS.get(dtype, 0.0) if dtype is not None else 0.0
+        return result._replace(bound=result.bound + unit * np.abs(result.value)) if unit else result
 
     def _float_attribute(self, name: str, default: float) -> float:
         attribute = self.node.attributes.get(name)
         # An ONNX attribute is a float32; its neighbour in float64 is another number.
         return float(np.float32(default if attribute is None else attribute.as_float()))
+
+
+def _integers(axes: Float64) -> list[int]:
+    return [int(axis) for axis in axes.reshape(-1)]
 
 
 def find_sites(original: ir.Model, common: CommonValues) -> tuple[list[Site], list[str]]:
@@ -93,7 +123,7 @@ def find_sites(original: ir.Model, common: CommonValues) -> tuple[list[Site], li
         common: What it shares with the graph under test. Where that folds a batch norm into one with its
             neighbours, some of the node's values are not among it; the others are checked.
     """
-    found = [node for node in all_nodes(original) if (node.domain, node.op_type) in _KINDS]
+    found = [node for node in all_nodes(original) if (node.domain, node.op_type) in BATCH_NORMS]
     inside = [node.name or node.op_type for node in found if node.graph is not original.graph]
     sites = []
     for node in found:
@@ -106,8 +136,14 @@ def find_sites(original: ir.Model, common: CommonValues) -> tuple[list[Site], li
     return sorted(sites, key=lambda site: first[site.x]), inside
 
 
-def output_kinds(original: ir.Model) -> dict[str, str]:
-    """Says of every output of a training graph whether it is a loss, a gradient or a running statistic."""
+def output_kinds(original: ir.Model, gradients: Iterable[str]) -> dict[str, str]:
+    """Says of every output of a training graph whether it is a loss, a gradient or a running statistic.
+
+    Args:
+        original: The training graph in ORT's dialect.
+        gradients: The names of its outputs that are gradients.
+    """
+    gradients = set(gradients)
     running = {
         value.name
         for node in all_nodes(original)
@@ -119,7 +155,7 @@ def output_kinds(original: ir.Model) -> dict[str, str]:
         name = str(value.name)
         if name in running:
             kinds[name] = "running statistic"
-        elif name.endswith("_grad"):
+        elif name in gradients:
             kinds[name] = "gradient"
         else:
             kinds[name] = "loss" if value.shape is not None and len(value.shape) == 0 else "other output"

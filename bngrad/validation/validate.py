@@ -1,78 +1,66 @@
 """`validate`: a model in, a report out.
 
-A forward model is differentiated by ONNX Runtime's own gradient builder, and by ours; a training graph that ORT's
-builder made is taken as it is, and rewritten. Then what stock ONNX Runtime runs is compared with:
+A forward model is differentiated by our builder, and for `ort` by ONNX Runtime's own gradient builder too; a
+training graph that ORT's builder made is taken as it is, and rewritten. What stock ONNX Runtime runs is compared:
 
 ========== ==============================================================================================
 ort        lock-step with the values that ORT's kernels had, the whole graph against the noise floor, and
            small models in float64
-reference  lock-step with values that NumPy computed in float64, and the whole graph in float64; no ORT
-numeric    every gradient against central differences of the loss in float64
+reference  lock-step of the ops of ``bngrad`` with values that NumPy computed in float64, the whole graph in
+           float64, and what `numeric` does
+numeric    the outputs of the user's forward model in float64, and every gradient against central
+           differences of its loss
 ========== ==============================================================================================
+
+Only `ort` needs the oracle. What its builder cannot be asked is compared as `reference` does, with a note.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import onnx_ir as ir
 
 from bngrad import native_library
-from bngrad.autodiff.training_graph import training_graph
-from bngrad.errors import InputError, LibraryError, ModelError
+from bngrad.errors import InputError, LibraryError, OracleError, UnsupportedNodeError
 from bngrad.files import as_ir
 from bngrad.model_warnings import model_warnings
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
-from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.nodes import all_nodes
-from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
 from bngrad.runtime import PROVIDERS, Provider
 from bngrad.validation.common_values import CommonValues
-from bngrad.validation.double import whole_in_float64
+from bngrad.validation.double import forward_in_float64, whole_in_float64
 from bngrad.validation.float64 import evaluate
-from bngrad.validation.inputs import bind_dimensions, draw_inputs, symbolic_dimensions
-from bngrad.validation.lockstep import Tolerance, lock_step
+from bngrad.validation.forward import Forward, forward_of, forward_part
+from bngrad.validation.inputs import feeds_of
+from bngrad.validation.lockstep import EXACT, Tolerance, lock_step
 from bngrad.validation.noise import noise_floor
 from bngrad.validation.numeric import central_differences
-from bngrad.validation.report import Report
-from bngrad.validation.sites import find_sites
+from bngrad.validation.report import Check, Report
+from bngrad.validation.sites import BATCH_NORMS, find_sites, output_kinds
 from bngrad.validation.steps import find_steps
+from bngrad.validation.subject import Against, Given, Options, Subject, find_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import onnx
     from numpy.typing import NDArray
 
     from bngrad.autodiff.differentiate import Builder
     from bngrad.files import AnyModel
-    from bngrad.oracle import Oracle, Prepared
+    from bngrad.oracle import Oracle
+    from bngrad.validation.sites import Site
+    from bngrad.validation.steps import Step
 
     Array = NDArray[Any]
     Progress = Callable[[str, float | None], None]
 
-Against = Literal["ort", "reference", "numeric"]
-
 CAPTURE_BYTES = 512 << 20
 """What is held of the original's inner values at a time."""
 
-
-class _Subject(NamedTuple):
-    """What is validated."""
-
-    name: str
-    original: ir.Model
-    """A training graph in ORT's dialect."""
-    rewritten: ir.Model
-    feeds: dict[str, Array]
-    loss: str | None
-    notes: list[str]
-    own_builder: bool
-    """Whether the gradients are by our rules, and not by a rewrite of ORT's."""
+_SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def validate(
@@ -89,13 +77,17 @@ def validate(
     atol: float | None = None,
     loss: str | None = None,
     wrt: Sequence[str] | None = None,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
     progress: Progress = lambda _stage, _fraction: None,
 ) -> Report:
-    """Validates the rewrite of a model.
+    """Validates the training graph of a model.
 
     Args:
-        model: A forward model with a loss, or a training graph that ORT's gradient builder made.
-        against: ``ort``, ``reference`` or ``numeric``.
+        model: A forward model with a loss, whatever `differentiate` takes; or a training graph that ORT's
+            gradient builder made, or for ``numeric`` any that stock ONNX Runtime runs. It is not changed.
+        against: ``ort``, ``reference`` or ``numeric``. Where ORT's builder does not take the model, ``ort``
+            becomes ``reference``, and the report says so.
         provider: Which implementations the lock-step runs.
         builder: Whose training graph of a forward model to validate: ours, or ORT's after `rewrite`.
         rewritten: The training graph to validate; by default what `differentiate` or `rewrite` makes.
@@ -105,13 +97,17 @@ def validate(
         rtol: With ``atol``, a plain tolerance for the lock-step instead of the derived bounds.
         atol: See ``rtol``; either alone counts the other as zero.
         loss: The float scalar to differentiate, where a forward model has more than one.
-        wrt: What to differentiate a forward model by; by default its weights.
+        wrt: What to differentiate a forward model with respect to; by default its weights, and, but for ``ort``,
+            the float inputs that are data.
+        frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that are to use
+            their running statistics; the others do what their attribute training_mode says.
+        training: The same for those that are to use the batch's statistics.
         progress: Called with what is being done, and the fraction of it or None.
 
     Raises:
         InputError: An argument is wrong.
-        ModelError: The model has no batch norm, or the oracle cannot differentiate it.
-        OracleError: The oracle cannot be installed, or fails.
+        ModelError: The model cannot be differentiated.
+        OracleError: The oracle is needed, and cannot be installed, or fails.
         LibraryError: The native provider was asked for, and its library is missing.
 
     Warns:
@@ -121,30 +117,35 @@ def validate(
         raise InputError(f"against {against!r} does not exist; expected one of {', '.join(get_args(Against))}")
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
+    given = Given(inputs or {}, dims or {}, seed)
+    options = Options(loss=loss, wrt=wrt, frozen=frozen, training=training)
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
         source = as_ir(model)
-        warnings = model_warnings(source, wrt=wrt, default_wrt=not wrt)
-        subject = _subject(name, source, builder, rewritten, inputs, dims, seed, loss, wrt, oracle)
+        warnings = model_warnings(source, wrt=wrt, default_wrt=not wrt, frozen=frozen, training=training)
+        subject = find_subject(name, source, against, builder, rewritten, given, options, oracle)
+        providers, unfit = _fit_providers(providers, subject.tested)
+        kinds = output_kinds(subject.original, subject.gradients.values())
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
-            against=against,
+            against=subject.against,
             providers=list(providers),
             seed=seed,
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
-            notes=notes + subject.notes,
+            notes=notes + subject.notes + unfit,
             warnings=warnings,
         )
-        if against == "numeric":
-            _numeric(report, subject, seed, progress)
-        else:
-            _lock_step(report, subject, providers, against, tolerance, oracle, progress)
-            if against == "ort":
-                _noise(report, subject, providers, seed, oracle, progress)
+        if subject.against != "numeric":
+            report.checks.append(_lock_step(report, subject, providers, tolerance, oracle, progress))
+        if subject.against == "ort":
+            report.checks.append(_noise(subject, kinds, providers, seed, oracle, progress))
+        if subject.against != "numeric":
             progress("whole graphs in float64", None)
-            report.checks.append(whole_in_float64(subject.original, subject.rewritten, subject.feeds))
+            report.checks.append(whole_in_float64(subject.original, subject.tested, subject.feeds, kinds))
+        if subject.against == "numeric" or (subject.against == "reference" and subject.forward is not None):
+            report.checks += _numeric(report, subject, kinds, options, seed, progress)
     return report
 
 
@@ -160,11 +161,14 @@ class _Lazy:
         if self._oracle is None:
             from bngrad.oracle import Oracle  # noqa: PLC0415 - only where it is needed
 
-            self._oracle = self._stack.enter_context(Oracle(progress=self._progress))
+            try:
+                self._oracle = self._stack.enter_context(Oracle(progress=self._progress))
+            except OracleError as error:
+                raise OracleError(f"{error}; --against numeric and reference need no oracle") from error
         return self._oracle
 
 
-def _providers(provider: Provider | Literal["all"]) -> tuple[tuple[Provider, ...], list[str]]:
+def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider], list[str]]:
     if provider == "all":
         try:
             native_library.library_path()
@@ -178,160 +182,132 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[tuple[Provider, ...
     return (provider,), []
 
 
-def _subject(
-    name: str,
-    model: ir.Model,
-    builder: Builder,
-    rewritten: AnyModel | None,
-    inputs: Mapping[str, Array] | None,
-    dims: Mapping[str, int] | None,
-    seed: int,
-    loss: str | None,
-    wrt: Sequence[str] | None,
-    oracle: Callable[[], Oracle],
-) -> _Subject:
-    bound = model.clone()
-    bind_dimensions(bound, dims or {}, inputs or {})
-    own_builder = False
-    if any(_is_training_op(node) for node in all_nodes(bound)):
-        if wrt is not None:
-            raise InputError(f"{name} is a training graph already; --wrt is for forward models")
-        prepared, original = None, bound
-    else:
-        prepared, original = _differentiated(bound, loss, wrt, oracle)
-        own_builder = builder == "bngrad"
-    if rewritten is not None:
-        tested = as_ir(rewritten)
-        if unknown_to_stock(tested):  # made for a training build; what it computes is the same
-            tested, _ = for_target(tested, target="stock", functions=True)
-    elif own_builder and prepared is not None:
-        # From the model with its symbols: one graph has to serve every size.
-        tested = _by_our_builder(model, original, prepared.loss, prepared.wrt)
-    else:
-        tested = rewrite(model if prepared is None else original).model
-    values = prepared.values if prepared is not None else {}
-    # The shapes are those that the rewrite inferred: labels need a number of classes.
-    shapes = tested.clone()
-    symbols = symbolic_dimensions(shapes)
-    bind_dimensions(shapes, {name: n for name, n in (dims or {}).items() if name in symbols}, inputs or {})
-    feeds = draw_inputs(shapes, given={**values, **(inputs or {})}, seed=seed)
-    return _Subject(
-        name,
-        original,
-        tested,
-        feeds,
-        prepared.loss if prepared is not None else loss,
-        list(prepared.notes) if prepared is not None else [],
-        own_builder,
-    )
+def _fit_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
+    """Leaves out the python provider for models with 16-bit types, which onnxruntime-extensions does not carry."""
+    if "python" not in providers or not _has_type(model, _SIXTEEN_BITS):
+        return providers, []
+    if len(providers) == 1:
+        raise InputError("the python provider takes no float16 and no bfloat16; use native or function")
+    left = tuple(provider for provider in providers if provider != "python")
+    return left, ["the python provider was not validated: it takes no float16 and no bfloat16"]
 
 
-def _is_training_op(node: ir.Node) -> bool:
-    """Whether a node is of ORT's training dialect: a batch norm, or what is lowered."""
-    key = (node.domain, node.op_type)
-    return key in (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD) or key in LOWERINGS
-
-
-def _differentiated(
-    model: ir.Model, loss: str | None, wrt: Sequence[str] | None, oracle: Callable[[], Oracle]
-) -> tuple[Prepared, ir.Model]:
-    """The training graph of a forward model, by ORT's gradient builder."""
-    from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
-
-    if any(node.domain == DOMAIN for node in all_nodes(model)):
-        raise ModelError("the model is rewritten already; give the original, and this one with --rewritten")
-    prepared = prepare_forward(_proto(model), loss, wrt)
-    return prepared, ir.from_proto(oracle().build_gradient(prepared.model, prepared.loss, prepared.wrt))
-
-
-def _by_our_builder(model: ir.Model, original: ir.Model, loss: str, wrt: Sequence[str]) -> ir.Model:
-    """Our training graph, whose saved statistics have the names that the original has for them."""
-    result = training_graph(model, loss=loss, wrt=wrt).model
-    saved = {_reads(n): n.outputs[3:5] for n in original.graph if n.op_type == BATCH_NORM_INTERNAL[1]}
-    for node in result.graph:
-        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
-            for value, theirs in zip(node.outputs[3:5], saved.get(_reads(node), ()), strict=False):
-                value.name = theirs.name
-    return for_target(result, target="stock", functions=True)[0]
-
-
-def _reads(batch_norm: ir.Node) -> tuple[str | None, ...]:
-    """The names of its X and running mean, which tell it from every other."""
-    return tuple(value.name for value in (batch_norm.inputs[0], batch_norm.inputs[3]) if value is not None)
+def _has_type(model: ir.Model, dtypes: Sequence[ir.DataType]) -> bool:
+    values = [*model.graph.inputs, *(value for node in all_nodes(model) for value in node.outputs)]
+    return any(value.dtype in dtypes for value in values)
 
 
 def _lock_step(
     report: Report,
-    subject: _Subject,
+    subject: Subject,
     providers: Sequence[Provider],
-    against: Against,
     tolerance: Tolerance | None,
     oracle: _Lazy,
     progress: Progress,
-) -> None:
-    common = CommonValues(subject.original, subject.rewritten, same_builder=not subject.own_builder)
+) -> Check:
+    common = CommonValues(subject.original, subject.tested, same_builder=not subject.other_builder)
     sites, inside = find_sites(subject.original, common)
-    steps = find_steps(subject.original, common, sites)
+    looked_at: list[Site | Step] = [*sites]
+    if subject.against == "ort":
+        looked_at += find_steps(subject.original, common, sites)
     if inside:
         report.notes.append(
             f"{len(inside)} batch norms are in subgraphs or functions, lock-step cannot look there: {inside[0]!r}"
         )
-    original = _proto(subject.original)
+    check = Check("lock-step", unit="of its bound", limit=1.0)
+    if not looked_at and subject.against == "reference":
+        check.skipped = "no op of bngrad is in the main graph"
+        return check
+    if _has_type(subject.tested, (ir.DataType.BFLOAT16,)):
+        check.skipped = "the model has bfloat16 values, which ONNX Runtime takes no arrays of in Python"
+        return check
+    original, feeds = ir.to_proto(subject.original), feeds_of(subject.original, subject.feeds)
+    types = {str(v.name): v.dtype for node in subject.original.graph for v in (*node.inputs, *node.outputs) if v}
 
     def from_ort(names: Sequence[str]) -> Iterator[dict[str, Array]]:
-        return oracle().capture(original, subject.feeds, names, CAPTURE_BYTES)
+        return oracle().capture(original, feeds, names, CAPTURE_BYTES)
 
     def from_numpy(names: Sequence[str]) -> Iterator[dict[str, Array]]:
-        values = evaluate(original, subject.feeds, names)
-        yield {
-            name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in values.items()
-        }
+        values = evaluate(original, feeds, names)
+        yield {name: value.astype(_narrow(types.get(name), value)) for name, value in values.items()}
 
-    report.checks.append(
-        lock_step(
-            subject.rewritten,
-            [*sites, *steps] if against == "ort" else sites,
-            from_ort if against == "ort" else from_numpy,
+    try:
+        return lock_step(
+            subject.tested,
+            looked_at,
+            from_ort if subject.against == "ort" else from_numpy,
             providers=providers,
-            against=against,
+            against="ort" if subject.against == "ort" else EXACT,
             tolerance=tolerance,
             progress=lambda done, total: progress("nodes in lock-step", done / total),
         )
-    )
+    except UnsupportedNodeError as error:  # by NumPy
+        check.skipped = str(error)
+        return check
+
+
+def _narrow(dtype: ir.DataType | None, value: Array) -> np.dtype[Any]:
+    """The type that a value which was computed in float64 has in the model."""
+    if value.dtype.kind != "f":
+        return value.dtype
+    return np.dtype(np.float32) if dtype is None else dtype.numpy()
 
 
 def _noise(
-    report: Report,
-    subject: _Subject,
+    subject: Subject,
+    kinds: Mapping[str, str],
     providers: Sequence[Provider],
     seed: int,
     oracle: _Lazy,
     progress: Progress,
-) -> None:
-    report.checks.append(
-        noise_floor(
-            oracle(),
-            subject.original,
-            subject.rewritten,
-            subject.feeds,
-            providers=providers,
-            seed=seed,
-            progress=lambda done, total: progress("whole graphs against the noise floor", done / total),
-        )
+) -> Check:
+    return noise_floor(
+        oracle(),
+        subject.original,
+        subject.tested,
+        subject.feeds,
+        kinds=kinds,
+        providers=providers,
+        seed=seed,
+        progress=lambda done, total: progress("whole graphs against the noise floor", done / total),
     )
 
 
-def _numeric(report: Report, subject: _Subject, seed: int, progress: Progress) -> None:
+def _numeric(
+    report: Report, subject: Subject, kinds: Mapping[str, str], options: Options, seed: int, progress: Progress
+) -> Iterator[Check]:
     loss = subject.loss or _only_scalar(subject.original)
-    report.checks.append(
-        central_differences(
-            _proto(subject.rewritten),
-            subject.feeds,
-            loss=loss,
-            seed=seed,
-            progress=lambda done, total: progress("central differences", done / total),
-        )
+    try:
+        forward = _forward(report, subject, loss, options)
+    except UnsupportedNodeError as error:
+        yield Check("central differences", unit="relative", limit=0.0, skipped=str(error))
+        return
+    if forward.outputs:
+        progress("the forward model in float64", None)
+        yield forward_in_float64(forward, subject.tested, subject.feeds, kinds, loss)
+    yield central_differences(
+        ir.to_proto(subject.tested),
+        feeds_of(subject.tested, subject.feeds),
+        gradients=subject.gradients,
+        forward=forward,
+        loss=loss,
+        seed=seed,
+        progress=lambda done, total: progress("central differences", done / total),
     )
+
+
+def _forward(report: Report, subject: Subject, loss: str, options: Options) -> Forward:
+    """The user's forward model if it can be evaluated, else the forward part of the training graph."""
+    if subject.forward is None:
+        return forward_part(subject.tested, loss)
+    try:
+        forward = forward_of(subject.forward, subject.gradients, frozen=options.frozen, training=options.training)
+    except UnsupportedNodeError as error:
+        report.notes.append(f"the loss is that of the training graph, for the forward model {error}")
+        return forward_part(subject.tested, loss)
+    if forward.note:
+        report.notes.append(forward.note)
+    return forward
 
 
 def _only_scalar(model: ir.Model) -> str:
@@ -344,13 +320,9 @@ def _only_scalar(model: ir.Model) -> str:
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:
-    """How many nodes of ORT's batch norm a model has, by op type."""
+    """How many batch-norm nodes a training graph has, by op type."""
     counts: dict[str, int] = {}
     for node in all_nodes(model):
-        if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD):
+        if (node.domain, node.op_type) in BATCH_NORMS:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
     return counts
-
-
-def _proto(model: ir.Model) -> onnx.ModelProto:
-    return ir.to_proto(model)

@@ -41,7 +41,7 @@ def float32_gradients(x, dy, scale, mean, inv_std, axes):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_float32_arithmetic_is_within_the_bounds(shape, mean):
     x, dy, scale, _, saved_mean, inv_std, axes = inputs(shape, mean)
-    expected = bounds.gradients(*wide(dy, x, scale, saved_mean, inv_std), unit=UNIT)
+    expected = bounds.gradients(*wide(dy, x, scale, saved_mean, inv_std), axes, training_mode=True, unit=UNIT)
     for got, (value, bound) in zip(
         float32_gradients(x, dy, scale, saved_mean, inv_std, axes), expected, strict=True
     ):
@@ -50,8 +50,10 @@ def test_float32_arithmetic_is_within_the_bounds(shape, mean):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_an_error_of_1e_4_in_a_channel_is_not(shape):
-    x, dy, scale, _, saved_mean, inv_std, _ = inputs(shape, 0)
-    (value, bound), *_ = bounds.gradients(*wide(dy, x, scale, saved_mean, inv_std), unit=UNIT)
+    x, dy, scale, _, saved_mean, inv_std, axes = inputs(shape, 0)
+    (value, bound), *_ = bounds.gradients(
+        *wide(dy, x, scale, saved_mean, inv_std), axes, training_mode=True, unit=UNIT
+    )
     wrong = value.copy()
     wrong[:, 1] *= 1 + 1e-4
     beyond = np.abs(wrong - value) > bound

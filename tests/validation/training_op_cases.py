@@ -13,7 +13,7 @@ from onnx import helper
 from bngrad.validation.training_ops import FUNCTIONS
 
 DOMAIN = {op_type: domain for domain, op_type in FUNCTIONS if domain != "bngrad"} | {"Conv": ""}
-"""The domain of an op, but for those of ``bngrad``; com.microsoft for Gelu, which is in both. The evaluator has Conv."""
+"""The domain of an op, none of ``bngrad``'s; com.microsoft for Gelu, which is in both. Conv is the evaluator's."""
 
 
 def values(*shape, seed=0):

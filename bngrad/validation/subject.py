@@ -1,0 +1,282 @@
+"""What `validate` looks at: a training graph, what it is compared with, and the inputs of both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import onnx_ir as ir
+
+from bngrad.autodiff.forward import inline, name_nodes, prepare, set_modes
+from bngrad.autodiff.targets import find_loss, find_wrt
+from bngrad.autodiff.training_graph import Training, training_graph
+from bngrad.errors import InputError, ModelError, OracleError
+from bngrad.external_data import initializers, load, load_attributes
+from bngrad.files import as_ir
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.lower import LOWERINGS
+from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
+from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.validation.gradients import gradients_of, loss_of, training_metadata
+from bngrad.validation.inputs import bind_dimensions, draw_inputs, feeds_of, symbolic_dimensions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from bngrad.autodiff.differentiate import Builder
+    from bngrad.files import AnyModel
+    from bngrad.oracle import Oracle, Prepared
+
+    Array = NDArray[Any]
+
+Against = Literal["ort", "reference", "numeric"]
+
+
+class Options(NamedTuple):
+    """How a forward model is differentiated: what `training_graph` takes, under the same names."""
+
+    loss: str | None = None
+    wrt: Sequence[str] | None = None
+    frozen: Sequence[str] = ()
+    training: Sequence[str] = ()
+
+    def graph(self, model: ir.Model) -> Training:
+        """Our training graph of a forward model, in ORT's dialect."""
+        return training_graph(model, **self._asdict())
+
+
+class Given(NamedTuple):
+    """The values that the caller gave for what is drawn otherwise."""
+
+    inputs: Mapping[str, Array]
+    dims: Mapping[str, int]
+    seed: int
+
+
+class Subject(NamedTuple):
+    """What is validated."""
+
+    forward: ir.Model | None
+    """The forward model as the user has it; None where only a training graph is at hand."""
+    original: ir.Model
+    """A training graph in ORT's dialect: by ORT's builder, or ours before anything was lowered."""
+    tested: ir.Model
+    """The graph under test, which stock ONNX Runtime runs."""
+    feeds: dict[str, Array]
+    loss: str | None
+    gradients: dict[str, str]
+    """The outputs that are gradients, by the names of what they are with respect to."""
+    against: Against
+    """What it is compared with; `ort` becomes `reference` where ONNX Runtime's builder cannot be asked."""
+    other_builder: bool
+    """Whether one builder made the original, and another one the graph under test."""
+    notes: list[str]
+
+
+def find_subject(
+    name: str,
+    model: AnyModel,
+    against: Against,
+    builder: Builder,
+    rewritten: AnyModel | None,
+    given: Given,
+    options: Options,
+    oracle: Callable[[], Oracle],
+) -> Subject:
+    """Finds out what a model is, and makes of it what `validate` compares.
+
+    Args:
+        name: What to call the model.
+        model: A forward model, or a training graph; it is not changed.
+        against: What to compare with.
+        builder: Whose training graph of a forward model to validate.
+        rewritten: The training graph to validate; by default one is made.
+        given: What the caller gave of the inputs.
+        options: How to differentiate a forward model.
+        oracle: ONNX Runtime's training build, started when it is asked for.
+
+    Raises:
+        InputError: An argument is wrong.
+        ModelError: The model cannot be validated.
+        OracleError: The oracle is needed, and cannot be installed.
+    """
+    source = _in_memory(model)
+    tested = None if rewritten is None else _for_stock(_in_memory(rewritten))
+    is_made = training_metadata(source) is not None or any(n.domain == DOMAIN for n in all_nodes(source))
+    if is_made or any(_is_training_op(node) for node in all_nodes(source)):
+        for option, value in options._asdict().items():
+            if value and option != "loss":
+                raise InputError(f"{name} is a training graph already; --{option} is for forward models")
+        return _of_training_graph(source, tested, against, given, options.loss)
+    if tested is not None and options.wrt is None:
+        options = options._replace(wrt=list(gradients_of(tested)) or None)
+    return _of_forward_model(source, tested, against, builder, given, options, oracle)
+
+
+def _in_memory(model: AnyModel) -> ir.Model:
+    """A copy of a model without external data, which is relative to a folder that what is made of it is not in."""
+    copy = as_ir(model).clone()
+    load(initializers(copy))
+    load_attributes(copy)
+    return copy
+
+
+def _for_stock(model: ir.Model) -> ir.Model:
+    """A training graph; one that was made for a training build computes the same when it is lowered."""
+    return for_target(model, target="stock", functions=True)[0] if unknown_to_stock(model) else model
+
+
+def _is_training_op(node: ir.Node) -> bool:
+    """Whether a node is of ORT's training dialect: a batch norm, or what is lowered."""
+    key = (node.domain, node.op_type)
+    return key in (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD) or key in LOWERINGS
+
+
+def _of_training_graph(
+    model: ir.Model, tested: ir.Model | None, against: Against, given: Given, loss: str | None
+) -> Subject:
+    original = model.clone()
+    bind_dimensions(original, given.dims, given.inputs)
+    if not any(_is_training_op(node) for node in all_nodes(model)):
+        if against != "numeric":
+            raise ModelError(
+                "the model is rewritten already; give the original, and this one with --rewritten, or validate "
+                "this one alone with --against numeric"
+            )
+        tested = tested or model
+    tested = tested or rewrite(model).model
+    # The shapes are those that the rewrite inferred: labels need a number of classes.
+    shapes = tested.clone()
+    symbols = symbolic_dimensions(shapes)
+    bind_dimensions(shapes, {name: n for name, n in given.dims.items() if name in symbols}, given.inputs)
+    feeds = draw_inputs(shapes, given=given.inputs, seed=given.seed)
+    return Subject(
+        forward=None,
+        original=original,
+        tested=tested,
+        feeds=feeds,
+        loss=loss or loss_of(model),
+        gradients=gradients_of(model),
+        against=against,
+        other_builder=False,
+        notes=[],
+    )
+
+
+def _of_forward_model(
+    model: ir.Model,
+    tested: ir.Model | None,
+    against: Against,
+    builder: Builder,
+    given: Given,
+    options: Options,
+    oracle: Callable[[], Oracle],
+) -> Subject:
+    bound = model.clone()
+    bind_dimensions(bound, given.dims, feeds_of(bound, given.inputs))
+    made = options.graph(bound)
+    original = made.model
+    notes: list[str] = []
+    values: dict[str, Array] = {}
+    by_ort = against == "ort" or builder == "ort"
+    if by_ort:
+        running = oracle()
+        try:
+            prepared, original = _by_ort(bound, made, options, running)
+        except (ModelError, OracleError) as error:
+            if builder == "ort":
+                raise
+            notes.append(
+                "compared with NumPy and central differences, for ONNX Runtime's gradient builder does not take "
+                f"the model: {error}"
+            )
+            against, by_ort = "reference", False
+        else:
+            notes += prepared.notes
+            values = prepared.values
+    if not by_ort and tested is None and options.wrt is None:
+        made, more = _with_data_inputs(bound, made, options)
+        original, notes = made.model, notes + more
+    if tested is None and builder == "ort":
+        tested = rewrite(original).model
+    elif tested is None:
+        # From the model with its symbols: one graph has to serve every size.
+        training = options._replace(loss=made.loss, wrt=list(made.gradients)).graph(model).model
+        if by_ort:
+            _name_statistics(training, original)
+        tested, _ = for_target(training, target="stock", functions=True)
+    bind_dimensions(made.model, {}, given.inputs)
+    feeds = draw_inputs(made.model, given={**values, **given.inputs}, seed=given.seed)
+    return Subject(
+        forward=model,
+        original=original,
+        tested=tested,
+        feeds={**values, **feeds},
+        loss=made.loss,
+        gradients=made.gradients,
+        against=against,
+        other_builder=by_ort and builder == "bngrad",
+        notes=notes,
+    )
+
+
+def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -> tuple[Prepared, ir.Model]:
+    """The training graph of a forward model by ORT's gradient builder, of the same loss by the same values.
+
+    Raises:
+        ModelError: It gets the model wrong.
+        OracleError: It fails on the model.
+    """
+    from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
+
+    model = model.clone()
+    if model.functions:
+        inline(model)
+    # Below opset 14 no batch norm says its mode.
+    model = RaiseOpsetPass()(model).model
+    name_nodes(model)
+    set_modes(model, options.frozen, options.training)
+    prepared = prepare_forward(ir.to_proto(model), made.loss, list(made.gradients))
+    return prepared, ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
+
+
+def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tuple[Training, list[str]]:
+    """Our training graph with the gradients by the float inputs that are data, too; and which it cannot have."""
+    data = [
+        str(value.name)
+        for value in model.graph.inputs
+        if value.dtype in SUPPORTED_DTYPES and value.const_value is None and value.name not in made.gradients
+    ]
+    if not data:
+        return made, []
+    prepared = prepare(model, frozen=options.frozen, training=options.training)
+    loss = find_loss(prepared, made.loss)
+    found, notes = list(made.gradients), []
+    for name in data:
+        try:
+            find_wrt(prepared, [name], loss)
+        except ModelError as error:
+            notes.append(f"the gradient with respect to input {name!r} is not checked: {error}")
+        else:
+            found.append(name)
+    try:
+        return options._replace(loss=made.loss, wrt=found).graph(model), notes
+    except ModelError as error:
+        return made, [f"the gradients with respect to the data inputs are not checked: {error}"]
+
+
+def _name_statistics(training: ir.Model, original: ir.Model) -> None:
+    """Gives the saved statistics of our training graph the names that ORT's has for them."""
+    saved = {_reads(n): n.outputs[3:5] for n in original.graph if n.op_type == BATCH_NORM_INTERNAL[1]}
+    for node in training.graph:
+        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
+            for value, theirs in zip(node.outputs[3:5], saved.get(_reads(node), ()), strict=False):
+                value.name = theirs.name
+
+
+def _reads(batch_norm: ir.Node) -> tuple[str | None, ...]:
+    """The names of its X and running mean, which tell it from every other."""
+    return tuple(value.name for value in (batch_norm.inputs[0], batch_norm.inputs[3]) if value is not None)
