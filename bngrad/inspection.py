@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,13 +10,15 @@ import onnx_ir as ir
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.errors import ModelError
 from bngrad.model_warnings import model_warnings
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.infer_types import InferTypesPass
-from bngrad.passes.nodes import all_nodes, default_opset
-from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
+from bngrad.passes.inline_functions import ResolveAttributesPass
+from bngrad.passes.nodes import default_opset, op_nodes
+from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
 
 _FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
 _GRADIENT = {BATCH_NORM_GRAD: 1, (DOMAIN, "BatchNormalizationGrad"): 1, (DOMAIN, "BatchNormalizationReluGrad"): 2}
@@ -32,7 +35,7 @@ class BatchNorm:
     """What is known of it.
 
     ``training``: with the batch's statistics; ``frozen``: with given ones; ``gradient``: it has no forward node;
-    ``foreign``: another system's, which `rewrite` knows.
+    ``foreign``: another system's, which `rewrite` knows; ``unknown``: its function's calls say it.
     """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
@@ -69,8 +72,10 @@ def inspect(model: ir.Model) -> Inspection:
     """
     warnings = model_warnings(model)
     model = model.clone()
+    with suppress(ModelError):
+        ResolveAttributesPass(reads_attribute)(model)
     InferTypesPass()(model)
-    nodes = list(all_nodes(model))
+    nodes = list(op_nodes(model))
     gradients = [node for node in nodes if _key(node) in _GRADIENT]
     batch_norms = []
     for node in nodes:
@@ -125,6 +130,9 @@ def _shape(value: ir.Value | None) -> str:
 def _mode(node: ir.Node) -> str:
     if _key(node) in _GRADIENT:
         return "gradient"
+    training_mode = node.attributes.get("training_mode")
+    if training_mode is not None and training_mode.is_ref():
+        return "unknown"
     training = is_training_batch_norm(node) or node.op_type != "BatchNormalization"
     return "training" if training else "frozen"
 

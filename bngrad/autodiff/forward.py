@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from bngrad.autodiff.fold_affine import fold_affine
 from bngrad.errors import ModelError
@@ -18,9 +17,9 @@ from bngrad.names import unknown_name
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.constants import Names, NodeNames
 from bngrad.passes.infer_types import InferTypesPass, require_possible
+from bngrad.passes.inline_functions import inline
 from bngrad.passes.nodes import all_nodes, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.well_formed import require_well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,22 +63,6 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
     for node in filter(_in_training_mode, _batch_norms(model.graph)):
         _save_statistics(node, names)
     return model
-
-
-def inline(model: ir.Model) -> None:
-    """Puts the bodies of functions in the place of their calls.
-
-    Raises:
-        ModelError: A function and the model, or a call of it, do not go together.
-    """
-    try:
-        InlinePass()(model)
-    except (ValueError, ir.passes.PassError) as error:
-        raise ModelError(
-            f"the model's functions cannot be inlined: {' '.join(str(error).split())}; export it without functions"
-        ) from error
-    # A call may leave out what the function's nodes require.
-    require_well_formed(model, "the model with its functions inlined")
 
 
 def name_nodes(model: ir.Model) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.passes.constants import ConstantAxes, Names
-from bngrad.passes.nodes import all_nodes, default_opset, raise_refusals, remove
+from bngrad.passes.nodes import all_nodes, default_opset, op_nodes, raise_refusals, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +42,8 @@ def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None
 
 class ImportPass(ir.passes.InPlacePass, abc.ABC):
     """Rewrites the batch norms of one dialect in a model, its subgraphs and its functions.
+
+    A call of a function of the model is none, whatever the function's name.
 
     Refuses, with `UnsupportedNodeError` and before it changes anything, if any of them cannot be rewritten.
     Guarantees: none is left; names of nodes and of their outputs are as before, but for a node that has its name
@@ -85,4 +87,4 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
             raise ir.passes.PostconditionError(f"{node.name} is still {node.op_type}")
 
     def _found(self, model: ir.Model) -> Iterator[ir.Node]:
-        return (node for node in all_nodes(model) if self.matches(node))
+        return (node for node in op_nodes(model) if self.matches(node))

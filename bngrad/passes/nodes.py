@@ -29,6 +29,15 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
             yield from ir.traversal.RecursiveGraphIterator(function)
 
 
+def op_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Yields those of `all_nodes` that are ops: a call of a model's function is what the function says.
+
+    Our own functions are the definitions of our ops.
+    """
+    functions = {key for key in model.functions if key[0] != DOMAIN}
+    return (node for node in all_nodes(model) if node.op_identifier() not in functions)
+
+
 def default_opset(model: ir.Model) -> int | None:
     """The version of the default domain that a model imports, by either of its names; None if it does not."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))

@@ -13,7 +13,7 @@ from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.collector import without_collections
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
-from bngrad.ort_dialect import stock_ops
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
 from bngrad.passes import lower_training
 from bngrad.passes.chain_sums import ChainSumsPass
 from bngrad.passes.embed_functions import EmbedFunctionsPass
@@ -28,8 +28,10 @@ from bngrad.passes.import_onnx import ImportOnnxPass
 from bngrad.passes.import_ort import ImportOrtPass
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass, require_possible
+from bngrad.passes.inline_functions import ResolveAttributesPass
+from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
-from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.nodes import all_nodes, describe, op_nodes
 from bngrad.passes.order_by_depth import OrderByDepthPass
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.passes.return_state import ReturnStatePass, notes_of, state_of
@@ -127,6 +129,7 @@ def for_target(
     result = _run(
         model,
         RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET),
+        ResolveAttributesPass(reads_attribute),
         infer,
         # Before the batch norms become ops that update nothing in place.
         ReturnStatePass(),
@@ -170,13 +173,24 @@ def _run(model: ir.Model, *passes: ir.passes.PassBase) -> ir.Model:
 def _lowerable(model: ir.Model, target: Target) -> Iterator[str]:
     """The op types of the nodes that lowering takes."""
     for_training_build = target == "training"
-    return (n.op_type for n in all_nodes(model) if is_lowered(n, for_training_build=for_training_build))
+    return (n.op_type for n in op_nodes(model) if is_lowered(n, for_training_build=for_training_build))
 
 
 def foreign_nodes(model: ir.Model) -> list[ir.Node]:
     """The batch norms of a model that are another system's, and that `rewrite` makes ours."""
     imports = [import_pass() for import_pass in IMPORTS]
-    return [node for node in all_nodes(model) if any(one.matches(node) for one in imports)]
+    return [node for node in op_nodes(model) if any(one.matches(node) for one in imports)]
+
+
+def reads_attribute(node: ir.Node, name: str) -> bool:
+    """Whether what a pass makes of a node depends on an attribute, so that it must not be one of a function."""
+    if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, ("", "BatchNormalization")):
+        return name not in ("epsilon", "momentum")
+    return (
+        (node.domain, node.op_type) in LOWERINGS
+        or node.op_type == "ATen"
+        or any(import_pass().matches(node) for import_pass in IMPORTS)
+    )
 
 
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:

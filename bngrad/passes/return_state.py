@@ -20,7 +20,7 @@ import onnx_ir as ir
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.constants import Names
 from bngrad.passes.import_onnx import is_training_batch_norm
-from bngrad.passes.nodes import all_nodes, describe
+from bngrad.passes.nodes import describe, op_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ class ReturnStatePass(ir.passes.InPlacePass):
 
 def _updates(model: ir.Model) -> Iterator[tuple[ir.Node, int, ir.Value]]:
     """The batch norms in training mode, with the index of each input that ONNX Runtime's kernel writes over."""
-    for node in all_nodes(model):
+    for node in op_nodes(model):
         if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_training_batch_norm(node):
             for index, old in enumerate(node.inputs):
                 if index in _UPDATES and old is not None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.forward import OPSET, inline, make_inputs, name_nodes, set_modes
+from bngrad.autodiff.forward import OPSET, make_inputs, name_nodes, set_modes
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.passes.inline_functions import inline
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import Evaluator
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.forward import inline, name_nodes, prepare, set_modes
+from bngrad.autodiff.forward import name_nodes, prepare, set_modes
 from bngrad.autodiff.targets import find_loss, find_wrt
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError, ModelError, OracleError
@@ -14,6 +14,7 @@ from bngrad.external_data import initializers, load, load_attributes
 from bngrad.files import as_ir
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.inline_functions import inline
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
 from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
