@@ -30,9 +30,9 @@ def version_refusal(node: ir.Node, known: Sequence[int], opset_imports: Mapping[
     version = onnx.defs.get_schema(node.op_type, opset, node.domain).since_version
     if version in known:
         return None
-    what = "older" if version > known[-1] else "newer"
+    what = "an older" if version > known[-1] else "a newer"
     expected = " or ".join(str(number) for number in known)
     return (
         f"its op was defined anew in ai.onnx {version}, which its gradient rule does not know; expected version "
-        f"{expected}: export the model with an {what} opset"
+        f"{expected}: export the model with {what} opset"
     )

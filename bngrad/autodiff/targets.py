@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
-from bngrad.autodiff.weights import SETTING_SLOTS, default_weights
+from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.names import listed, unknown_name
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
@@ -66,7 +66,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     graph = model.graph
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     if not names:
-        reaching = _reaching(loss, to_weights=True)
+        reaching = _reaching(loss, as_weights=True)
         weights = [value for value in default_weights(graph) if value in reaching]
         if not weights:
             raise ModelError(
@@ -95,30 +95,32 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     return found
 
 
-def _reaching(loss: ir.Value, *, to_weights: bool = False) -> set[ir.Value]:
+def _reaching(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value]:
     """The values that a loss depends on through inputs that a gradient can flow to.
 
     Args:
         loss: The loss.
-        to_weights: Whether to leave out what is read only as a setting, or as an input that has no gradient.
+        as_weights: Whether to leave out what it depends on only as a statistic of a batch norm, or through inputs
+            that have no gradient.
     """
     found, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
-        values = () if node is None else _weighed(node) if to_weights else reads(node)
+        values = () if node is None else _reads_weights(node) if as_weights else reads(node)
         new = set(values) - found
         found |= new
         waiting += new
     return found
 
 
-def _weighed(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a node reads through which weights may reach its output."""
+def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
     rule = rule_of(node)
     if rule is None:
-        return reads(node)
-    settings = SETTING_SLOTS.get(node.op_type, frozenset())
-    return (value for index, value in smooth_inputs(node) if rule.differentiates(index) and index not in settings)
+        yield from reads(node)
+        return
+    for index, value in smooth_inputs(node):
+        if rule.differentiates(index) and not (node.op_type in _BATCH_NORMS and index in (3, 4)):
+            yield value
 
 
 def _is_new_statistic(value: ir.Value) -> bool:

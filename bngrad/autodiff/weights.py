@@ -32,7 +32,7 @@ WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
 }
 """Where an op takes a weight: a graph input without a value is one if it stands there, rather than data."""
 
-SETTING_SLOTS: Mapping[str, frozenset[int]] = {
+_NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
         ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTraining", *FORWARDS), frozenset({3, 4})
     ),
@@ -77,7 +77,7 @@ def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
     return any(
         _is_parameter(node.outputs[0], statistics)
         if node.op_type in _SAME_VALUES and index == 0
-        else index not in SETTING_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
+        else index not in _NUMBER_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
         for node, index in value.uses()
     )
 

@@ -85,9 +85,9 @@ def gradient_of_weights(
         slope = at.op("Where", ignored, at.constant(0, dtype), slope)
     of_each = at.op("Mul", slope, share)
     of_each.dtype = dtype
-    return cast_like(
-        at, at.microsoft("GatherGrad", shape_of(at, weights), classes, of_each, axis=0), dtype, weights
-    )
+    result = at.microsoft("GatherGrad", shape_of(at, weights), classes, of_each, axis=0)
+    result.shape = weights.shape
+    return cast_like(at, result, dtype, weights)
 
 
 def _classes(at: Backward | Site, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:

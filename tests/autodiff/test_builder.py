@@ -193,12 +193,12 @@ NO_RULE = {
         "a = local.F(x) b = Exp(x) y = Mul(a, b)",
         r"local\.F node 'a' .*: it has no gradient rule$",
     ),
-    "if": (BRANCHES, r"If node 'y' \(outputs y\) cannot be differentiated: it has no gradient rule$"),
-    "loop": (LOOP, r"Loop node 'y' \(outputs y\) cannot be differentiated: it has no gradient rule$"),
+    "if": (BRANCHES, r"If node 'y' .*: it has no gradient rule for control flow$"),
+    "loop": (LOOP, r"Loop node 'y' .*: it has no gradient rule for control flow$"),
     "behind-an-if": (f"x1 = local.F(x) {BRANCHES.replace('(x)', '(x1)')}", r"F node .*1 more: If\)$"),
     "refused-as-well": (
-        'a = Hardmax(x) y = com.microsoft.Gelu <approximate = "sine"> (a)',
-        r"Hardmax node 'a' .*: it has no gradient rule \(and 1 more: Gelu\)$",
+        'a = Acos(x) y = com.microsoft.Gelu <approximate = "sine"> (a)',
+        r"Acos node 'a' .*: it has no gradient rule \(and 1 more: Gelu\)$",
     ),
     "behind-it-nothing-has-a-type": (
         "a = local.F(x) b = Sqrt(a) y = Mul(b, x)",
@@ -221,9 +221,9 @@ def test_nodes_in_the_way(name):
 
 def test_nodes_beside_the_way_do_not_matter():
     beside = BRANCHES.replace("(x)", "(z)").replace("y =", "b =")
-    forward = summed("float[3] x, float[3] z, bool c", f"{beside} a = Hardmax(z) d = Mul(a, b) y = Mul(x, d)")
+    forward = summed("float[3] x, float[3] z, bool c", f"{beside} a = Shrink(z) d = Mul(a, b) y = Mul(x, d)")
     feeds = {"x": X, "z": X, "c": np.array(False)}
-    np.testing.assert_allclose(gradients(forward, feeds, wrt=["x"])["x_grad"], [0, 0, -2])
+    np.testing.assert_allclose(gradients(forward, feeds, wrt=["x"])["x_grad"], [0, -2.25, -4])
 
 
 def test_a_training_graph_is_refused():

@@ -6,6 +6,8 @@ import pytest
 
 from autodiff.cases.normalization import norm
 from autodiff.gradient_cases import Case, differentiated, in_standard_onnx
+from autodiff.small_models import differentiated as of
+from autodiff.small_models import model, output_names
 from bngrad.errors import ModelError, UnsupportedNodeError
 
 
@@ -64,9 +66,20 @@ REFUSED = {
         norm("", "RMSNormalization", "N, H, 5", "1, 5", "", "x, s", opset=23),
         "its scale is",
     ),
-    "layer norm, mean in the loss": (
-        case("float[N, H, 5] x, float[5] s", "y, m, i = LayerNormalization(x, s)", outputs=("y", "m")),
-        "the loss depends on an output of it other than the first",
+    "batch norm, saved statistics in the loss": (
+        case(
+            "float[N, 3] x, float[3] s",
+            "y, m, v, saved, i = com.microsoft.BatchNormInternal <training_mode = 1> (x, s, s, s, s)",
+            outputs=("y", "saved"),
+        ),
+        "the loss depends on the statistics that it saves; expected its Y and running statistics alone",
+    ),
+    "batch norm of ORT's dialect in inference mode": (
+        case(
+            "float[N, 3] x, float[3] s",
+            "y, m, v = com.microsoft.BatchNormInternal <training_mode = 0> (x, s, s, s, s)",
+        ),
+        "it has training_mode = 0; expected 1",
     ),
     "instance norm of unknown rank": (
         case(
@@ -104,6 +117,66 @@ def test_what_is_not_differentiated(name):
         differentiated(refused)
 
 
+SUM = "loss = ReduceSum <keepdims = 0> (y)"
+NO_GRADIENT = (
+    r"cannot be differentiated: it has no gradient with respect to input {}, '{}', which is a value of --wrt"
+)
+# op: (input, its name, inputs of the model, nodes that make y of x and of what is there)
+WITHOUT_GRADIENT = {
+    "Dropout": (1, "r", "float r, bool t", "y = Dropout (x, r, t)"),
+    "Resize, scales": (2, "r", "float[1] r", "y = Resize (x, , r)"),
+    "Resize, roi": (
+        1,
+        "r",
+        "float[2] r",
+        """k = Constant <value_floats = [2.0]> ()
+        y = Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (x, r, k)""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_an_input_without_a_gradient_is_refused_where_it_is_not_constant(name):
+    index, given, inputs, body = WITHOUT_GRADIENT[name]
+    op = name.split(",")[0]
+    message = rf"{op} node '\w+' \(outputs y\) " + NO_GRADIENT
+    explicit = model(f"float[3] x, {inputs}", f"{body} {SUM}")
+    for wrt in ([given], ["x", given]):
+        with pytest.raises(UnsupportedNodeError, match=message.format(index, given)):
+            of(explicit, wrt=wrt)
+    # It depends on x, as the data do.
+    kind = inputs.split(" r")[0]
+    axes = "" if "[" in kind else "<keepdims = 0>"
+    made = {"float": f"r = ReduceMax {axes} (x)", "float[1]": "r = ReduceMax (x)"}.get(kind, "r = Slice (x, b, e)")
+    more = "float[3] x, bool t, int64[1] b, int64[1] e"
+    with pytest.raises(UnsupportedNodeError, match=message.format(index, "r")):
+        of(model(more, f"{made} {body} {SUM}"), wrt=["x"])
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_an_input_without_a_gradient_may_depend_on_anything_else(name):
+    """On data that nothing is differentiated with respect to; or on x, beside the way to the loss."""
+    _, given, inputs, body = WITHOUT_GRADIENT[name]
+    constant = model(f"float[3] x, float[3] z, {inputs}", f"{body} {SUM}")
+    assert "x_grad" in output_names(of(constant, wrt=["x"]))
+    computed = model(f"float[3] x, {inputs.replace(' r', ' q')}", f"r = Exp (q) {body} {SUM}")
+    assert "x_grad" in output_names(of(computed, wrt=["x"]))
+    beside = model(f"float[3] x, {inputs}", f"{body.replace('y =', 'beside =')} y = Mul (x, x) {SUM}")
+    assert "x_grad" in output_names(of(beside, wrt=["x"]))
+    with pytest.raises(ModelError, match=f"does not depend on '{given}'"):
+        of(beside, wrt=[given])
+
+
+def test_an_input_without_a_gradient_makes_no_default_weight():
+    """Neither does one that no initializer is computed for."""
+    forward = model(
+        "float[3] x, bool t",
+        f"h = Mul (x, w) q = Exp (r) y = Dropout (h, q, t) {SUM}",
+        initializers="float[3] w = {1, 2, 3}, float r = {-1}",
+    )
+    assert output_names(of(forward)) == ["loss", "w_grad"]
+
+
 @pytest.mark.parametrize("what", ["axes left out", "empty axes", "computed axes"])
 @pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"])
 def test_what_may_reduce_nothing(op, what):
@@ -120,12 +193,12 @@ NOT_LOWERED = {
     "scatter elements, product": (
         "float[4] x, int64[2] i, float[2] u",
         'y = ScatterElements <reduction = "mul"> (x, i, u)',
-        "it has reduction 'mul'; expected none or add",
+        "it has reduction = 'mul'; expected one of none, add",
     ),
     "scatter, largest": (
         "float[4] x, int64[2, 1] i, float[2] u",
         'y = ScatterND <reduction = "max"> (x, i, u)',
-        "it has reduction 'max'; expected none or add",
+        "it has reduction = 'max'; expected one of none, add",
     ),
     "gather of unknown rank": (
         "float[8] x, int64[K] n, int64[2] i",

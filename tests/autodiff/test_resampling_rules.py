@@ -6,10 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from autodiff.cases.resampling import CASES, IMAGE, RESIZES, mode, resize
-from autodiff.gradient_cases import Case, each, feeds_of, forward, in_standard_onnx, lowered
+from autodiff.gradient_cases import each, feeds_of, forward, in_standard_onnx, lowered
 from bngrad.oracle import prepare_forward
 from bngrad.runtime import session
-from bngrad.validation.float64 import evaluate
 
 POSITIVE, NEGATIVE = (
     resize(f"by scales of axes {axes}", IMAGE, f"{mode('linear')}, axes = {axes}", scales=[2.0, 1.5])
@@ -18,7 +17,7 @@ POSITIVE, NEGATIVE = (
 """The same to ONNX Runtime; onnx's evaluator knows no negative axes."""
 
 
-@each(resampling=[*CASES, NEGATIVE])
+@each(resampling=[*(case for case in CASES if "x" in case.wrt), NEGATIVE])
 def test_adjoint_of_the_forward_on_stock(case, dims):
     """The loss is linear in x: it changes by the product of the gradient and the change of x."""
     feeds = feeds_of(POSITIVE if case is NEGATIVE else case, dims)
@@ -42,9 +41,3 @@ def test_resize_grad_of_orts_builder(case, dims, oracle):
         for model, values in ((theirs, prepared.values), (lowered(case), {}))
     )
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
-
-
-def test_the_value_of_a_pad_is_a_stop_edge():
-    case = Case("pad with a mean", "float[4] x, int64[2] p", "v = ReduceMean <keepdims = 0> (x) y = Pad (x, p, v)")
-    feeds = {"x": np.ones(4), "p": np.array([1, 2]), "y_weight": np.arange(7.0)}
-    np.testing.assert_array_equal(evaluate(lowered(case), feeds, ["x_grad"])["x_grad"], [1, 2, 3, 4])

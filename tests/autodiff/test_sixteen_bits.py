@@ -46,7 +46,10 @@ BOTH_TYPES = {
     "resampling": some(
         resampling.CASES,
         # ONNX's text form has no constants of these types, and scales are float in all of them.
-        lambda case: "value_float =" not in case.body and case.name != "resize by computed scales",
+        lambda case: (
+            not any(word in case.body + case.inputs for word in ("value_float =", "float v"))
+            and case.name != "resize by computed scales"
+        ),
     ),
     "shape": some(shape.CASES),
 }

@@ -76,6 +76,11 @@ WITH_EXPONENT_AND_LIMITS = summed(
     "a = Mul(x, w) b = Pow(a, two) y = Clip(b, low, high)",
     initializers="float[3] w = {1, 2, 3}, float two = {2}, float low = {0}, float high = {6}",
 )
+ONE_HOT = summed(
+    "float[N, 3] x, int64[N] l",
+    "h = MatMul(x, w) t = OneHot(l, depth, values) y = Mul(t, h)",
+    initializers="float[3, 3] w = {1, 0, 0, 0, 1, 0, 0, 0, 1}, int64 depth = {3}, float[2] values = {0, 1}",
+)
 # name: (model, options, the outputs of its training graph)
 OUTPUTS = {
     "initializers": (
@@ -93,6 +98,47 @@ OUTPUTS = {
     ),
     "no data of fixed shape": (summed("float[2, 3] x, float[3, 3] w", "y = MatMul(x, w)"), {}, ["loss", "w_grad"]),
     "no exponent, no limits": (WITH_EXPONENT_AND_LIMITS, {}, ["loss", "w_grad"]),
+    "no statistics": (
+        summed(
+            "float[N, 2] x",
+            "m = Mul(m0, factor) i = Identity(v0) y = BatchNormalization(x, s, b, m, i)",
+            initializers="float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m0 = {3, 4}, float[2] v0 = {1, 1}, "
+            "float[2] factor = {0.5, 0.5}",
+        ),
+        {},
+        ["loss", "s_grad", "b_grad"],
+    ),
+    "no statistics that the loss reads": (
+        summed(
+            "float[N, 2] x",
+            "z, m1, v1 = BatchNormalization <training_mode = 1> (x, s, b, m, v) a = Add(m1, v1) y = Mul(z, a)",
+            initializers="float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {3, 4}, float[2] v = {1, 1}",
+        ),
+        {},
+        ["loss", "m1", "v1", "s_grad", "b_grad"],
+    ),
+    "statistics that are asked for": (
+        summed(
+            "float[N, 2] x",
+            "y = BatchNormalization(x, s, b, m, v)",
+            initializers="float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {3, 4}, float[2] v = {1, 1}",
+        ),
+        {"wrt": ["m", "v"]},
+        ["loss", "m_grad", "v_grad"],
+    ),
+    "no values of one-hot labels": (ONE_HOT, {}, ["loss", "w_grad"]),
+    "values of one-hot labels that are asked for": (ONE_HOT, {"wrt": ["values"]}, ["loss", "values_grad"]),
+    "no weights of classes, no value of a pad, no start and step": (
+        model(
+            "float[N, 3] x, int64[N] l",
+            """h = Mul(x, w) p = Pad(h, pads, value) r = Range(start, end, step) y = Mul(p, r)
+            loss = SoftmaxCrossEntropyLoss(y, l, classes)""",
+            initializers="float[3] w = {1, 2, 3}, int64[4] pads = {0, 0, 0, 1}, float value = {0.5}, "
+            "float start = {0}, float end = {4}, float step = {1}, float[4] classes = {1, 2, 3, 4}",
+        ),
+        {},
+        ["loss", "w_grad"],
+    ),
     "no constants": (
         summed(
             "float[N, 3] x",
@@ -217,15 +263,18 @@ ERRORS = {
     "wrt-running-statistic": (
         summed(
             "float[N, 2] x, float[2] s, float[2] b, float[2] m, float[2] v",
-            "y = BatchNormalization(x, s, b, m, v)",
+            "y, m1, v1 = BatchNormalization <training_mode = 1> (x, s, b, m, v)",
         ),
         {"wrt": ["m"]},
-        "loss 'loss' does not depend on 'm': it is a running statistic of BatchNormalization node 'y' (outputs y)",
+        (
+            "the loss 'loss' does not depend on 'm' in a way that has a gradient: it is a running statistic of "
+            "batch norm 'y', which is in training mode"
+        ),
     ),
-    "wrt-stop-edge": (
-        summed("float[3] x, float r", "y = Dropout(x, r)"),
-        {"wrt": ["r"]},
-        "loss 'loss' does not depend on 'r': Dropout node 'y' (outputs y) gives input 1 no gradient",
+    "wrt-limit": (
+        summed("float[3] x, float l, float d", "s = ReduceMin <keepdims = 0> (x) y = Range(s, l, d)"),
+        {"wrt": ["l"]},
+        "loss 'loss' does not depend on 'l': Range node 'y' (outputs y) gives input 1 no gradient",
     ),
     "wrt-steps": (
         summed("float[3] x, float[3] z", "r = Round(z) y = Mul(x, r)"),

@@ -33,8 +33,12 @@ FILES = {
     "taken.onnx": NET.replace("m_new", "s_grad"),
     "hard.onnx": """g (float[4] x) => (float loss) {
         a = Einsum <equation = "i->i"> (x)
-        b = Hardmax (a)
+        b = Acos (a)
         loss = ReduceSum <keepdims = 0> (b)
+    }""",
+    "dropout.onnx": """g (float[4] x, float r, bool t) => (float loss) {
+        a = Dropout (x, r, t)
+        loss = ReduceSum <keepdims = 0> (a)
     }""",
     "integer.onnx": "g (int64[4] x) => (int64 loss) { loss = ReduceSum <keepdims=0> (x) }",
     "grad.onnx": "g (float[4] dy, float[4] x) => (float[4] dx) { dx = com.microsoft.ReluGrad (dy, x) }",
@@ -161,14 +165,21 @@ ERRORS = {
     "loss that is no scalar": (["differentiate", "net.onnx", *OUT, "--loss", "z"], "is no float scalar"),
     "integer loss": (["differentiate", "integer.onnx", *OUT], "the model has no float scalar outputs"),
     "unknown wrt": (["differentiate", "net.onnx", *OUT, "--wrt", "q"], "'q' is not an input or initializer"),
-    "running statistic": (["differentiate", "net.onnx", *OUT, "--wrt", "m"], "it is a running statistic of"),
+    "running statistic": (
+        ["differentiate", "net.onnx", *OUT, "--wrt", "m", "--training", "*"],
+        "it is a running statistic of batch norm 'second', which is in training mode",
+    ),
+    "input without a gradient": (
+        ["differentiate", "dropout.onnx", *OUT, "--wrt", "r"],
+        "Dropout node 'a' (outputs a) cannot be differentiated: it has no gradient with respect to input 1, 'r'",
+    ),
     "unknown batch norm": (
         ["differentiate", "net.onnx", *OUT, "--frozen", "third"],
         "'third' is not a batch norm",
     ),
     "no rule": (
         ["differentiate", "hard.onnx", *OUT, "--wrt", "x"],
-        "Einsum node 'a' (outputs a) cannot be differentiated: it has no gradient rule (and 1 more: Hardmax)",
+        "Einsum node 'a' (outputs a) cannot be differentiated: it has no gradient rule (and 1 more: Acos)",
     ),
     "training graph": (["differentiate", "grad.onnx", *OUT], "the model is a training graph already"),
     "unbiased variance in ORT's dialect": (

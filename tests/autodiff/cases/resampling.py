@@ -39,16 +39,16 @@ PADS = [
             oracle=VALUE,
         )
         for name, shape, pads, axes in [
-            ("both ends", "", [0, 1, 2, 0], ""),
-            ("a value of rank 1", "[1]", [1, 1, 2, 0], ""),
-            ("adds and takes away", "", [-1, 1, 2, -1], ""),
-            ("nothing", "", [0, 0, 0, 0], ""),
-            ("axes", "", [1, 0, 2, 1], ", a"),
+            ("both ends", "[1]", [0, 1, 2, 0], ""),
+            ("a value of rank 0", "", [1, 1, 2, 0], ""),
+            ("adds and takes away", "[1]", [-1, 1, 2, -1], ""),
+            ("nothing", "[1]", [0, 0, 0, 0], ""),
+            ("axes", "[1]", [1, 0, 2, 1], ", a"),
         ]
     ),
     Case(
         "pad by its value alone",
-        "float[N, 3] x, int64[4] p, float v",
+        "float[N, 3] x, int64[4] p, float[1] v",
         "y = Pad (x, p, v)",
         ("v",),
         oracle=VALUE,
@@ -70,7 +70,7 @@ PADS = [
     ),
     Case(
         "pad in double, by its value too",
-        "double[N, 3] x, int64[4] p, double v",
+        "double[N, 3] x, int64[4] p, double[1] v",
         "y = Pad (x, p, v)",
         ("x", "v"),
         draw={"p": fixed(1, 0, 0, 2)},
