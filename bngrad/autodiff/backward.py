@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bngrad.autodiff.rule import NoGradientError
+from bngrad.passes.guards import cut, zero_where_zero
 from bngrad.passes.maker import NodeMaker
-from bngrad.passes.node_view import NodeView
+from bngrad.passes.node_view import NodeView, dtype_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,8 @@ class Backward(NodeMaker, NodeView):
         self._context = context
         self.opset = context.opset
         self._made = 0
+        self.unbounded = False
+        """Whether what comes back may be infinite or NaN: a node behind this one is singular."""
 
     @property
     def dY(self) -> ir.Value:  # noqa: N802 - the field's own name
@@ -74,6 +77,40 @@ class Backward(NodeMaker, NodeView):
         if value.shape is None:
             self.refuse(f"the rank of {value.name!r} is not known; expected a model that shape inference can read")
         return len(value.shape)
+
+    def times(self, dY: ir.Value, factor: ir.Value, *, singular: bool = False) -> ir.Value:
+        """Returns dY times a local derivative, which is 0 where one is 0 and the other may be no finite number.
+
+        Args:
+            dY: What comes back.
+            factor: The local derivative, of the same type.
+            singular: Whether that may be infinite or NaN.
+        """
+        result = self.op("Mul", dY, factor)
+        if singular:
+            result = zero_where_zero(self, dY, result, typed=self._typed(dY))
+        if self.unbounded:
+            result = zero_where_zero(self, factor, result, typed=self._typed(dY))
+        return result
+
+    def kept(self, condition: ir.Value, dY: ir.Value, *, singular: bool = False) -> ir.Value:
+        """Returns dY where a condition is true, else 0.
+
+        A product with the condition as a number takes a sixth of the time of a Where, but is right only for finite
+        numbers.
+
+        Args:
+            condition: Of the shape of dY.
+            dY: What comes back.
+            singular: Whether that may be infinite or NaN here, if it is not elsewhere.
+        """
+        if self.unbounded or singular:
+            return cut(self, condition, dY, typed=self._typed(dY))
+        return self.op("Mul", dY, self.cast(condition, dtype_of(self._typed(dY))))
+
+    def _typed(self, value: ir.Value) -> ir.Value:
+        """A value of the same type, of which that is known: new values have none."""
+        return self.dY if value.dtype is None else value
 
     def refuse(self, reason: str) -> NoReturn:
         """Says that no gradient can be made for this node, and why."""

@@ -19,6 +19,7 @@ from bngrad.passes.import_pass import Context
 from bngrad.passes.infer_types import CONTRADICTS
 from bngrad.passes.node_view import attribute_refusal
 from bngrad.passes.nodes import describe
+from bngrad.passes.signs import is_singular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -92,6 +93,7 @@ class _Walk:
         self._context = Context(model)
         self._moving = moving
         self._contributions: dict[ir.Value, list[tuple[Backward, ir.Value]]] = {}
+        self._unbounded: set[ir.Value] = set()
         self._blocked: list[tuple[ir.Node, str]] = []
         self._untyped: list[tuple[ir.Node, str]] = []
 
@@ -130,6 +132,7 @@ class _Walk:
         moving = [(index, value) for index, value in smooth_inputs(node) if value in self._moving]
         needed = frozenset(index for index, _ in moving if rule is None or rule.differentiates(index))
         back = Backward(node, dY, needed, self._context)
+        back.unbounded = any(value in self._unbounded for value in dY)
         gradients = self._gradients(back, rule, moving)
         if gradients is None:
             # What lies behind it is walked through all the same: one error names everything that is in the way.
@@ -140,6 +143,8 @@ class _Walk:
             gradient = gradients[index]
             if gradient is not None:
                 self._contributions.setdefault(value, []).append((back, gradient))
+                if back.unbounded or is_singular(node):
+                    self._unbounded.add(gradient)
 
     def _gradients(
         self, back: Backward, rule: Rule | None, moving: Sequence[tuple[int, ir.Value]]
@@ -193,6 +198,8 @@ class _Walk:
             (result,) = node.outputs
             result.name = name
         result.type, result.shape = value.type, value.shape
+        if any(gradient in self._unbounded for _, gradient in contributions):
+            self._unbounded.add(result)
         return result
 
     def _raise_blocked(self) -> None:

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 
 def relu(back: Backward) -> Gradients:
-    """dX = dY where Y > 0, else 0."""
+    """dX = dY where Y > 0, else 0; ReluGrad multiplies, which is right for finite dY alone."""
+    if back.unbounded:
+        return [back.kept(_positive(back, back.y()), back.dY)]
     return [back.microsoft("ReluGrad", back.dY, back.y())]
 
 
 def leaky_relu(back: Backward) -> Gradients:
     """dX = dY where X > 0, else alpha dY."""
+    if back.unbounded:
+        falling = back.times(back.dY, like(back, back.attribute("alpha", 0.01), back.dY))
+        return [back.op("Where", _positive(back, back.x(0)), back.dY, falling)]
     # The gradient op asks for the sign of Y, which is that of X unless alpha is negative.
     y = back.y() if back.attribute("alpha", 0.01) >= 0 else back.x(0)
     return [back.microsoft("LeakyReluGrad", back.dY, y, **back.attributes())]
@@ -31,9 +36,9 @@ def prelu(back: Backward) -> Gradients:
     dY, x, slope = back.dY, back.x(0), back.x(1)
     dX = dslope = None
     if back.needs(0):
-        dX = back.op("Where", _positive(back, x), dY, back.op("Mul", dY, slope))
+        dX = back.op("Where", _positive(back, x), dY, back.times(dY, slope))
     if back.needs(1):
-        dslope = sum_to(back, back.op("Mul", dY, back.op("Min", x, like(back, 0, x))), slope, x)
+        dslope = sum_to(back, back.times(dY, back.op("Min", x, like(back, 0, x))), slope, x)
     return [dX, dslope]
 
 
@@ -52,13 +57,13 @@ def celu(back: Backward) -> Gradients:
     """dX = dY where X > 0, else dY exp(X / alpha), which is dY (Y / alpha + 1)."""
     y = back.y()
     negative = back.op("Div", back.op("Min", y, like(back, 0, y)), like(back, back.attribute("alpha", 1.0), y))
-    return [back.op("Mul", back.dY, back.op("Add", negative, like(back, 1, y)))]
+    return [back.times(back.dY, back.op("Add", negative, like(back, 1, y)))]
 
 
 def thresholded_relu(back: Backward) -> Gradients:
     """dX = dY where X > alpha, else 0."""
     above = back.op("Greater", back.x(0), like(back, back.attribute("alpha", 1.0), back.dY))
-    return [back.op("Mul", back.dY, back.cast(above, dtype_of(back.dY)))]
+    return [back.kept(above, back.dY)]
 
 
 def softsign(back: Backward) -> Gradients:
@@ -68,40 +73,52 @@ def softsign(back: Backward) -> Gradients:
 
 
 def mish(back: Backward) -> Gradients:
-    """dX = dY (t + X (1 - t^2) sigmoid X), t = tanh softplus X, of which Y is X t."""
+    """dX = dY (t + X (1 - t^2) sigmoid X), t = tanh softplus X, of which Y is X t.
+
+    Beyond 1000 that is 0 or 1 in any type, and an infinite X would make no number of it.
+    """
     x, one = back.x(0), like(back, 1, back.dY)
+    x = back.op("Clip", x, like(back, -1000, x), like(back, 1000, x))
     t = back.op("Tanh", back.op("Softplus", x))
     bend = back.op("Mul", back.op("Sub", one, back.op("Mul", t, t)), back.op("Sigmoid", x))
-    return [back.op("Mul", back.dY, back.op("Add", t, back.op("Mul", x, bend)))]
+    return [back.times(back.dY, back.op("Add", t, back.op("Mul", x, bend)))]
 
 
 def softplus(back: Backward) -> Gradients:
     """dX = dY sigmoid X."""
-    return [back.op("Mul", back.dY, back.op("Sigmoid", back.x(0)))]
+    return [back.times(back.dY, back.op("Sigmoid", back.x(0)))]
 
 
 def sigmoid(back: Backward) -> Gradients:
     """dX = dY Y (1 - Y)."""
+    if back.unbounded:
+        y = back.y()
+        return [back.times(back.dY, back.op("Mul", y, back.op("Sub", like(back, 1, y), y)))]
     return [back.microsoft("SigmoidGrad", back.dY, back.y())]
 
 
 def tanh(back: Backward) -> Gradients:
     """dX = dY (1 - Y^2)."""
+    if back.unbounded:
+        y = back.y()
+        return [back.times(back.dY, back.op("Sub", like(back, 1, y), back.op("Mul", y, y)))]
     return [back.microsoft("TanhGrad", back.dY, back.y())]
 
 
 def hard_sigmoid(back: Backward) -> Gradients:
     """dX = dY alpha where 0 < Y < 1, else 0."""
-    slope = back.op("Mul", _inside(back, back.y()), like(back, back.attribute("alpha", 0.2), back.dY))
-    return [back.op("Mul", back.dY, slope)]
+    scaled = back.op("Mul", back.dY, like(back, back.attribute("alpha", 0.2), back.dY))
+    return [back.kept(_inside(back, back.y()), scaled)]
 
 
 def hard_swish(back: Backward) -> Gradients:
     """dX = dY (h + X / 6 where 0 < h < 1), h = hard sigmoid X."""
     x = back.x(0)
     h = back.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-    sixth = back.op("Mul", back.op("Mul", x, like(back, 1 / 6, x)), _inside(back, h))
-    return [back.op("Mul", back.dY, back.op("Add", h, sixth))]
+    # A product with the condition as a number: an infinite X is limited to the -3 and 3 between which it matters.
+    sixth = back.op("Mul", back.op("Clip", x, like(back, -3, x), like(back, 3, x)), like(back, 1 / 6, x))
+    inside = back.cast(_inside(back, h), dtype_of(back.dY))
+    return [back.times(back.dY, back.op("Add", h, back.op("Mul", sixth, inside)))]
 
 
 def gelu(back: Backward) -> Gradients:
@@ -135,7 +152,7 @@ def _of_exponential(back: Backward, alpha: float, slope: float) -> Gradients:
     else:
         falling = back.op("Add", y, like(back, alpha, y))
         result = back.op("Where", _positive(back, x), like(back, slope, y), falling)
-    return [back.op("Mul", back.dY, result)]
+    return [back.times(back.dY, result)]
 
 
 def _of_biased(back: Backward, op_type: str) -> Gradients:
@@ -149,7 +166,6 @@ def _positive(back: Backward, x: ir.Value) -> ir.Value:
 
 
 def _inside(back: Backward, y: ir.Value) -> ir.Value:
-    """1 where 0 < y < 1, else 0: where a function that is cut off at these is not."""
+    """Whether 0 < y < 1: where a function that is cut off at these is not."""
     zero, one = like(back, 0, back.dY), like(back, 1, back.dY)
-    between = back.op("And", back.op("Greater", y, zero), back.op("Less", y, one))
-    return back.cast(between, dtype_of(back.dY))
+    return back.op("And", back.op("Greater", y, zero), back.op("Less", y, one))

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input
 from bngrad.ort_dialect import MICROSOFT
+from bngrad.passes.guards import zero_where_zero
 from bngrad.passes.node_view import constant_of, dtype_of, like
+from bngrad.passes.signs import is_nonzero, is_positive, is_singular, may_overflow
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -33,13 +35,25 @@ def sub(back: Backward) -> Gradients:
 
 def mul(back: Backward) -> Gradients:
     """dA = dY B, dB = dY A."""
-    return for_each_input(back, lambda index: back.op("Mul", back.dY, back.x(1 - index)))
+
+    def flow(index: int) -> ir.Value:
+        other = back.x(1 - index)
+        return back.times(back.dY, other, singular=may_overflow(other))
+
+    return for_each_input(back, flow)
 
 
 def div(back: Backward) -> Gradients:
     """dA = dY / B; with dB = -dY A / B^2 it is ORT's DivGrad."""
-    if not back.needs(1):
-        return for_each_input(back, lambda _: back.op("Div", back.dY, back.x(1)))
+    if not back.needs(1) or back.unbounded:
+        a, b = back.x(0), back.x(1)
+        dA = back.op("Div", back.dY, b)
+        if not is_nonzero(b):
+            dA = zero_where_zero(back, back.dY, dA)
+        return for_each_input(
+            back,
+            lambda index: back.op("Neg", back.times(dA, back.op("Div", a, b), singular=True)) if index else dA,
+        )
     names = ["dA" if back.needs(0) else "", "dB"]
     dA, dB = back.outputs_of("DivGrad", back.dY, back.x(0), back.x(1), outputs=names, domain=MICROSOFT)
     return [dA if dA.name else None, dB]
@@ -56,13 +70,15 @@ def power(back: Backward) -> Gradients:
     def flow(index: int) -> ir.Value:
         if index:
             log = back.op("Log", back.op("Where", back.op("Equal", a, like(back, 0, a)), like(back, 1, a), a))
-            return back.cast(back.op("Mul", back.op("Mul", back.dY, back.y()), log), dtype_of(b))
+            slope = back.op("Mul", back.y(), log)
+            return back.cast(back.times(back.dY, slope, singular=not is_positive(a)), dtype_of(b))
         if number is not None and number.size == 1:
             return _power_of(back, a, float(number.item()))
         exponent = back.cast(b, dtype_of(a))
         # One less, but not of 0: that would be 0 times the reciprocal of A, which may be 0 too.
         less = back.op("Sub", exponent, back.op("Abs", back.op("Sign", exponent)))
-        return back.op("Mul", back.dY, back.op("Mul", exponent, back.op("Pow", a, less)))
+        slope = back.op("Mul", exponent, back.op("Pow", a, less))
+        return back.times(back.dY, slope, singular=is_singular(back.node))
 
     return for_each_input(back, flow)
 
@@ -71,7 +87,8 @@ def _power_of(back: Backward, a: ir.Value, exponent: float) -> ir.Value:
     """Flows to A from A^B for one number B: the usual ones without a power, which takes ten times a product."""
     if exponent == 1:
         return back.dY
-    scaled = back.op("Mul", back.dY, like(back, exponent, a))
+    scaled = back.times(back.dY, like(back, exponent, a))
     if exponent == 0:
         return scaled
-    return back.op("Mul", scaled, a if exponent == 2 else back.op("Pow", a, like(back, exponent - 1, a)))
+    power = a if exponent == 2 else back.op("Pow", a, like(back, exponent - 1, a))
+    return back.times(scaled, power, singular=is_singular(back.node))

@@ -10,7 +10,9 @@ import math
 from typing import TYPE_CHECKING
 
 from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.node_view import like
+from bngrad.passes.guards import zero_where_zero
+from bngrad.passes.node_view import dtype_of, like
+from bngrad.passes.signs import is_singular, may_overflow
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -41,15 +43,16 @@ def reduce_extreme(back: Backward) -> Gradients:
     """dX = dY / the number of elements equal to Y, for those; of ReduceMax, ReduceMin, GlobalMaxPool."""
     x, y, dY = back.x(0), _kept(back, back.y()), _kept(back, back.dY)
     dtype = statistics_dtype(x)
-    hit = back.op("Cast", back.op("Equal", x, y), to=int(dtype))
-    share = back.op("Div", back.cast(dY, dtype), _sum_again(back, hit))
-    return [cast_like(back, back.op("Mul", hit, share), dtype, x)]
+    hit = back.op("Equal", x, y)
+    share = back.op("Div", back.cast(dY, dtype), _sum_again(back, back.cast(hit, dtype)))
+    share.dtype = dtype
+    return [cast_like(back, back.kept(hit, share, singular=may_overflow(x)), dtype, x)]
 
 
 def reduce_l1(back: Backward) -> Gradients:
     """dX = dY sign(X)."""
     _refuse_nothing_reduced(back)
-    return [back.op("Mul", back.op("Sign", back.x(0)), _kept(back, back.dY))]
+    return [back.times(_kept(back, back.dY), back.op("Sign", back.x(0)))]
 
 
 def reduce_l2(back: Backward) -> Gradients:
@@ -57,27 +60,28 @@ def reduce_l2(back: Backward) -> Gradients:
     _refuse_nothing_reduced(back)
     y = back.y()
     length = back.op("Where", back.op("Equal", y, like(back, 0, y)), like(back, 1, y), y)
-    return [back.op("Mul", back.x(0), _kept(back, back.op("Div", back.dY, length)))]
+    return [back.times(_typed(_kept(back, back.op("Div", back.dY, length)), y), back.x(0))]
 
 
 def reduce_sum_square(back: Backward) -> Gradients:
     """dX = 2 dY X."""
     _refuse_nothing_reduced(back)
     twice = back.op("Mul", back.dY, like(back, 2, back.dY))
-    return [back.op("Mul", back.x(0), _kept(back, twice))]
+    return [back.times(_typed(_kept(back, twice), back.dY), back.x(0))]
 
 
 def reduce_log_sum(back: Backward) -> Gradients:
     """dX = dY / exp(Y)."""
     _refuse_nothing_reduced(back)
-    return [_spread(back, back.op("Div", back.dY, back.op("Exp", back.y())))]
+    quotient = back.op("Div", back.dY, back.op("Exp", back.y()))
+    return [_spread(back, zero_where_zero(back, back.dY, quotient) if is_singular(back.node) else quotient)]
 
 
 def reduce_log_sum_exp(back: Backward) -> Gradients:
-    """dX = dY exp(X - Y)."""
+    """dX = dY exp(X - Y), where X may be -inf wherever Y is."""
     _refuse_nothing_reduced(back)
     share = back.op("Exp", back.op("Sub", back.x(0), _kept(back, back.y())))
-    return [back.op("Mul", share, _kept(back, back.dY))]
+    return [back.times(_kept(back, back.dY), share, singular=True)]
 
 
 def reduce_prod(back: Backward) -> Gradients:
@@ -88,7 +92,7 @@ def reduce_prod(back: Backward) -> Gradients:
     zero = back.op("Cast", is_zero, to=int(statistics_dtype(x)))
     alone = back.op("Equal", _sum_again(back, zero), zero)
     others = back.op("Div", _reduced_again(back, "ReduceProd", rest), rest)
-    return [back.op("Mul", dY, back.op("Where", alone, others, like(back, 0, x)))]
+    return [back.times(dY, back.op("Where", alone, others, like(back, 0, x)), singular=True)]
 
 
 def _spread(back: Backward, gradient: ir.Value) -> ir.Value:
@@ -100,7 +104,12 @@ def _kept(back: Backward, value: ir.Value) -> ir.Value:
     """A value in the shape of the output, in one that broadcasts to the shape of the input."""
     if back.attribute("keepdims", 1) or not back.has(1) or back.known_int64(1) == []:
         return value
-    return back.op("Unsqueeze", value, back.x(1))
+    return _typed(back.op("Unsqueeze", value, back.x(1)), value)
+
+
+def _typed(value: ir.Value, as_: ir.Value) -> ir.Value:
+    value.dtype = dtype_of(as_)
+    return value
 
 
 def _sum_again(back: Backward, value: ir.Value) -> ir.Value:

@@ -6,7 +6,9 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input, sum_to
+from bngrad.passes.guards import cut
 from bngrad.passes.node_view import dtype_of, is_off, like
+from bngrad.passes.signs import may_overflow
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -20,9 +22,12 @@ def extremum(back: Backward) -> Gradients:
     operands = [back.x(index) for index in range(len(back.node.inputs))]
     if len(operands) == 1:
         return [back.dY]
-    chosen = [_number(back, back.op("Equal", x, back.y())) for x in operands]
-    share = back.op("Div", back.dY, back.op("Sum", *chosen))
-    return for_each_input(back, lambda index: back.op("Mul", chosen[index], share))
+    chosen = [back.op("Equal", x, back.y()) for x in operands]
+    share = back.op("Div", back.dY, back.op("Sum", *(back.cast(each, dtype_of(back.dY)) for each in chosen)))
+    share.dtype = dtype_of(back.dY)
+    # No operand equals a NaN.
+    singular = any(map(may_overflow, operands))
+    return for_each_input(back, lambda index: back.kept(chosen[index], share, singular=singular))
 
 
 def where(back: Backward) -> Gradients:
@@ -58,16 +63,13 @@ def dropout(back: Backward) -> Gradients:
     training = back.optional(2)
     if training is None or is_off(training):
         return [back.dY]
-    return [back.microsoft("DropoutGrad", back.dY, back.y(1), back.optional(1), training)]
+    dX = back.microsoft("DropoutGrad", back.dY, back.y(1), back.optional(1), training)
+    dX.dtype = dtype_of(back.dY)
+    return [cut(back, back.y(1), dX) if back.unbounded else dX]
 
 
 def _masked(back: Backward, *conditions: ir.Value) -> ir.Value:
     """dY where all the conditions are true, else 0."""
     if not conditions:
         return back.dY
-    return back.op("Mul", back.dY, _number(back, reduce(partial(back.op, "And"), conditions)))
-
-
-def _number(back: Backward, condition: ir.Value) -> ir.Value:
-    """1 where a condition is true, else 0, in the type of dY."""
-    return back.cast(condition, dtype_of(back.dY))
+    return back.kept(reduce(partial(back.op, "And"), conditions), back.dY)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bngrad.passes.guards import zero_where_zero
 from bngrad.passes.node_view import dtype_of, like
+from bngrad.passes.signs import is_singular
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
@@ -34,41 +38,49 @@ def neg(back: Backward) -> Gradients:
 
 def absolute(back: Backward) -> Gradients:
     """dX = dY sign X, which is 0 at 0."""
-    return [back.op("Mul", back.dY, back.op("Sign", back.x(0)))]
+    return [back.times(back.dY, back.op("Sign", back.x(0)))]
 
 
 def reciprocal(back: Backward) -> Gradients:
     """dX = -dY Y^2."""
-    return [back.op("Neg", back.op("Mul", back.dY, back.op("Mul", back.y(), back.y())))]
+    return [
+        back.op("Neg", back.times(back.dY, back.op("Mul", back.y(), back.y()), singular=is_singular(back.node)))
+    ]
 
 
 def sqrt(back: Backward) -> Gradients:
     """dX = dY / (2 Y)."""
-    return [back.op("Div", back.op("Mul", back.dY, like(back, 0.5, back.dY)), back.y())]
+    return [_over(back, back.op("Mul", back.dY, like(back, 0.5, back.dY)), back.y())]
 
 
 def exp(back: Backward) -> Gradients:
-    """dX = dY Y."""
-    return [back.op("Mul", back.dY, back.y())]
+    """dX = dY Y, which may be infinite where X is not."""
+    return [back.times(back.dY, back.y(), singular=True)]
 
 
 def log(back: Backward) -> Gradients:
     """dX = dY / X."""
-    return [back.op("Div", back.dY, back.x(0))]
+    return [_over(back, back.dY, back.x(0))]
 
 
 def sin(back: Backward) -> Gradients:
     """dX = dY cos X."""
-    return [back.op("Mul", back.dY, back.op("Cos", back.x(0)))]
+    return [back.times(back.dY, back.op("Cos", back.x(0)))]
 
 
 def cos(back: Backward) -> Gradients:
     """dX = -dY sin X."""
-    return [back.op("Neg", back.op("Mul", back.dY, back.op("Sin", back.x(0))))]
+    return [back.op("Neg", back.times(back.dY, back.op("Sin", back.x(0))))]
 
 
 def erf(back: Backward) -> Gradients:
     """dX = dY 2 / sqrt(pi) exp(-X^2)."""
     x = back.x(0)
     bell = back.op("Exp", back.op("Neg", back.op("Mul", x, x)))
-    return [back.op("Mul", back.dY, back.op("Mul", bell, like(back, 2 / math.sqrt(math.pi), x)))]
+    return [back.times(back.dY, back.op("Mul", bell, like(back, 2 / math.sqrt(math.pi), x)))]
+
+
+def _over(back: Backward, dY: ir.Value, divisor: ir.Value) -> ir.Value:
+    """dY / divisor, which may be 0 if the node is singular; 0 where dY is."""
+    quotient = back.op("Div", dY, divisor)
+    return zero_where_zero(back, dY, quotient, typed=back.dY) if is_singular(back.node) else quotient

@@ -88,6 +88,8 @@ def quick_gelu_grad(site: Site) -> Outputs:
     dY, x = site.x(0), site.x(1)
     one = like(site, 1, x)
     z = site.op("Mul", x, like(site, site.attribute("alpha", 1.702), x))
+    # Beyond 1000 the result is 0 or dY in any type, and an infinite z would make no number of it.
+    z = site.op("Clip", z, like(site, -1000, x), like(site, 1000, x))
     s = site.op("Sigmoid", z)
     bend = site.op("Mul", z, site.op("Sub", one, s))
     return [site.op("Mul", site.op("Mul", dY, s), site.op("Add", one, bend))]
@@ -119,8 +121,12 @@ def _biased(site: Site) -> ir.Value:
 
 
 def _gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
-    """dY / 2 (1 + erf s + 2 / sqrt(pi) s exp(-s^2)) with s = x / sqrt(2)."""
+    """dY / 2 (1 + erf s + 2 / sqrt(pi) s exp(-s^2)) with s = x / sqrt(2).
+
+    Beyond 40 that is 0 or dY in any type, and an infinite s would make no number of it.
+    """
     s = site.op("Mul", x, like(site, math.sqrt(0.5), x))
+    s = site.op("Clip", s, like(site, -40, x), like(site, 40, x))
     bell = site.op("Exp", site.op("Neg", site.op("Mul", s, s)))
     slope = site.op("Mul", site.op("Mul", s, bell), like(site, 2 / math.sqrt(math.pi), x))
     twice = site.op("Add", site.op("Add", site.op("Erf", s), like(site, 1, x)), slope)

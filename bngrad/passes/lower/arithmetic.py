@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import sum_to
+from bngrad.passes.guards import zero_where_zero
+from bngrad.passes.signs import is_nonzero
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -14,14 +16,21 @@ if TYPE_CHECKING:
 
 
 def div_grad(site: Site) -> Outputs:
-    """DivGrad(dY, A, B) -> dA = dY / B, dB = -dY A / B^2, each summed to the shape of its operand."""
+    """DivGrad(dY, A, B) -> dA = dY / B, dB = -dY A / B^2, each summed to the shape of its operand.
+
+    Where dY is 0, so are both, even if B is 0 too.
+    """
     dY, a, b = site.x(0), site.x(1), site.x(2)
     dA = site.op("Div", dY, b)
+    if not is_nonzero(b):
+        dA = zero_where_zero(site, dY, dA, typed=b)
     result: list[ir.Value | None] = [None, None]
     if site.has_output(0):
         result[0] = sum_to(site, dA, a, dY, others=[b], axes_of=_repeated_axes)
     if site.has_output(1):
         dB = site.op("Neg", site.op("Mul", dA, site.op("Div", a, b)))
+        if not is_nonzero(b):
+            dB = zero_where_zero(site, dY, dB, typed=b)
         result[1] = sum_to(site, dB, b, dY, others=[a], axes_of=_repeated_axes)
     return result
 

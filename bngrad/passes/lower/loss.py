@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.passes.glue import cast_like
+from bngrad.passes.guards import zero_where_zero
 from bngrad.passes.labels import read_labels
 from bngrad.passes.node_view import axis_refusal
 from bngrad.passes.nodes import known_rank
@@ -16,16 +17,26 @@ if TYPE_CHECKING:
 
 
 def softmax_grad(site: Site) -> Outputs:
-    """SoftmaxGrad_13(dY, Y) {axis} -> dX = Y (dY - sum of dY Y over the axis)."""
+    """SoftmaxGrad_13(dY, Y) {axis} -> dX = Y (dY - sum of dY Y over the axis), and 0 where all of that dY is 0.
+
+    Y is NaN where all of X along the axis is -inf, as of masked attention; a Where behind it cuts that off.
+    """
     dY, y = site.x(0), site.x(1)
     projection = _sum(site, site.op("Mul", dY, y))
-    return [site.op("Mul", y, site.op("Sub", dY, projection))]
+    dX = site.op("Mul", y, site.op("Sub", dY, projection))
+    if not _may_be_masked(y):
+        return [dX]
+    return [zero_where_zero(site, _sum(site, site.op("Abs", dY)), dX, typed=y)]
 
 
 def log_softmax_grad(site: Site) -> Outputs:
-    """LogSoftmaxGrad_13(dY, Y) {axis} -> dX = dY - exp(Y) (sum of dY over the axis)."""
+    """LogSoftmaxGrad_13(dY, Y) {axis} -> dX = dY - exp(Y) (sum of dY over the axis), dY where that sum is 0."""
     dY, y = site.x(0), site.x(1)
-    return [site.op("Sub", dY, site.op("Mul", site.op("Exp", y), _sum(site, dY)))]
+    total = _sum(site, dY)
+    product = site.op("Mul", site.op("Exp", y), total)
+    if _may_be_masked(y):
+        product = zero_where_zero(site, total, product, typed=y)
+    return [site.op("Sub", dY, product)]
 
 
 def softmax_cross_entropy_loss_grad(site: Site) -> Outputs:
@@ -33,14 +44,18 @@ def softmax_cross_entropy_loss_grad(site: Site) -> Outputs:
 
     dX = dY w (exp(log_prob) - onehot(label)), for the mean divided by the sum of w. The 1 is taken off in place:
     a OneHot would be one more tensor of that size, and takes longer (measured). 16 bits are computed in float, for
-    ONNX Runtime has no ScatterElements that adds them.
+    ONNX Runtime has no ScatterElements that adds them. Where w is 0, so is dX, even if log_prob is no number.
     """
     log_prob = site.x(1)
     classes, share, dtype = read_labels(site, site.x(0), log_prob, site.x(2), site.optional(3))
     minus_one = site.op("Expand", site.constant(-1, dtype), site.op("Shape", classes))
     prob = site.op("Exp", site.cast(log_prob, dtype))
     difference = site.op("ScatterElements", prob, classes, minus_one, axis=1, reduction="add")
-    return [cast_like(site, site.op("Mul", difference, share), dtype, log_prob)]
+    dX = site.op("Mul", difference, share)
+    of_each = site.attribute("reduction", "mean") == "none"
+    if of_each or site.optional(3) is not None or "ignore_index" in site.node.attributes:
+        dX = zero_where_zero(site, share, dX)
+    return [cast_like(site, dX, dtype, log_prob)]
 
 
 def softmax_refusal(node: ir.Node) -> str | None:
@@ -56,6 +71,19 @@ def loss_refusal(node: ir.Node) -> str | None:
     if len(node.inputs) > 4:
         return f"it has {len(node.inputs)} inputs; expected dY, log_prob, labels and perhaps weights"
     return None
+
+
+_UNMASKED = frozenset(("Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"))
+_SCALED = frozenset(("Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Transpose"))
+
+
+def _may_be_masked(y: ir.Value) -> bool:
+    """Whether a softmax may have read -inf: not where it reads a product of matrices, perhaps scaled."""
+    node = y.producer()
+    node = None if node is None or not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
+    while node is not None and node.op_type in _SCALED and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is None or node.op_type not in _UNMASKED
 
 
 def _sum(site: Site, x: ir.Value) -> ir.Value:
