@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -182,6 +183,59 @@ def test_other_libraries_in_the_session(tmp_path):
         """,
         nothing,
     )
+
+
+MODES_OF_CALLERS = """
+import ctypes, sys
+import numpy as np, onnx, onnxruntime
+from onnx import helper
+from test_ort_op import grad_op, library, make_feeds
+
+op = grad_op(training=0)
+feeds = make_feeds(op, [8, 64, 40, 40], [0, 2, 3])
+feeds["dY"].reshape(-1)[::3] *= 1e-38
+model = onnx.load_model_from_string(op.model(feeds))
+# A node of ONNX Runtime's own, after ours and in the same threads.
+model.graph.node.append(helper.make_node("Div", ["X", "three"], ["third"]))
+model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(3, np.float32), "three"))
+model.graph.output.append(helper.make_tensor_value_info("third", 1, None))
+del feeds["axes"]
+
+def session(threads, flushes):
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(library())
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.set_denormal_as_zero", flushes)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+def runs(session, count=8):
+    return {tuple(output.tobytes() for output in session.run(None, feeds)) for _ in range(count)}
+
+sessions = [session(threads, "0") for threads in (1, 2, 3)]
+(plain,) = runs(sessions[0], 1)
+assert all(runs(s) == {plain} for s in sessions)
+if sys.argv[1] == "upward":
+    assert ctypes.CDLL(None).fesetround(int(sys.argv[2])) == 0
+    (expected,) = runs(sessions[0], 1)
+    assert expected[:3] != plain[:3]
+    # What ONNX Runtime's own node gives then is its own affair.
+    assert all({outputs[:3] for outputs in runs(s)} == {expected[:3]} for s in sessions)
+    ctypes.CDLL(None).fesetround(0)
+else:
+    # The option is of the session's threads; of the thread that runs it only for the first session of a process.
+    assert all({outputs[:3] for outputs in runs(session(t, "1"))} == {plain[:3]} for t in (1, 2, 3))
+assert all(runs(s) == {plain} for s in sessions)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library has another name, and the modes other numbers")
+@pytest.mark.parametrize("mode", ["upward", "flush to zero"])
+def test_floating_point_mode_of_the_caller(mode):
+    """Also where threads of the session have another: as many as there may be, the same bits."""
+    upward = {"x86_64": 0x800, "aarch64": 0x400000}.get(platform.machine())
+    if upward is None:
+        pytest.skip(f"the number of the mode on {platform.machine()}")
+    in_process(MODES_OF_CALLERS, mode, upward)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
