@@ -52,7 +52,8 @@ def batch_normalization_grad(
         inv_std: 1 / sqrt(variance + epsilon), as the forward pass multiplied by.
         axes: The reduction axes, in any order, negative from the end.
         training_mode: Whether mean and inv_std were computed from X (else they are constants: frozen).
-        num_threads: How many threads; 0 for one per CPU. Results have the same bits for every number.
+        num_threads: The most threads to use; 0 for one per CPU that the process may use (affinity, container
+            quota). Results have the same bits for every number.
 
     Returns:
         dX like X; dscale and dbias like scale. An empty reduction has sums of zero.
@@ -179,7 +180,8 @@ def batch_normalization_training(
         epsilon: Added to the variance; not negative.
         momentum: The weight of the *old* running value, ONNX's convention.
         unbiased_running_var: Whether the running variance takes Bessel's correction.
-        num_threads: How many threads; 0 for one per CPU. Results have the same bits for every number.
+        num_threads: The most threads to use; 0 for one per CPU that the process may use (affinity, container
+            quota). Results have the same bits for every number.
 
     Returns:
         Y like X; new_running_mean, new_running_var, saved_mean and saved_inv_std like running_mean. An empty
@@ -208,7 +210,8 @@ def batch_normalization_statistics(
         X: Rank 1 to 8.
         axes: The reduction axes, in any order, negative from the end.
         epsilon: Added to the variance; not negative.
-        num_threads: How many threads; 0 for one per CPU. Results have the same bits for every number.
+        num_threads: The most threads to use; 0 for one per CPU that the process may use (affinity, container
+            quota). Results have the same bits for every number.
 
     Returns:
         mean and inv_std with the shape of X without ``axes``: float64 if X is, else float32. An empty reduction

@@ -17,9 +17,14 @@
  * - take null for an output that is not wanted, and for any array that has no elements;
  * - refuse, as an invalid argument, an array that does not begin at a multiple of its elements' size, and an
  *   output that overlaps an input or another output;
- * - use num_threads threads, one per CPU when it is 0 or negative: the caller's and others that stay for
- * later calls. Results have the same bits for every number;
- * - may be made from several threads at once.
+ * - use at most num_threads threads: the caller's and others that stay for later calls. 0 or a negative
+ * number stands for the CPUs that the process may use when it is first needed, by the affinity of the calling
+ * thread and the CPU quota of the container. Results have the same bits for every number;
+ * - may be made from several threads at once. These share the others: the process keeps as many as the
+ * largest num_threads of any call so far, less one. A call that finds all of them busy does its work alone;
+ * - compute in the calling thread's floating-point mode (rounding, flush to zero, denormals are zero), which
+ * the other threads take for that work only;
+ * - may be made in a child of fork, which starts its own threads.
  */
 #ifndef BNGRAD_H_
 #define BNGRAD_H_
