@@ -24,7 +24,7 @@ from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.names import listed
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.nodes import all_nodes, default_opset, describe, is_gradient
-from bngrad.passes.tensorflow.node import FORWARDS, is_training
+from bngrad.passes.tensorflow.node import FORWARDS, averaging_factor, is_training
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -77,6 +77,7 @@ def model_warnings(
     return [
         *_folded_batch_norms(model),
         *_batch_norms_in_inference_mode(model, frozen, training),
+        *_batch_norms_without_running_statistics(model, frozen, training),
         *_tied_weights(model, names),
         *(_unlikely_weights(model, names) if default_wrt else ()),
     ]
@@ -137,6 +138,25 @@ def _batch_norms_in_inference_mode(
             f"the model has no batch norm in training mode, but {_nodes(left, 'batch norm')} in inference mode, "
             "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
             "or --frozen '*' to keep them so"
+        )
+
+
+def _batch_norms_without_running_statistics(
+    model: ir.Model, frozen: Sequence[str], training: Sequence[str]
+) -> Iterator[str]:
+    """Batch norms of TensorFlow's that return the statistics of the batch, and leave averaging to other ops."""
+    found = [
+        node
+        for node in all_nodes(model)
+        if node.op_type in FORWARDS
+        and averaging_factor(node) == 1.0
+        and (_matches(node, training) or (is_training(node) and not _matches(node, frozen)))
+    ]
+    if found:
+        yield (
+            f"running statistics are not updated by {_nodes(found, 'batch norm')} of TensorFlow's, whose "
+            "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 for "
+            "Keras's momentum of 0.99"
         )
 
 

@@ -116,6 +116,15 @@ WARNS = {
         {},
         ["but 1 batch norm (tf.FusedBatchNormV3 node 'bn' (outputs y, p, q, r, t, u)) in inference mode"],
     ),
+    "training mode of TensorFlow without running statistics": (
+        parse(
+            '[bn] y, p, q, r, t, u = tf.FusedBatchNormV3 <is_training = 1, data_format = "NCHW"> (x, s, b, m, v)',
+            f"{S}, {M}",
+            x=IMAGES,
+        ),
+        {},
+        ["running statistics are not updated by 1 batch norm (tf.FusedBatchNormV3 node 'bn' "],
+    ),
     "a scale and a bias of two layers": (
         parse(TWO_LN, EQUAL),
         {},
@@ -208,7 +217,8 @@ SILENT = {
     ),
     "training mode of TensorFlow": (
         parse(
-            '[bn] y, p, q, r, t, u = tf.FusedBatchNormV3 <is_training = 1, data_format = "NCHW"> (x, s, b, m, v)',
+            '[bn] y, p, q, r, t, u = tf.FusedBatchNormV3 <is_training = 1, data_format = "NCHW", '
+            "exponential_avg_factor = 0.1> (x, s, b, m, v)",
             f"{S}, {M}",
             x=IMAGES,
         ),

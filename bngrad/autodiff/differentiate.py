@@ -155,9 +155,9 @@ def _by_ort(
         # The builder takes weights as inputs without a value; here the value is their default.
         inputs[name].const_value = ir.tensor(array, name=name)
         result.graph.register_initializer(inputs[name])
-    statistics = [value for value in running_statistics(result.graph) if not value.is_graph_input()]
+    statistics = [value for value in running_statistics(result) if not value.is_graph_input()]
     make_inputs(result.graph, statistics)
-    outputs, running = set(result.graph.outputs), new_statistics(result.graph)
+    outputs, running = set(result.graph.outputs), new_statistics(result)
     for old, new in running.items():
         # The builder gives no types to what nothing reads.
         new.type, new.shape = new.type or old.type, new.shape or old.shape

@@ -1,7 +1,8 @@
 """What is done to a forward model before it is differentiated.
 
 Functions are inlined, the opset is raised, every value gets its type, and every batch norm becomes what it is to
-be in training: BatchNormInternal, which saves its statistics, or a BatchNormalization that is frozen.
+be in training: BatchNormInternal, which saves its statistics, or a BatchNormalization that is frozen. TensorFlow's
+becomes what `rewrite` makes of it: a BatchNormalizationTraining of ours in training mode, else arithmetic.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ import onnx_ir as ir
 from bngrad.autodiff.fold_affine import fold_affine
 from bngrad.errors import ModelError
 from bngrad.names import unknown_name
+from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.constants import Names, NodeNames
+from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import inline
 from bngrad.passes.nodes import all_nodes, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.passes.tensorflow.node import FORWARDS, averaging_factor, is_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_OURS = (DOMAIN, "BatchNormalizationTraining")
+
+_NEW_STATISTICS = "bngrad.new_statistics"
+"""The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
 
 OPSET = 18
 """What a forward model is raised to: since it, every op takes axes as an input."""
@@ -44,11 +53,17 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
     refuse_training_graph(model)
     if model.functions:
         model = model.clone()
+        for name in FUNCTIONS:  # the definitions of our own ops, which have gradients as they are
+            model.functions.pop((DOMAIN, name, ""), None)
         inline(model)
     model = RaiseOpsetPass(OPSET)(model).model
-    names = Names(model)
     name_nodes(model)
     set_modes(model, frozen, training)
+    _import_tensorflow(model)
+    names = Names(model)
+    for node in model.graph:
+        if (node.domain, node.op_type) == _OURS:
+            _return_kept_statistics(model.graph, node, names)
     for node in _batch_norms(model.graph):
         # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
         if _in_training_mode(node):
@@ -87,18 +102,21 @@ def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
             graph.inputs.append(value)
 
 
-def running_statistics(graph: ir.Graph) -> list[ir.Value]:
+def running_statistics(model: ir.Model) -> list[ir.Value]:
     """The running statistics that training-mode batch norms read, those that are initializers or inputs."""
-    nodes = [node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
-    values = [value for node in nodes for value in node.inputs[3:5] if value is not None]
-    return [v for v in dict.fromkeys(values) if v.producer() is None]
+    return list(new_statistics(model))
 
 
-def new_statistics(graph: ir.Graph) -> dict[ir.Value, ir.Value]:
-    """The new running statistics of every training-mode batch norm, by the old."""
-    nodes = [node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
+def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """The new running statistics of every training-mode batch norm, by the old: initializers or inputs."""
+    graph = model.graph
+    nodes = [node for node in graph if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, _OURS)]
     pairs = [pair for node in nodes for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
-    return {old: new for old, new in pairs if old is not None and new.name}
+    found = {old: new for old, new in pairs if old is not None and old.producer() is None and new.name}
+    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    outputs = {value.name: value for value in graph.outputs}
+    named = model.meta.get(_NEW_STATISTICS, {})
+    return found | {given[old]: outputs[new] for old, new in named.items()}
 
 
 def _lift(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
@@ -117,18 +135,28 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
     Raises:
         ModelError: A pattern matches none.
     """
-    batch_norms = [(str(node.name), node) for node in _batch_norms(model.graph)]
+    nodes = [node for node in model.graph if _is_onnx(node) or _is_of_tensorflow(node)]
+    batch_norms = [(str(node.name), node) for node in nodes]
     for mode, patterns in ((0, frozen), (1, training)):
         for pattern in patterns:
             found = [node for name, node in batch_norms if fnmatchcase(name, pattern)]
             if not found:
                 raise ModelError(unknown_name(pattern, dict(batch_norms), "a batch norm"))
             for node in found:
-                node.attributes["training_mode"] = ir.AttrInt64("training_mode", mode)
+                attribute = "training_mode" if _is_onnx(node) else "is_training"
+                node.attributes[attribute] = ir.AttrInt64(attribute, mode)
 
 
 def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph if (node.domain, node.op_type) == ("", "BatchNormalization")]
+    return [node for node in graph if _is_onnx(node)]
+
+
+def _is_onnx(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "BatchNormalization")
+
+
+def _is_of_tensorflow(node: ir.Node) -> bool:
+    return node.op_type in FORWARDS and node.domain != DOMAIN
 
 
 def _in_training_mode(node: ir.Node) -> bool:
@@ -147,6 +175,39 @@ def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         value.type, value.shape = old.type, old.shape
         if not value.is_graph_output():
             graph.outputs.append(value)
+
+
+def _return_kept_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> list[tuple[ir.Value, ir.Value]]:
+    """The same for a batch norm of another kind: for those statistics that it keeps from step to step.
+
+    Returns:
+        The old ones, which are initializers or inputs, with the new.
+    """
+    _own_statistics(graph, node, names)
+    node.resize_outputs(max(3, len(node.outputs)))
+    pairs = zip(node.inputs[3:5], node.outputs[1:3], strict=True)
+    kept = [(old, new) for old, new in pairs if old is not None and old.producer() is None]
+    for old, new in kept:
+        new.name = new.name or names.fresh(f"{old.name}_new")
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        if not new.is_graph_output():
+            graph.outputs.append(new)
+    return kept
+
+
+def _import_tensorflow(model: ir.Model) -> None:
+    """Rewrites TensorFlow's batch norms; which new statistic is whose is told by names from then on."""
+    nodes = [node for node in model.graph if _is_of_tensorflow(node)]
+    if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
+        return
+    names = Names(model)
+    # With an averaging factor of 1 a batch norm of TensorFlow's keeps nothing: it returns the batch's statistics.
+    keeping = [node for node in nodes if is_training(node) and averaging_factor(node) != 1.0]
+    pairs = [pair for node in keeping for pair in _return_kept_statistics(model.graph, node, names)]
+    model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs}
+    InferTypesPass()(model)
+    ImportTensorflowPass()(model)
+    model.opset_imports.setdefault(DOMAIN, VERSION)  # without it nothing tells the types of our ops
 
 
 def _save_statistics(node: ir.Node, names: Names) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.forward import new_statistics
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.names import listed, unknown_name
@@ -25,14 +26,20 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
 
     Args:
         model: The forward model, with types.
-        name: Its name; None for the only float output of one element, running statistics of batch norms aside.
+        name: Its name; None for the only float output of one element that a gradient can flow from. A running
+            statistic of a batch norm is none.
 
     Raises:
         ModelError: There is no such value, none that it can only be, or it is no scalar.
     """
     made = {value.name: value for node in model.graph for value in node.outputs if value.name}
     if name is None:
-        scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v) and not _is_new_statistic(v)]
+        statistics = set(new_statistics(model).values())
+        scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v)]
+        scalars = [v for v in scalars if v not in statistics and not _is_new_statistic(v)]
+        if len(scalars) > 1:
+            # An accuracy, or a learning rate that is passed on, is no loss.
+            scalars = [v for v in scalars if any(given.producer() is None for given in _reaching(v))] or scalars
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
             raise ModelError(

@@ -61,10 +61,10 @@ def training_graph(
     if not target.is_graph_output():
         result.graph.outputs.append(target)
     names = [str(value.name) for value in find_wrt(result, wrt, target)]
-    make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result.graph)])
+    make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
     gradients = add_gradients(result, target, find_wrt(result, names, target))
     RemoveUnusedNodesPass()(result)
     for domain in {node.domain for node in result.graph} & {MICROSOFT, DOMAIN}:
         result.opset_imports.setdefault(domain, 1)
-    running = {str(old.name): str(new.name) for old, new in new_statistics(result.graph).items()}
+    running = {str(old.name): str(new.name) for old, new in new_statistics(result).items()}
     return Training(result, str(target.name), gradients, running)

@@ -85,32 +85,34 @@ def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
 def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
     """Where arithmetic reads the mean or the variance of a batch norm in inference mode."""
     for node in graph:
-        variance = _use_as_variance(node)
-        if variance is not None:
-            yield variance
+        add, index = _shifted_variance(node)
+        if add is not None:
+            yield add, index
+            yield add, 1 - index  # epsilon
             scales = _made_of_parameters(node.outputs[0])
             for scale in scales:
                 for user, index in scale.uses():
                     yield from _uses_as_mean(user, index, scales)
 
 
-def _use_as_variance(node: ir.Node) -> tuple[ir.Node, int] | None:
-    """Where a variance is read for sqrt(variance + epsilon), or that to the power -0.5."""
+def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
+    """The Add of variance + epsilon whose root, or power -0.5, a node takes, and which input is the variance."""
     if node.op_type == "Pow" and len(node.inputs) > 1:
         exponent = constant_of(node.inputs[1])
         if exponent is None or exponent.size != 1 or abs(float(exponent.flat[0])) != 0.5:
-            return None
+            return None, 0
     elif node.op_type != "Sqrt":
-        return None
-    add = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+        return None, 0
+    shifted = _through_same_values(node.inputs[0] if node.inputs else None)
+    add = shifted.producer() if shifted is not None else None
     if add is None or add.op_type != "Add":
-        return None
+        return None, 0
     for index, value in enumerate(add.inputs):
-        epsilon = constant_of(add.inputs[1 - index])
+        epsilon = constant_of(_through_same_values(add.inputs[1 - index]))
         small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= _LARGEST_EPSILON
         if small and _comes_from_parameter(value):
             return add, index
-    return None
+    return None, 0
 
 
 def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names, summed
+from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError
 from bngrad.runtime import session
 
@@ -81,6 +83,7 @@ ONE_HOT = summed(
     "h = MatMul(x, w) t = OneHot(l, depth, values) y = Mul(t, h)",
     initializers="float[3, 3] w = {1, 0, 0, 0, 1, 0, 0, 0, 1}, int64 depth = {3}, float[2] values = {0, 1}",
 )
+SQUARE = "float[3, 3] w = {1, 0, 0, 0, 1, 0, 0, 0, 1}"
 # name: (model, options, the outputs of its training graph)
 OUTPUTS = {
     "initializers": (
@@ -181,6 +184,38 @@ OUTPUTS = {
         {"loss": "other", "wrt": ["x"]},
         ["y", "other", "x_grad"],
     ),
+    "no values of OneHot": (
+        summed(
+            "float[N, 3] x, int64[N] l",
+            "h = MatMul (x, w) t = OneHot (l, depth, values) p = LogSoftmax (h) y = Mul (t, p)",
+            initializers=f"{SQUARE}, float[2] values = {{0, 1}}, int64 depth = {{3}}",
+        ),
+        {},
+        ["loss", "w_grad"],
+    ),
+    "no class weights, no ratio": (
+        model(
+            "float[N, 3] x, int64[N] l",
+            "h = MatMul (x, w) d = Dropout (h, ratio) loss = SoftmaxCrossEntropyLoss (d, l, c)",
+            initializers=f"{SQUARE}, float[3] c = {{1, 2, 3}}, float ratio = {{0.5}}",
+        ),
+        {},
+        ["loss", "w_grad"],
+    ),
+    "no exponent in another type": (
+        summed(
+            "float[N, 3] x",
+            "a = Mul (x, w) e = Cast <to = 1> (two) y = Pow (a, e)",
+            initializers="float[3] w = {1, 2, 3}, double two = {2}",
+        ),
+        {},
+        ["loss", "w_grad"],
+    ),
+    "an exponent that is a factor, too": (
+        summed("float[N, 3] x", "a = Mul (x, two) y = Pow (a, two)", initializers="float two = {2}"),
+        {},
+        ["loss", "two_grad"],
+    ),
     "an exponent and a limit that are asked for": (
         WITH_EXPONENT_AND_LIMITS,
         {"wrt": ["two", "high"]},
@@ -195,6 +230,80 @@ def test_outputs(name):
     assert output_names(differentiated(forward, **options)) == want
 
 
+ONE_CHANNEL = "float[1] s = {2}, float[1] b = {1}, float[1] m = {0}, float[1] v = {1}"
+BN = "y, m_new, v_new = BatchNormalization <training_mode = 1> (x, s, b, m, v)"
+STATISTICS = "float[1] m_new, float[1] v_new"
+ACCURACY = """top = ArgMax <axis = 1, keepdims = 0> (y) hit = Equal (top, l) each = Cast <to = 1> (hit)
+    accuracy = ReduceMean <keepdims = 0> (each)"""
+# name: (model, its loss)
+FOUND_LOSSES = {
+    "statistics that are no outputs": (summed("float[N, 1] x", BN, initializers=ONE_CHANNEL), "loss"),
+    "statistics that are outputs": (
+        summed("float[N, 1] x", BN, initializers=ONE_CHANNEL, outputs=f"float loss, {STATISTICS}"),
+        "loss",
+    ),
+    "statistics by Identity": (
+        summed(
+            "float[N, 1] x",
+            f"{BN} m_out = Identity (m_new)",
+            initializers=ONE_CHANNEL,
+            outputs="float[1] m_out, float loss",
+        ),
+        "loss",
+    ),
+    "statistics of a frozen batch norm before opset 14": (
+        summed(
+            "float[N, 1] x",
+            "y = BatchNormalization (x, s, b, m, v) m_out = Identity (m)",
+            initializers=ONE_CHANNEL,
+            outputs="float loss, float[1] m_out",
+            opset=13,
+        ),
+        "loss",
+    ),
+    "a loss of shape [1]": (
+        model(
+            "float[N, 1] x",
+            f"{BN} {SUM} r = Constant <value_ints = [1]> () total = Reshape (loss, r)",
+            initializers=ONE_CHANNEL,
+            outputs="float[1] total",
+        ),
+        "total",
+    ),
+    "an accuracy": (
+        summed(
+            "float[N, 3] x, int64[N] l",
+            f"y = Mul (x, w) {ACCURACY}",
+            initializers="float[3] w = {1, 2, 3}",
+            outputs="float accuracy, float loss",
+        ),
+        "loss",
+    ),
+    "a constant": (
+        summed(
+            "float[3] x, float rate",
+            "y = Mul (x, w) c = Constant <value_float = 2.0> () passed = Identity (rate)",
+            initializers="float[3] w = {1, 2, 3}",
+            outputs="float c, float passed, float loss",
+        ),
+        "loss",
+    ),
+    "a count": (
+        summed("float[3] x", "y = Mul (x, w) n = Size (y)", initializers="float[3] w = {1, 2, 3}",
+               outputs="int64 n, float loss"),
+        "loss",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND_LOSSES)
+def test_the_loss_is_found(name):
+    forward, want = FOUND_LOSSES[name]
+    made = training_graph(ir.from_proto(forward))
+    assert made.loss == want
+    assert made.gradients
+
+
 # name: (model, options, what the error says)
 ERRORS = {
     "loss-none": (
@@ -206,6 +315,26 @@ ERRORS = {
         model("float[3] x", "s = Size(x)", outputs="int64 s"),
         {"wrt": ["x"]},
         "the model has no float scalar outputs; name the loss with --loss (its float outputs are none)",
+    ),
+    "loss-none-but-statistics": (
+        summed("float[N, 1] x", BN, initializers=ONE_CHANNEL, outputs=STATISTICS),
+        {},
+        (
+            "the model has no float scalar outputs; name the loss with --loss (its float outputs are 'm_new' "
+            "(float[1]), 'v_new' (float[1]))"
+        ),
+    ),
+    "loss-none-of-accuracies": (
+        summed(
+            "float[N, 3] x, int64[N] l",
+            f"y = Mul (x, x) {ACCURACY} other = Neg (accuracy)",
+            outputs="float accuracy, float other",
+        ),
+        {"wrt": ["x"]},
+        (
+            "the model has 2 float scalar outputs; name the loss with --loss (its float outputs are 'accuracy' "
+            "(float[]), 'other' (float[]))"
+        ),
     ),
     "loss-two": (
         TWO_LOSSES,

@@ -25,6 +25,7 @@ from bngrad.autodiff.rules import (
     shape,
     unary,
 )
+from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.passes import op_attributes
 from bngrad.passes.lower import resize
@@ -194,6 +195,11 @@ RULES: dict[tuple[str, str], Rule] = {
         normalization.batch_norm_training,
         inputs=(0, 1, 2, 3, 4),
         attributes={"epsilon": ANY, "momentum": ANY, "training_mode": (1,)},
+    ),
+    (DOMAIN, "BatchNormalizationTraining"): Rule(
+        normalization.batch_norm_of_ours,
+        inputs=(0, 1, 2),
+        attributes={"epsilon": ANY, "momentum": ANY, "unbiased_running_var": FLAG},
     ),
     (MICROSOFT, "BiasGelu"): Rule(activation.bias_gelu, inputs=(0, 1)),
     (MICROSOFT, "FastGelu"): Rule(activation.fast_gelu, inputs=(0, 1)),

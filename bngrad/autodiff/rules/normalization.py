@@ -52,6 +52,12 @@ def batch_norm_training(back: Backward) -> Gradients:
     return [dX, dscale, dbias, *old]
 
 
+def batch_norm_of_ours(back: Backward) -> Gradients:
+    """BatchNormalizationGrad of ours, over the same axes and from the statistics that the forward op saves."""
+    inputs = (back.dY, back.x(0), back.x(1), back.y(3), back.y(4))
+    return back.bngrad("BatchNormalizationGrad", *inputs, axes=back.x(5), training_mode=1)
+
+
 def batch_norm_frozen(back: Backward) -> Gradients:
     """BatchNormalizationGrad of ours with training_mode = 0: mean and variance are inputs like any other.
 

@@ -1,0 +1,75 @@
+"""Means and variances of batch norms in inference mode are never weights by default, however they are spelled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodiff.small_models import differentiated, gradients, output_names, summed
+
+FOUR = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.5, 1}, float[2] v = {1, 2}, float eps = {0.001}"
+SD = "e = Add (v, eps) sd = Sqrt (e)"
+SPELLED = {
+    "an op": "y = BatchNormalization <epsilon = 0.001> (x, s, b, m, v)",
+    "times the inverse": f"{SD} i = Reciprocal (sd) f = Mul (s, i) c = Sub (x, m) d = Mul (c, f) y = Add (d, b)",
+    "inverse first": f"{SD} i = Reciprocal (sd) c = Sub (x, m) d = Mul (c, i) t = Mul (d, s) y = Add (t, b)",
+    "divided by the deviation": f"{SD} c = Sub (x, m) d = Div (c, sd) t = Mul (d, s) y = Add (t, b)",
+    "scale over deviation": f"{SD} f = Div (s, sd) c = Sub (x, m) d = Mul (f, c) y = Add (b, d)",
+    "Keras": (
+        f"{SD} i = Reciprocal (sd) f = Mul (i, s) p = Mul (x, f) q = Mul (m, f) t = Sub (b, q) y = Add (p, t)"
+    ),
+    "a power": (
+        "e = Add (eps, v) h = Constant <value_float = -0.5> () i = Pow (e, h) f = Mul (s, i) c = Sub (x, m) "
+        "d = Mul (c, f) y = Add (d, b)"
+    ),
+    "in other shapes": (
+        f"a = Constant <value_ints = [0]> () {SD} i = Reciprocal (sd) f = Mul (s, i) g = Unsqueeze (f, a) "
+        "n = Unsqueeze (m, a) c = Sub (x, n) d = Mul (c, g) o = Unsqueeze (b, a) y = Add (d, o)"
+    ),
+    "in another type": (
+        "w = Cast <to = 11> (v) r = Cast <to = 11> (eps) e = Add (w, r) q = Sqrt (e) sd = Cast <to = 1> (q) "
+        "c = Sub (x, m) d = Div (c, sd) t = Mul (d, s) y = Add (t, b)"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPELLED)
+def test_scale_and_bias_are_the_weights(how, rng):
+    """And the four are the same batch norm, with the same gradients."""
+    forward = summed("float[N, 2] x", SPELLED[how], initializers=FOUR)
+    assert output_names(differentiated(forward)) == ["loss", "s_grad", "b_grad"]
+    x = rng.standard_normal((5, 2)).astype(np.float32)
+    got = gradients(forward, {"x": x})
+    xhat = (x - [0.5, 1]) / np.sqrt(np.array([1, 2]) + 1e-3)
+    np.testing.assert_allclose(got["s_grad"], xhat.sum(0), rtol=1e-6)
+    np.testing.assert_allclose(got["b_grad"], [5, 5])
+
+
+@pytest.mark.parametrize("how", [how for how in SPELLED if how != "an op"])
+def test_a_statistic_that_is_asked_for(how):
+    forward = summed("float[N, 2] x", SPELLED[how], initializers=FOUR)
+    assert output_names(differentiated(forward, wrt=["m", "v"])) == ["loss", "m_grad", "v_grad"]
+
+
+WEIGHTS = {
+    "a shift in front of a scale": ("c = Sub (x, m) y = Mul (c, s)", ["m_grad", "s_grad"]),
+    "a variance of the data": (
+        "q = Mul (x, x) k = ReduceMean (q) e = Add (k, eps) sd = Sqrt (e) c = Sub (x, m) y = Div (c, sd)",
+        ["m_grad"],
+    ),
+    "a large addend": ("e = Add (v, one) sd = Sqrt (e) y = Mul (x, sd)", ["v_grad"]),
+    "a root of a sum with data": ("e = Add (v, x) sd = Sqrt (e) y = Mul (x, sd)", ["v_grad"]),
+    "another power": (
+        "e = Add (v, eps) h = Constant <value_float = 2.0> () i = Pow (e, h) y = Mul (x, i)",
+        ["v_grad"],
+    ),
+    "a variance that is a bias, too": (f"{SD} d = Div (x, sd) y = Add (d, v)", ["v_grad"]),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_what_is_no_statistic_is_a_weight(name):
+    body, want = WEIGHTS[name]
+    forward = summed("float[N, 2] x", body, initializers=f"{FOUR}, float[2] one = {{1, 1}}")
+    got = set(output_names(differentiated(forward)))
+    assert set(want) <= got
