@@ -155,8 +155,8 @@ def _batch_norms_without_running_statistics(
     if found:
         yield (
             f"running statistics are not updated by {_nodes(found, 'batch norm')} of TensorFlow's, whose "
-            "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 for "
-            "Keras's momentum of 0.99"
+            "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 "
+            "for Keras's momentum of 0.99"
         )
 
 

@@ -19,6 +19,7 @@ from bngrad.passes.import_pass import Context
 from bngrad.passes.infer_types import CONTRADICTS
 from bngrad.passes.node_view import attribute_refusal
 from bngrad.passes.nodes import describe
+from bngrad.passes.pipeline import is_foreign
 from bngrad.passes.signs import is_singular
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ def _no_rule(
 ) -> str | None:
     """Why no rule covers a node of this op, version and form, with these inputs that are not constant."""
     if rule is None:
+        if is_foreign(node):
+            return "it has no gradient rule; make it an op of bngrad first, with bngrad rewrite"
         why = WITHOUT_RULE.get(node.op_type, NOT_WRITTEN) if node.domain == "" else NOT_WRITTEN
         return "it has no gradient rule" + ("" if why == NOT_WRITTEN else f" for {why}")
     for index, value in moving:

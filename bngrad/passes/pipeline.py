@@ -178,19 +178,19 @@ def _lowerable(model: ir.Model, target: Target) -> Iterator[str]:
 
 def foreign_nodes(model: ir.Model) -> list[ir.Node]:
     """The batch norms of a model that are another system's, and that `rewrite` makes ours."""
-    imports = [import_pass() for import_pass in IMPORTS]
-    return [node for node in op_nodes(model) if any(one.matches(node) for one in imports)]
+    return [node for node in op_nodes(model) if is_foreign(node)]
+
+
+def is_foreign(node: ir.Node) -> bool:
+    """Whether a node is another system's batch norm, which `rewrite` makes ours."""
+    return any(import_pass().matches(node) for import_pass in IMPORTS)
 
 
 def reads_attribute(node: ir.Node, name: str) -> bool:
     """Whether what a pass makes of a node depends on an attribute, so that it must not be one of a function."""
     if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, ("", "BatchNormalization")):
         return name not in ("epsilon", "momentum")
-    return (
-        (node.domain, node.op_type) in LOWERINGS
-        or node.op_type == "ATen"
-        or any(import_pass().matches(node) for import_pass in IMPORTS)
-    )
+    return (node.domain, node.op_type) in LOWERINGS or node.op_type == "ATen" or is_foreign(node)
 
 
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:

@@ -13,7 +13,7 @@ from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, m
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.oracle import prepare_forward
-from bngrad.passes.pipeline import check
+from bngrad.passes.pipeline import check, rewrite
 from bngrad.runtime import session
 from bngrad.validation.float64 import evaluate
 
@@ -217,6 +217,21 @@ def test_nodes_in_the_way(name):
     forward = summed("float[3] x, float[3] z, bool c", body)
     with pytest.raises(UnsupportedNodeError, match=message):
         differentiated(forward, loss="loss", wrt=["x"])
+
+
+def test_a_batch_norm_of_another_system_takes_a_rewrite():
+    body = "y, m, v = local.BatchNormTraining <eps = 0.001> (s, b, x)"
+    forward = summed("float[4, 3] x", body, initializers="float[3] s = {1, 2, 3}, float[3] b = {0, 0, 0}")
+    with pytest.raises(
+        UnsupportedNodeError, match=r"no gradient rule; make it an op of bngrad first, with bngrad re"
+    ):
+        differentiated(forward, loss="loss", wrt=["s"])
+    made = training_graph(rewrite(ir.from_proto(forward)).model, loss="loss")
+    assert made.gradients == {"s": "s_grad", "b": "b_grad"}
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)}
+    got = evaluate(in_standard_onnx(made.model), feeds)
+    np.testing.assert_allclose(got["s_grad"], np.zeros(3), atol=1e-6)
+    np.testing.assert_allclose(got["b_grad"], np.full(3, 4))
 
 
 def test_nodes_beside_the_way_do_not_matter():
