@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
+from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers
 from bngrad.names import listed
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.nodes import all_nodes, default_opset, describe, is_gradient
-from bngrad.passes.tensorflow.node import FORWARDS, averaging_factor, is_training
+from bngrad.passes.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -149,7 +149,7 @@ def _batch_norms_without_running_statistics(
         node
         for node in all_nodes(model)
         if node.op_type in FORWARDS
-        and averaging_factor(node) == 1.0
+        and not keeps_statistics(node)
         and (_matches(node, training) or (is_training(node) and not _matches(node, frozen)))
     ]
     if found:
@@ -164,7 +164,7 @@ def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     """Parameters of equal elements that several nodes have as their weight."""
     tied = []
     for value in _values(model.graph, names):
-        nodes = list(dict.fromkeys(node for node, index in _readers(value) if _is_weight_slot(node, index)))
+        nodes = list(dict.fromkeys(node for node, index in readers(value) if _is_weight_slot(node, index)))
         if len(nodes) > 1 and _has_equal_elements(value):
             tied.append((str(value.name), nodes))
     if tied:
@@ -204,7 +204,7 @@ def _why_no_weight(value: ir.Value) -> str | None:
     if _NAMED_STATISTIC.search(name):
         return "named like a running statistic"
     made = _MADE_BY_EXPORTER.fullmatch(name) is not None
-    slots = {index for node, index in _readers(value) if _is_weight_slot(node, index)}
+    slots = {index for node, index in readers(value) if _is_weight_slot(node, index)}
     if slots:
         zero_bias = made and slots == {2} and _has_equal_elements(value, 0.0)
         return "a bias of zeros named by an exporter" if zero_bias else None
@@ -214,15 +214,6 @@ def _why_no_weight(value: ir.Value) -> str | None:
     if scalar and not _NAMED_PARAMETER.search(name) and "." not in name:
         return "a scalar"
     return None
-
-
-def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """The nodes that read a value, with the input that it is, also through Identity."""
-    for node, index in value.uses():
-        if (node.domain, node.op_type) == ("", "Identity"):
-            yield from _readers(node.outputs[0])
-        else:
-            yield node, index
 
 
 def _is_weight_slot(node: ir.Node, index: int) -> bool:

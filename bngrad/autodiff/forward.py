@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.fold_affine import fold_affine
+from bngrad.autodiff.weights import readers
 from bngrad.errors import ModelError
 from bngrad.names import unknown_name
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
@@ -23,7 +24,7 @@ from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import inline
 from bngrad.passes.nodes import all_nodes, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.passes.tensorflow.node import FORWARDS, averaging_factor, is_training
+from bngrad.passes.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,6 +184,8 @@ def _return_kept_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> lis
     Returns:
         The old ones, which are initializers or inputs, with the new.
     """
+    if len(node.inputs) < 5:  # malformed, which is told when it is rewritten or differentiated
+        return []
     _own_statistics(graph, node, names)
     node.resize_outputs(max(3, len(node.outputs)))
     pairs = zip(node.inputs[3:5], node.outputs[1:3], strict=True)
@@ -201,8 +204,7 @@ def _import_tensorflow(model: ir.Model) -> None:
     if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
         return
     names = Names(model)
-    # With an averaging factor of 1 a batch norm of TensorFlow's keeps nothing: it returns the batch's statistics.
-    keeping = [node for node in nodes if is_training(node) and averaging_factor(node) != 1.0]
+    keeping = [node for node in nodes if is_training(node) and keeps_statistics(node)]
     pairs = [pair for node in keeping for pair in _return_kept_statistics(model.graph, node, names)]
     model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs}
     InferTypesPass()(model)
@@ -248,15 +250,10 @@ def _moves_with_a_weight(statistic: ir.Value | None) -> bool:
     source = statistic
     while source is not None and (maker := source.producer()) is not None and maker.op_type == "Identity":
         source = maker.inputs[0]
-    return source is not None and source.is_initializer() and _is_read_as_weight(source)
-
-
-def _is_read_as_weight(value: ir.Value) -> bool:
-    return any(
-        _is_read_as_weight(node.outputs[0])
-        if node.op_type == "Identity"
-        else node.op_type != "BatchNormalization" or index not in (3, 4)
-        for node, index in value.uses()
+    return (
+        source is not None
+        and source.is_initializer()
+        and any(node.op_type != "BatchNormalization" or index not in (3, 4) for node, index in readers(source))
     )
 
 

@@ -75,11 +75,20 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
 def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
     """Whether anything takes a value for more than a number or a statistic."""
     return any(
-        _is_parameter(node.outputs[0], statistics)
-        if node.op_type in _SAME_VALUES and index == 0
-        else index not in _NUMBER_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
-        for node, index in value.uses()
+        index not in _NUMBER_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
+        for node, index in readers(value)
     )
+
+
+def readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """Where a value is read, as it is or in another type or shape: the nodes, and which input it is of each."""
+    waiting = [value]
+    while waiting:
+        for node, index in waiting.pop().uses():
+            if node.op_type in _SAME_VALUES and index == 0 and node.outputs:
+                waiting.append(node.outputs[0])
+            else:
+                yield node, index
 
 
 def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
@@ -105,7 +114,7 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
         return None, 0
     shifted = _through_same_values(node.inputs[0] if node.inputs else None)
     add = shifted.producer() if shifted is not None else None
-    if add is None or add.op_type != "Add":
+    if add is None or add.op_type != "Add" or len(add.inputs) != 2:
         return None, 0
     for index, value in enumerate(add.inputs):
         epsilon = constant_of(_through_same_values(add.inputs[1 - index]))
@@ -139,23 +148,15 @@ def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[
     if centered is not None and centered.op_type == "Sub" and _comes_from_parameter(centered.inputs[1]):
         yield centered, 1
     elif node.op_type == "Mul" and _comes_from_parameter(other) and node.outputs[0] in scales:
-        shifted = [user for user, slot in _readers(node.outputs[0]) if user.op_type == "Sub" and slot == 1]
+        shifted = [user for user, slot in readers(node.outputs[0]) if user.op_type == "Sub" and slot == 1]
         if shifted:
             yield node, 1 - index
-
-
-def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    for node, index in value.uses():
-        if node.op_type in _SAME_VALUES and index == 0:
-            yield from _readers(node.outputs[0])
-        else:
-            yield node, index
 
 
 def _through_same_values(value: ir.Value | None) -> ir.Value | None:
     """What a value has its elements from."""
     while value is not None and (node := value.producer()) is not None and node.op_type in _SAME_VALUES:
-        value = node.inputs[0]
+        value = node.inputs[0] if node.inputs else None
     return value
 
 

@@ -105,9 +105,7 @@ def _worker(
             yield ended if ready else f"silent for {SILENCE} seconds"
 
 
-def _work(
-    campaign: int, indices: range, judging: Judge, making: Make, folder: Path, writing: int
-) -> None:
+def _work(campaign: int, indices: range, judging: Judge, making: Make, folder: Path, writing: int) -> None:
     """What a worker does; it never returns."""
     try:
         null = os.open(os.devnull, os.O_RDONLY)

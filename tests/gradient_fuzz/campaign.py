@@ -68,7 +68,9 @@ def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Find], Counte
             yield index, finds, ends
 
 
-def _in_processes(campaign: int, start: int, count: int, jobs: int) -> Iterator[tuple[int, list[Find], Counter[str]]]:
+def _in_processes(
+    campaign: int, start: int, count: int, jobs: int
+) -> Iterator[tuple[int, list[Find], Counter[str]]]:
     """The same, of several processes of this program."""
     share = -(-count // jobs)
     results: list[tuple[int, list[Find], Counter[str]]] = []
@@ -86,7 +88,17 @@ def _in_processes(campaign: int, start: int, count: int, jobs: int) -> Iterator[
     threads = []
     for begin in range(start, start + count, share):
         number = min(share, start + count - begin)
-        arguments = ["--seed", str(campaign), "--start", str(begin), "--count", str(number), "--jobs", "1", "--json"]
+        arguments = [
+            "--seed",
+            str(campaign),
+            "--start",
+            str(begin),
+            "--count",
+            str(number),
+            "--jobs",
+            "1",
+            "--json",
+        ]
         process = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
         threads.append(threading.Thread(target=read, args=(process,), daemon=True))
         threads[-1].start()
@@ -108,7 +120,9 @@ def _in_processes(campaign: int, start: int, count: int, jobs: int) -> Iterator[
 @click.option("--only", type=int, help="Run this case alone and show it, minimized.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each case, for the program itself.")
 @click.option("--record", type=click.Path(path_type=Path), help="File to which finds are added, as JSON.")
-def main(campaign: int, count: int, start: int, jobs: int, only: int | None, as_json: bool, record: Path | None) -> None:
+def main(
+    campaign: int, count: int, start: int, jobs: int, only: int | None, as_json: bool, record: Path | None
+) -> None:
     """Run a campaign; exit 1 if it finds anything."""
     warnings.simplefilter("ignore")
     if only is not None:
@@ -119,7 +133,9 @@ def main(campaign: int, count: int, start: int, jobs: int, only: int | None, as_
             print(json.dumps([index, finds, ends]), flush=True)
         return
     began = time.monotonic()
-    cases = run(campaign, range(start, start + count)) if jobs == 1 else _in_processes(campaign, start, count, jobs)
+    cases = (
+        run(campaign, range(start, start + count)) if jobs == 1 else _in_processes(campaign, start, count, jobs)
+    )
     done, found, ends = _told(campaign, cases, record, began)
     for line in table(ends):
         print(line)

@@ -123,21 +123,23 @@ class Interpreter:
         training: Names of those that use the batch's.
     """
 
-    def __init__(self, model: onnx.ModelProto, frozen: Collection[str] = (), training: Collection[str] = ()) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, frozen: Collection[str] = (), training: Collection[str] = ()
+    ) -> None:
         opset = next(each.version for each in model.opset_import if each.domain == "")
         self._constants = {t.name: wide(numpy_helper.to_array(t)) for t in model.graph.initializer}
         self._steps = []
         for node in model.graph.node:
             if node.op_type == "Constant":
                 (value,) = node.attribute
-                array = numpy_helper.to_array(value.t) if value.HasField("t") else helper.get_attribute_value(value)
+                array = (
+                    numpy_helper.to_array(value.t) if value.HasField("t") else helper.get_attribute_value(value)
+                )
                 self._constants[node.output[0]] = wide(array)
             else:
                 self._steps.append((compiled(node, opset, frozen, training), list(node.input), list(node.output)))
 
-    def run(
-        self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0
-    ) -> dict[str, np.ndarray]:
+    def run(self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0) -> dict[str, np.ndarray]:
         """Returns every value of the graph by name.
 
         Args:

@@ -134,7 +134,9 @@ def _run(
         called = f"{provider}, {'default' if level == ALL else 'no'} optimizations"
         try:
             session = _session(content, level, provider)
-            results[called] = dict(zip(["loss", *names], session.run(["loss", *names], dict(case.feeds)), strict=True))
+            results[called] = dict(
+                zip(["loss", *names], session.run(["loss", *names], dict(case.feeds)), strict=True)
+            )
         except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many kinds
             why = _forward_fails(case, level)
             if why is None:
@@ -185,7 +187,9 @@ def effective(case: Case) -> onnx.ModelProto:
         if node.name in case.frozen or node.name in case.training:
             kept = [a for a in node.attribute if a.name != "training_mode"]
             del node.attribute[:]
-            node.attribute.extend([*kept, onnx.helper.make_attribute("training_mode", int(node.name in case.training))])
+            node.attribute.extend(
+                [*kept, onnx.helper.make_attribute("training_mode", int(node.name in case.training))]
+            )
             if node.name in case.training:
                 node.output.extend([f"{node.output[0]}_{i}" for i in range(len(node.output), 3)])
     return model
@@ -202,14 +206,17 @@ class _Differences:
         floats = [a for a in self.at.values() if np.asarray(a).dtype.kind == "f" and np.asarray(a).size]
         self.size = max(float(np.max(np.abs(array))) for array in floats)
 
-    def along(self, name: str, direction: np.ndarray, noise: float = 0.0, seed: int = 0) -> tuple[float, float, bool]:
+    def along(
+        self, name: str, direction: np.ndarray, noise: float = 0.0, seed: int = 0
+    ) -> tuple[float, float, bool]:
         """The derivative, how far off it may be, and whether there is no kink."""
         x = self._feeds[name]
         middle = self._forward.loss(self._feeds, noise, seed) if noise else self.loss
         slopes, bends = [], []
         for step in STEPS:
             ahead, behind = (
-                self._forward.loss({**self._feeds, name: x + sign * step * direction}, noise, seed) for sign in (1, -1)
+                self._forward.loss({**self._feeds, name: x + sign * step * direction}, noise, seed)
+                for sign in (1, -1)
             )
             slopes.append((ahead - behind) / (2 * step))
             bends.append(abs(ahead + behind - 2 * middle) / step)
@@ -263,7 +270,7 @@ def _off(gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float,
     return max(abs(got - slope[0]) - 3 * slope[1], 0.0) / longest if np.isfinite(got) else np.inf
 
 
-def _wrong(  # noqa: PLR0911
+def _wrong(
     case: Case,
     training: onnx.ModelProto,
     name: str,
@@ -314,7 +321,9 @@ def _other_loss(case: Case, called: str, arrays: Arrays, differences: _Differenc
     forward = float(np.squeeze(wide(theirs)))
     if abs(forward - got) <= 100 * LIMITS[case.element] * max(abs(forward), 1e-2):
         return _against_its_own(case, session, arrays, f"{forward} on ONNX Runtime, {differences.loss} here")
-    detail = f"{called}: {got:.7g}; the forward graph has {forward:.7g} on ONNX Runtime, {differences.loss:.7g} here"
+    detail = (
+        f"{called}: {got:.7g}; the forward graph has {forward:.7g} on ONNX Runtime, {differences.loss:.7g} here"
+    )
     return Verdict("find", [Find("another loss", detail)])
 
 
@@ -332,7 +341,14 @@ def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: 
         slopes = []
         for step in steps:
             ahead, behind = (
-                float(np.squeeze(session.run(["loss"], {**feeds, name: (feeds[name] + sign * step * direction).astype(feeds[name].dtype)})[0]))
+                float(
+                    np.squeeze(
+                        session.run(
+                            ["loss"],
+                            {**feeds, name: (feeds[name] + sign * step * direction).astype(feeds[name].dtype)},
+                        )[0]
+                    )
+                )
                 for sign in (1, -1)
             )
             slopes.append((ahead - behind) / (2 * step))
@@ -342,7 +358,9 @@ def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: 
             verdict.kinks += 1
         elif not abs(float(np.sum(gradient * direction)) - slopes[1]) <= 2 * limit * longest:
             got = float(np.sum(gradient * direction))
-            verdict.finds.append(Find("wrong by ONNX Runtime's differences", f"{name}: {got}, expected {slopes[1]}"))
+            verdict.finds.append(
+                Find("wrong by ONNX Runtime's differences", f"{name}: {got}, expected {slopes[1]}")
+            )
             verdict.end = "find"
     return verdict
 

@@ -115,7 +115,9 @@ def _pruned(case: Case) -> Case:
     graph.node.extend(nodes)
     made = {name for node in nodes for name in node.output}
     for field in (graph.input, graph.initializer, graph.output):
-        kept = [value for value in field if value.name in wanted and (field is not graph.output or value.name in made)]
+        kept = [
+            value for value in field if value.name in wanted and (field is not graph.output or value.name in made)
+        ]
         del field[:]
         field.extend(kept)
     names = {node.name for node in nodes}

@@ -273,7 +273,9 @@ class Sketch:
         """A shape that goes with another one."""
         result = [size if self.draw.chance(0.7) else 1 for size in shape]
         result = [self.dim() if size == 1 and self.draw.chance(0.4) else size for size in result]
-        result = [size if size == 1 or other in (1, size) else other for size, other in zip(result, shape, strict=True)]
+        result = [
+            size if size == 1 or other in (1, size) else other for size, other in zip(result, shape, strict=True)
+        ]
         if self.draw.chance(0.3):
             result = result[self.draw.randint(0, len(result)) :]
         elif self.draw.chance(0.15) and len(result) < 4:

@@ -51,6 +51,11 @@ def averaging_factor(node: ir.Node) -> float:
     return float(read_attribute(node, "exponential_avg_factor"))
 
 
+def keeps_statistics(node: ir.Node) -> bool:
+    """Whether a forward node averages: with a factor of 1, the default, it returns the statistics of the batch."""
+    return bool(read_attribute(node, "exponential_avg_factor") != 1.0)
+
+
 def channels_last(node: ir.Node) -> bool:
     """Whether C is the last dimension of the data, not the one behind N."""
     return not has_lost_attributes(node) and str(read_attribute(node, "data_format")).endswith("C")

@@ -120,7 +120,9 @@ def power(b: Sketch) -> list[Value]:
         return b.emit("Pow", [x, b.scalar(b.draw.choice([0.5, -1.0, 2.5, -0.5, 1.5]))])
     if kind == 3 and b.opset >= 12 and b.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
         other = {onnx.TensorProto.FLOAT: onnx.TensorProto.DOUBLE, onnx.TensorProto.DOUBLE: onnx.TensorProto.FLOAT}
-        (exponent,) = b.emit("Cast", [b.of_shape(b.broadcast_with(x.shape))], to=other[b.element], types=[other[b.element]])
+        (exponent,) = b.emit(
+            "Cast", [b.of_shape(b.broadcast_with(x.shape))], to=other[b.element], types=[other[b.element]]
+        )
         return b.emit("Pow", [x, exponent])
     return b.emit("Pow", [x, b.of_shape(b.broadcast_with(x.shape))])
 

@@ -37,7 +37,9 @@ def gather_elements(b: Sketch) -> list[Value]:
     axis = b.axis(x.rank)
     shape = [b.draw.randint(min(1, size), size) for size in x.shape]
     shape[axis] = b.dim(1, 4)
-    return b.emit("GatherElements", [x, positions(b, x.shape[axis], tuple(shape))], axis=b.maybe(axis) if axis == 0 else axis)
+    return b.emit(
+        "GatherElements", [x, positions(b, x.shape[axis], tuple(shape))], axis=b.maybe(axis) if axis == 0 else axis
+    )
 
 
 def points(b: Sketch, shape: tuple[int, ...], batch: tuple[int, ...], *, distinct: bool = False) -> np.ndarray:
@@ -144,7 +146,9 @@ def cum_sum(b: Sketch) -> list[Value]:
     x = b.any(1)
     element = b.draw.choice([onnx.TensorProto.INT64, onnx.TensorProto.INT32])
     axis = b.constant(np.asarray(b.axis(x.rank)), element)
-    return b.emit("CumSum", [x, axis], exclusive=b.maybe(b.draw.choice([0, 1])), reverse=b.maybe(b.draw.choice([0, 1])))
+    return b.emit(
+        "CumSum", [x, axis], exclusive=b.maybe(b.draw.choice([0, 1])), reverse=b.maybe(b.draw.choice([0, 1]))
+    )
 
 
 def reverse_sequence(b: Sketch) -> list[Value]:

@@ -105,9 +105,7 @@ def group_norm(b: Sketch) -> list[Value]:
     channels = groups * b.draw.randint(1, 2)
     x = b.of_shape((b.dim(1, 2), channels, *b.dims(b.draw.randint(1, 2))), computed=0.4)
     if x.array.size:
-        _require_variance(
-            type(x)(x.name, x.array.reshape(x.shape[0], groups, -1), x.type, x.moving), (2,)
-        )
+        _require_variance(type(x)(x.name, x.array.reshape(x.shape[0], groups, -1), x.type, x.moving), (2,))
     width = (channels,) if b.opset >= 21 else (groups,)
     return b.emit(
         "GroupNormalization",
@@ -171,7 +169,9 @@ def lp_normalization(b: Sketch) -> list[Value]:
     axis = b.axis(x.rank)
     if x.array.size and float(np.abs(x.array).sum(axis=axis).min()) < 0.05:
         raise NotDrawableError("a length of 0")
-    return b.emit("LpNormalization", [x], p=b.maybe(b.draw.choice([1, 2])), axis=b.maybe(axis) if axis == -1 else axis)
+    return b.emit(
+        "LpNormalization", [x], p=b.maybe(b.draw.choice([1, 2])), axis=b.maybe(axis) if axis == -1 else axis
+    )
 
 
 ENTRIES = {

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from gradient_fuzz.sketch import Sketch, Value
 
 REDUCTIONS = (
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
+    *(
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+    ),
     *("ReduceSum", "ReduceSumSquare"),
 )
 
@@ -26,7 +35,10 @@ def reduction(b: Sketch, op_type: str) -> list[Value]:
         x = b.one("Relu", x)
     keepdims = b.maybe(b.draw.choice([0, 1]), 0.7)
     with_input = b.opset >= (13 if op_type == "ReduceSum" else 18)
-    axes = [axis - x.rank if b.draw.chance(0.4) else axis for axis in b.draw.sample(range(x.rank), b.draw.randint(0, x.rank))]
+    axes = [
+        axis - x.rank if b.draw.chance(0.4) else axis
+        for axis in b.draw.sample(range(x.rank), b.draw.randint(0, x.rank))
+    ]
     if b.draw.chance(0.2):
         axes = None
     noop = b.maybe(b.draw.choice([0, 1]), 0.3) if with_input else None

@@ -82,7 +82,11 @@ def squeeze(b: Sketch) -> list[Value]:
     x = b.any(1, 3)
     ones = [axis for axis, size in enumerate(x.shape) if size == 1]
     if not ones:
-        x = b.leaf((*x.shape[:1], 1, *x.shape[1:])) if x.rank < 4 and b.draw.chance(0.5) else unsqueezed(b, x, [0, 2])
+        x = (
+            b.leaf((*x.shape[:1], 1, *x.shape[1:]))
+            if x.rank < 4 and b.draw.chance(0.5)
+            else unsqueezed(b, x, [0, 2])
+        )
         ones = [axis for axis, size in enumerate(x.shape) if size == 1]
     if b.draw.chance(0.25):
         return b.emit("Squeeze", [x])

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from gradient_fuzz.sketch import Sketch, Value
 
 
-def _window(b: Sketch, spatial: tuple[int, ...], kernel: tuple[int, ...], *, pooling: bool = False) -> dict[str, object]:
+def _window(
+    b: Sketch, spatial: tuple[int, ...], kernel: tuple[int, ...], *, pooling: bool = False
+) -> dict[str, object]:
     """Strides, dilations and pads that leave at least one window."""
     rank = len(spatial)
     dilations = [b.draw.choice([1, 1, 2]) if k > 1 else 1 for k in kernel]
@@ -80,11 +82,15 @@ def conv_transpose(b: Sketch) -> list[Value]:
     elif kind == 2:
         attributes["auto_pad"] = b.draw.choice(["SAME_UPPER", "SAME_LOWER", "VALID"])
     elif kind == 3:
-        natural = [s * (n - 1) + (k - 1) * d + 1 for s, n, k, d in zip(strides, spatial, kernel, dilations, strict=True)]
+        natural = [
+            s * (n - 1) + (k - 1) * d + 1 for s, n, k, d in zip(strides, spatial, kernel, dilations, strict=True)
+        ]
         attributes["output_shape"] = [max(1, size - b.draw.randint(0, 2)) for size in natural]
         attributes["auto_pad"] = b.maybe(b.draw.choice(["SAME_UPPER", "SAME_LOWER"]))
     if kind != 3 and b.draw.chance(0.3):
-        attributes["output_padding"] = [b.draw.randint(0, max(s, d) - 1) for s, d in zip(strides, dilations, strict=True)]
+        attributes["output_padding"] = [
+            b.draw.randint(0, max(s, d) - 1) for s, d in zip(strides, dilations, strict=True)
+        ]
     return b.emit(
         "ConvTranspose",
         [x, w, bias],
@@ -110,7 +116,14 @@ def pool(b: Sketch, op_type: str) -> list[Value]:
     return b.emit(op_type, [x], outputs, kernel_shape=list(kernel), **attributes)[:1]
 
 
-COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize", "half_pixel_symmetric")
+COORDINATES = (
+    "half_pixel",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+    "half_pixel_symmetric",
+)
 
 
 def resize(b: Sketch) -> list[Value]:
@@ -154,7 +167,9 @@ def resize(b: Sketch) -> list[Value]:
         scales = b.constant(np.zeros(0), onnx.TensorProto.FLOAT) if b.opset < 13 else None
         inputs = [x, roi, scales, b.shape_of(sizes)]
     else:
-        factors = [1.0 if a in keep or b.draw.chance(0.3) else b.draw.choice([0.5, 1.5, 2.0, 0.7, 2.3]) for a in chosen]
+        factors = [
+            1.0 if a in keep or b.draw.chance(0.3) else b.draw.choice([0.5, 1.5, 2.0, 0.7, 2.3]) for a in chosen
+        ]
         inputs = [x, roi, b.constant(np.asarray(factors), onnx.TensorProto.FLOAT)]
     made = b.emit("Resize", inputs, **attributes)
     if made[0].array.size == 0 and x.array.size:
