@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bngrad.errors import InputError
 from bngrad.external_data import ExternalData
-from bngrad.files import as_ir, check_output
+from bngrad.files import as_ir, check_output, to_proto
 from bngrad.files import save as save_ir
 from bngrad.passes import pipeline
 from bngrad.warn import warn
@@ -63,7 +63,7 @@ def rewrite(
         UnsupportedNodeError: A node cannot be rewritten.
     """
     result = pipeline.rewrite(as_ir(model), target=target, functions=functions, fuse=fuse).model
-    return result if isinstance(model, ir.Model) else ir.to_proto(result)
+    return result if isinstance(model, ir.Model) else to_proto(result)
 
 
 @overload
@@ -160,7 +160,7 @@ def differentiate(
         fuse=fuse,
     )
     warn(result.warnings)
-    return result.model if isinstance(model, ir.Model) else ir.to_proto(result.model)
+    return result.model if isinstance(model, ir.Model) else to_proto(result.model)
 
 
 @overload
@@ -200,7 +200,7 @@ def finalize(
     from bngrad.finalization import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
 
     result = finalize_ir(as_ir(model), weights, outputs=outputs).model
-    return result if isinstance(model, ir.Model) else ir.to_proto(result)
+    return result if isinstance(model, ir.Model) else to_proto(result)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:

@@ -32,6 +32,9 @@ ExternalData = Literal["copied", "shared"]
 _SMALL = 256
 """Bytes of a tensor that stays in the model's own file; shapes and axes are among these."""
 
+_READ_AT_ONCE = 1024
+"""Bytes of a tensor whose numbers onnx's shape inference may depend on, which reads no files."""
+
 _PAGED, _PAGE, _ITEM = 1 << 20, 1 << 16, 64
 """A tensor of more bytes begins at a page that every system can map, any other at a cache line."""
 
@@ -133,6 +136,43 @@ def load(values: Iterable[ir.Value]) -> None:
             (value.const_value,) = ir.external_data.convert_tensors_from_external([value.const_value])
 
 
+def with_small_tensors(model: ir.Model) -> ir.Model:
+    """Returns a model whose small tensors, and those in nodes' attributes, are in memory.
+
+    Args:
+        model: Any model; it is not changed.
+
+    Returns:
+        The model itself where nothing is to be done, else a copy.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: It is too short, or out of bounds.
+    """
+    small = [v for v in initializers(model) if is_external(v) and _nbytes(v) <= _READ_AT_ONCE]
+    if not small and not _external_attributes(model):
+        return model
+    model = model.clone()
+    load(v for v in initializers(model) if _nbytes(v) <= _READ_AT_ONCE)
+    load_attributes(model)
+    return model
+
+
+def in_memory(model: ir.Model) -> ir.Model:
+    """Returns a model all of whose tensors are in memory: the model itself if they are, else a copy.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: It is too short, or out of bounds.
+    """
+    if not any(map(is_external, initializers(model))) and not _external_attributes(model):
+        return model
+    model = model.clone()
+    load(initializers(model))
+    load_attributes(model)
+    return model
+
+
 def require_whole(values: Iterable[ir.Value]) -> None:
     """Sees to it that files have all of the tensors that are in them.
 
@@ -185,11 +225,22 @@ def names(path: Path, data: Path) -> bool:
 
 def load_attributes(model: ir.Model) -> None:
     """Reads tensors in nodes' attributes, which are small, from their files."""
-    for node in all_nodes(model):
-        for name, attribute in list(node.attributes.items()):
-            if isinstance(attribute.value, ir.ExternalTensor):
-                (tensor,) = ir.external_data.convert_tensors_from_external([attribute.value])
-                node.attributes[name] = ir.AttrTensor(name, tensor)
+    for node, name, attribute in _external_attributes(model):
+        (tensor,) = ir.external_data.convert_tensors_from_external([attribute.value])
+        node.attributes[name] = ir.AttrTensor(name, tensor)
+
+
+def _external_attributes(model: ir.Model) -> list[tuple[ir.Node, str, ir.Attr]]:
+    return [
+        (node, name, attribute)
+        for node in all_nodes(model)
+        for name, attribute in node.attributes.items()
+        if isinstance(attribute.value, ir.ExternalTensor)
+    ]
+
+
+def _nbytes(value: ir.Value) -> int:
+    return 0 if value.const_value is None else value.const_value.nbytes
 
 
 def _external(model: ir.Model) -> list[ir.ExternalTensor]:

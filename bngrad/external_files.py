@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def require_external_data(model: ir.Model, folder: str | os.PathLike[str], *, present: bool = True) -> None:
+def require_external_data(
+    model: ir.Model, folder: str | os.PathLike[str], *, missing: str = "put the file beside the model"
+) -> None:
     """Sees to it that all external data can be read; it is not read yet.
 
     Args:
         model: The model.
         folder: Where the model is.
-        present: Whether the files must be there; if not, those that are not are no error yet.
+        missing: What to do about a file that is not there, for the message.
 
     Raises:
         InputError: A tensor's data is outside the folder, in no regular file, missing, or longer than its file.
@@ -43,9 +45,8 @@ def require_external_data(model: ir.Model, folder: str | os.PathLike[str], *, pr
                 raise _unreadable(tensor, str(reason)) from None
         size, start, needed = sizes[location], tensor.offset or 0, tensor.nbytes
         if size is None:
-            if present:
-                raise _unreadable(tensor, "it does not exist; put the file beside the model")
-        elif start < 0 or needed < 0 or start + max(needed, tensor.length or 0) > size:
+            raise _unreadable(tensor, f"it does not exist; {missing}")
+        if start < 0 or needed < 0 or start + max(needed, tensor.length or 0) > size:
             raise _unreadable(tensor, f"it has {size} bytes; expected {needed} from byte {start} on")
 
 

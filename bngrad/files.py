@@ -31,6 +31,10 @@ MAX_PROTOBUF_BYTES = 1_900_000_000
 """A model with more weights than this is written with external data; protobuf ends at 2 GiB."""
 
 
+_NO_PATH = "give the model's path, or read its data with it, as onnx.load(path) does"
+"""What to do where a model in memory has data in files that are not in the current folder."""
+
+
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads a model; tensors in external data stay in their file until they are needed.
 
@@ -96,12 +100,41 @@ def as_ir(model: AnyModel) -> ir.Model:
         except (ValueError, TypeError, KeyError, RuntimeError) as error:
             raise ModelError(f"the model cannot be read: {_reason(error)}") from error
         require_well_formed(converted, "the model")
-        require_external_data(converted, Path(), present=False)
+        require_external_data(converted, Path(), missing=_NO_PATH)
         forget_negative_extents(converted)
         return tidy_domains(converted)
     if isinstance(model, str | os.PathLike):
         return load(model)
     raise InputError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
+
+
+def in_memory(model: ir.Model) -> ir.Model:
+    """Returns a model whose tensors are all in memory, so that it does not matter where it is: itself, or a copy.
+
+    Raises:
+        InputError: Its external data cannot be read.
+    """
+    try:
+        return external_data.in_memory(model)
+    except (OSError, ValueError) as error:
+        raise _unreadable(error) from None
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Returns a model as an `onnx.ModelProto` that has all its weights.
+
+    Raises:
+        InputError: Its external data cannot be read.
+        ModelError: Protobuf cannot take all its weights.
+    """
+    tensors = [value.const_value for value in external_data.initializers(model)]
+    size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    if size > MAX_PROTOBUF_BYTES:
+        raise ModelError(
+            f"the model has {size / 1e9:.1f} GB of weights, more than an onnx.ModelProto can hold; "
+            "give it as onnx_ir.load(path), to get an onnx_ir.Model, or use the command line"
+        )
+    return ir.to_proto(in_memory(model))
 
 
 def _reason(error: BaseException) -> str:

@@ -14,9 +14,9 @@ from onnx_ir.passes.common import RemoveInitializersFromInputsPass, RemoveUnused
 
 from bngrad.errors import InputError, ModelError
 from bngrad.names import listed, unknown_name
+from bngrad.passes.check import check
 from bngrad.passes.infer_types import InferTypesPass
 from bngrad.passes.nodes import all_nodes, describe, owner, refuse_training_graph
-from bngrad.passes.pipeline import check
 from bngrad.passes.raise_opset import RaiseOpsetPass
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
         ModelError: It is a training graph, or no output is left.
     """
     refuse_training_graph(model)
+    source = model
     model = RaiseOpsetPass()(model).model
     InferTypesPass()(model)
     statistics = _statistics(model.graph)
@@ -68,7 +69,7 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
     # A default that a training loop overrides is a constant from here on.
     RemoveInitializersFromInputsPass()(model)
     _drop_unused_inputs(model.graph)
-    check(model)
+    check(model, source)
     return Finalized(model, list(values), [name for name in kept if name in model.graph.initializers])
 
 

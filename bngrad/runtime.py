@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import onnx
-import onnx_ir as ir
 import onnxruntime
+from onnx.external_data_helper import uses_external_data
 
 from bngrad import native_library, versions
 from bngrad.errors import InputError, LibraryError
-from bngrad.files import as_ir
+from bngrad.files import as_ir, to_proto
 
 if TYPE_CHECKING:
     from bngrad.files import AnyModel
@@ -101,8 +101,9 @@ def _source(model: AnyModel) -> str | bytes:
         if not Path(model).is_file():
             raise InputError(f"{os.fspath(model)} does not exist; expected an ONNX model file")
         return os.fspath(model)
-    proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(as_ir(model))
-    return bytes(proto.SerializeToString())
+    if not isinstance(model, onnx.ModelProto) or any(map(uses_external_data, model.graph.initializer)):
+        model = to_proto(as_ir(model))
+    return bytes(model.SerializeToString())
 
 
 def _register_library(session_options: onnxruntime.SessionOptions, path: str) -> None:

@@ -11,9 +11,11 @@ from bngrad.autodiff.builder import refuse_taken_names
 from bngrad.autodiff.forward import make_inputs, name_nodes, new_statistics, running_statistics, set_modes
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError
+from bngrad.files import in_memory
 from bngrad.model_warnings import model_warnings, running_variance_warnings
+from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.passes.pipeline import check, for_target
+from bngrad.passes.pipeline import for_target
 from bngrad.training_metadata import write_training_graph
 
 if TYPE_CHECKING:
@@ -95,11 +97,16 @@ def differentiate(
     else:
         made, notes = training_graph(model, loss=loss, wrt=wrt, frozen=frozen, training=training), []
     if target == "ort":
-        result = _in_ort_dialect(made.model)
+        result = _in_ort_dialect(made.model, model)
     else:
         unbiased = running_variance == "unbiased"
         result, _ = for_target(
-            made.model, target=target, functions=functions, fuse=fuse, unbiased_running_var=unbiased
+            made.model,
+            target=target,
+            functions=functions,
+            fuse=fuse,
+            unbiased_running_var=unbiased,
+            source=model,
         )
     warnings = model_warnings(
         model, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
@@ -145,7 +152,7 @@ def _by_ort(
     model = model.clone()
     name_nodes(model)
     set_modes(model, frozen, training)
-    prepared = prepare_forward(ir.to_proto(model), loss, wrt)
+    prepared = prepare_forward(ir.to_proto(in_memory(model)), loss, wrt)
     forward = prepared.model.graph
     refuse_taken_names((name for node in forward.node for name in (*node.input, *node.output)), prepared.wrt)
     with Oracle() as oracle:
@@ -170,10 +177,10 @@ def _by_ort(
     ), list(prepared.notes)
 
 
-def _in_ort_dialect(model: ir.Model) -> ir.Model:
+def _in_ort_dialect(model: ir.Model, source: ir.Model) -> ir.Model:
     """What ORT's dialect cannot say, the gradient of a frozen batch norm, is spelled out in standard ops."""
     EmbedFunctionsPass(functions=True)(model)
     InlinePass()(model)
     RemoveUnusedOpsetsPass()(model)
-    check(model)
+    check(model, source)
     return model

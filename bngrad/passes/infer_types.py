@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.errors import ModelError
+from bngrad.external_data import with_small_tensors
 from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.long_vectors import may_have_long_vector
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes, describe
@@ -57,7 +58,7 @@ class InferTypesPass(ir.passes.InPlacePass):
             node.domain, node.op_type = "", "Identity"
         try:
             with set_aside(model.graph, _says_no_shape):
-                proto = ir.to_proto(model)
+                proto = ir.to_proto(with_small_tensors(model))
                 inferred, contradicts = _infer(proto, data_prop=not may_have_long_vector(model))
         except (
             onnx.shape_inference.InferenceError,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import onnx_ir as ir
-from onnx_ir.passes.common import CheckerPass, RemoveUnusedOpsetsPass
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad import ort_dialect, schemas  # noqa: F401
@@ -16,6 +16,7 @@ from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
 from bngrad.passes import lower_training
 from bngrad.passes.chain_sums import ChainSumsPass
+from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.fuse_relu import FuseReluPass
 from bngrad.passes.import_aten import ImportAtenPass
@@ -110,6 +111,7 @@ def for_target(
     functions: bool = True,
     fuse: bool = True,
     unbiased_running_var: bool = False,
+    source: ir.Model | None = None,
 ) -> tuple[ir.Model, dict[str, int]]:
     """Does what `rewrite` does, to a model that may need nothing of it.
 
@@ -120,6 +122,7 @@ def for_target(
         fuse: See `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
+        source: What the user gave, if the training graph was made of it.
 
     Returns:
         The rewritten copy, and how many nodes of each training op became standard ONNX.
@@ -152,7 +155,7 @@ def for_target(
     require_possible(result)
     if target == "stock":
         _require_stock(result)
-    check(result)
+    check(result, model if source is None else source)
     return result, lowered
 
 
@@ -226,12 +229,3 @@ def _require_stock(model: ir.Model) -> None:
             f"{describe(unknown[0])} cannot run on stock ONNX Runtime{others}; "
             "keep a training build and pass --target training"
         )
-
-
-def check(model: ir.Model) -> None:
-    """Raises `ModelError` if a model that a command made does not pass onnx's checker."""
-    try:
-        CheckerPass(full_check=True)(model)
-    except Exception as error:
-        what = " ".join(str(error).split())
-        raise ModelError(f"the rewritten model does not pass onnx's checker: {what}") from error

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.errors import ModelError
+from bngrad.external_data import with_small_tensors
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.set_aside import become_inputs, is_large, restore
@@ -83,7 +84,7 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     initializers = dict(model.graph.initializers)
     inputs = [str(value.name) for value in model.graph.inputs]
     become_inputs(model.graph, is_large)
-    proto = ir.to_proto(model)
+    proto = ir.to_proto(with_small_tensors(model))
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     _move(proto.graph, "", _HIDDEN)
     proto.opset_import.append(onnx.helper.make_opsetid(_HIDDEN, 1))

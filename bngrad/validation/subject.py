@@ -10,8 +10,7 @@ from bngrad.autodiff.forward import name_nodes, prepare, set_modes
 from bngrad.autodiff.targets import find_loss, find_wrt
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError, ModelError, OracleError
-from bngrad.external_data import initializers, load, load_attributes
-from bngrad.files import as_ir
+from bngrad.files import as_ir, in_memory
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.inline_functions import inline
@@ -104,8 +103,8 @@ def find_subject(
         ModelError: The model cannot be validated.
         OracleError: The oracle is needed, and cannot be installed.
     """
-    source = _in_memory(model)
-    tested = None if rewritten is None else _for_stock(_in_memory(rewritten))
+    source = in_memory(as_ir(model))
+    tested = None if rewritten is None else _for_stock(in_memory(as_ir(rewritten)))
     is_made = training_metadata(source) is not None or any(n.domain == DOMAIN for n in all_nodes(source))
     if is_made or any(_is_training_op(node) for node in all_nodes(source)):
         for option, value in options._asdict().items():
@@ -115,14 +114,6 @@ def find_subject(
     if tested is not None and options.wrt is None:
         options = options._replace(wrt=list(gradients_of(tested)) or None)
     return _of_forward_model(source, tested, against, builder, given, options, oracle)
-
-
-def _in_memory(model: AnyModel) -> ir.Model:
-    """A copy of a model without external data, which is relative to a folder that what is made of it is not in."""
-    copy = as_ir(model).clone()
-    load(initializers(copy))
-    load_attributes(copy)
-    return copy
 
 
 def _for_stock(model: ir.Model) -> ir.Model:
