@@ -365,24 +365,12 @@ def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: 
     return verdict
 
 
-_CLASSES = (
-    ("does not depend on", "the loss does not depend on it"),
-    ("cannot be differentiated", "a node cannot be differentiated"),
-    ("checker", "onnx's checker refuses the result"),
-    ("opset", "an opset"),
-)
+_NAMES = re.compile(r"'[^']*'|\[[^\]]*\]|\([^)]*\)| node\b")
 
 
 def _class_of(message: str) -> str:
-    """A refusal without the names in it: the op and what is said of it."""
-    first = message.split(": ", 1)
-    for words, called in _CLASSES:
-        if words in message:
-            if words == "cannot be differentiated":
-                op_type = message.split(" ", 1)[0]
-                return f"{op_type}: {' '.join(first[-1].split())[:60]}"
-            return called
-    return " ".join(message.split())[:80]
+    """A refusal without the names and shapes in it: the op and what is said of it."""
+    return " ".join(_NAMES.sub("", message.split(";", 1)[0]).split())[:90]
 
 
 def crashes_forward(case: Case) -> bool:

@@ -38,6 +38,8 @@ def split(b: Sketch) -> list[Value]:
             return b.emit("Split", [x], outputs, axis=given, split=lengths)
         return b.emit("Split", [x, b.shape_of(lengths)], outputs, axis=given)
     if b.opset >= 18:
+        if (parts - 1) * -(-size // parts) > size:
+            raise NotDrawableError("more parts than elements")
         return b.emit("Split", [x], outputs, axis=given, num_outputs=parts)
     if size % parts:
         raise NotDrawableError("no equal parts")

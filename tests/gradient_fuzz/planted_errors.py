@@ -1,0 +1,89 @@
+"""Plants an error of 1 % in each gradient rule, one at a time, and prints as JSON in which of its graphs it is found.
+
+    {"<domain>.<op>": number of graphs until it is found, or null, ...}
+
+A program of its own, for a campaign forks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from bngrad.autodiff.rules import RULES
+from bngrad.passes.node_view import like
+from fuzz.campaign import run_cases
+from fuzz.judge import Find
+from gradient_fuzz.cases import make, rules
+from gradient_fuzz.judge import judge
+from gradient_fuzz.sketch import NotDrawableError
+
+if TYPE_CHECKING:
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients, Rule
+
+SEED = 11
+GRAPHS = 40
+"""Of a rule's own, until the error in it has to be found."""
+
+
+def one_percent_more(rule: Rule) -> Rule:
+    """A rule whose gradients are too large; where they are 0, they are a hundredth of what comes in."""
+
+    def gradients(back: Backward) -> Gradients:
+        return [
+            None if value is None else back.op("Mul", value, like(back, 1.01, back.x(index)))
+            for index, value in enumerate(rule.gradients(back))
+        ]
+
+    def of_zero(back: Backward) -> Gradients:
+        return [back.op("Mul", back.dY, like(back, 0.01, back.dY))]
+
+    if rule.inputs == ():
+        return replace(rule, gradients=of_zero, inputs=(0,))
+    return replace(rule, gradients=gradients)
+
+
+def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Find], Counter[str]]:
+    """Whether the error in a rule is found in one of its graphs."""
+    warnings.simplefilter("ignore")
+    key, number = case
+    right = RULES[key]
+    try:
+        forward = make(SEED, number, focus=key)
+        RULES[key] = one_percent_more(right)
+        verdict = judge(forward)
+    except NotDrawableError:
+        return [], Counter()
+    finally:
+        RULES[key] = right
+    return [Find("", find.what) for find in verdict.finds if "wrong" in find.what], Counter([verdict.end])
+
+
+def graphs_until_found(keys: list[tuple[str, str]]) -> dict[str, int | None]:
+    """How many graphs it takes, by rule."""
+    result: dict[str, int | None] = dict.fromkeys((f"{domain}.{op_type}" for domain, op_type in keys), None)
+    waiting = list(keys)
+    for number in range(GRAPHS):
+        numbers = range(len(waiting))
+        left = []
+        for index, finds, _ in run_cases(SEED, numbers, judging, lambda _seed, i, n=number: (waiting[i], n)):
+            domain, op_type = waiting[index]
+            if any("wrong" in find.what for find in finds):
+                result[f"{domain}.{op_type}"] = number + 1
+            else:
+                left.append(waiting[index])
+        waiting = left
+    return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(graphs_until_found(rules())))
