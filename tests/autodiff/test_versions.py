@@ -1,0 +1,49 @@
+"""The gradient of each op in each version that its rule was written for: a case of the tables at that opset."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from autodiff.gradient_checks import check_against_differences, check_on_stock
+from autodiff.small_models import SUM, gradients, model
+from autodiff.test_rules import TABLES
+from bngrad.autodiff.forward import OPSET
+from bngrad.autodiff.rules import RULES
+
+RANDOM = ("Bernoulli", "RandomNormalLike", "RandomUniformLike")
+CASES = [case for table in TABLES.values() for case in table]
+
+
+def case_of(op):
+    """The first case of the tables, in float, that has an op at an opset to which it can be raised."""
+    return next(case for case in CASES if re.search(rf"\b{op}\b", case.body) and "double" not in case.inputs)
+
+
+def newer_versions():
+    """The versions that an op has at opsets above `OPSET`, the random ops aside."""
+    newest = onnx.defs.onnx_opset_version()
+    ops = [op for domain, op in RULES if domain == "" and op not in RANDOM]
+    return [(op, version) for op in ops for version in RULES["", op].versions if OPSET < version <= newest]
+
+
+@pytest.mark.parametrize(("op", "version"), newer_versions())
+def test_every_version(op, version):
+    case = replace(case_of(op), opset=version)
+    check_against_differences(case, case.dims[-1])
+    check_on_stock(case, case.dims[-1])
+
+
+@pytest.mark.parametrize("op", RANDOM)
+@pytest.mark.parametrize("opset", [OPSET, 22])
+def test_random_numbers_do_not_change_with_what_they_are_like(op, opset):
+    p = "Sigmoid" if op == "Bernoulli" else "Identity"
+    nodes = f"p = {p} (x) h = {op} <seed = 1.0> (p) y = Mul (x, h) {SUM}"
+    forward = model("float[40] x", nodes, outputs="float loss, float[40] h", opset=opset)
+    result = gradients(forward, {"x": np.ones(40, np.float32)}, wrt=["x"])
+    assert result["h"].any()
+    np.testing.assert_array_equal(result["x_grad"], result["h"])
