@@ -155,16 +155,22 @@ def in_standard_onnx(training: ir.Model) -> onnx.ModelProto:
 def feeds_of(case: Case, dims: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Arrays for the inputs of a case, the weights of the loss among them."""
     rng = np.random.default_rng(zlib.crc32(repr((case.name, sorted(dims.items()))).encode()))
+    feeds = inputs_of(case, dims, rng)
+    inputs = {value.name: value for value in forward(case).graph.input}
+    for name, y in evaluate(written(case), feeds, case.outputs).items():
+        weight = inputs[f"{name}_weight"]
+        feeds[weight.name] = rng.standard_normal(y.shape).astype(_dtype(weight))
+    return feeds
+
+
+def inputs_of(case: Case, dims: Mapping[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Arrays for the inputs of a case alone."""
     feeds = {}
     for value in written(case).graph.input:
         extents = value.type.tensor_type.shape.dim
         shape = dims.get(value.name, tuple(dims[d.dim_param] if d.dim_param else d.dim_value for d in extents))
         draw = case.draw.get(value.name, lambda rng, shape: rng.standard_normal(shape))
-        feeds[value.name] = np.asarray(draw(rng, shape)).astype(_dtype(value))
-    inputs = {value.name: value for value in forward(case).graph.input}
-    for name, y in evaluate(written(case), feeds, case.outputs).items():
-        weight = inputs[f"{name}_weight"]
-        feeds[weight.name] = rng.standard_normal(y.shape).astype(_dtype(weight))
+        feeds[value.name] = (np.zeros(shape) if 0 in shape else np.asarray(draw(rng, shape))).astype(_dtype(value))
     return feeds
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.passes.glue import cast_like, statistics_dtype
 from bngrad.passes.guards import zero_where_zero
-from bngrad.passes.node_view import dtype_of, like
+from bngrad.passes.node_view import like
 from bngrad.passes.signs import is_singular, may_overflow
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def _kept(back: Backward, value: ir.Value) -> ir.Value:
 
 
 def _typed(value: ir.Value, as_: ir.Value) -> ir.Value:
-    value.dtype = dtype_of(as_)
+    if as_.dtype is not None:
+        value.dtype = as_.dtype
     return value
 
 

@@ -50,7 +50,8 @@ def tile(back: Backward) -> Gradients:
     x, repeats = back.x(0), back.x(1)
     columns = back.int64([-1, 1])
     pairs = [back.op("Reshape", value, columns) for value in (repeats, shape_of(back, x))]
-    split = back.op("Reshape", back.dY, back.op("Reshape", back.op("Concat", *pairs, axis=1), back.int64([-1])))
+    by_copy = back.op("Reshape", back.op("Concat", *pairs, axis=1), back.int64([-1]))
+    split = back.op("Reshape", back.dY, by_copy, allowzero=1)
     return [back.op("ReduceSum", split, back.int64(list(range(0, 2 * back.rank(x), 2))), keepdims=0)]
 
 

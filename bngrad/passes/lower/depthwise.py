@@ -62,7 +62,8 @@ def of_images(parts: Parts) -> ir.Value:
     """G, times which of its elements belong to which tap."""
     site, group = parts.site, parts.group
     rows, columns = (_meeting(axis) for axis in parts.windows.axes)
-    left, right = reshape(site, parts.y, 0, group, -1), reshape(site, parts.x, 0, group, -1)
+    left = reshape(site, parts.y, 0, group, parts.m // group * len(rows) * len(columns))
+    right = reshape(site, parts.x, 0, group, rows.shape[1] * columns.shape[1])
     products = site.microsoft("FusedMatMul", left, right, transBatchA=1, transBatchB=1, transA=1)
     # [out, out, extent, extent, kernel, kernel] of rows and columns in turn
     wanted = np.einsum("oek,pfl->opefkl", rows, columns).reshape(-1, prod(parts.kernel))

@@ -44,9 +44,10 @@ def gather_grad(site: Site) -> Outputs:
     behind = len(extents) - 1 - axis
     if indices.shape is None or len(indices.shape) != 1:
         # The dimensions of indices, of which there may be none, become the one that X has.
-        head = site.int64([0] * axis + [-1])
+        count = site.op("Reshape", site.op("Size", indices), site.int64([1]))
+        head = [site.op("Slice", shape, site.int64([0]), site.int64([axis]))] if axis else []
         tail = [site.op("Slice", shape, site.int64([axis + 1]), site.int64([_END]))] if behind else []
-        dY = site.op("Reshape", dY, site.op("Concat", head, *tail, axis=0) if tail else head)
+        dY = site.op("Reshape", dY, site.op("Concat", *head, count, *tail, axis=0), allowzero=1)
     column = site.op("Reshape", indices, site.int64([-1] + [1] * behind))
     return [_added(site, _nothing(site, shape), site.op("Expand", column, site.op("Shape", dY)), dY, axis)]
 
@@ -94,7 +95,7 @@ def gather_nd_grad(site: Site) -> Outputs:
     updates = site.op("Flatten", dY, axis=len(indices.shape or ()) - 1)
     data = site.op("Flatten", _nothing(site, shape), axis=batch + length)
     added = _added(site, data, site.op("Expand", rows, site.op("Shape", updates)), updates, 0)
-    return [site.op("Reshape", added, shape)]
+    return [site.op("Reshape", added, shape, allowzero=1)]
 
 
 def _row_numbers(site: Site, shape: ir.Value, indices: ir.Value, length: int, batch: int) -> ir.Value:
@@ -105,7 +106,9 @@ def _row_numbers(site: Site, shape: ir.Value, indices: ir.Value, length: int, ba
     row = None
     if batch:
         batches = site.op("ReduceProd", site.op("Slice", shape, site.int64([0]), site.int64([batch])), keepdims=1)
-        indices = site.op("Reshape", indices, site.op("Concat", batches, site.int64([-1, length]), axis=0))
+        of_each = site.op("ReduceProd", site.op("Shape", indices, start=batch, end=-1), keepdims=1)
+        by_batch = site.op("Concat", batches, of_each, site.int64([length]), axis=0)
+        indices = site.op("Reshape", indices, by_batch, allowzero=1)
         numbers = site.op("Range", nought, site.op("Squeeze", batches), one)
         row = site.op("Unsqueeze", numbers, site.int64([1]))
     indices = site.op("Where", site.op("Less", indices, nought), site.op("Add", indices, extents), indices)

@@ -54,7 +54,7 @@ def max_pool_grad(site: Site) -> Outputs:
     zeros = site.op("ConstantOfShape", size, value=ir.tensor([0.0], dtype=wide))
     updates = reshape(site, site.cast(dY, wide) if narrow else dY, -1)
     dX = site.op("ScatterElements", zeros, reshape(site, indices, -1), updates, axis=0, reduction="add")
-    dX = site.op("Reshape", dX, shape)
+    dX = site.op("Reshape", dX, shape, allowzero=1)
     return [site.op("Cast", dX, to=int(dY.dtype)) if narrow and dY.dtype else dX]
 
 

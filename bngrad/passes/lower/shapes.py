@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -25,6 +26,14 @@ def spatial(site: Site, value: ir.Value, rank: int) -> list[int] | ir.Value:
     return known if len(known) == rank else site.op("Shape", value, start=2)
 
 
+def number(site: Site, value: ir.Value, rank: int) -> int | ir.Value:
+    """How many elements an image of one channel has, as a number if it is known, else as a vector of one."""
+    known = [extent for extent in extents(value, rank) if extent is not None]
+    return (
+        prod(known) if len(known) == rank else site.op("ReduceProd", site.op("Shape", value, start=2), keepdims=1)
+    )
+
+
 def spatial_shape(site: Site, value: ir.Value, rank: int) -> ir.Value:
     """The spatial extents, as a constant if all are known."""
     result = spatial(site, value, rank)
@@ -42,8 +51,8 @@ def reshape(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value)
     Args:
         site: Where.
         value: What to reshape.
-        parts: Each numbers as Reshape takes them (0 for an extent that stays, -1 for what is left), or a part of a
-            shape that is computed.
+        parts: Each numbers as Reshape takes them (0 for a dimension that stays, -1 for what is left), or a part of
+            a shape that is computed. -1 is for where no other dimension is 0: not beside the batch, which may be.
     """
     pieces: list[ir.Value | list[int]] = []
     for part in parts:
@@ -57,3 +66,13 @@ def reshape(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value)
                 pieces.append(numbers)
     values = [site.int64(piece) if isinstance(piece, list) else piece for piece in pieces]
     return site.op("Reshape", value, values[0] if len(values) == 1 else site.op("Concat", *values, axis=0))
+
+
+def by_image(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value) -> ir.Value:
+    """Reshapes [N, ...] to N and what follows, where N may be 0.
+
+    N is computed where another part is: ONNX Runtime writes -1 for the only part of a shape that it does not know.
+    """
+    if any(isinstance(part, ir.Value) for part in parts):
+        return reshape(site, value, site.op("Shape", value, end=1), *parts)
+    return reshape(site, value, 0, *parts)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from bngrad.passes.extents import extent_of
 from bngrad.passes.lower import depthwise, sliding
-from bngrad.passes.lower.shapes import by_channel, reshape, spatial
+from bngrad.passes.lower.shapes import by_channel, by_image, number, reshape, spatial
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,8 +39,9 @@ def weight_gradient(parts: Parts) -> ir.Value:
 def product_by_image(parts: Parts) -> ir.Value:
     """One tap: dY X^T for each image and group, and the sum over the images."""
     site, group = parts.site, parts.group
-    left = reshape(site, parts.y, 0, group, parts.m // group, -1)
-    right = reshape(site, _met(parts), 0, group, parts.c, -1)
+    windows = number(site, parts.y, parts.windows.rank)
+    left = by_image(site, parts.y, group, parts.m // group, windows)
+    right = by_image(site, _met(parts), group, parts.c, windows)
     dW = site.microsoft("FusedMatMul", left, right, transB=1)
     return reshape(site, site.op("ReduceSum", dW, site.int64([0]), keepdims=0), parts.m, parts.c, parts.kernel)
 
@@ -94,7 +96,7 @@ def exchanged(parts: Parts) -> ir.Value:
         x = site.op("Transpose", x, perm=swap)
     else:
         extent = spatial(site, x, rank)
-        x = reshape(site, x, 0, parts.group, -1, extent)
+        x = reshape(site, x, 0, parts.group, extent_of(site, parts.w, 1), extent)
         x = reshape(site, site.op("Transpose", x, perm=[2, 1, 0, *range(3, 3 + rank)]), 0, -1, extent)
     y = site.op("Transpose", parts.y, perm=swap)
     attributes = {"pads": pads, "strides": windows.dilation, "dilations": windows.stride, "group": parts.group}
