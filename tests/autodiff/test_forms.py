@@ -28,7 +28,25 @@ ELEMENTWISE = {
         "y = Mul(x, z)",
         ["Mul", "Shape", "Shape", "BroadcastGradientArgs", "ReduceSum", "Reshape"],
     ),
-    "quotient": ("float[N] x, float[N] z", "y = Div(x, z)", ["Div"]),
+    "quotient": ("float[N] x, float[N] z", "y = Div(x, z)", ["Div", "Equal", "Where"]),
+    "quotient by a constant": ("float[N] x", "c = Constant <value_float = 3.0> () y = Div(x, c)", ["Div"]),
+    "quotient by what is positive": (
+        "float[N] x, float[N] z",
+        "e = Constant <value_float = 0.1> () q = Mul (z, z) v = Add (q, e) d = Sqrt (v) y = Div(x, d)",
+        ["Div"],
+    ),
+    "root": ("float[N] x", "y = Sqrt(x)", ["Mul", "Div", "Equal", "Where"]),
+    "root of what is positive": (
+        "float[N] x",
+        "e = Constant <value_float = 0.1> () q = Abs (x) v = Add (q, e) y = Sqrt (v)",
+        ["Mul", "Div"],
+    ),
+    "relu": ("float[N] x", "y = Relu(x)", ["ReluGrad"]),
+    "product with a reciprocal": (
+        "float[N] x, float[N] z",
+        "r = Reciprocal(z) y = Mul(x, r)",
+        ["Mul", "Equal", "Where"],
+    ),
     "square": ("float[N] x", "two = Constant <value_float = 2.0> () y = Pow(x, two)", ["Mul", "Mul"]),
     "idle-dropout": ("float[N] x", "y = Dropout(x)", []),
 }
@@ -39,6 +57,13 @@ def test_elementwise(name):
     inputs, body, want = ELEMENTWISE[name]
     made = emitted(Case(name, inputs, body))
     assert [op_type for op_type in made if op_type not in ("Constant", "Identity")] == want
+
+
+def test_a_relu_in_front_of_a_singular_node():
+    """What comes back may be infinite, so that it is no product with a mask."""
+    training = differentiated(Case("", "float[N] x", "r = Relu(x) y = Sqrt(r)"))
+    made = [node.op_type for node in training.graph if (node.name or "").startswith("Relu_0_Grad/")]
+    assert [op_type for op_type in made if op_type != "Constant"] == ["Greater", "Where"]
 
 
 @pytest.mark.parametrize(
