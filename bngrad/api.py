@@ -1,4 +1,8 @@
-"""`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for every kind of model that a caller may have."""
+"""`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for every kind of model that a caller may have.
+
+The overload of ModelProto comes first: without protobuf's type stubs its base class is Any, and a type checker takes
+the first overload for it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,6 @@ if TYPE_CHECKING:
 
 
 @overload
-def rewrite(model: ir.Model, *, target: Target = ..., functions: bool = ..., fuse: bool = ...) -> ir.Model: ...
-@overload
 def rewrite(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
@@ -36,6 +38,8 @@ def rewrite(
     functions: bool = ...,
     fuse: bool = ...,
 ) -> onnx.ModelProto: ...
+@overload
+def rewrite(model: ir.Model, *, target: Target = ..., functions: bool = ..., fuse: bool = ...) -> ir.Model: ...
 
 
 def rewrite(
@@ -68,20 +72,6 @@ def rewrite(
 
 @overload
 def differentiate(
-    model: ir.Model,
-    *,
-    loss: str | None = ...,
-    wrt: Sequence[str] | None = ...,
-    frozen: Sequence[str] = ...,
-    training: Sequence[str] = ...,
-    running_variance: RunningVariance | None = ...,
-    builder: Builder = ...,
-    target: DifferentiationTarget = ...,
-    functions: bool = ...,
-    fuse: bool = ...,
-) -> ir.Model: ...
-@overload
-def differentiate(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
     loss: str | None = ...,
@@ -94,6 +84,20 @@ def differentiate(
     functions: bool = ...,
     fuse: bool = ...,
 ) -> onnx.ModelProto: ...
+@overload
+def differentiate(
+    model: ir.Model,
+    *,
+    loss: str | None = ...,
+    wrt: Sequence[str] | None = ...,
+    frozen: Sequence[str] = ...,
+    training: Sequence[str] = ...,
+    running_variance: RunningVariance | None = ...,
+    builder: Builder = ...,
+    target: DifferentiationTarget = ...,
+    functions: bool = ...,
+    fuse: bool = ...,
+) -> ir.Model: ...
 
 
 def differentiate(
@@ -165,15 +169,15 @@ def differentiate(
 
 @overload
 def finalize(
-    model: ir.Model, weights: Mapping[str, NDArray[np.generic]], *, outputs: Sequence[str] | None = ...
-) -> ir.Model: ...
-@overload
-def finalize(
     model: str | os.PathLike[str] | onnx.ModelProto,
     weights: Mapping[str, NDArray[np.generic]],
     *,
     outputs: Sequence[str] | None = ...,
 ) -> onnx.ModelProto: ...
+@overload
+def finalize(
+    model: ir.Model, weights: Mapping[str, NDArray[np.generic]], *, outputs: Sequence[str] | None = ...
+) -> ir.Model: ...
 
 
 def finalize(

@@ -66,11 +66,11 @@ def write_training_graph(
 
 
 @overload
-def read_training_graph(model: ir.Model) -> TrainingGraph[ir.Model]: ...
-@overload
 def read_training_graph(
     model: str | os.PathLike[str] | onnx.ModelProto,
 ) -> TrainingGraph[onnx.ModelProto]: ...
+@overload
+def read_training_graph(model: ir.Model) -> TrainingGraph[ir.Model]: ...
 
 
 def read_training_graph(

@@ -95,6 +95,14 @@ def test_overloads_take_what_the_function_takes(function):
             assert (parameter.default is parameter.empty) == (want[name].default is parameter.empty), name
 
 
+@pytest.mark.parametrize("function", OVERLOADED, ids=lambda function: function.__name__)
+def test_the_overload_of_protobuf_is_the_first(function):
+    """Without protobuf's type stubs a ModelProto is Any to a type checker, which takes the first overload."""
+    first, second = typing.get_overloads(function)
+    assert "ModelProto" in inspect.signature(first).parameters["model"].annotation
+    assert inspect.signature(second).parameters["model"].annotation == "ir.Model"
+
+
 def test_some_functions_have_overloads():
     assert {function.__name__ for function in OVERLOADED} >= {"rewrite", "differentiate", "finalize"}
 
