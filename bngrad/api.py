@@ -1,7 +1,7 @@
 """`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for every kind of model that a caller may have.
 
-The overload of ModelProto comes first: without protobuf's type stubs its base class is Any, and a type checker takes
-the first overload for it.
+The overload of ModelProto comes first: without protobuf's type stubs its base class is Any, and a type checker
+takes the first overload for it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers
+from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers, through_same_values
 from bngrad.names import listed
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.nodes import all_nodes, default_opset, describe, is_gradient
@@ -221,18 +221,27 @@ def _is_weight_slot(node: ir.Node, index: int) -> bool:
 
 
 def _mode(node: ir.Node, opset: int) -> bool | None:
-    """Whether a forward batch norm is in training mode; None for another node."""
+    """Whether a forward batch norm is in training mode, or its statistics are computed; None for another node."""
     if node.op_type in FORWARDS:
         return is_training(node)
     if (node.domain, node.op_type) == ("bngrad", "BatchNormalizationTraining"):
         return True
     if node.domain not in ("", "ai.onnx") or node.op_type != "BatchNormalization":
         return None
+    if any(map(_is_computed, node.inputs[3:5])):
+        return True
     if opset >= 14:
         return is_training_batch_norm(node)
     # Before opset 14 the number of outputs told, and before 7 an attribute.
     attribute = node.attributes.get("is_test")
     return attribute.value == 0 if attribute is not None else any(value.name for value in node.outputs[1:])
+
+
+def _is_computed(statistic: ir.Value | None) -> bool:
+    """Whether the model computes a statistic, as PyTorch's does of a module without running statistics."""
+    source = through_same_values(statistic)
+    node = None if source is None else source.producer()
+    return node is not None and node.op_type != "Constant"
 
 
 def _was_in_training_mode(node: ir.Node) -> bool:

@@ -224,6 +224,14 @@ SILENT = {
         ),
         {},
     ),
+    "statistics of the batch in inference mode": (
+        parse(
+            "mean = ReduceMean <keepdims = 0> (x, a) c = Sub (x, mean) q = Mul (c, c) "
+            f"var = ReduceMean <keepdims = 0> (q, a) {BN.replace('m, v', 'mean, var')}",
+            f"{S}, int64[1] a = {{0}}",
+        ),
+        {},
+    ),
     "put in training mode": (parse(TORCH_BN, f"{S}, {M}"), {"training": ["*legit_functional*"]}),
     "frozen by choice": (parse(TORCH_BN, f"{S}, {M}"), {"frozen": ["*"]}),
     "some frozen by choice": (parse(TWO_BN, f"{S}, {M}"), {"frozen": ["bn1"]}),

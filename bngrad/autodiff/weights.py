@@ -112,12 +112,12 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
             return None, 0
     elif node.op_type != "Sqrt":
         return None, 0
-    shifted = _through_same_values(node.inputs[0] if node.inputs else None)
+    shifted = through_same_values(node.inputs[0] if node.inputs else None)
     add = shifted.producer() if shifted is not None else None
     if add is None or add.op_type != "Add" or len(add.inputs) != 2:
         return None, 0
     for index, value in enumerate(add.inputs):
-        epsilon = constant_of(_through_same_values(add.inputs[1 - index]))
+        epsilon = constant_of(through_same_values(add.inputs[1 - index]))
         small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= _LARGEST_EPSILON
         if small and _comes_from_parameter(value):
             return add, index
@@ -143,7 +143,7 @@ def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[
     """Where a mean is read: for (x - mean) * scale or / deviation, or for bias - mean * scale."""
     if len(node.inputs) != 2 or node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and index == 0):
         return
-    other = _through_same_values(node.inputs[1 - index])
+    other = through_same_values(node.inputs[1 - index])
     centered = other.producer() if other is not None else None
     if centered is not None and centered.op_type == "Sub" and _comes_from_parameter(centered.inputs[1]):
         yield centered, 1
@@ -153,7 +153,7 @@ def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[
             yield node, 1 - index
 
 
-def _through_same_values(value: ir.Value | None) -> ir.Value | None:
+def through_same_values(value: ir.Value | None) -> ir.Value | None:
     """What a value has its elements from."""
     while value is not None and (node := value.producer()) is not None and node.op_type in _SAME_VALUES:
         value = node.inputs[0] if node.inputs else None
@@ -162,7 +162,7 @@ def _through_same_values(value: ir.Value | None) -> ir.Value | None:
 
 def _comes_from_parameter(value: ir.Value | None) -> bool:
     """Whether a value is an initializer or a constant, in any type or shape."""
-    source = _through_same_values(value)
+    source = through_same_values(value)
     if source is None:
         return False
     node = source.producer()
