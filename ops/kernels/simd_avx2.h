@@ -1,5 +1,7 @@
 // The verbs on AVX2 (see table-inl.h). Included inside bngrad::avx2 and an unnamed namespace.
 
+#include "address-inl.h"
+
 struct All {};
 struct First {
   int64_t n;
@@ -29,7 +31,7 @@ inline __m256i HalfMask(First first, int k) {
 
 inline F32x16 Load(const float* p, All) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
 inline F32x16 Load(const float* p, First n) {
-  return {{_mm256_maskload_ps(p, HalfMask(n, 0)), _mm256_maskload_ps(p + 8, HalfMask(n, 1))}};
+  return {{_mm256_maskload_ps(p, HalfMask(n, 0)), _mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 1))}};
 }
 inline F64x16 Load(const double* p, All) {
   F64x16 r;
@@ -38,7 +40,7 @@ inline F64x16 Load(const double* p, All) {
 }
 inline F64x16 Load(const double* p, First n) {
   F64x16 r;
-  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskload_pd(p + 4 * k, DoubleMask(n, k));
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskload_pd(AddressOf(p, 4 * k), DoubleMask(n, k));
   return r;
 }
 
@@ -49,7 +51,8 @@ inline F64x16 Widen(const float* p, All) {
 }
 inline F64x16 Widen(const float* p, First n) {
   F64x16 r;
-  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_cvtps_pd(_mm_maskload_ps(p + 4 * k, QuarterMask(n, k)));
+  for (int k = 0; k < 4; ++k)
+    r.v[k] = _mm256_cvtps_pd(_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k)));
   return r;
 }
 template <class Count>
@@ -76,13 +79,13 @@ inline void Store(float* p, const F32x16& a, All) {
 }
 inline void Store(float* p, const F32x16& a, First n) {
   _mm256_maskstore_ps(p, HalfMask(n, 0), a.v[0]);
-  _mm256_maskstore_ps(p + 8, HalfMask(n, 1), a.v[1]);
+  _mm256_maskstore_ps(AddressOf(p, 8), HalfMask(n, 1), a.v[1]);
 }
 inline void Store(double* p, const F64x16& a, All) {
   for (int k = 0; k < 4; ++k) _mm256_storeu_pd(p + 4 * k, a.v[k]);
 }
 inline void Store(double* p, const F64x16& a, First n) {
-  for (int k = 0; k < 4; ++k) _mm256_maskstore_pd(p + 4 * k, DoubleMask(n, k), a.v[k]);
+  for (int k = 0; k < 4; ++k) _mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k]);
 }
 
 inline F32x16 Broadcast16(float s) { return {{_mm256_set1_ps(s), _mm256_set1_ps(s)}}; }

@@ -1,6 +1,8 @@
 // The verbs on AVX-512F, and what newer CPUs have for bfloat16 where the flags have it (see table-inl.h).
 // Included inside bngrad::avx512 or bngrad::avx512_bf16 and an unnamed namespace.
 
+#include "address-inl.h"
+
 struct All {};
 struct First {
   int64_t n;
@@ -21,7 +23,7 @@ inline F32x16 Load(const float* p, All) { return {_mm512_loadu_ps(p)}; }
 inline F32x16 Load(const float* p, First n) { return {_mm512_maskz_loadu_ps(Mask(n), p)}; }
 inline F64x16 Load(const double* p, All) { return {{_mm512_loadu_pd(p), _mm512_loadu_pd(p + 8)}}; }
 inline F64x16 Load(const double* p, First n) {
-  return {{_mm512_maskz_loadu_pd(LowMask(n), p), _mm512_maskz_loadu_pd(HighMask(n), p + 8)}};
+  return {{_mm512_maskz_loadu_pd(LowMask(n), p), _mm512_maskz_loadu_pd(HighMask(n), AddressOf(p, 8))}};
 }
 
 inline F64x16 Widen(const float* p, All) {
@@ -54,7 +56,7 @@ inline void Store(double* p, const F64x16& a, All) {
 }
 inline void Store(double* p, const F64x16& a, First n) {
   _mm512_mask_storeu_pd(p, LowMask(n), a.v[0]);
-  _mm512_mask_storeu_pd(p + 8, HighMask(n), a.v[1]);
+  _mm512_mask_storeu_pd(AddressOf(p, 8), HighMask(n), a.v[1]);
 }
 
 inline F32x16 Broadcast16(float s) { return {_mm512_set1_ps(s)}; }

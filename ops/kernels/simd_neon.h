@@ -1,6 +1,8 @@
 // The verbs on NEON as AArch64 has it (see table-inl.h). Included inside bngrad::neon and an unnamed
 // namespace.
 
+#include "address-inl.h"
+
 struct All {};
 struct First {
   int64_t n;
@@ -93,13 +95,13 @@ void Store4(BFloat16* p, float32x4_t a, Count count) {
 template <class T, class Count>
 F32x16 Load(const T* p, Count count) {
   F32x16 r;
-  for (int k = 0; k < 4; ++k) r.v[k] = Load4(p + 4 * k, After(count, 4 * k));
+  for (int k = 0; k < 4; ++k) r.v[k] = Load4(AddressOf(p, 4 * k), After(count, 4 * k));
   return r;
 }
 template <class Count>
 F64x16 Load(const double* p, Count count) {
   F64x16 r;
-  for (int k = 0; k < 8; ++k) r.v[k] = Load2(p + 2 * k, After(count, 2 * k));
+  for (int k = 0; k < 8; ++k) r.v[k] = Load2(AddressOf(p, 2 * k), After(count, 2 * k));
   return r;
 }
 inline void Convert(const F32x16& from, F64x16& to) {
@@ -124,11 +126,11 @@ F64x16 Widen(const double* p, Count count) {
 }
 template <class T, class Count>
 void Store(T* p, const F32x16& a, Count count) {
-  for (int k = 0; k < 4; ++k) Store4(p + 4 * k, a.v[k], After(count, 4 * k));
+  for (int k = 0; k < 4; ++k) Store4(AddressOf(p, 4 * k), a.v[k], After(count, 4 * k));
 }
 template <class Count>
 void Store(double* p, const F64x16& a, Count count) {
-  for (int k = 0; k < 8; ++k) Store2(p + 2 * k, a.v[k], After(count, 2 * k));
+  for (int k = 0; k < 8; ++k) Store2(AddressOf(p, 2 * k), a.v[k], After(count, 2 * k));
 }
 
 inline F32x16 Broadcast16(float s) {
@@ -223,11 +225,13 @@ inline void AddSumsOfLanes4(double* sums, const double* lanes, int64_t stride) {
 }
 
 template <int kLevel, class T>
-void Prefetch(const T* p) {
+void Prefetch(const T* p, int64_t i) {
   static_assert(kLevel == 1 || kLevel == 2, "a level of the caches");
   constexpr int kForReading = 0, kHint = 4 - kLevel;
-  for (size_t line = 0; line < kLanes * sizeof(T); line += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + line, kForReading, kHint);
+  constexpr int64_t kBytes = kLanes * sizeof(T), kLine = kCacheLine;
+  const char* const begin = reinterpret_cast<const char*>(AddressOf(p, i));
+  for (int64_t byte = 0; byte < kBytes; byte += kLine) {
+    __builtin_prefetch(AddressOf(begin, byte), kForReading, kHint);
   }
 }
 

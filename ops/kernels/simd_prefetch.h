@@ -2,10 +2,10 @@
 // namespace.
 
 template <int kLevel, class T>
-void Prefetch(const T* p) {
+void Prefetch(const T* p, int64_t i) {
   static_assert(kLevel == 1 || kLevel == 2, "a level of the caches");
   constexpr auto kHint = kLevel == 1 ? _MM_HINT_T0 : _MM_HINT_T1;
-  for (size_t byte = 0; byte < kLanes * sizeof(T); byte += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p) + byte, kHint);
-  }
+  constexpr int64_t kBytes = kLanes * sizeof(T), kLine = kCacheLine;
+  const char* const begin = reinterpret_cast<const char*>(AddressOf(p, i));
+  for (int64_t byte = 0; byte < kBytes; byte += kLine) _mm_prefetch(AddressOf(begin, byte), kHint);
 }

@@ -111,7 +111,7 @@ inline void AddSumsOfLanes4(double* sums, const double* lanes, int64_t stride) {
 
 // Plain C++ has no word for these two.
 template <int kLevel, class T>
-void Prefetch(const T*) {}
+void Prefetch(const T*, int64_t) {}
 template <class T, class V>
 void Stream(T* p, const V& a) {
   Store(p, a, All{});

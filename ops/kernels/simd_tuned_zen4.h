@@ -16,7 +16,8 @@ inline void Fetch(const float* p, All, F64Quarters& to) {
   for (int k = 0; k < 4; ++k) to.v[k] = _mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k));
 }
 inline void Fetch(const float* p, First n, F64Quarters& to) {
-  for (int k = 0; k < 4; ++k) to.v[k] = _mm256_cvtps_pd(_mm_maskz_loadu_ps(QuarterMask(n, k), p + 4 * k));
+  for (int k = 0; k < 4; ++k)
+    to.v[k] = _mm256_cvtps_pd(_mm_maskz_loadu_ps(QuarterMask(n, k), AddressOf(p, 4 * k)));
 }
 // Elements of 16 bits.
 template <class T, class Count>

@@ -54,9 +54,9 @@ inline void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t
       for (int k = 0; k < kMaxInputs; ++k) {
         if (!Sum::kReads[k]) continue;
         const int64_t in_order = ask + (row * kStrips + s) * kLanes;
-        if constexpr (kAsk == kAskInOrder) Prefetch<1>(in[k] + in_order);
-        if constexpr (kAsk == kAskFar) Prefetch<kAskLevel<T>>(in[k] + in_order);
-        if constexpr (kAsk == kAskInRows) Prefetch<2>(in[k] + i + s * kLanes + ask);
+        if constexpr (kAsk == kAskInOrder) Prefetch<1>(in[k], in_order);
+        if constexpr (kAsk == kAskFar) Prefetch<kAskLevel<T>>(in[k], in_order);
+        if constexpr (kAsk == kAskInRows) Prefetch<2>(in[k], i + s * kLanes + ask);
       }
       Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
       if (!Beside::kTogether) beside.MapAt(i + s * kLanes, factors[s], count);

@@ -44,7 +44,7 @@ BNGRAD_WHOLE void SumRows(const Block& block, const void* const* inputs, const d
   const auto ask = [&](int64_t elements) {
     const int64_t at = ahead.Pass(elements);
     for (int k = 0; k < kMaxInputs; ++k) {
-      if (Sum::kReads[k]) Prefetch<kAskLevel<T>>(in[k] + at);
+      if (Sum::kReads[k]) Prefetch<kAskLevel<T>>(in[k], at);
     }
   };
   for (int64_t row = 0; row < block.rows; ++row) {

@@ -41,7 +41,7 @@ BNGRAD_WHOLE BNGRAD_NOINLINE void SumStripsOfRows(const Block& block, const T* c
     for (int r = 0; r < kRows; ++r) {
       const int64_t at = start + i + r * stride;
       for (int k = 0; k < kMaxInputs; ++k) {
-        if (kAsk && Sum::kReads[k]) Prefetch<kAskLevel<T>>(in[k] + at + ahead);
+        if (kAsk && Sum::kReads[k]) Prefetch<kAskLevel<T>>(in[k], at + ahead);
       }
       Sum::Add(terms.sums, in, at, c, count);
     }

@@ -13,8 +13,8 @@
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   Keep(v, count)       v with the other lanes made zero, whatever they held
 //   Blend(a, b, First)   the first n lanes of a, the others of b
-//   Prefetch<1>(p)       16 elements that will be read soon, to the nearest cache; <2>: to the second level;
-//                        p may lie past the array
+//   Prefetch<1>(p, i)    16 elements from p[i] on that will be read soon, to the nearest cache; <2>: to the
+//                        second level; i may lie past the array
 //   Stream(p, v)         a store past the cache, p aligned to 16 elements or a cache line, the smaller;
 //   Fence()
 //                        when all are done
