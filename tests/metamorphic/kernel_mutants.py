@@ -432,17 +432,17 @@ VERBS = (
             "a ReLU lets through where Z is 0, in double",
         ),
         (
-            "_mm256_maskload_ps(p + 8, HalfMask(n, 1))",
-            "_mm256_maskload_ps(p + 8, HalfMask(n, 0))",
+            "_mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 1))",
+            "_mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 0))",
             "a tail's half",
         ),
         (
-            "_mm256_maskstore_pd(p + 4 * k, DoubleMask(n, k), a.v[k])",
-            "_mm256_storeu_pd(p + 4 * k, a.v[k])",
+            "_mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k])",
+            "_mm256_storeu_pd(AddressOf(p, 4 * k), a.v[k])",
             "a tail is written whole, over what is behind it",
         ),
         (
-            "_mm256_cvtps_pd(_mm_maskload_ps(p + 4 * k, QuarterMask(n, k)))",
+            "_mm256_cvtps_pd(_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k)))",
             "_mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k))",
             "a tail is read whole",
         ),
