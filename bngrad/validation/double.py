@@ -8,8 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.validation.float64 import EvaluationError, evaluate
-from bngrad.validation.inputs import feeds_of
+from bngrad.validation.float64 import EvaluationError, Evaluator
 from bngrad.validation.report import Check, Row, absolute_difference
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ def too_large(feeds: Mapping[str, Array], most: int = MAX_ELEMENTS) -> str:
 
 
 def whole_in_float64(
-    original: ir.Model, tested: ir.Model, feeds: Mapping[str, Array], kinds: Mapping[str, str]
+    original: ir.Model, tested: Evaluator, feeds: Mapping[str, Array], kinds: Mapping[str, str]
 ) -> Check:
     """Evaluates two training graphs in float64, and compares every output of the first.
 
     Args:
         original: The training graph in ORT's dialect; its batch norms are evaluated by `reference`.
-        tested: The same with ops of ``bngrad`` and their functions.
+        tested: The same with ops of ``bngrad``, as their functions.
         feeds: The inputs; either graph takes those that it has.
         kinds: What each output is.
 
@@ -57,7 +56,7 @@ def whole_in_float64(
     if check.skipped:
         return check
     try:
-        want = evaluate(ir.to_proto(original), feeds_of(original, feeds))
+        want = Evaluator(ir.to_proto(original)).from_any(feeds)
     except (UnsupportedNodeError, EvaluationError) as error:
         check.skipped = str(error)
         return check
@@ -65,13 +64,13 @@ def whole_in_float64(
 
 
 def forward_in_float64(
-    forward: Forward, tested: ir.Model, feeds: Mapping[str, Array], kinds: Mapping[str, str], loss: str
+    forward: Forward, tested: Evaluator, feeds: Mapping[str, Array], kinds: Mapping[str, str], loss: str
 ) -> Check:
     """Compares the outputs of a forward model in float64 with those that a training graph has for them.
 
     Args:
         forward: The forward model.
-        tested: The training graph, with the functions of the ops of ``bngrad``.
+        tested: The training graph.
         feeds: The inputs.
         kinds: What each output of the training graph is.
         loss: The name of the loss.
@@ -82,8 +81,8 @@ def forward_in_float64(
         return check
     names = [name for name, kind in kinds.items() if kind != "gradient" and name in {loss, *forward.outputs}]
     try:
-        want = forward(feeds, names)
-    except UnsupportedNodeError as error:
+        want = forward.evaluator.from_any(feeds, names)
+    except (UnsupportedNodeError, EvaluationError) as error:
         check.skipped = str(error)
         return check
     return _compared(check, want, tested, feeds, kinds, "forward model")
@@ -92,13 +91,13 @@ def forward_in_float64(
 def _compared(
     check: Check,
     want: Mapping[str, Array],
-    tested: ir.Model,
+    tested: Evaluator,
     feeds: Mapping[str, Array],
     kinds: Mapping[str, str],
     against: str,
 ) -> Check:
     try:
-        got = evaluate(ir.to_proto(tested), feeds_of(tested, feeds), list(want))
+        got = tested.from_any(feeds, list(want))
     except UnsupportedNodeError as error:
         check.skipped = str(error)
         return check

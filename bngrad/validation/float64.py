@@ -54,6 +54,7 @@ class Evaluator:
             _make_input_extent_explicit(node)
         _refuse_unknown_ops(wide)
         self._graph = wide.graph
+        self.inputs = frozenset(_name(value) for value in wide.graph.inputs)
         self.outputs = [_name(value) for value in wide.graph.outputs]
         try:
             self._evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=OP_RUNS)
@@ -73,6 +74,10 @@ class Evaluator:
         except Exception as error:
             raise _failed(error) from error
         return dict(zip(names, results, strict=True))
+
+    def from_any(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """Runs the model for those feeds that are inputs of it."""
+        return self({name: array for name, array in feeds.items() if name in self.inputs}, outputs)
 
 
 def _failed(error: Exception) -> EvaluationError:

@@ -10,7 +10,7 @@ from bngrad.autodiff.forward import OPSET, make_inputs, name_nodes, set_modes
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.passes.inline_functions import inline
 from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.validation.float64 import Evaluator
+from bngrad.validation.float64 import EvaluationError, Evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,32 +24,36 @@ class Forward(NamedTuple):
     """A forward model in float64."""
 
     evaluator: Evaluator
-    inputs: frozenset[str]
-    """The names of its inputs, of which what the loss is differentiated with respect to is among."""
+    """What the loss is differentiated with respect to is among its inputs."""
     outputs: frozenset[str]
     """The names of the user's outputs."""
     note: str
     """What was changed so that it can be evaluated; empty if it is as the user has it."""
 
-    def __call__(self, feeds: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
-        """Evaluates it, for the feeds of a training graph, which may have more inputs."""
-        return self.evaluator({name: array for name, array in feeds.items() if name in self.inputs}, outputs)
 
-
-def forward_of(model: ir.Model, wrt: Iterable[str], *, frozen: Sequence[str], training: Sequence[str]) -> Forward:
+def forward_of(
+    model: ir.Model,
+    feeds: Mapping[str, Array],
+    wrt: Iterable[str],
+    loss: str,
+    *,
+    frozen: Sequence[str],
+    training: Sequence[str],
+) -> Forward:
     """Makes a forward model one whose weights are inputs, with its batch norms in the modes asked for.
 
-    The model is taken at its own opset if the evaluator has its ops there; else it is raised, as `differentiate`
-    does.
+    The model is taken at its own opset if it can be evaluated there; else it is raised, as `differentiate` does.
 
     Args:
         model: The forward model, whose tensors are in memory; it is not changed.
+        feeds: What it will be evaluated for; those that are no inputs of it are left out.
         wrt: Names of inputs, initializers or constants of the main graph.
+        loss: The name of the loss.
         frozen: Names of batch norms, or patterns, that use their running statistics.
         training: The same for those that use the batch's.
 
     Raises:
-        UnsupportedNodeError: The evaluator lacks an op, at the model's opset and raised.
+        UnsupportedNodeError: The evaluator lacks an op, or fails, at the model's opset and raised.
     """
     own = model.clone()
     if own.functions:
@@ -58,22 +62,25 @@ def forward_of(model: ir.Model, wrt: Iterable[str], *, frozen: Sequence[str], tr
     set_modes(own, frozen, training)
     outputs = frozenset(str(value.name) for value in model.graph.outputs)
     try:
-        return _as_it_is(own, wrt, outputs, "")
-    except UnsupportedNodeError as error:
+        result = _with_inputs(own, wrt, outputs, "")
+        result.evaluator.from_any(feeds, [loss])
+    except (UnsupportedNodeError, EvaluationError) as error:
         try:
             raised = RaiseOpsetPass(OPSET)(own).model
+            note = f"the forward model was raised to opset {OPSET} for the evaluation in float64: it {error}"
+            result = _with_inputs(raised, wrt, outputs, note)
+            result.evaluator.from_any(feeds, [loss])
         except ModelError:
-            raise error from None
-        return _as_it_is(raised, wrt, outputs, f"the forward model was raised to opset {OPSET}: {error}")
+            raise UnsupportedNodeError(str(error)) from None
+    return result
 
 
-def _as_it_is(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], note: str) -> Forward:
+def _with_inputs(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], note: str) -> Forward:
     wanted = set(wrt)
     made = {str(value.name): value for node in model.graph for value in node.outputs if value.name in wanted}
     values = {str(value.name): value for value in (*model.graph.inputs, *model.graph.initializers.values())} | made
     make_inputs(model.graph, [values[name] for name in wanted & values.keys()])
-    inputs = frozenset(str(value.name) for value in model.graph.inputs)
-    return Forward(Evaluator(ir.to_proto(model)), inputs, outputs, note)
+    return Forward(Evaluator(ir.to_proto(model)), outputs, note)
 
 
 def forward_part(training: ir.Model, loss: str) -> Forward:
@@ -85,9 +92,12 @@ def forward_part(training: ir.Model, loss: str) -> Forward:
 
     Raises:
         UnsupportedNodeError: The evaluator lacks an op.
+        ModelError: There is no such output.
     """
+    outputs = [str(value.name) for value in training.graph.outputs]
+    if loss not in outputs:
+        raise ModelError(f"there is no output {loss!r} to differentiate; the outputs are {', '.join(outputs)}")
     graph = ir.convenience.extract(training.graph, [str(v.name) for v in training.graph.inputs], [loss])
     functions = [function.clone() for function in training.functions.values()]
     model = ir.Model(graph, ir_version=training.ir_version, functions=functions)
-    inputs = frozenset(str(value.name) for value in graph.inputs)
-    return Forward(Evaluator(ir.to_proto(model)), inputs, frozenset(), "")
+    return Forward(Evaluator(ir.to_proto(model)), frozenset(), "")

@@ -76,14 +76,14 @@ def noise_floor(
     total, done = 2 * (MOVES + 1) + 2 * (len(providers) - 1), itertools.count(1)
     answers = []
     with oracle.load(ir.to_proto(original)) as session_of_original:
-        for moved in _moves(feeds, seed):
+        for moved in moves(feeds, seed):
             answers.append(session_of_original.run(feeds_of(original, moved)))
             progress(next(done), total)
     floor = {name: _spread([answer[name] for answer in answers]) for name in answers[0]}
     for index, provider in enumerate(providers):
         closest = dict.fromkeys(floor, (np.inf, np.inf))
         runner = session(rewritten, provider)
-        for moved in itertools.islice(_moves(feeds, seed), MOVES + 1 if index == 0 else 2):
+        for moved in itertools.islice(moves(feeds, seed), MOVES + 1 if index == 0 else 2):
             result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, moved)), strict=True))
             for name, best in closest.items():
                 distances = [differences(result[name], answer[name]) for answer in answers]
@@ -99,8 +99,8 @@ def noise_floor(
     return check
 
 
-def _moves(feeds: Mapping[str, Array], seed: int) -> Iterator[dict[str, Array]]:
-    """The inputs as they are, and then moved; the same for the same seed."""
+def moves(feeds: Mapping[str, Array], seed: int) -> Iterator[dict[str, Array]]:
+    """Yields the inputs as they are, and then moved by their last bit; the same for the same seed."""
     yield dict(feeds)
     generator = np.random.default_rng(seed)
     for _ in range(MOVES):

@@ -16,16 +16,16 @@ import numpy as np
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.validation.double import TESTED, too_large
-from bngrad.validation.float64 import EvaluationError, Evaluator
+from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.noise import one_ulp_away
 from bngrad.validation.report import Check, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import onnx
     from numpy.typing import NDArray
 
+    from bngrad.validation.float64 import Evaluator
     from bngrad.validation.forward import Forward
 
     Array = NDArray[Any]
@@ -56,7 +56,7 @@ MAX_ELEMENTS = 600_000
 
 
 def central_differences(
-    tested: onnx.ModelProto,
+    tested: Evaluator,
     feeds: Mapping[str, Array],
     *,
     gradients: Mapping[str, str],
@@ -68,8 +68,8 @@ def central_differences(
     """Compares gradients of a training graph with central differences of a forward model's loss.
 
     Args:
-        tested: The training graph, with the functions of the ops of ``bngrad``.
-        feeds: Its inputs.
+        tested: The training graph.
+        feeds: Its inputs, and others.
         gradients: Its outputs that are gradients, by the names of inputs of both.
         forward: The forward model.
         loss: The value of the forward model that was differentiated.
@@ -85,7 +85,7 @@ def central_differences(
         return check
     generator = np.random.default_rng(seed)
     try:
-        points = _Points(Evaluator(tested), feeds, gradients, forward, loss, seed)
+        points = _Points(tested, feeds, gradients, forward, loss, seed)
         if not points.finite:
             value = points.first.loss
             check.skipped = f"the loss is {value} at these inputs; give others with --inputs"
@@ -146,7 +146,7 @@ class _Points:
 
     def loss_at(self, feeds: Mapping[str, Array]) -> float:
         """The loss of the forward model."""
-        return float(self._forward(feeds, [self._loss])[self._loss].item())
+        return float(self._forward.evaluator.from_any(feeds, [self._loss])[self._loss].item())
 
     def _at(self, feeds: Mapping[str, Array]) -> _Point:
         loss, rounding = self.loss_at(feeds), 0.0
@@ -156,7 +156,7 @@ class _Points:
             }
             rounding = max(rounding, 8 * abs(self.loss_at({**feeds, **moved}) - loss))
         rounding = max(rounding, ROUNDING * abs(loss))
-        return _Point(dict(feeds), loss, rounding, self._tested(feeds, list(self._gradients.values())))
+        return _Point(dict(feeds), loss, rounding, self._tested.from_any(feeds, list(self._gradients.values())))
 
     def _moved(self) -> dict[str, Array]:
         moved = dict(self._feeds)

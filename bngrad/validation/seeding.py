@@ -21,6 +21,9 @@ _SEEDED_SINCE = {
 }
 """The ops that draw random numbers, and the opset since which they have the attribute ``seed``."""
 
+_MODE = 2
+"""The index of Dropout's input training_mode; without it nothing is dropped."""
+
 _SEEDS = 1 << 24
 """The seed is a float attribute of most ops; integers below this are exact."""
 
@@ -41,3 +44,10 @@ def seed_random_ops(nodes: Iterable[ir.Node], opset: int) -> None:
         seed = crc32(str(node.outputs[0].name).encode()) % _SEEDS
         integer = node.op_type == "Dropout"
         node.attributes["seed"] = ir.AttrInt64("seed", seed) if integer else ir.AttrFloat32("seed", float(seed))
+
+
+def draws_random_numbers(node: ir.Node) -> bool:
+    """Whether a node's outputs may be random; a Dropout's only if it has the input that says so."""
+    if node.domain != "" or node.op_type not in _SEEDED_SINCE:
+        return False
+    return node.op_type != "Dropout" or (len(node.inputs) > _MODE and node.inputs[_MODE] is not None)

@@ -112,28 +112,38 @@ def _integers(axes: Float64) -> list[int]:
     return [int(axis) for axis in axes.reshape(-1)]
 
 
-def find_sites(original: ir.Model, common: CommonValues) -> tuple[list[Site], list[str]]:
-    """Returns the batch norms of the main graph, and the names of those elsewhere.
+def find_sites(original: ir.Model, common: CommonValues) -> list[Site]:
+    """Returns the batch norms of the main graph.
 
     The forward and the backward node of one batch norm are neighbours, so that X is captured for both at once.
-    Those in subgraphs and functions cannot be looked into from outside: only whole graphs tell about them.
 
     Args:
-        original: The training graph as ORT's builder made it.
+        original: The training graph in ORT's dialect.
         common: What it shares with the graph under test. Where that folds a batch norm into one with its
             neighbours, some of the node's values are not among it; the others are checked.
     """
-    found = [node for node in all_nodes(original) if (node.domain, node.op_type) in BATCH_NORMS]
-    inside = [node.name or node.op_type for node in found if node.graph is not original.graph]
     sites = []
-    for node in found:
+    for node in _batch_norms(original):
         outputs = common.of(node.outputs)
         if node.graph is original.graph and outputs:
             sites.append(Site(node, common.frontier(outputs.values()).reads, outputs))
     first: dict[str, int] = {}
     for index, site in enumerate(sites):
         first.setdefault(site.x, index)
-    return sorted(sites, key=lambda site: first[site.x]), inside
+    return sorted(sites, key=lambda site: first[site.x])
+
+
+def batch_norms_inside(original: ir.Model) -> list[str]:
+    """Returns the names of the batch norms in subgraphs and functions.
+
+    Those cannot be looked into from outside: only whole graphs tell about them.
+    """
+    found = [node for node in _batch_norms(original) if node.graph is not original.graph]
+    return [node.name or node.op_type for node in found]
+
+
+def _batch_norms(model: ir.Model) -> list[ir.Node]:
+    return [node for node in all_nodes(model) if (node.domain, node.op_type) in BATCH_NORMS]
 
 
 def output_kinds(original: ir.Model, gradients: Iterable[str]) -> dict[str, str]:

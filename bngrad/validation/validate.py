@@ -21,44 +21,31 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
 import onnx_ir as ir
 
 from bngrad import native_library
-from bngrad.errors import InputError, LibraryError, OracleError, UnsupportedNodeError
+from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.files import as_ir
 from bngrad.model_warnings import model_warnings
 from bngrad.passes.nodes import all_nodes
 from bngrad.runtime import PROVIDERS, Provider
-from bngrad.validation.common_values import CommonValues
-from bngrad.validation.double import forward_in_float64, whole_in_float64
-from bngrad.validation.float64 import evaluate
-from bngrad.validation.forward import Forward, forward_of, forward_part
-from bngrad.validation.inputs import feeds_of
-from bngrad.validation.lockstep import EXACT, Tolerance, lock_step
-from bngrad.validation.noise import noise_floor
-from bngrad.validation.numeric import central_differences
-from bngrad.validation.report import Check, Report
-from bngrad.validation.sites import BATCH_NORMS, find_sites, output_kinds
-from bngrad.validation.steps import find_steps
-from bngrad.validation.subject import Against, Given, Options, Subject, find_subject
+from bngrad.validation.checks import Checks, has_type
+from bngrad.validation.lockstep import Tolerance
+from bngrad.validation.report import Report
+from bngrad.validation.sites import BATCH_NORMS, batch_norms_inside
+from bngrad.validation.subject import Against, Given, Options, find_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from bngrad.autodiff.differentiate import Builder
     from bngrad.files import AnyModel
     from bngrad.oracle import Oracle
-    from bngrad.validation.sites import Site
-    from bngrad.validation.steps import Step
+    from bngrad.validation.checks import Progress
 
     Array = NDArray[Any]
-    Progress = Callable[[str, float | None], None]
-
-CAPTURE_BYTES = 512 << 20
-"""What is held of the original's inner values at a time."""
 
 _SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -126,7 +113,6 @@ def validate(
         warnings = model_warnings(source, wrt=wrt, default_wrt=not wrt, frozen=frozen, training=training)
         subject = find_subject(name, source, against, builder, rewritten, given, options, oracle)
         providers, unfit = _fit_providers(providers, subject.tested)
-        kinds = output_kinds(subject.original, subject.gradients.values())
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
@@ -137,15 +123,14 @@ def validate(
             notes=notes + subject.notes + unfit,
             warnings=warnings,
         )
-        if subject.against != "numeric":
-            report.checks.append(_lock_step(report, subject, providers, tolerance, oracle, progress))
-        if subject.against == "ort":
-            report.checks.append(_noise(subject, kinds, providers, seed, oracle, progress))
-        if subject.against != "numeric":
-            progress("whole graphs in float64", None)
-            report.checks.append(whole_in_float64(subject.original, subject.tested, subject.feeds, kinds))
-        if subject.against == "numeric" or (subject.against == "reference" and subject.forward is not None):
-            report.checks += _numeric(report, subject, kinds, options, seed, progress)
+        if (inside := batch_norms_inside(subject.original)) and subject.against != "numeric":
+            report.notes.append(
+                f"{len(inside)} batch norms are in subgraphs or functions, lock-step cannot look there: "
+                f"{inside[0]!r}"
+            )
+        checks = Checks(subject, options, providers, seed, tolerance, oracle, progress)
+        report.checks += checks.made()
+        report.notes += checks.notes
     return report
 
 
@@ -184,139 +169,12 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
 
 def _fit_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
     """Leaves out the python provider for models with 16-bit types, which onnxruntime-extensions does not carry."""
-    if "python" not in providers or not _has_type(model, _SIXTEEN_BITS):
+    if "python" not in providers or not has_type(model, _SIXTEEN_BITS):
         return providers, []
     if len(providers) == 1:
         raise InputError("the python provider takes no float16 and no bfloat16; use native or function")
     left = tuple(provider for provider in providers if provider != "python")
     return left, ["the python provider was not validated: it takes no float16 and no bfloat16"]
-
-
-def _has_type(model: ir.Model, dtypes: Sequence[ir.DataType]) -> bool:
-    values = [*model.graph.inputs, *(value for node in all_nodes(model) for value in node.outputs)]
-    return any(value.dtype in dtypes for value in values)
-
-
-def _lock_step(
-    report: Report,
-    subject: Subject,
-    providers: Sequence[Provider],
-    tolerance: Tolerance | None,
-    oracle: _Lazy,
-    progress: Progress,
-) -> Check:
-    common = CommonValues(subject.original, subject.tested, same_builder=not subject.other_builder)
-    sites, inside = find_sites(subject.original, common)
-    looked_at: list[Site | Step] = [*sites]
-    if subject.against == "ort":
-        looked_at += find_steps(subject.original, common, sites)
-    if inside:
-        report.notes.append(
-            f"{len(inside)} batch norms are in subgraphs or functions, lock-step cannot look there: {inside[0]!r}"
-        )
-    check = Check("lock-step", unit="of its bound", limit=1.0)
-    if not looked_at and subject.against == "reference":
-        check.skipped = "no op of bngrad is in the main graph"
-        return check
-    if _has_type(subject.tested, (ir.DataType.BFLOAT16,)):
-        check.skipped = "the model has bfloat16 values, which ONNX Runtime takes no arrays of in Python"
-        return check
-    original, feeds = ir.to_proto(subject.original), feeds_of(subject.original, subject.feeds)
-    types = {str(v.name): v.dtype for node in subject.original.graph for v in (*node.inputs, *node.outputs) if v}
-
-    def from_ort(names: Sequence[str]) -> Iterator[dict[str, Array]]:
-        return oracle().capture(original, feeds, names, CAPTURE_BYTES)
-
-    def from_numpy(names: Sequence[str]) -> Iterator[dict[str, Array]]:
-        values = evaluate(original, feeds, names)
-        yield {name: value.astype(_narrow(types.get(name), value)) for name, value in values.items()}
-
-    try:
-        return lock_step(
-            subject.tested,
-            looked_at,
-            from_ort if subject.against == "ort" else from_numpy,
-            providers=providers,
-            against="ort" if subject.against == "ort" else EXACT,
-            tolerance=tolerance,
-            progress=lambda done, total: progress("nodes in lock-step", done / total),
-        )
-    except UnsupportedNodeError as error:  # by NumPy
-        check.skipped = str(error)
-        return check
-
-
-def _narrow(dtype: ir.DataType | None, value: Array) -> np.dtype[Any]:
-    """The type that a value which was computed in float64 has in the model."""
-    if value.dtype.kind != "f":
-        return value.dtype
-    return np.dtype(np.float32) if dtype is None else dtype.numpy()
-
-
-def _noise(
-    subject: Subject,
-    kinds: Mapping[str, str],
-    providers: Sequence[Provider],
-    seed: int,
-    oracle: _Lazy,
-    progress: Progress,
-) -> Check:
-    return noise_floor(
-        oracle(),
-        subject.original,
-        subject.tested,
-        subject.feeds,
-        kinds=kinds,
-        providers=providers,
-        seed=seed,
-        progress=lambda done, total: progress("whole graphs against the noise floor", done / total),
-    )
-
-
-def _numeric(
-    report: Report, subject: Subject, kinds: Mapping[str, str], options: Options, seed: int, progress: Progress
-) -> Iterator[Check]:
-    loss = subject.loss or _only_scalar(subject.original)
-    try:
-        forward = _forward(report, subject, loss, options)
-    except UnsupportedNodeError as error:
-        yield Check("central differences", unit="relative", limit=0.0, skipped=str(error))
-        return
-    if forward.outputs:
-        progress("the forward model in float64", None)
-        yield forward_in_float64(forward, subject.tested, subject.feeds, kinds, loss)
-    yield central_differences(
-        ir.to_proto(subject.tested),
-        feeds_of(subject.tested, subject.feeds),
-        gradients=subject.gradients,
-        forward=forward,
-        loss=loss,
-        seed=seed,
-        progress=lambda done, total: progress("central differences", done / total),
-    )
-
-
-def _forward(report: Report, subject: Subject, loss: str, options: Options) -> Forward:
-    """The user's forward model if it can be evaluated, else the forward part of the training graph."""
-    if subject.forward is None:
-        return forward_part(subject.tested, loss)
-    try:
-        forward = forward_of(subject.forward, subject.gradients, frozen=options.frozen, training=options.training)
-    except UnsupportedNodeError as error:
-        report.notes.append(f"the loss is that of the training graph, for the forward model {error}")
-        return forward_part(subject.tested, loss)
-    if forward.note:
-        report.notes.append(forward.note)
-    return forward
-
-
-def _only_scalar(model: ir.Model) -> str:
-    """The loss of a training graph that nobody named."""
-    scalars = [v for v in model.graph.outputs if v.shape is not None and len(v.shape) == 0]
-    if len(scalars) != 1:
-        names = ", ".join(str(value.name) for value in model.graph.outputs)
-        raise InputError(f"which output is the loss? name it with --loss; the outputs are {names}")
-    return str(scalars[0].name)
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:

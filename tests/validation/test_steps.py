@@ -117,7 +117,7 @@ def measures(case, planted: float) -> list[float]:
     arrays = draw()
     original, tested = (parsed(text, arrays) for text in (original_text, tested_text))
     common = CommonValues(ir.from_proto(original), ir.from_proto(tested), same_builder=False)
-    sites, _ = find_sites(ir.from_proto(original), common)
+    sites = find_sites(ir.from_proto(original), common)
     steps = find_steps(ir.from_proto(original), common, sites)
     assert len(steps) == 1
     (name,) = steps[0].outputs.values()

@@ -35,7 +35,8 @@ def copy(model):
 
 def aliased():
     """One initializer is scale and running variance, another one bias and running mean."""
-    text = f"g (float[2,4,3] x) => (float loss) {{ y, r0, r1 = BatchNormalization<training_mode = 1>(x, one, zero, zero, one)  {LOSS} }}"
+    batch_norm = "y, r0, r1 = BatchNormalization<training_mode = 1>(x, one, zero, zero, one)"
+    text = f"g (float[2,4,3] x) => (float loss) {{ {batch_norm}  {LOSS} }}"
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
     return with_initializers(model, one=np.ones(4, np.float32), zero=np.zeros(4, np.float32))
 
@@ -65,11 +66,14 @@ TAKEN = {
         f"g (float[2,3,5] x) => (float loss) {BATCH_NORM} {{ y = InstanceNormalization(x, s, b)  {LOSS} }}"
     ),
     "no-batch-norm": parse(
-        "g (float[N,3] x) => (float loss) <float[3] w = {1, 2, 3}> { h = Mul(x, w)  loss = ReduceMean<keepdims = 0>(h) }"
+        """g (float[N,3] x) => (float loss) <float[3] w = {1, 2, 3}> {
+             h = Mul(x, w)  loss = ReduceMean<keepdims = 0>(h) }"""
     ),
     "a-loss-that-is-zero": parse(
-        f"g (float[N,3,4] x) => (float loss) {BATCH_NORM} {{ y, r0, r1 = BatchNormalization<training_mode = 1>(x, s, b, m, v)"
-        "  z, r2, r3 = BatchNormalization<training_mode = 1>(y, s, b, m, v)  loss = ReduceMean<keepdims = 0>(z) }"
+        f"""g (float[N,3,4] x) => (float loss) {BATCH_NORM} {{
+             y, r0, r1 = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+             z, r2, r3 = BatchNormalization<training_mode = 1>(y, s, b, m, v)
+             loss = ReduceMean<keepdims = 0>(z) }}"""
     ),
     "aliased": aliased(),
     "half": half(
@@ -105,7 +109,8 @@ TAKEN = {
         .replace("float[30] w>", f"float[30] w = {{{', '.join(['1.5'] * 30)}}}>")
     ),
     "domain-by-its-other-name": onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["ai.onnx" : 17]>\ng (float[N,3,4] x) => (float loss) {BATCH_NORM} {{ {TRAINING} }}'
+        '<ir_version: 8, opset_import: ["ai.onnx" : 17]>\n'
+        f"g (float[N,3,4] x) => (float loss) {BATCH_NORM} {{ {TRAINING} }}"
     ),
     "kinks-at-the-inputs": parse(
         """g (float[4,3] x) => (float loss) <float[3] w = {1.0, -2.0, 3.0}, float[3] zero = {0, 0, 0}> {

@@ -84,12 +84,15 @@ def batch_normalization(
     momentum: float = _MOMENTUM,
     training_mode: int = 0,
 ) -> tuple[Array, ...]:
-    """Returns Y = scale * (X - mean) / sqrt(var + epsilon) + bias; in training, as `batch_norm_internal`."""
+    """Returns Y = scale * (X - mean) / sqrt(var + epsilon) + bias, mean and var.
+
+    In training mode it returns what `batch_norm_internal` does, without the saved statistics.
+    """
     if training_mode:
         results = batch_norm_internal(X, scale, bias, mean, var, epsilon=epsilon, momentum=momentum)
         return results[:3]
-    scale, bias, mean, var = (p.reshape(-1, *[1] * (X.ndim - 2)) for p in (scale, bias, mean, var))
-    return (scale * (X - mean) / np.sqrt(var + float(epsilon)) + bias,)
+    scale_x, bias_x, mean_x, var_x = (p.reshape(-1, *[1] * (X.ndim - 2)) for p in (scale, bias, mean, var))
+    return scale_x * (X - mean_x) / np.sqrt(var_x + float(epsilon)) + bias_x, mean, var
 
 
 def bngrad_batch_normalization_grad(

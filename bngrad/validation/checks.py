@@ -1,0 +1,226 @@
+"""The checks that `validate` makes of a subject, in order."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.errors import InputError, UnsupportedNodeError
+from bngrad.passes.nodes import all_nodes
+from bngrad.validation.common_values import CommonValues
+from bngrad.validation.double import forward_in_float64, whole_in_float64
+from bngrad.validation.float64 import Evaluator, evaluate
+from bngrad.validation.forward import Forward, forward_of, forward_part
+from bngrad.validation.inputs import feeds_of
+from bngrad.validation.lockstep import EXACT, lock_step
+from bngrad.validation.noise import noise_floor
+from bngrad.validation.numeric import central_differences
+from bngrad.validation.report import Check
+from bngrad.validation.sites import find_sites, output_kinds
+from bngrad.validation.steps import find_steps
+from bngrad.validation.stock import on_stock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from bngrad.oracle import Oracle
+    from bngrad.runtime import Provider
+    from bngrad.validation.lockstep import Tolerance
+    from bngrad.validation.sites import Site
+    from bngrad.validation.steps import Step
+    from bngrad.validation.subject import Options, Subject
+
+    Array = NDArray[Any]
+    Progress = Callable[[str, float | None], None]
+
+CAPTURE_BYTES = 512 << 20
+"""What is held of the original's inner values at a time."""
+
+
+class Checks:
+    """The checks of one validation.
+
+    Args:
+        subject: What is validated.
+        options: How its forward model is differentiated.
+        providers: The implementations of the ops of ``bngrad`` to run.
+        seed: For everything drawn.
+        tolerance: Replaces the derived bounds of the lock-step.
+        oracle: ONNX Runtime's training build, started when it is asked for.
+        progress: Called with what is being done, and the fraction of it or None.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options,
+        providers: Sequence[Provider],
+        seed: int,
+        tolerance: Tolerance | None,
+        oracle: Callable[[], Oracle],
+        progress: Progress,
+    ) -> None:
+        self._subject, self._options, self._providers = subject, options, providers
+        self._seed, self._tolerance, self._oracle, self._progress = seed, tolerance, oracle, progress
+        self._kinds = output_kinds(subject.original, subject.gradients.values())
+        self.notes: list[str] = []
+
+    def made(self) -> Iterator[Check]:
+        """Makes the checks."""
+        against = self._subject.against
+        if against != "numeric":
+            yield self._lock_step()
+        if against == "ort":
+            yield self._noise()
+        try:
+            tested = self._tested
+        except UnsupportedNodeError as error:
+            yield Check("float64", unit="relative", limit=0.0, skipped=str(error))
+            return
+        if against != "numeric":
+            self._progress("whole graphs in float64", None)
+            yield whole_in_float64(self._subject.original, tested, self._subject.feeds, self._kinds)
+        if against == "numeric" or (against == "reference" and self._subject.forward is not None):
+            yield from self._numeric()
+        if against != "ort":
+            yield self._on_stock()
+
+    @cached_property
+    def _tested(self) -> Evaluator:
+        """The graph under test in float64."""
+        return Evaluator(ir.to_proto(self._subject.tested))
+
+    def _shown(self, stage: str) -> Callable[[int, int], None]:
+        return lambda done, total: self._progress(stage, done / total)
+
+    def _lock_step(self) -> Check:
+        subject = self._subject
+        common = CommonValues(subject.original, subject.tested, same_builder=not subject.other_builder)
+        sites = find_sites(subject.original, common)
+        looked_at: list[Site | Step] = [*sites]
+        if subject.against == "ort":
+            looked_at += find_steps(subject.original, common, sites)
+        check = Check("lock-step", unit="of its bound", limit=1.0)
+        if not looked_at and subject.against == "reference":
+            check.skipped = "no op of bngrad is in the main graph"
+            return check
+        if has_type(subject.tested, (ir.DataType.BFLOAT16,)):
+            check.skipped = "the model has bfloat16 values, which ONNX Runtime takes no arrays of in Python"
+            return check
+        original, feeds = ir.to_proto(subject.original), feeds_of(subject.original, subject.feeds)
+        nodes = [*subject.original.graph]
+        types = {str(v.name): v.dtype for node in nodes for v in (*node.inputs, *node.outputs) if v is not None}
+
+        def from_ort(names: Sequence[str]) -> Iterator[dict[str, Array]]:
+            return self._oracle().capture(original, feeds, names, CAPTURE_BYTES)
+
+        def from_numpy(names: Sequence[str]) -> Iterator[dict[str, Array]]:
+            values = evaluate(original, feeds, names)
+            yield {name: value.astype(_narrow(types.get(name), value)) for name, value in values.items()}
+
+        by_ort = subject.against == "ort"
+        try:
+            return lock_step(
+                subject.tested,
+                looked_at,
+                from_ort if by_ort else from_numpy,
+                providers=self._providers,
+                against="ort" if by_ort else EXACT,
+                tolerance=self._tolerance,
+                progress=self._shown("nodes in lock-step"),
+            )
+        except UnsupportedNodeError as error:  # by NumPy
+            check.skipped = str(error)
+            return check
+
+    def _noise(self) -> Check:
+        return noise_floor(
+            self._oracle(),
+            self._subject.original,
+            self._subject.tested,
+            self._subject.feeds,
+            kinds=self._kinds,
+            providers=self._providers,
+            seed=self._seed,
+            progress=self._shown("whole graphs against the noise floor"),
+        )
+
+    def _numeric(self) -> Iterator[Check]:
+        subject = self._subject
+        loss = subject.loss or _only_scalar(subject.original)
+        try:
+            forward = self._forward(loss)
+        except UnsupportedNodeError as error:
+            yield Check("central differences", unit="relative", limit=0.0, skipped=str(error))
+            return
+        if forward.outputs:
+            self._progress("the forward model in float64", None)
+            yield forward_in_float64(forward, self._tested, subject.feeds, self._kinds, loss)
+        yield central_differences(
+            self._tested,
+            subject.feeds,
+            gradients=subject.gradients,
+            forward=forward,
+            loss=loss,
+            seed=self._seed,
+            progress=self._shown("central differences"),
+        )
+
+    def _forward(self, loss: str) -> Forward:
+        """The user's forward model if it can be evaluated, else the forward part of the training graph."""
+        subject, options = self._subject, self._options
+        if subject.forward is None:
+            return forward_part(subject.tested, loss)
+        try:
+            forward = forward_of(
+                subject.forward,
+                subject.feeds,
+                subject.gradients,
+                loss,
+                frozen=options.frozen,
+                training=options.training,
+            )
+        except UnsupportedNodeError as error:
+            self.notes.append(f"the loss is that of the training graph: the forward model {error}")
+            return forward_part(subject.tested, loss)
+        if forward.note:
+            self.notes.append(forward.note)
+        return forward
+
+    def _on_stock(self) -> Check:
+        return on_stock(
+            self._subject.tested,
+            self._tested,
+            self._subject.feeds,
+            kinds=self._kinds,
+            providers=self._providers,
+            seed=self._seed,
+            progress=self._shown("stock ONNX Runtime against float64"),
+        )
+
+
+def has_type(model: ir.Model, dtypes: Sequence[ir.DataType]) -> bool:
+    """Whether any value of a model has one of some types."""
+    values = [*model.graph.inputs, *(value for node in all_nodes(model) for value in node.outputs)]
+    return any(value.dtype in dtypes for value in values)
+
+
+def _narrow(dtype: ir.DataType | None, value: Array) -> np.dtype[Any]:
+    """The type that a value which was computed in float64 has in the model."""
+    if value.dtype.kind != "f":
+        return value.dtype
+    return np.dtype(np.float32) if dtype is None else dtype.numpy()
+
+
+def _only_scalar(model: ir.Model) -> str:
+    """The loss of a training graph that nobody named."""
+    scalars = [v for v in model.graph.outputs if v.shape is not None and len(v.shape) == 0]
+    if len(scalars) != 1:
+        names = ", ".join(str(value.name) for value in model.graph.outputs)
+        raise InputError(f"which output is the loss? name it with --loss; the outputs are {names}")
+    return str(scalars[0].name)
