@@ -13,14 +13,14 @@ chance is on both sides, while a mistake is in every answer of one graph and in 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from bngrad.runtime import session
 from bngrad.validation.inputs import feeds_of
-from bngrad.validation.report import Check, Row, differences
+from bngrad.validation.report import Check, Row, differences, distance, norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,8 +42,11 @@ The floor is the largest distance between a few answers of one graph, so the clo
 are below it; this leaves room for the chance that all answers of one graph fell on the same side of a kink.
 """
 
-_FLOOR = 8 * float(np.finfo(np.float32).eps)
-"""The floor of a tensor that the moves hardly change: a few roundings."""
+_ROUNDINGS = 8
+"""The floor of a tensor that the moves hardly change, in roundings of its type."""
+
+_NEGLIGIBLE = 1e-2
+"""Of the largest of its kind: a gradient that is zero in exact arithmetic is compared as if it were this large."""
 
 
 def noise_floor(
@@ -70,7 +73,7 @@ def noise_floor(
         progress: Called with the number of runs done, and of all.
 
     Returns:
-        The check; a row's measure is the relative 2-norm of the closest answers' difference over the noise floor.
+        The check; a row's measure is the 2-norm of the closest answers' difference over the noise floor.
     """
     check = Check("whole graph", unit="x noise floor", limit=LIMIT)
     total, done = 2 * (MOVES + 1) + 2 * (len(providers) - 1), itertools.count(1)
@@ -79,24 +82,64 @@ def noise_floor(
         for moved in moves(feeds, seed):
             answers.append(session_of_original.run(feeds_of(original, moved)))
             progress(next(done), total)
-    floor = {name: _spread([answer[name] for answer in answers]) for name in answers[0]}
+    floor = floors(answers, kinds)
     for index, provider in enumerate(providers):
-        closest = dict.fromkeys(floor, (np.inf, np.inf))
+        closest: dict[str, Closest] = {}
         runner = session(rewritten, provider)
         for moved in itertools.islice(moves(feeds, seed), MOVES + 1 if index == 0 else 2):
             result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, moved)), strict=True))
-            for name, best in closest.items():
-                distances = [differences(result[name], answer[name]) for answer in answers]
-                closest[name] = min(best, *distances, key=lambda distance: distance[1])
+            closer(closest, result, answers)
             progress(next(done), total)
-        for name, (max_abs, relative) in closest.items():
-            measure = relative / max(floor[name], _FLOOR)
-            note = f"noise floor {floor[name]:.1e}"
-            passed = measure <= LIMIT
-            check.rows.append(
-                Row(name, name, kinds[name], provider, "ort", max_abs, relative, measure, passed=passed, note=note)
-            )
+        check.rows += [
+            compared(name, kinds[name], provider, "ort", answer, floor[name]) for name, answer in closest.items()
+        ]
     return check
+
+
+def floors(answers: Sequence[Mapping[str, Array]], kinds: Mapping[str, str]) -> dict[str, float]:
+    """Returns how far right answers are from each other, by name: the noise floor of each output.
+
+    Args:
+        answers: A graph's outputs for several moves.
+        kinds: What each output is.
+    """
+    first = answers[0]
+    largest = dict.fromkeys(kinds.values(), 0.0)
+    for name, value in first.items():
+        largest[kinds[name]] = max(largest[kinds[name]], norm(value))
+    found = {}
+    for name, value in first.items():
+        spread = max(distance(one[name], other[name]) for one, other in itertools.combinations(answers, 2))
+        unit = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
+        found[name] = max(spread, _ROUNDINGS * unit * max(norm(value), _NEGLIGIBLE * largest[kinds[name]]))
+    return found
+
+
+class Closest(NamedTuple):
+    """The closest of some answers of two graphs."""
+
+    distance: float
+    got: Array
+    want: Array
+
+
+def closer(closest: dict[str, Closest], got: Mapping[str, Array], wanted: Sequence[Mapping[str, Array]]) -> None:
+    """Puts in what is closer: one more answer of one graph, to any of the other's."""
+    for name, value in got.items():
+        pairs = [Closest(distance(value, want[name]), value, want[name]) for want in wanted]
+        best = [closest[name]] if name in closest else []
+        closest[name] = min([*best, *pairs], key=lambda pair: pair.distance)
+
+
+def compared(name: str, kind: str, provider: str, against: str, answer: Closest, floor: float) -> Row:
+    """Returns the row of an output whose closest answers are known."""
+    got, want = answer.got, answer.want
+    if got.shape != want.shape:
+        inf, note = float(np.inf), f"shape {list(got.shape)}; expected {list(want.shape)}"
+        return Row(name, name, kind, provider, against, inf, inf, inf, passed=False, note=note)
+    measure = 0.0 if answer.distance == 0 else answer.distance / floor if floor else float(np.inf)
+    note = f"noise floor {floor / (norm(want) or 1.0):.1e}"
+    return Row(name, name, kind, provider, against, *differences(got, want), measure, measure <= LIMIT, note)
 
 
 def moves(feeds: Mapping[str, Array], seed: int) -> Iterator[dict[str, Array]]:
@@ -105,11 +148,6 @@ def moves(feeds: Mapping[str, Array], seed: int) -> Iterator[dict[str, Array]]:
     generator = np.random.default_rng(seed)
     for _ in range(MOVES):
         yield {name: one_ulp_away(value, generator) for name, value in feeds.items()}
-
-
-def _spread(answers: Sequence[Array]) -> float:
-    """The largest relative distance between two answers."""
-    return max(differences(other, one)[1] for one, other in itertools.combinations(answers, 2))
 
 
 def one_ulp_away(value: Array, generator: np.random.Generator) -> Array:

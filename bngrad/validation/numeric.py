@@ -88,7 +88,7 @@ def central_differences(
         points = _Points(tested, feeds, gradients, forward, loss, seed)
         if not points.finite:
             value = points.first.loss
-            check.skipped = f"the loss is {value} at these inputs; give others with --inputs"
+            check.undecided["gradients"] = f"the loss is {value} at these inputs; give others with --inputs"
             return check
         for done, (wrt, output) in enumerate(gradients.items(), start=1):
             row = _checked(points, wrt, output, generator)

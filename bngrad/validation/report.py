@@ -129,11 +129,20 @@ def differences(got: Array, want: Array) -> tuple[float, float]:
     """
     if got.size == 0:
         return 0.0, 0.0
-    difference = absolute_difference(got, want)
-    norm = float(np.linalg.norm(np.where(np.isfinite(want), want, 0.0).astype(np.float64)))
-    distance = float(np.linalg.norm(difference))
-    relative = 0.0 if distance == 0 else distance / norm if norm else math.inf
+    difference, size = absolute_difference(got, want), norm(want)
+    apart = float(np.linalg.norm(difference))
+    relative = 0.0 if apart == 0 else apart / size if size else math.inf
     return float(difference.max()), relative
+
+
+def distance(got: Array, want: Array) -> float:
+    """Returns the 2-norm of the difference of two arrays; infinity if their shapes differ."""
+    return float(np.linalg.norm(absolute_difference(got, want))) if got.shape == want.shape else math.inf
+
+
+def norm(value: Array) -> float:
+    """Returns the 2-norm of an array's finite elements."""
+    return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).astype(np.float64)))
 
 
 def absolute_difference(got: Array, want: Array) -> NDArray[np.float64]:

@@ -184,6 +184,10 @@ def replacement(rewritten: ir.Model, site: Site | Step, values: Mapping[str, Arr
         ValueError: The rewritten model has no value of a name, or computes an output from something else.
     """
     graph = ir.convenience.extract(rewritten.graph, site.reads, list(site.outputs.values()))
+    for node in graph:
+        for value in node.outputs:
+            if value.name in site.reads:  # beside another output, which is needed; what reads it reads the input
+                value.name = f"{value.name}/again"
     for value in graph.inputs:
         array = values[str(value.name)]
         value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)

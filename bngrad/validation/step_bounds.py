@@ -7,7 +7,8 @@ With unit roundoff u and K terms to a sum:
   makes of its inputs' squares.
 * The gradient of a parameter that was folded into a batch norm: a sum of products of its dscale and dbias, which
   may cancel. (8 + sqrt(K)) u times what the step makes of inputs by which every term is positive; see `bounds`.
-* Elsewhere, a few roundings of the largest element.
+* Elsewhere, a few roundings of the largest element; with ops of ``bngrad`` in the step, whose sums may cancel,
+  also as many times what moving its inputs by their last bit does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from bngrad.validation.noise import one_ulp_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +63,7 @@ def bounds(step: Step, run: Run, feeds: Mapping[str, Array], captured: Mapping[s
     """
     names = list(step.outputs.values())
     if not step.own_nodes and step.node.op_type in _SUMS_OF_PRODUCTS:
-        squares = run({name: np.square(a) if a.dtype.kind == "f" else a for name, a in feeds.items()})
+        squares = run({name: np.asarray(np.square(a)) if a.dtype.kind == "f" else a for name, a in feeds.items()})
         factor = 8 * math.sqrt(_terms(feeds)) * _UNIT
         return {
             name: factor * np.maximum(np.sqrt(np.abs(squares[name]).astype(np.float64)), np.abs(captured[name]))
@@ -72,7 +75,13 @@ def bounds(step: Step, run: Run, feeds: Mapping[str, Array], captured: Mapping[s
         terms = run(inputs)
         return {name: (8 + math.sqrt(count)) * _UNIT * terms[name].astype(np.float64) for name in names}
     roundings = 64 if step.own_nodes else 16
-    return {name: np.asarray(roundings * _UNIT * np.max(np.abs(captured[name]), initial=0.0)) for name in names}
+    largest = {name: _UNIT * float(np.max(np.abs(captured[name]), initial=0.0)) for name in names}
+    if step.own_nodes:
+        generator = np.random.default_rng(0)
+        moved = run({name: one_ulp_away(array, generator) for name, array in feeds.items()})
+        for name, value in run(feeds).items():
+            largest[name] = max(largest[name], float(np.max(np.abs(moved[name] - value), initial=0.0)))
+    return {name: np.asarray(roundings * bound) for name, bound in largest.items()}
 
 
 def _terms(feeds: Mapping[str, Array]) -> int:
@@ -102,4 +111,4 @@ def _with_positive_terms(
         return None
     centred = X - mean.reshape(-1, *[1] * (X.ndim - 2))
     given = {**feeds, names[0]: centred, names[1]: np.zeros_like(mean)}
-    return X.size // mean.size, {n: np.abs(a) if a.dtype.kind == "f" else a for n, a in given.items()}
+    return X.size // mean.size, {n: np.asarray(np.abs(a)) if a.dtype.kind == "f" else a for n, a in given.items()}

@@ -20,8 +20,9 @@ from bngrad.runtime import session
 from bngrad.validation.double import too_large
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.inputs import feeds_of
-from bngrad.validation.noise import LIMIT, MOVES, moves
-from bngrad.validation.report import Check, Row, absolute_difference
+from bngrad.validation.lockstep import EXACT
+from bngrad.validation.noise import LIMIT, MOVES, Closest, closer, compared, floors, moves
+from bngrad.validation.report import Check, Row
 from bngrad.validation.seeding import draws_random_numbers
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
     from bngrad.validation.float64 import Evaluator
 
     Array = NDArray[Any]
-
-_ROUNDINGS = 8
-"""The floor of a tensor that the moves hardly change, in roundings of its type."""
-
-_NEGLIGIBLE = 1e-2
-"""Of the largest of its kind: a gradient that is zero in exact arithmetic is compared as if it were this large."""
 
 
 def on_stock(
@@ -82,23 +77,25 @@ def on_stock(
         check.skipped = str(error)
         return check
     except EvaluationError as error:
-        check.rows.append(_row("training graph", "training graph", "float64", note=str(error)))
+        check.rows.append(_failed("function", str(error)))
         return check
     floor: dict[str, float] = {}
     for provider in providers:
-        answers = []
+        answers: list[dict[str, Array]] = []
+        closest: dict[str, Closest] = {}
         try:
             runner = session(tested, provider)
             for moved in itertools.islice(moves(feeds, seed), 2 if floor else MOVES + 1):
                 answers.append(dict(zip(names, runner.run(names, moved), strict=True)))
+                closer(closest, answers[-1], exact)
                 progress(next(done), total)
         except Exception as error:  # noqa: BLE001 - whatever stops it is a finding
-            note = " ".join(str(error).split())
-            check.rows.append(_row("training graph", "training graph", provider, note=note))
+            check.rows.append(_failed(provider, " ".join(str(error).split())))
             continue
-        floor = floor or _floors(answers, exact, kinds)
-        for name in names:
-            check.rows.append(_compared(name, kinds[name], provider, answers, exact, floor[name]))
+        floor = floor or floors(answers, kinds)
+        check.rows += [
+            compared(name, kinds[name], provider, EXACT, answer, floor[name]) for name, answer in closest.items()
+        ]
     return check
 
 
@@ -112,49 +109,6 @@ def _unfit(model: ir.Model) -> str:
     return ""
 
 
-def _floors(
-    answers: Sequence[Mapping[str, Array]], exact: Sequence[Mapping[str, Array]], kinds: Mapping[str, str]
-) -> dict[str, float]:
-    """How far right answers are from each other, by name."""
-    largest = dict.fromkeys(kinds.values(), 0.0)
-    for name, value in exact[0].items():
-        largest[kinds[name]] = max(largest[kinds[name]], _norm(value))
-    floors = {}
-    for name, value in answers[0].items():
-        spread = max(_distance(one[name], other[name]) for one, other in itertools.combinations(answers, 2))
-        unit = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
-        size = max(_norm(exact[0][name]), _NEGLIGIBLE * largest[kinds[name]])
-        floors[name] = max(spread, _ROUNDINGS * unit * size)
-    return floors
-
-
-def _compared(
-    name: str,
-    kind: str,
-    provider: str,
-    answers: Sequence[Mapping[str, Array]],
-    exact: Sequence[Mapping[str, Array]],
-    floor: float,
-) -> Row:
-    got, want = answers[0][name], exact[0][name]
-    if got.shape != want.shape:
-        return _row(name, kind, provider, note=f"shape {list(got.shape)}; expected {list(want.shape)}")
-    pairs = [(answer[name], right[name]) for answer in answers for right in exact]
-    got, want = min(pairs, key=lambda pair: _distance(*pair))
-    distance, norm = _distance(got, want), _norm(want)
-    measure = 0.0 if distance == 0 else distance / floor if floor else float(np.inf)
-    figures = (float(absolute_difference(got, want).max(initial=0.0)), distance / norm if norm else distance)
-    return Row(name, name, kind, provider, "float64", *figures, measure, passed=measure <= LIMIT)
-
-
-def _distance(got: Array, want: Array) -> float:
-    return float(np.linalg.norm(absolute_difference(got, want)))
-
-
-def _norm(value: Array) -> float:
-    return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).astype(np.float64)))
-
-
-def _row(name: str, kind: str, provider: str, note: str) -> Row:
-    inf = float(np.inf)
-    return Row(name, name, kind, provider, "float64", inf, inf, inf, passed=False, note=note)
+def _failed(provider: str, note: str) -> Row:
+    inf, graph = float(np.inf), "training graph"
+    return Row(graph, graph, "graph", provider, EXACT, inf, inf, inf, passed=False, note=note)

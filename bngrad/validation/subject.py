@@ -223,6 +223,7 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
         OracleError: It fails on the model.
     """
     from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
+    from bngrad.oracle.inputs import make_inputs  # noqa: PLC0415 - the same
 
     model = model.clone()
     if model.functions:
@@ -231,7 +232,11 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
     model = RaiseOpsetPass()(model).model
     name_nodes(model)
     set_modes(model, options.frozen, options.training)
+    batch_norms = [node for node in model.graph if (node.domain, node.op_type) == ("", "BatchNormalization")]
+    statistics = [str(value.name) for node in batch_norms for value in node.inputs[3:5] if value is not None]
     prepared = prepare_forward(ir.to_proto(model), made.loss, list(made.gradients))
+    # Constants would be folded in float, which the graphs in float64 would differ by.
+    prepared.values.update(make_inputs(prepared.model.graph, statistics))
     return prepared, ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
 
 

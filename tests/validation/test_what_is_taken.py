@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 import bngrad
-from bngrad.errors import OracleError
+from bngrad.errors import InputError, ModelError, OracleError
 from bngrad.oracle import client
 
 BATCH_NORM = """<float[3] s = {1.0, 2.0, 0.5}, float[3] b = {0.1, -0.2, 0.3}, float[3] m = {0.5, -0.5, 0.1},
@@ -141,3 +141,249 @@ def test_taken_without_an_oracle(case, against):
     found = {row.subject for row in checks["central differences"].rows}
     assert expected | {"x_grad"} == found
     assert {row.kind for row in checks["forward in float64"].rows} >= {"loss"}
+
+
+BY_ORT = [
+    "training",
+    "frozen",
+    "frozen-opset-9",
+    "function",
+    "no-batch-norm",
+    "constant-weight",
+    "a-loss-that-is-zero",
+]
+NOT_BY_ORT = {
+    "no-rule-in-ort": "The gradient builder has not been registered: InstanceNormalization",
+    "half": "is float16[3, 3]; the oracle differentiates float32 only",
+    "half-data-float-parameters": "the oracle differentiates float32 only",
+    "double": "loss 'loss' is float64[], and must be a float32 scalar",
+}
+
+
+@pytest.mark.parametrize("case", BY_ORT)
+def test_ort_is_asked_where_its_builder_is_right(case):
+    report = bngrad.validate(copy(TAKEN[case]), wrt=WRT.get(case), provider="function")
+    assert report.passed, report.reason
+    assert report.against == "ort"
+    assert [check.name for check in report.checks] == ["lock-step", "whole graph", "float64"]
+    assert {"ort"} <= {row.against for check in report.checks for row in check.rows}
+
+
+@pytest.mark.parametrize("case", NOT_BY_ORT)
+def test_what_ort_does_not_take_is_compared_otherwise_and_says_so(case):
+    report = bngrad.validate(copy(TAKEN[case]), wrt=WRT.get(case), provider="function")
+    assert report.passed, report.reason
+    assert report.against == "reference"
+    (note,) = (note for note in report.notes if "gradient builder" in note)
+    assert note.startswith(
+        "compared with NumPy and central differences, for ONNX Runtime's gradient builder does not"
+    )
+    assert NOT_BY_ORT[case] in note
+    checks = {check.name: check for check in report.checks}
+    assert checks["central differences"].rows
+    assert "ort" not in {row.against for check in report.checks for row in check.rows}
+
+
+def test_ort_builder_has_no_substitute():
+    with pytest.raises(OracleError, match="has not been registered: InstanceNormalization"):
+        bngrad.validate(copy(TAKEN["no-rule-in-ort"]), builder="ort")
+
+
+@pytest.mark.usefixtures("no_oracle")
+def test_a_missing_oracle_names_what_needs_none():
+    with pytest.raises(OracleError, match="no oracle here; --against numeric and reference need no oracle"):
+        bngrad.validate(copy(TAKEN["training"]))
+
+
+# ---- what is differentiated, and with respect to what ----
+
+MODES = {
+    "as-the-model-says": ({}, {"BatchNormInternal": 1, "BatchNormalizationGrad": 2}),
+    "frozen": ({"frozen": ["*"]}, {"BatchNormalizationGrad": 2}),
+    "training": ({"training": ["*"]}, {"BatchNormInternal": 2, "BatchNormalizationGrad": 2}),
+    "by-name": ({"frozen": ["one"], "training": ["two"]}, {"BatchNormInternal": 1, "BatchNormalizationGrad": 2}),
+}
+OTHERS = "float[3] m2 = {0.1, 0.2, 0.3}, float[3] v2 = {1.0, 2.0, 0.5}>"
+TWO_MODES = f"""g (float[N,3,4] x) => (float loss) {BATCH_NORM.replace(">", f", {OTHERS}")} {{
+    [one] h, r0, r1 = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+    [two] y = BatchNormalization(h, s, b, m2, v2)  {LOSS} }}"""
+
+
+@pytest.mark.parametrize("against", ["numeric", "reference", "ort"])
+@pytest.mark.parametrize("case", MODES)
+def test_batch_norms_are_in_the_mode_asked_for(case, against):
+    options, counts = MODES[case]
+    report = bngrad.validate(parse(TWO_MODES), against=against, provider="function", **options)
+    assert report.passed, report.reason
+    if against != "ort":  # where frozen ones are spelled out
+        assert report.batch_norms == counts
+
+
+def test_a_wrong_mode_is_found():
+    """The forward model is the user's: what is in another mode than asked for differs from it."""
+    wrong = bngrad.differentiate(parse(TWO_MODES), frozen=["one"])
+    report = bngrad.validate(parse(TWO_MODES), rewritten=wrong, against="numeric", provider="function")
+    failed = {check.name for check in report.checks if check.failures}
+    assert failed == {"forward in float64", "central differences"}
+
+
+WITH_DATA = """g (float[4,3] x, float[4,3] target, float[4,3] unused, int64[4] n) => (float loss)
+    <float[3] w = {1, 2, 3}> {
+    h = Mul(x, w)  d = Sub(h, target)  u = Floor(unused)  e = Mul(d, d)  a = Add(e, u)  k = Cast<to = 1>(n)
+    s = ReduceSum<keepdims = 0>(k)  p = Mul(a, s)  loss = ReduceMean<keepdims = 0>(p) }"""
+ANY = {"n": np.array([1, 2, 3, 4])}
+
+
+def gradients_in(report):
+    return {row.subject for check in report.checks for row in check.rows if row.kind == "gradient"}
+
+
+@pytest.mark.parametrize("against", ["numeric", "reference"])
+def test_gradients_by_data_are_checked_too(against):
+    report = bngrad.validate(parse(WITH_DATA), against=against, inputs=ANY)
+    assert report.passed, report.reason
+    assert gradients_in(report) == {"w_grad", "x_grad", "target_grad"}
+    (note,) = report.notes
+    assert note.startswith(
+        "the gradient with respect to input 'unused' is not checked: loss 'loss' does not depend"
+    )
+
+
+def test_wrt_says_which_gradients_are_checked():
+    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=ANY, wrt=["target"])
+    assert report.passed, report.reason
+    assert gradients_in(report) == {"target_grad"}
+
+
+def test_what_is_given_for_a_weight_is_taken():
+    w = np.array([5, 6, 7], np.float32)
+    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs={**ANY, "w": w})
+    assert report.passed, report.reason
+    assert report.inputs["w"] == [3]
+
+
+def test_a_given_training_graph_has_the_gradients_that_it_has():
+    training = bngrad.differentiate(parse(WITH_DATA), wrt=["x"])
+    report = bngrad.validate(parse(WITH_DATA), rewritten=training, against="reference", inputs=ANY)
+    assert report.passed, report.reason
+    assert gradients_in(report) == {"x_grad"}
+
+
+# ---- training graphs ----
+
+NO_GRADIENT = """g (float[2] dy, float[2] x) => (float loss, float[2] dx) {
+    loss = ReduceSum<keepdims = 0>(x)  dx = com.microsoft.ReluGrad(dy, x) }"""
+COM_MICROSOFT = ', "com.microsoft" : 1'
+
+
+def test_a_training_graph_without_gradients_does_not_pass():
+    report = bngrad.validate(parse_training(NO_GRADIENT), against="numeric", provider="function")
+    assert not report.passed
+    assert report.reason == (
+        "central differences: nothing was compared (gradients: no output is one; expected outputs called "
+        "<input>_grad)"
+    )
+
+
+def parse_training(text):
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17{COM_MICROSOFT}]>\n{text}')
+
+
+def test_what_differentiate_made_is_checked_alone():
+    model = parse(TWO_MODES)
+    training = bngrad.differentiate(model)
+    report = bngrad.validate(training, against="numeric", loss="loss")
+    assert report.passed, report.reason
+    assert gradients_in(report) == {"s_grad", "b_grad"}
+    for against in ("ort", "reference"):
+        with pytest.raises(
+            ModelError, match=r"is rewritten already; give the original, .* or validate this one alone"
+        ):
+            bngrad.validate(training, against=against)
+
+
+def test_an_output_called_like_a_gradient_is_none():
+    """Its name is that of no input."""
+    text = WITH_DATA.replace("(float loss)", "(float loss, float[4,3] aux_grad)").replace(
+        "e = Mul", "aux_grad = Neg(d)  e = Mul"
+    )
+    report = bngrad.validate(parse(text), against="numeric", inputs=ANY)
+    assert report.passed, report.reason
+    assert "aux_grad" not in gradients_in(report)
+    kinds = {row.subject: row.kind for check in report.checks for row in check.rows}
+    assert kinds["aux_grad"] == "other output"
+
+
+# ---- refusals ----
+
+REFUSED = {
+    "no-such-batch-norm": ({"frozen": ["bn7"]}, ModelError, "'bn7' is not a batch norm of this model"),
+    "no-such-weight": ({"wrt": ["z"]}, ModelError, "'z' is not an input or initializer of this model"),
+    "no-such-loss": ({"loss": "z"}, ModelError, "'z' is not a value of this model"),
+    "no-such-input": (
+        {"inputs": {"q": np.zeros(3)}},
+        InputError,
+        "there is no input 'q'; the model's inputs are x",
+    ),
+    "wrong-shape": (
+        {"inputs": {"s": np.zeros(4, np.float32)}},
+        InputError,
+        r"input 's' was given with shape \[4\]; expected \[3\]",
+    ),
+    "no-such-dimension": ({"dims": {"Q": 3}}, InputError, "there is no symbolic dimension 'Q'"),
+    "no-such-reference": ({"against": "torch"}, InputError, "against 'torch' does not exist"),
+}
+
+
+@pytest.mark.usefixtures("no_oracle")
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    options, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=message):
+        bngrad.validate(parse(TWO_MODES), **{"against": "numeric", **options})
+
+
+@pytest.mark.parametrize("option", ["frozen", "training", "wrt"])
+def test_options_of_forward_models_are_refused_for_training_graphs(option):
+    with pytest.raises(InputError, match=f"is a training graph already; --{option} is for forward models"):
+        bngrad.validate(parse_training(NO_GRADIENT), against="numeric", **{option: ["x"]})
+
+
+def test_the_python_provider_takes_no_16_bits():
+    with pytest.raises(InputError, match="the python provider takes no float16"):
+        bngrad.validate(copy(TAKEN["half"]), against="numeric", provider="python")
+
+
+def test_a_loss_that_is_not_finite_is_not_compared():
+    text = """g (float[3] x) => (float loss) <float[3] w = {1, 2, 3}> {
+        h = Mul(x, w)  y = Log(h)  loss = ReduceSum<keepdims = 0>(y) }"""
+    report = bngrad.validate(parse(text), against="numeric", inputs={"x": np.array([1, -1, 1], np.float32)})
+    assert not report.passed
+    check = next(check for check in report.checks if check.name == "central differences")
+    assert (
+        check.problem
+        == "nothing was compared (gradients: the loss is nan at these inputs; give others with --inputs)"
+    )
+
+
+# ---- external data ----
+
+
+@pytest.mark.parametrize("against", ["numeric", "reference", "ort"])
+def test_external_data_beside_a_model_in_another_folder(against, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    model = parse(
+        """g (float[4,16] x) => (float loss) <float[16,16] w> {
+             h = MatMul(x, w)  y = Mul(h, h)  loss = ReduceMean<keepdims = 0>(y) }"""
+        .replace(" <float[16,16] w>", "").replace("float[4,16] x", "float[4,16] x, float[16,16] w")
+    )  # fmt: skip
+    del model.graph.input[1]
+    with_initializers(model, w=rng.standard_normal((16, 16)).astype(np.float32))
+    folder, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    monkeypatch.chdir(elsewhere)
+    report = bngrad.validate(folder / "m.onnx", against=against, provider="function")
+    assert report.passed, report.reason
+    assert report.against == against
