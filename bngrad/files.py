@@ -52,6 +52,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             raise InputError(f"{file} is a directory; expected an ONNX model file")
         if size == 0:
             raise ModelError(f"{file} is empty; expected an ONNX model")
+        _refuse_other_format(file)
         model = _from_proto(onnx.load(file, format="protobuf", load_external_data=False))
         # Absolute: onnx-ir lets external data lead anywhere when a model's folder is "".
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
@@ -74,6 +75,30 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     require_external_data(model, file.parent)
     forget_negative_extents(model)
     return tidy_domains(model)
+
+
+_FORMATS = (
+    (
+        4,
+        b"ORTM",
+        "a model in ORT format (.ort), which only ONNX Runtime reads; give the .onnx file of it",
+    ),
+    (4, b"ODTC", "a checkpoint of onnxruntime.training; give its training_model.onnx or the forward model"),
+    (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
+    (0, b"version https://git-lfs", "a Git LFS pointer, not the model; run git lfs pull"),
+    (0, b"PK\x03\x04", "a zip archive, as PyTorch writes; export the model with torch.onnx.export"),
+    (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
+)
+"""What a file is that has these bytes at an offset, and what to do."""
+
+
+def _refuse_other_format(file: Path) -> None:
+    """Raises `ModelError` for a file that is known to be something else."""
+    with file.open("rb") as content:
+        start = content.read(32)
+    for offset, magic, what in _FORMATS:
+        if start[offset : offset + len(magic)] == magic:
+            raise ModelError(f"{file} is {what}")
 
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:

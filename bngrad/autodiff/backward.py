@@ -8,6 +8,7 @@ from bngrad.autodiff.rule import NoGradientError
 from bngrad.passes.guards import cut, zero_where_zero
 from bngrad.passes.maker import NodeMaker
 from bngrad.passes.node_view import NodeView, dtype_of
+from bngrad.passes.nodes import ORIGIN, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,4 +124,5 @@ class Backward(NodeMaker, NodeView):
     def _place(self, node: ir.Node) -> None:
         graph = self.node.graph
         assert graph is not None, "the forward node is in a graph"  # noqa: S101
+        node.meta[ORIGIN] = f"the gradient of {describe(self.node)}"
         graph.append(node)

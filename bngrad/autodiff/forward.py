@@ -22,9 +22,10 @@ from bngrad.passes.constants import Names, NodeNames
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import inline
-from bngrad.passes.nodes import all_nodes, refuse_training_graph
+from bngrad.passes.nodes import ORIGIN, all_nodes, describe, parameter_refusal, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.passes.tensorflow.node import FORWARDS, is_training, keeps_statistics
+from bngrad.passes.unknown_rank import collapse_spatial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,9 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
             _freeze(node)
     InferTypesPass()(model)
     require_possible(model)
+    _refuse_wrong_parameters(model.graph)
+    if _reshape_to_channels(model.graph, names):
+        InferTypesPass()(model)
     fold_affine(model.graph, names)
     for node in filter(_in_training_mode, _batch_norms(model.graph)):
         _save_statistics(node, names)
@@ -160,6 +164,31 @@ def _is_of_tensorflow(node: ir.Node) -> bool:
     return node.op_type in FORWARDS and node.domain != DOMAIN
 
 
+def _refuse_wrong_parameters(graph: ir.Graph) -> None:
+    """Sees to it that every batch norm has parameters of one number for each channel.
+
+    Raises:
+        ModelError: One has not.
+    """
+    for node in _batch_norms(graph):
+        if node.inputs and (reason := parameter_refusal(node, data=(0,))):
+            raise ModelError(f"{describe(node)} is not valid: {reason}")
+
+
+def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
+    """Gives the data of a batch norm a dimension of channels where its rank is 1, or a rule has to know it."""
+    found = [n for n in _batch_norms(graph) if (x := n.inputs[0]) is not None and _lacks_channels(n, x)]
+    for node in found:
+        described = describe(node)
+        collapse_spatial(node, [0], [0], names)
+        node.meta[ORIGIN] = described
+    return bool(found)
+
+
+def _lacks_channels(node: ir.Node, x: ir.Value) -> bool:
+    return not _in_training_mode(node) if x.shape is None else len(x.shape) == 1
+
+
 def _in_training_mode(node: ir.Node) -> bool:
     # Below opset 14, which has no such attribute, one of that name may be anything.
     attribute = node.attributes.get("training_mode")
@@ -214,6 +243,7 @@ def _import_tensorflow(model: ir.Model) -> None:
 
 def _save_statistics(node: ir.Node, names: Names) -> None:
     """BatchNormalization -> BatchNormInternal, which saves the batch's statistics for the way back."""
+    node.meta[ORIGIN] = describe(node)
     node.domain, node.op_type = BATCH_NORM_INTERNAL
     node.version = None
     node.resize_outputs(5)

@@ -70,6 +70,7 @@ class Emitter(NodeMaker):
         return takes_over or super()._node_name(domain, op_type)
 
     def _place(self, node: ir.Node) -> None:
+        self._context.ours += node.domain == DOMAIN
         if self._takes_over(node.domain, node.op_type):
             self._successor = node
             node.doc_string = self._node.doc_string

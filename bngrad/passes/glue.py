@@ -67,7 +67,7 @@ def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype:
 
 
 def collapsed_shape(emit: NodeMaker, x: ir.Value) -> ir.Value:
-    """The shape [N, C, S] for data with channels in dimension 1, of a rank that is not known.
+    """The shape [N, C, S] for data with channels in dimension 1, of a rank that is not known, or 1: then C is 1.
 
     S is computed, and Reshape is to take it with allowzero = 1: -1 does not say what it is of an empty batch.
 
@@ -75,5 +75,8 @@ def collapsed_shape(emit: NodeMaker, x: ir.Value) -> ir.Value:
         emit: Where the nodes go.
         x: The data.
     """
-    s = emit.op("ReduceProd", emit.op("Shape", x, start=2), keepdims=1)
-    return emit.op("Concat", emit.op("Shape", x, end=2), s, axis=0)
+    c, s = (
+        emit.op("ReduceProd", emit.op("Shape", x, **ends), keepdims=1)
+        for ends in ({"start": 1, "end": 2}, {"start": 2})
+    )
+    return emit.op("Concat", emit.op("Shape", x, end=1), c, s, axis=0)

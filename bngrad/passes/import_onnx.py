@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.passes.import_pass import Context, ImportPass
-from bngrad.passes.nodes import refusal
+from bngrad.passes.nodes import batch_norm_refusal
 from bngrad.passes.retarget import forward_attributes, retarget_over_channels
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class ImportOnnxPass(ImportPass):
     """Rewrites every training-mode BatchNormalization.
 
-    Matches: X of rank 2 to 8 or of a rank that is not known (then it is reshaped to [N, C, S]).
-    Refuses: other ranks and types, missing inputs.
+    Matches: X of rank 1 (C is 1 then) to 8, or of a rank that is not known; these and rank 1 are reshaped to
+    [N, C, S].
+    Refuses: other ranks and types, missing inputs, parameters of another shape than [C].
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -37,7 +38,7 @@ class ImportOnnxPass(ImportPass):
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        return refusal(node, inputs=5, data=(0,), minimum_rank=2, layout="[N, C, ...]")
+        return batch_norm_refusal(node, data=(0,))
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""

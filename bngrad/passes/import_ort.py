@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.import_pass import Context, ImportPass
-from bngrad.passes.nodes import refusal
+from bngrad.passes.nodes import batch_norm_refusal
 from bngrad.passes.retarget import forward_attributes, retarget_over_channels
 
 _DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
@@ -31,9 +31,10 @@ _DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
 class ImportOrtPass(ImportPass):
     """Rewrites every BatchNormInternal and BatchNormalizationGrad.
 
-    Matches: X of rank 2 to 8 or of a rank that is not known (then it is reshaped to [N, C, S]).
-    Refuses: other ranks and types, missing inputs, and a BatchNormInternal with training_mode = 0, for which ORT
-    has no kernel.
+    Matches: X of rank 1 (C is 1 then) to 8, or of a rank that is not known; these and rank 1 are reshaped to
+    [N, C, S].
+    Refuses: other ranks and types, missing inputs, parameters of another shape than [C], and a BatchNormInternal
+    with training_mode = 0, for which ORT has no kernel.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -47,7 +48,7 @@ class ImportOrtPass(ImportPass):
             got = f"@{training_mode.ref_attr_name}" if training_mode.is_ref() else training_mode.value
             return f"it has training_mode {got}; expected 1, for ORT saves no statistics otherwise"
         data = _DATA_INPUTS[node.domain, node.op_type]
-        return refusal(node, inputs=5, data=data, minimum_rank=2, layout="[N, C, ...]")
+        return batch_norm_refusal(node, data=data)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.opset import DOMAIN
 from bngrad.passes.constants import ConstantAxes, Names
 from bngrad.passes.nodes import all_nodes, default_opset, op_nodes, raise_refusals, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+STANDARD = "bngrad.standard"
+"""The key in a model's ``meta`` for how many nodes of each op became standard ONNX alone."""
 
 
 class Context:
@@ -23,6 +28,8 @@ class Context:
         self.names = Names(model)
         self.axes = ConstantAxes(self.names)
         self.opset = default_opset(model) or 0
+        self.ours = 0
+        """How many nodes of ours were made beside those that became ours in place."""
         self.replaced: list[ir.Node] = []
         """Nodes that others have taken the place of; the pass removes them."""
 
@@ -76,8 +83,13 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
         raise_refusals([(node, reason) for node in found if (reason := _no_outputs(node) or self.refusal(node))])
         context = Context(model)
         _name_apart(model, found, context.names)
+        standard: Counter[str] = Counter(model.meta.get(STANDARD, {}))
         for node in found:
+            op_type, ours = node.op_type, context.ours
             self.rewrite(node, context)
+            if node.domain != DOMAIN and context.ours == ours:
+                standard[op_type] += 1
+        model.meta[STANDARD] = dict(standard)
         remove(context.replaced)
         return ir.passes.PassResult(model, modified=bool(found))
 

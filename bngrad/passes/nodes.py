@@ -18,6 +18,10 @@ SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, 
 """The types that data may have; a parameter or statistic has that type too, or is float."""
 
 
+ORIGIN = "bngrad.origin"
+"""The key in a node's ``meta`` for how errors name it, where it is not one that the user has."""
+
+
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yields every node of the main graph and its subgraphs, and of the functions and theirs.
 
@@ -44,7 +48,9 @@ def default_opset(model: ir.Model) -> int | None:
 
 
 def describe(node: ir.Node) -> str:
-    """How an error names a node."""
+    """How an error names a node: as the user has it, where a pass made it of another one."""
+    if described := node.meta.get(ORIGIN):
+        return str(described)
     domain = f"{node.domain}." if node.domain else ""
     outputs = ", ".join(str(v.name) for v in node.outputs if v.name)
     return f"{domain}{node.op_type} node {node.name!r} (outputs {outputs})"
@@ -123,6 +129,42 @@ def refusal(
     rank = known_rank(node.inputs[i] for i in data)
     if rank is not None and not minimum_rank <= rank <= MAX_RANK:
         return f"its X has rank {rank}; expected {minimum_rank} to {MAX_RANK} ({layout})"
+    return None
+
+
+def batch_norm_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
+    """Why a batch norm as ONNX defines it, or a gradient of one, cannot become one of ours; None if it can.
+
+    Args:
+        node: A node of 5 inputs; those that are no data have one number for each channel.
+        data: The indices of the inputs that have X's shape.
+    """
+    reason = refusal(node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
+    return reason or parameter_refusal(node, data=data)
+
+
+def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
+    """Why scale, bias or statistics of a batch norm cannot belong to its data; None if they can, or are not known.
+
+    Args:
+        node: The node.
+        data: The indices of the inputs that have X's shape, in which dimension 1 is the channels.
+    """
+    shapes = [
+        value.shape for index in data if (value := node.inputs[index]) is not None and value.shape is not None
+    ]
+    channels: object = None
+    if shapes:
+        channels = shapes[0][1] if len(shapes[0]) > 1 else 1
+    expected = f"[{channels}]" if isinstance(channels, int) else "one dimension, the channels of its X"
+    for index, value in enumerate(node.inputs):
+        if index in data or value is None or value.shape is None:
+            continue
+        wrong = len(value.shape) != 1 or (
+            isinstance(channels, int) and isinstance(value.shape[0], int) and value.shape[0] != channels
+        )
+        if wrong:
+            return f"its input {value.name!r} has shape [{', '.join(map(str, value.shape))}]; expected {expected}"
     return None
 
 

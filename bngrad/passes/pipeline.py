@@ -27,6 +27,7 @@ from bngrad.passes.import_miopen_forward import ImportMiopenForwardPass
 from bngrad.passes.import_ngraph import ImportNgraphPass
 from bngrad.passes.import_onnx import ImportOnnxPass
 from bngrad.passes.import_ort import ImportOrtPass
+from bngrad.passes.import_pass import STANDARD
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import ResolveAttributesPass
@@ -35,7 +36,7 @@ from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.nodes import all_nodes, describe, op_nodes
 from bngrad.passes.order_by_depth import OrderByDepthPass
 from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.passes.return_state import ReturnStatePass, notes_of, state_of
+from bngrad.passes.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +61,8 @@ IMPORTS: tuple[type[ImportPass], ...] = (
 )
 """The dialects that `rewrite` knows."""
 
+_MATCHING = tuple(import_pass() for import_pass in IMPORTS)
+
 
 class Rewritten(NamedTuple):
     """A rewritten model, and what was done to it."""
@@ -68,7 +71,7 @@ class Rewritten(NamedTuple):
     rewritten: dict[str, int]
     """How many nodes became each op of the domain."""
     lowered: dict[str, int]
-    """How many nodes of each other training op became standard ONNX."""
+    """How many nodes of each other training op, or batch norm that needs no op of ours, became standard ONNX."""
     state: dict[str, str]
     """The outputs that are new state (running statistics, accumulated gradients), by the input that takes them."""
     notes: list[str]
@@ -129,9 +132,11 @@ def for_target(
     """
     lower = any(_lowerable(model, target))
     infer = InferTypesPass()
+    result = _run(model, RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET))
+    for key in (STATE, NOTES, STANDARD):  # of an earlier rewrite
+        result.meta.pop(key, None)
     result = _run(
-        model,
-        RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET),
+        result,
         ResolveAttributesPass(reads_attribute),
         infer,
         # Before the batch norms become ops that update nothing in place.
@@ -140,7 +145,6 @@ def for_target(
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
     require_possible(result)
-    lowered = dict(Counter(_lowerable(result, target))) if lower else {}
     # Types are inferred once more, now that the schemas of what was rewritten are known.
     result = _run(
         result,
@@ -156,7 +160,7 @@ def for_target(
     if target == "stock":
         _require_stock(result)
     check(result, model if source is None else source)
-    return result, lowered
+    return result, dict(result.meta.get(STANDARD, {}))
 
 
 def _count(model: ir.Model) -> Counter[str]:
@@ -185,8 +189,8 @@ def foreign_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def is_foreign(node: ir.Node) -> bool:
-    """Whether a node is another system's batch norm, which `rewrite` makes ours."""
-    return any(import_pass().matches(node) for import_pass in IMPORTS)
+    """Whether a node is a batch norm, or a gradient of one, that `rewrite` makes ours."""
+    return any(import_pass.matches(node) for import_pass in _MATCHING)
 
 
 def reads_attribute(node: ir.Node, name: str) -> bool:

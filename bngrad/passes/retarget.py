@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], context: Context) -> None:
     """Makes a node, whose inputs are already those of ``op_type`` but for axes, that op.
 
-    It reduces over every dimension but 1, whatever the rank of X: one that is not known, or higher than our ops
+    It reduces over every dimension but 1, whatever the rank of X: one that is not known, or that our ops do not
     take, is reshaped to 3. The node must not have been refused.
 
     Args:
@@ -40,7 +40,7 @@ def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.
     data_outputs = [i for i, name in enumerate(outputs) if QUANTITIES[name].shape == "data"]
     rank = known_rank([*(node.inputs[i] for i in data_inputs), *(node.outputs[i] for i in data_outputs)])
     reduced: tuple[int, ...] = COLLAPSED_AXES
-    if rank is None or rank > MAX_RANK:
+    if rank is None or rank == 1 or rank > MAX_RANK:
         collapse_spatial(node, data_inputs, data_outputs, context.names)
     else:
         reduced = (0, *range(2, rank))

@@ -1,4 +1,4 @@
-"""A batch norm over dimension 1 whose rank nobody knows, as in the body of a function.
+"""A batch norm over dimension 1 whose rank is not known, as in the body of a function, or is 1.
 
 Its data is reshaped to [N, C, S] in front of the node and back behind it: a batch norm cannot tell the
 difference, and ORT's Reshape moves no data. S is computed as the product of the other extents, 1 where there is
@@ -45,6 +45,7 @@ def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int
         # Which functions are embedded depends on the type of X.
         if data.dtype is not None:
             flat.dtype = data.dtype
+        flat.shape = ir.Shape([None, None, None])
         node.replace_input_with(index, flat)
     for index in outputs:
         flat = node.outputs[index]

@@ -311,7 +311,7 @@ ERRORS = {
         (
             "com.microsoft.BatchNormInternal node 'forward' (outputs y, m2, v2, sm, si) cannot be "
             "rewritten: its X has "
-            "rank 9; expected 2 to 8 ([N, C, ...]) (and 1 more)"
+            "rank 9; expected 1 to 8 ([N, C, ...]) (and 1 more)"
         ),
     ),
     "not-for-stock": (

@@ -208,9 +208,9 @@ REFUSED = {
     ),
     "rank-1": (
         batch_norm(4).replace(f"float[{dims(4)}]", "float[3]"),
-        "its X has rank 1; expected 2 to 8 ([N, C, ...])",
+        "its input 'scale' has shape [3]; expected [1]",
     ),
-    "rank-9": (batch_norm(9), "its X has rank 9; expected 2 to 8 ([N, C, ...])"),
+    "rank-9": (batch_norm(9), "its X has rank 9; expected 1 to 8 ([N, C, ...])"),
     "four-inputs": (batch_norm(4).replace(", mean, var)", ", mean)"), "it has 4 inputs; expected 5, all present"),
     "an-input-left-out": (
         batch_norm(4).replace(", mean, var)", ", , var)"),

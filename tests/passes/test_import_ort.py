@@ -330,12 +330,12 @@ REFUSED = {
     "rank-1": (
         """g (float[3] x, float[3] p) => (float[3] y) {
             [bn] y, a, b, d, e = com.microsoft.BatchNormInternal(x, p, p, p, p) }""",
-        "its X has rank 1; expected 2 to 8 ([N, C, ...])",
+        "its input 'p' has shape [3]; expected [1]",
     ),
     "rank-9": (
         f"""g (float[{dims(9)}] x, float[3] p) => (float[{dims(9)}] y) {{
             [bn] y, a, b, d, e = com.microsoft.BatchNormInternal(x, p, p, p, p) }}""",
-        "its X has rank 9; expected 2 to 8 ([N, C, ...])",
+        "its X has rank 9; expected 1 to 8 ([N, C, ...])",
     ),
     "rank-9-gradient": (
         f"""g (float[{dims(9)}] x, float[3] p) => (float[{dims(9)}] y) {{

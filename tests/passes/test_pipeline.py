@@ -208,7 +208,7 @@ REFUSED = {
         NOTHING,
     ),
     "integers": (internal_and_grad(4, "int32"), UnsupportedNodeError, "its input 'x' is int32"),
-    "rank-9": (internal_and_grad(9), UnsupportedNodeError, "its X has rank 9; expected 2 to 8"),
+    "rank-9": (internal_and_grad(9), UnsupportedNodeError, "its X has rank 9; expected 1 to 8"),
     "shapes-that-do-not-fit": (
         internal_and_grad(4).replace("float[3] dscale", "float[4] dscale"),
         ModelError,

@@ -39,7 +39,7 @@ def test_the_numbers_do_not_change(rank, rng):
 
 def test_only_the_data_is_reshaped_and_what_read_it_reads_the_restored():
     result = collapsed(GRAPH, "BatchNormalization", [0], [0])
-    shapes = ["Shape", "Shape", "ReduceProd", "Shape", "Concat"]
+    shapes = ["Shape", "Shape", "ReduceProd", "Shape", "ReduceProd", "Shape", "Concat"]
     assert ops(result) == [*shapes, "Reshape", "BatchNormalization", "Reshape", "Neg"]
     bn, neg = find(result, "BatchNormalization"), find(result, "Neg")
     assert bn.name == "bn"
