@@ -12,7 +12,7 @@ from gradient_cases import Case
 from gradient_checks import check_against_differences, check_on_stock
 
 POSITIVE = {"v": lambda rng, shape: rng.uniform(0.5, 2, shape)}
-TRAINED = "t, a, b = BatchNormalization<training_mode = 1>({}, s, c, m, v) y = Identity(t)"
+TRAINED = "z, a, b = BatchNormalization<training_mode = 1>({}, s, c, m, v) y = Identity(z)"
 FROZEN = "y = BatchNormalization({}, s, c, m, v)"
 PARAMETERS = "float[{0}] s, float[{0}] c, float[{0}] m, float[{0}] v"
 VECTORS = ({"N": 5}, {"N": 2})
@@ -117,7 +117,8 @@ def test_a_vector_is_rewritten_to_what_stock_ort_computes(provider, rng):
 def test_a_gradient_of_a_vector(rng):
     """BatchNormalizationGrad at rank 1 is that of the same data with a second dimension of 1."""
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-        g (float[{0}] dy, float[{0}] x, float[1] s, float[1] m, float[1] i) => (float[{0}] dx, float[1] ds, float[1] db) {{
+        g (float[{0}] dy, float[{0}] x, float[1] s, float[1] m, float[1] i) =>
+            (float[{0}] dx, float[1] ds, float[1] db) {{
             dx, ds, db = com.microsoft.BatchNormalizationGrad(dy, x, s, m, i) }}"""
     feeds = {name: rng.uniform(0.5, 2, 1).astype(np.float32) for name in "smi"}
     feeds |= {name: rng.standard_normal(7).astype(np.float32) for name in ("dy", "x")}

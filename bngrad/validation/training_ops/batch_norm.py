@@ -17,6 +17,8 @@ from bngrad.reference import batch_normalization_training as reference_training
 from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bngrad.validation.training_ops._types import Array, Integers
 
 _EPSILON = default(1e-5)
@@ -41,18 +43,19 @@ def batch_norm_internal(
     """
     if not training_mode:
         raise UnsupportedNodeError("BatchNormInternal with training_mode = 0: ORT's gradient builder writes 1")
+    data = _with_channels(X)
     results = reference_training(
-        X,
+        data,
         scale,
         bias,
         running_mean,
         running_var,
-        axes=_all_but_channels(X),
+        axes=_all_but_channels(data),
         epsilon=float(epsilon),
         momentum=float(momentum),
         unbiased_running_var=False,
     )
-    return tuple(result.astype(X.dtype, copy=False) for result in results)
+    return _as_given(X, results)
 
 
 def batch_normalization_grad(
@@ -68,9 +71,10 @@ def batch_normalization_grad(
 
     xhat = (X - mean) * inv_std, and M is the number of elements of a channel.
     """
-    axes = _all_but_channels(X)
-    results = reference_grad(dY, X, scale, saved_mean, saved_inv_std, axes=axes, training_mode=True)
-    return tuple(result.astype(X.dtype, copy=False) for result in results)
+    data, axes = _with_channels(X), _all_but_channels(_with_channels(X))
+    dY = _with_channels(dY)
+    results = reference_grad(dY, data, scale, saved_mean, saved_inv_std, axes=axes, training_mode=True)
+    return _as_given(X, results)
 
 
 def batch_normalization(
@@ -113,6 +117,17 @@ def bngrad_batch_normalization_grad(
 def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: float) -> tuple[Array, ...]:
     """BatchNormalizationStatistics of ``bngrad``; see `bngrad.reference.batch_normalization_statistics`."""
     return tuple(reference_statistics(X, axes, float(epsilon)))
+
+
+def _as_given(X: Array, results: Sequence[Array]) -> tuple[Array, ...]:
+    """Results in X's type, the first in its shape."""
+    data, *others = (result.astype(X.dtype, copy=False) for result in results)
+    return data.reshape(X.shape), *others
+
+
+def _with_channels(X: Array) -> Array:
+    """X with a dimension of channels, which ONNX takes to be 1 in a vector."""
+    return X[:, np.newaxis] if X.ndim == 1 else X
 
 
 def _all_but_channels(X: Array) -> list[int]:
