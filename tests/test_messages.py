@@ -82,8 +82,8 @@ MODELS = {
         "rewrite",
         GRADIENT.replace("=> (", "=> (float[3,9] z, ").replace("{\n", "{ [relu] z = Relu(x)\n", 1),
         (
-            "the model does not pass onnx's checker: [ShapeInferenceError] Inference error(s): (op_type:Relu, node "
-            "name: relu): [ShapeInferenceError] Inferred shape and existing shape differ in rank: (3) vs (2)"
+            "the model does not pass onnx's checker: [ShapeInferenceError] Inference error(s): (op_type:Relu, "
+            "node name: relu): [ShapeInferenceError] Inferred shape and existing shape differ in rank: (3) vs (2)"
         ),
     ),
     "an-output-without-a-shape": Message(

@@ -14,6 +14,7 @@ from onnx_ir.passes.common import InlinePass
 from bngrad.errors import ModelError
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.nodes import all_nodes
+from bngrad.passes.raise_opset import align_functions
 from bngrad.well_formed import require_well_formed
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def inline(model: ir.Model, criteria: Callable[[ir.Function], bool] | None = Non
     Raises:
         ModelError: A function and the model, or a call of it, do not go together.
     """
+    align_functions(model)
     try:
         InlinePass(criteria)(model)
     except (ValueError, ir.passes.PassError) as error:

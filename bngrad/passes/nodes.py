@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -140,7 +141,16 @@ def batch_norm_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
         data: The indices of the inputs that have X's shape.
     """
     reason = refusal(node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
-    return reason or parameter_refusal(node, data=data)
+    return reason or parameter_refusal(node, data=data) or _epsilon_refusal(node)
+
+
+def _epsilon_refusal(node: ir.Node) -> str | None:
+    epsilon = node.attributes.get("epsilon")
+    if epsilon is None or epsilon.is_ref() or epsilon.type != ir.AttributeType.FLOAT:
+        return None
+    if isfinite(epsilon.value) and epsilon.value >= 0:
+        return None
+    return f"its epsilon is {epsilon.value:g}; expected a finite number of 0 or more"
 
 
 def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:

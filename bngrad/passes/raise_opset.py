@@ -7,6 +7,8 @@ default domain, so those are hidden from it in a domain of their own meanwhile; 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx
 import onnx_ir as ir
 
@@ -16,6 +18,9 @@ from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.set_aside import become_inputs, is_large, restore
 from bngrad.subgraphs import proto_subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _HIDDEN = "bngrad.hidden"
 _INITIALIZERS_ALONE = 4
@@ -28,6 +33,7 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
     Args:
         minimum: The opset; by default the oldest that has every op of our functions.
 
+    Functions of another opset get the model's, where that changes nothing.
     Guarantees: names of graph inputs and outputs, initializers and nodes, and nodes' metadata, are as before; the
     default domain is imported as "", which a model may also call "ai.onnx".
     Refuses, with `ModelError`: a model that onnx's version converter refuses, one with functions of its own, which
@@ -50,6 +56,7 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
         for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
             if "ai.onnx" in imports:
                 imports[""] = imports.pop("ai.onnx")
+        align_functions(model)
         # What is made of a model has initializers that are no inputs, an idea of this version.
         model.ir_version = max(model.ir_version or 0, _INITIALIZERS_ALONE)
         if version >= self.minimum:
@@ -72,9 +79,30 @@ def _means_the_same(model: ir.Model, version: int, minimum: int) -> bool:
     """Whether no op that a model has was defined anew between two opsets: then the number is all that changes."""
     imports = {function.opset_imports.get("", version) for function in model.functions.values()}
     op_types = {node.op_type for node in all_nodes(model) if node.domain in ("", "ai.onnx")}
-    return imports <= {version} and all(
-        onnx.defs.has(op, version)
-        and onnx.defs.get_schema(op, version).since_version == onnx.defs.get_schema(op, minimum).since_version
+    return imports <= {version} and _are_the_same(op_types, version, minimum)
+
+
+def align_functions(model: ir.Model) -> None:
+    """Has functions import the model's own opset where none of their ops was defined anew between the two.
+
+    onnx's inliner refuses a function of another opset, and onnx's checker some ops in one.
+    """
+    version = default_opset(model)
+    for function in model.functions.values():
+        own = function.opset_imports.get("")
+        if version is None or own in (None, version):
+            continue
+        op_types = {node.op_type for node in function.all_nodes() if node.domain == ""}
+        if _are_the_same(op_types, own, version):
+            function.opset_imports[""] = version
+
+
+def _are_the_same(op_types: Iterable[str], one: int, other: int) -> bool:
+    """Whether two opsets define ops alike."""
+    return all(
+        onnx.defs.has(op, one)
+        and onnx.defs.has(op, other)
+        and onnx.defs.get_schema(op, one).since_version == onnx.defs.get_schema(op, other).since_version
         for op in op_types
         if not _is_foreign(op)
     )

@@ -44,8 +44,7 @@ def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int
         flat = make.op("Reshape", data, collapsed, allowzero=1)
         # Which functions are embedded depends on the type of X.
         if data.dtype is not None:
-            flat.dtype = data.dtype
-        flat.shape = ir.Shape([None, None, None])
+            flat.dtype, flat.shape = data.dtype, ir.Shape([None, None, None])
         node.replace_input_with(index, flat)
     for index in outputs:
         flat = node.outputs[index]
