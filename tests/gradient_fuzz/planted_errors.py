@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import onnx
+
 from bngrad.autodiff.rules import RULES
 from bngrad.passes.node_view import like
 from fuzz.campaign import run_cases
@@ -27,6 +29,8 @@ from gradient_fuzz.judge import judge
 from gradient_fuzz.sketch import NotDrawableError
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients, Rule
 
@@ -39,16 +43,21 @@ def one_percent_more(rule: Rule) -> Rule:
     """A rule whose gradients are too large; where they are 0, they are a hundredth of what comes in."""
 
     def gradients(back: Backward) -> Gradients:
-        return [
-            None if value is None else back.op("Mul", value, like(back, 1.01, back.x(index)))
-            for index, value in enumerate(rule.gradients(back))
-        ]
+        result: list[ir.Value | None] = []
+        for index, value in enumerate(rule.gradients(back)):
+            if value is not None:
+                x = back.x(index)
+                value.type, value.shape = value.type or x.type, value.shape or x.shape
+                result.append(back.op("Mul", value, like(back, 1.01, x)))
+            else:
+                result.append(None)
+        return result
 
     def of_zero(back: Backward) -> Gradients:
         return [back.op("Mul", back.dY, like(back, 0.01, back.dY))]
 
     if rule.inputs == ():
-        return replace(rule, gradients=of_zero, inputs=(0,))
+        return replace(rule, gradients=of_zero, inputs=(0,), zero=())
     return replace(rule, gradients=gradients)
 
 
@@ -58,7 +67,7 @@ def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Find], Counter[str]
     key, number = case
     right = RULES[key]
     try:
-        forward = make(SEED, number, focus=key)
+        forward = make(SEED, number, key, onnx.TensorProto.FLOAT)
         RULES[key] = one_percent_more(right)
         verdict = judge(forward)
     except NotDrawableError:

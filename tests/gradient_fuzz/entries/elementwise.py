@@ -194,12 +194,21 @@ def dropout(b: Sketch) -> list[Value]:
 
 def bernoulli(b: Sketch) -> list[Value]:
     """Of probabilities that are 0 or 1, as far as they move: nothing is random then."""
+    if b.element not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise NotDrawableError("ONNX Runtime has no kernel for 16 bits")
     x = b.any()
     steep = b.one("Mul", away_from_zero(b, x) if b.draw.chance(0.2) else x, b.scalar(8.0))
     if steep.array.size and float(np.abs(steep.array).min()) < 1.5:
         steep = b.one("Add", b.one("Mul", x, x), b.scalar(1.5))
     probability = b.one("Clip", steep, b.scalar(0.0), b.scalar(1.0))
     return b.emit("Add", [b.one("Bernoulli", probability, seed=b.maybe(3.0)), x])
+
+
+def hardmax(b: Sketch) -> list[Value]:
+    x = b.any(1)
+    axis = b.axis(x.rank) if b.opset >= 13 else -1
+    (y,) = b.emit("Hardmax", [x], axis=axis)
+    return b.emit("Mul", [x, y])
 
 
 def random_like(b: Sketch, op_type: str) -> list[Value]:
@@ -243,6 +252,7 @@ ENTRIES = {
     ("", "Dropout"): dropout,
     ("", "EyeLike"): eye_like,
     ("", "Gelu"): gelu,
+    ("", "Hardmax"): hardmax,
     ("", "PRelu"): prelu,
     ("", "Pow"): power,
     ("", "Range"): range_,

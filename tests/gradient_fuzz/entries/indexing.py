@@ -170,11 +170,21 @@ def trilu(b: Sketch) -> list[Value]:
     return b.emit("Trilu", [x, k], upper=b.maybe(b.draw.choice([0, 1])))
 
 
+def one_hot(b: Sketch) -> list[Value]:
+    depth = b.dim(1, 4)
+    shape = b.dims(b.draw.randint(0, 2))
+    indices = b.constant(b.rng.integers(-depth, depth + 1, shape), b.draw.choice([onnx.TensorProto.INT64, b.element]))
+    count = b.constant(np.asarray(depth if b.draw.chance(0.5) else [depth], np.int64))
+    axis = b.maybe(b.draw.randint(-len(shape) - 1, len(shape)))
+    return b.emit("OneHot", [indices, count, b.of_shape((2,))], axis=axis)
+
+
 ENTRIES = {
     ("", "CumSum"): cum_sum,
     ("", "Gather"): gather,
     ("", "GatherElements"): gather_elements,
     ("", "GatherND"): gather_nd,
+    ("", "OneHot"): one_hot,
     ("", "ReverseSequence"): reverse_sequence,
     ("", "ScatterElements"): scatter_elements,
     ("", "ScatterND"): scatter_nd,
