@@ -269,8 +269,9 @@ def _own_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
         if source is value and source.is_initializer() and len(source.uses()) == 1:
             continue
         name = names.fresh(f"{node.name}/{what}")
-        own = ir.Value(name=name, type=ir.TensorType(tensor.dtype), const_value=tensor)
-        own.shape = ir.Shape(tensor.numpy().shape)
+        # A tensor of its own: a value gives its name to its tensor, which may be the caller's.
+        copy = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+        own = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=copy.shape, const_value=copy)
         graph.register_initializer(own)
         node.replace_input_with(index, own)
 

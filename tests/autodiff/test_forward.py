@@ -10,6 +10,7 @@ import pytest
 
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import differentiated, output_names, summed
+from bngrad.api import differentiate
 from bngrad.autodiff.forward import set_modes
 from bngrad.errors import ModelError
 from bngrad.runtime import session
@@ -97,6 +98,14 @@ def test_shared_running_statistics_get_copies(kind):
     feeds = {"x": np.array([[1, 2], [3, 5]], np.float32)}
     run = session(in_standard_onnx(training), "function")
     assert all(np.isfinite(array).all() for array in run.run(None, feeds))
+
+
+@pytest.mark.parametrize("kind", SHARED_STATISTICS)
+def test_the_forward_model_stays_as_it_is(kind):
+    forward = SHARED_STATISTICS[kind]
+    before = forward.SerializeToString(deterministic=True)
+    differentiate(forward, wrt=["s"])
+    assert forward.SerializeToString(deterministic=True) == before
 
 
 def test_running_statistics_that_are_constants():

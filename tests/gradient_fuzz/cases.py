@@ -191,7 +191,7 @@ def _model(sketch: Sketch) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes, "g", inputs, [*outputs, *running], [tensor_of(value) for value in sketch.initializers]
     )
-    imports = [helper.make_opsetid("", sketch.opset), helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid("", sketch.opset), *(helper.make_opsetid(name, 1) for name in ("com.microsoft", "bngrad"))]
     return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 
 

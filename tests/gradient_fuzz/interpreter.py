@@ -69,6 +69,8 @@ def compiled(
         copy.attribute.extend([*kept, helper.make_attribute("training_mode", int(node.name in training))])
     if node.op_type == "BatchNormalization":
         return _batch_norm(copy)
+    if node.op_type == "BatchNormalizationTraining":
+        return _batch_norm_of_ours(copy)
     kind = _OURS.get((node.domain, node.op_type))
     if kind is None:
         kind = load_op(node.domain, node.op_type, opset, evaluator_cls=ReferenceEvaluator)
@@ -110,6 +112,26 @@ def _batch_norm(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
             results = [old * momentum + new * (1 - momentum) for old, new in ((old_mean, mean), (old_var, var))]
         normal = (x - mean.reshape(along)) / np.sqrt(var.reshape(along) + epsilon)
         return (normal * scale.reshape(along) + bias.reshape(along), *results)
+
+    return run
+
+
+def _batch_norm_of_ours(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    epsilon, momentum = (float(np.float32(given[name])) for name in ("epsilon", "momentum"))
+
+    def run(x, scale, bias, running_mean, running_var, axes):
+        over = tuple(int(axis) for axis in axes)
+        count = np.prod([x.shape[axis] for axis in over])
+        mean, var = x.mean(axis=over), x.var(axis=over)
+        bessel = count / max(count - 1, 1) if given["unbiased_running_var"] else 1
+        inv_std = 1 / np.sqrt(var + epsilon)
+        spread = [np.expand_dims(value, over) for value in (mean, inv_std, scale, bias)]
+        new = [
+            old * momentum + value * (1 - momentum)
+            for old, value in ((running_mean, mean), (running_var, var * bessel))
+        ]
+        return ((x - spread[0]) * spread[1] * spread[2] + spread[3], *new, mean, inv_std)
 
     return run
 

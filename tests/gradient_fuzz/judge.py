@@ -94,8 +94,11 @@ def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
         case: The forward model.
         ways: Which of `WAYS` to run; by default two, with all four now and then.
     """
+    before = case.model.SerializeToString(deterministic=True)
     try:
         training = _differentiated(case)
+        if case.model.SerializeToString(deterministic=True) != before:
+            return Verdict("find", [Find("the forward model is changed")])
     except BngradError as error:
         unreached = _UNREACHED.search(str(error))
         if unreached and len(case.wrt) > 1:
@@ -168,7 +171,7 @@ def _forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> str
     """Why ONNX Runtime does not run the forward graph; None if it does."""
     try:
         model = effective(case)
-        _session(model.SerializeToString(), level).run(["loss"], dict(case.feeds))
+        _session(model.SerializeToString(), level, "native").run(["loss"], dict(case.feeds))
     except Exception as error:  # noqa: BLE001 - see above
         return str(error)
     return None
@@ -314,7 +317,7 @@ def _other_loss(case: Case, called: str, arrays: Arrays, differences: _Differenc
     if called == "float64":
         return Verdict("the oracle differs", reason=f"{got} in float64, {differences.loss} here")
     try:
-        session = _session(effective(case).SerializeToString(), DISABLED)
+        session = _session(effective(case).SerializeToString(), DISABLED, "native")
         (theirs,) = session.run(["loss"], dict(case.feeds))
     except Exception as error:  # noqa: BLE001 - see above
         return Verdict("the oracle differs", reason=str(error))

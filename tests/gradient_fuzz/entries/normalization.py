@@ -32,7 +32,7 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
         raise NotDrawableError("one element a channel")
     scale, bias = b.of_shape(channels, positive=b.draw.chance(0.3)), b.of_shape(channels)
     statistics = [_statistic(b, channels), _statistic(b, channels, positive=True)]
-    if b.draw.chance(0.1):
+    if b.draw.chance(0.1) and bias not in b.initializers:
         statistics[0] = bias
     if b.draw.chance(0.1):
         statistics[1] = statistics[0] = _statistic(b, channels, positive=True)
@@ -65,10 +65,39 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
     return made
 
 
+def batch_norm_of_ours(b: Sketch) -> list[Value]:
+    """What `rewrite` makes of other systems' batch norms: over any axes but the channels'."""
+    x = b.any(2, 5)
+    channel = b.draw.choice([1, x.rank - 1])
+    axes = [axis for axis in range(x.rank) if axis != channel]
+    channels = (x.shape[channel],)
+    if x.array.size:
+        if x.array.size // channels[0] < 2:
+            raise NotDrawableError("one element a channel")
+        _require_variance(x, tuple(axes))
+    return b.emit(
+        "BatchNormalizationTraining",
+        [x, b.of_shape(channels), b.of_shape(channels), _constant(b, channels), _constant(b, channels), b.ints(*axes)],
+        5,
+        domain="bngrad",
+        name=b.fresh("bn"),
+        epsilon=b.draw.choice(EPSILONS),
+        momentum=b.draw.choice([0.5, 0.9]),
+        unbiased_running_var=b.draw.choice([0, 1]),
+    )[:1]
+
+
+def _constant(b: Sketch, channels: tuple[int, ...]) -> Value:
+    return b.constant(b.numbers(channels, positive=True), b.element)
+
+
 def _statistic(b: Sketch, channels: tuple[int, ...], *, positive: bool = False) -> Value:
     """Most often an initializer that nothing else reads, as a training run has it; else whatever there is."""
     if b.draw.chance(0.25):
-        return b.of_shape(channels, positive=positive)
+        value = b.of_shape(channels, positive=positive)
+        if value not in b.initializers:
+            return value
+        # A statistic that is a weight too becomes one of its own, which is another function of the weight.
     return b.constant(b.numbers(channels, positive=positive), b.element)
 
 
@@ -182,5 +211,6 @@ ENTRIES = {
     ("", "LayerNormalization"): layer_norm,
     ("", "LpNormalization"): lp_normalization,
     ("", "RMSNormalization"): rms_norm,
+    ("bngrad", "BatchNormalizationTraining"): batch_norm_of_ours,
     ("com.microsoft", "BatchNormInternal"): batch_norm_training,
 }
