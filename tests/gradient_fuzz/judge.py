@@ -54,6 +54,13 @@ UNITS = {
     onnx.TensorProto.BFLOAT16: 4e-3,
 }
 """What rounding does to one result."""
+FLOORS = {
+    onnx.TensorProto.DOUBLE: 1e-6,
+    onnx.TensorProto.FLOAT: 1e-3,
+    onnx.TensorProto.FLOAT16: 5e-2,
+    onnx.TensorProto.BFLOAT16: 1e-1,
+}
+"""Of the longest derivative: where all is 0 but for rounding, there is nothing to be relative to."""
 ROUNDINGS = 4
 DISABLED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -239,9 +246,10 @@ def _compared(case: Case, training: onnx.ModelProto, names: list[str], results: 
     # The evaluator widens float, and leaves 16-bit types as they are.
     exact = "float64" in results and case.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
     limit = EXACT_LIMIT if exact else LIMITS[case.element]
+    rounding = differences.rounding(1e-12 if exact else UNITS[case.element])
     for called, arrays in results.items():
         off = abs(float(np.squeeze(wide(arrays["loss"]))) - differences.loss)
-        if not off <= 10 * limit * max(abs(differences.loss), differences.size, 1e-2):
+        if not off <= 20 * rounding + 1e-9 * differences.size:
             return _other_loss(case, called, arrays, differences)
     rng = np.random.default_rng(zlib.crc32(repr(names).encode()))
     for wrt, name in zip(case.wrt, names, strict=True):
@@ -266,10 +274,10 @@ def _compared(case: Case, training: onnx.ModelProto, names: list[str], results: 
     return verdict
 
 
-def _off(gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float, bool]) -> float:
+def _off(gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float, bool], floor: float = 1e-6) -> float:
     """How far a gradient is from a difference, relative to the longest derivative that it can have."""
     got = float(np.sum(gradient * direction))
-    longest = max(float(np.linalg.norm(gradient) * np.linalg.norm(direction)), abs(slope[0]), 1e-6)
+    longest = max(float(np.linalg.norm(gradient) * np.linalg.norm(direction)), abs(slope[0]), floor)
     return max(abs(got - slope[0]) - 3 * slope[1], 0.0) / longest if np.isfinite(got) else np.inf
 
 
@@ -284,7 +292,8 @@ def _wrong(
     limit: float,
     differences: _Differences,
 ) -> Find | None:
-    off = _off(gradient, direction, slope)
+    floor = FLOORS[case.element]
+    off = _off(gradient, direction, slope, floor)
     if off <= limit:
         return None
     got = float(np.sum(gradient * direction))
@@ -298,8 +307,10 @@ def _wrong(
     except Exception:  # noqa: BLE001 - what it cannot run is judged by what is there
         exact = None
     if exact is not None and case.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
-        if _off(exact, direction, slope) > EXACT_LIMIT:
+        if not _off(exact, direction, slope) <= EXACT_LIMIT:
             return Find("wrong", detail)
+        if off <= LIMITS[onnx.TensorProto.FLOAT]:
+            return None
     # Rounding is the reason if rounding elsewhere does as much.
     unit = UNITS[case.element]
     spread = [
