@@ -155,10 +155,11 @@ NAMES_OF_GRADIENTS = {
 @pytest.mark.parametrize("name", NAMES_OF_GRADIENTS)
 def test_names_of_gradients(name):
     forward, want = NAMES_OF_GRADIENTS[name]
-    made = training_graph(ir.from_proto(forward), loss="loss", wrt=list(want))
+    source = ir.from_proto(forward)
+    made = training_graph(source, loss="loss", wrt=list(want))
     assert made.gradients == want
     assert set(want.values()) <= set(output_names(made.model))
-    check(made.model)
+    check(made.model, source)
 
 
 def test_an_output_with_the_name_of_a_gradient_is_refused():
