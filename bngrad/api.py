@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, get_args, overload
 
+import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import InputError
@@ -21,11 +22,11 @@ from bngrad.warn import warn
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     import onnx
     from numpy.typing import NDArray
 
     from bngrad.autodiff.differentiate import Builder, DifferentiationTarget, RunningVariance
+    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.inspection import Inspection
     from bngrad.passes.pipeline import Target
 
@@ -79,6 +80,7 @@ def differentiate(
     frozen: Sequence[str] = ...,
     training: Sequence[str] = ...,
     running_variance: RunningVariance | None = ...,
+    shared_statistics: SharedStatistics = ...,
     builder: Builder = ...,
     target: DifferentiationTarget = ...,
     functions: bool = ...,
@@ -93,6 +95,7 @@ def differentiate(
     frozen: Sequence[str] = ...,
     training: Sequence[str] = ...,
     running_variance: RunningVariance | None = ...,
+    shared_statistics: SharedStatistics = ...,
     builder: Builder = ...,
     target: DifferentiationTarget = ...,
     functions: bool = ...,
@@ -108,6 +111,7 @@ def differentiate(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
     running_variance: RunningVariance | None = None,
+    shared_statistics: SharedStatistics = "separate",
     builder: Builder = "bngrad",
     target: DifferentiationTarget = "stock",
     functions: bool = True,
@@ -129,6 +133,9 @@ def differentiate(
         running_variance: Which variance of the batch, of M elements a channel, the running variance takes in:
             ``biased``, ONNX's rule and the default, or ``unbiased``, that times M / max(M - 1, 1), as PyTorch and
             TensorFlow do. Batch norms of other systems than ONNX keep their system's.
+        shared_statistics: What batch norms get that read the same running statistic. ``separate``: each its own,
+            the input ``<node>/running_mean`` or ``<node>/running_var``. ``chain``: one, which each updates in
+            turn, as in PyTorch where a module is called several times.
         builder: ``bngrad``: the rules of this package. ``ort``: ONNX Runtime's own gradient builder.
         target: ``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of
             ``bngrad``. ``ort``: nothing but the dialect of ORT's training build.
@@ -139,8 +146,8 @@ def differentiate(
         The training graph, of the kind that came in; for a path an `onnx.ModelProto`.
 
     Raises:
-        InputError: The model cannot be read, there is no such running variance, builder or target, or the target
-            ``ort`` is to have the unbiased running variance.
+        InputError: The model cannot be read, there is no such running variance, way to share statistics, builder
+            or target, or the target ``ort`` is to have the unbiased running variance.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient.
         OracleError: ORT's builder cannot be installed, or fails.
@@ -158,6 +165,7 @@ def differentiate(
         frozen=frozen,
         training=training,
         running_variance=running_variance,
+        shared_statistics=shared_statistics,
         builder=builder,
         target=target,
         functions=functions,
@@ -190,21 +198,26 @@ def finalize(
 
     Args:
         model: The forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
-        weights: New values by the name of an initializer or input. A running statistic may also go by the name of
-            the output that its batch norm gives the new one.
+        weights: New values by the names of the training graph's inputs: those of initializers, inputs and
+            constants, and ``<node>/running_mean`` where batch norms share a running statistic. A running statistic
+            may also go by the name of the output that its batch norm gives the new one.
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
 
     Returns:
         The inference model, of the kind that came in; for a path an `onnx.ModelProto`.
 
     Raises:
-        InputError: A name is unknown, or a value has another shape or type than what it is for.
-        ModelError: It is a training graph, or no output is left.
+        InputError: A name is unknown or means several things that training keeps apart, or a value has another
+            shape or type than what it is for.
+        ModelError: It is a training graph, no output is left, or one depends on a random node.
     """
     from bngrad.finalization import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
 
-    result = finalize_ir(as_ir(model), weights, outputs=outputs).model
-    return result if isinstance(model, ir.Model) else to_proto(result)
+    if isinstance(model, ir.Model):
+        # The result shares memory with what it is given; a training loop may go on in place.
+        copies = {name: np.array(array) for name, array in weights.items()}
+        return finalize_ir(model, copies, outputs=outputs).model
+    return to_proto(finalize_ir(as_ir(model), weights, outputs=outputs).model)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:

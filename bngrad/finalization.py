@@ -1,32 +1,45 @@
 """From training back to inference: trained weights and running statistics put into the forward model.
 
-What a training loop holds after its last step goes into the model that it was made from; every batch norm then
-normalizes by its running statistics, every Dropout passes its input on, and the loss is left out.
+What a training loop holds after its last step goes into the model that the training graph was made from. Every
+batch norm then normalizes by its running statistics, every Dropout passes its data on, and the loss is left out.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import onnx_ir as ir
-from onnx_ir.passes.common import RemoveInitializersFromInputsPass, RemoveUnusedNodesPass
+from onnx_ir.passes.common import (
+    RemoveInitializersFromInputsPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
 
+from bngrad.autodiff.forward import inlined
 from bngrad.errors import InputError, ModelError
 from bngrad.names import listed, unknown_name
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
+from bngrad.passes.constants import Names
 from bngrad.passes.infer_types import InferTypesPass
-from bngrad.passes.nodes import all_nodes, describe, owner, refuse_training_graph
+from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes, describe, refuse_training_graph
+from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.passes.to_inference import refuse_random, to_inference
+from bngrad.trained_values import put_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import onnx_ir as ir
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+_BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
+_ANY_OPSET, _OLDEST = 1, 7
+"""An inference model has the opset of the forward model, but for those that ONNX Runtime does not run."""
 
 
 class Finalized(NamedTuple):
@@ -44,84 +57,54 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
 
     Args:
         model: The forward model; it is not changed.
-        weights: New values by the name of an initializer or input. A running statistic may also go by the name of
-            the output that its batch norm gives the new one.
+        weights: New values by the names of the training graph's inputs, or of its outputs that are new running
+            statistics: see `put_values`.
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
 
     Raises:
-        InputError: A name is unknown, or a value has another shape or type than what it is for.
-        ModelError: It is a training graph, or no output is left.
+        InputError: A name is unknown or means several things that training keeps apart, or a value has another
+            shape or type than what it is for.
+        ModelError: It is a training graph, no output is left, or one depends on a random node.
     """
     refuse_training_graph(model)
     source = model
-    model = RaiseOpsetPass()(model).model
+    _refuse_other_systems(model)
+    model = RaiseOpsetPass(_ANY_OPSET)(inlined(model)).model
+    names = Names(model)
+    given = put_values(model, weights, names)
     InferTypesPass()(model)
-    statistics = _statistics(model.graph)
-    values = _by_input(model.graph, weights, statistics)
-    before = {str(value.name) for value in model.graph.initializers.values()}
-    for name, array in values.items():
-        _set(model.graph, name, array)
-    kept = sorted((before | set(statistics.values())) - set(values))
-    _keep_outputs(model.graph, outputs, set(statistics))
-    for node in list(all_nodes(model)):
-        _to_inference(node)
+    _keep_outputs(model, outputs)
+    # What only the loss reads need not be possible in inference mode.
     RemoveUnusedNodesPass()(model)
+    to_inference(model, names)
+    RemoveUnusedNodesPass()(model)
+    refuse_random(model)
+    model = RaiseOpsetPass(_OLDEST)(model).model
     # A default that a training loop overrides is a constant from here on.
     RemoveInitializersFromInputsPass()(model)
     _drop_unused_inputs(model.graph)
+    RemoveUnusedOpsetsPass()(model)
     check(model, source)
-    return Finalized(model, list(values), [name for name in kept if name in model.graph.initializers])
+    return Finalized(model, given, sorted(set(model.graph.initializers) - set(given)))
 
 
-def _statistics(graph: ir.Graph) -> dict[str, str]:
-    """The input that a running statistic is read from, by the name of the output that has the new one."""
-    found = {}
-    for node in graph:
-        if (node.domain, node.op_type) == ("", "BatchNormalization"):
-            for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
-                if old is not None and new.name:
-                    found[new.name] = str(old.name)
-    return found
+def _refuse_other_systems(model: ir.Model) -> None:
+    """Refuses batch norms that would stay in training mode."""
+    for node in (*foreign_nodes(model), *(node for node in all_nodes(model) if node.domain == DOMAIN)):
+        if (node.domain, node.op_type) not in _BATCH_NORMS and not _is_inference(node):
+            raise ModelError(
+                f"{describe(node)} cannot be put into inference mode; expected ONNX's BatchNormalization: give "
+                "the forward model as it was before bngrad rewrite, or export it to ONNX's ops"
+            )
 
 
-def _by_input(graph: ir.Graph, weights: Mapping[str, Array], statistics: Mapping[str, str]) -> dict[str, Array]:
-    given = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
-    values: dict[str, Array] = {}
-    for name, given_array in weights.items():
-        target = name if name in given else statistics.get(name, name)
-        if target not in given:
-            raise InputError(unknown_name(name, [*given, *statistics], "a weight"))
-        if target in values:
-            raise InputError(f"{target!r} is given twice, also as its new value {name!r}; give one of them")
-        value, array = given[target], np.asarray(given_array)
-        # What the model says elsewhere of an initializer's type may be anything.
-        dtype, shape = (value if value.const_value is None else value.const_value).dtype, value.shape
-        if dtype is not None and array.dtype != dtype.numpy():
-            raise InputError(f"{name!r} is {array.dtype}; expected {dtype.numpy()}, the type of {target!r}")
-        if shape is not None and (
-            len(shape) != array.ndim
-            or any(isinstance(want, int) and want != got for want, got in zip(shape, array.shape, strict=True))
-        ):
-            want = ", ".join(str(extent) for extent in shape)
-            raise InputError(f"{name!r} has shape {list(array.shape)}; expected [{want}], the shape of {target!r}")
-        values[target] = array
-    return values
+def _is_inference(node: ir.Node) -> bool:
+    mode = node.attributes.get("is_training")
+    return "Inference" in node.op_type or (mode is not None and not mode.value)
 
 
-def _set(graph: ir.Graph, name: str, array: Array) -> None:
-    """Gives an initializer a value, or makes an input one."""
-    value = graph.initializers.get(name)
-    if value is None:
-        value = next(v for v in graph.inputs if v.name == name)
-        value.const_value = ir.tensor(array, name=name)
-        graph.register_initializer(value)
-    value.const_value = ir.tensor(array, name=name)
-    value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)
-    if value.is_graph_input():
-        graph.inputs.remove(value)
-
-
-def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None, statistics: set[str]) -> None:
+def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
+    graph = model.graph
     known = {str(value.name): value for value in graph.outputs}
     if names:
         for name in names:
@@ -129,7 +112,9 @@ def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None, statistics: set[
                 raise InputError(unknown_name(name, known, "an output"))
         kept = [known[name] for name in dict.fromkeys(names)]
     else:
-        kept = [v for name, v in known.items() if name not in statistics and not _is_loss(v)]
+        left_out = {value for node in all_nodes(model) if _is_batch_norm(node) for value in node.outputs[1:]}
+        left_out |= _losses(graph)
+        kept = [value for value in known.values() if value not in left_out]
     if not kept:
         raise ModelError(
             f"the model has no output but losses and running statistics ({listed(known)}); name what to keep with "
@@ -139,28 +124,25 @@ def _keep_outputs(graph: ir.Graph, names: Sequence[str] | None, statistics: set[
     graph.outputs.extend(kept)
 
 
-def _is_loss(value: ir.Value) -> bool:
-    """Whether an output is a loss: a scalar, or made by an op that takes labels."""
-    maker = value.producer()
-    scalar = value.shape is not None and len(value.shape) == 0
-    return scalar or (maker is not None and maker.op_type in _LOSSES)
+def _is_batch_norm(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) in _BATCH_NORMS
 
 
-def _to_inference(node: ir.Node) -> None:
-    if node.domain not in ("", "ai.onnx"):
-        return
-    if node.op_type == "BatchNormalization":
-        for value in node.outputs[1:]:
-            if value.uses() or value.is_graph_output():
-                raise ModelError(
-                    f"{describe(node)} cannot be one of inference: its output {value.name!r}, which only training "
-                    "has, is read by other nodes; leave them out with --keep"
-                )
-        node.resize_outputs(1)
-        node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
-    elif node.op_type == "Dropout" and not node.outputs[1:]:
-        copy = ir.node("Identity", [node.inputs[0]], name=node.name)
-        ir.convenience.replace_nodes_and_values(owner(node), node, [node], [copy], node.outputs, copy.outputs)
+def _losses(graph: ir.Graph) -> set[ir.Value]:
+    """The outputs that are a loss: float scalars, and what depends on an op that is a loss.
+
+    Where there is none of these, the loss is the only float output of one element, as for `differentiate`.
+    """
+    depending = {node.outputs[0] for node in graph if node.domain == "" and node.op_type in _LOSSES}
+    for node in graph:
+        if any(value in depending for value in node.inputs):
+            depending.update(node.outputs)
+    computed = [v for v in graph.outputs if v.producer() is not None and v.dtype in (None, *SUPPORTED_DTYPES)]
+    found = {v for v in computed if v in depending or (v.shape is not None and len(v.shape) == 0)}
+    if found:
+        return found
+    single = [v for v in computed if v.shape is not None and all(extent == 1 for extent in v.shape)]
+    return set(single) if len(single) == 1 else set()
 
 
 def _drop_unused_inputs(graph: ir.Graph) -> None:

@@ -14,6 +14,7 @@ from bngrad.errors import ModelError
 from bngrad.model_warnings import model_warnings
 from bngrad.opset import DOMAIN
 from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.constant_value import constant_tensor
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.infer_types import InferTypesPass
 from bngrad.passes.inline_functions import ResolveAttributesPass
@@ -140,7 +141,7 @@ def _mode(node: ir.Node) -> str:
 def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
     if node.domain == DOMAIN:
         value = _input(node, -1)
-        axes = None if value is None else ir.convenience.get_const_tensor(value)
+        axes = None if value is None else constant_tensor(value)
         if axes is None or axes.dtype != ir.DataType.INT64 or len(axes.shape) != 1:
             return None
         return [int(axis) for axis in axes.numpy()]

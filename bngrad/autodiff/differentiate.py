@@ -8,13 +8,18 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
 from bngrad.autodiff.builder import refuse_taken_names
-from bngrad.autodiff.forward import make_inputs, name_nodes, new_statistics, running_statistics, set_modes
+from bngrad.autodiff.forward import make_inputs, new_statistics, running_statistics, with_modes
+from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.autodiff.training_graph import Training, training_graph
-from bngrad.errors import InputError
+from bngrad.errors import InputError, ModelError
 from bngrad.files import in_memory
 from bngrad.model_warnings import model_warnings, running_variance_warnings
+from bngrad.opset import MIN_OPSET
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.import_onnx import is_training_batch_norm
+from bngrad.passes.nodes import describe
 from bngrad.passes.pipeline import for_target
 from bngrad.training_metadata import write_training_graph
 
@@ -64,6 +69,7 @@ def differentiate(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
     running_variance: RunningVariance | None = None,
+    shared_statistics: SharedStatistics = "separate",
     builder: Builder = "bngrad",
     target: DifferentiationTarget = "stock",
     functions: bool = True,
@@ -79,24 +85,31 @@ def differentiate(
         training: The same for those that are to use the batch's.
         running_variance: Which variance ONNX's batch norms give the running variance; by default the biased one,
             with a warning where the model comes from PyTorch. Batch norms of other systems keep their system's.
+        shared_statistics: What batch norms get that read the same running statistic.
         builder: Who differentiates.
         target: What the graph is for.
         functions: Whether to embed the definitions of our ops, so that it runs where nothing is registered.
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
     Raises:
-        InputError: There is no such running variance, builder or target, or the target ``ort`` is to have the
-            unbiased running variance, which ORT's dialect cannot express.
+        InputError: There is no such running variance, way to share statistics, builder or target, or the target
+            ``ort`` is to have the unbiased running variance, which ORT's dialect cannot express.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient, or cannot be written for the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
-    _require_options(running_variance, builder, target)
+    _require_options(running_variance, shared_statistics, builder, target)
     if builder == "ort":
-        made, notes = _by_ort(model, loss, wrt, frozen, training)
+        made, notes = _by_ort(model, loss, wrt, frozen, training, shared_statistics)
     else:
-        made, notes = training_graph(model, loss=loss, wrt=wrt, frozen=frozen, training=training), []
+        made, notes = (
+            training_graph(
+                model, loss=loss, wrt=wrt, frozen=frozen, training=training, shared_statistics=shared_statistics
+            ),
+            [],
+        )
     if target == "ort":
+        _refuse_overwritten(made.model, "--target stock or training")
         result = _in_ort_dialect(made.model, model)
     else:
         unbiased = running_variance == "unbiased"
@@ -123,11 +136,12 @@ def differentiate(
     return Differentiated(result, made.loss, made.gradients, made.running_statistics, warnings, notes)
 
 
-def _require_options(running_variance: str | None, builder: str, target: str) -> None:
+def _require_options(running_variance: str | None, shared_statistics: str, builder: str, target: str) -> None:
     for what, given, known in (
         ("running variance", running_variance, (None, *get_args(RunningVariance))),
         ("builder", builder, get_args(Builder)),
         ("target", target, get_args(DifferentiationTarget)),
+        ("shared_statistics", shared_statistics, get_args(SharedStatistics)),
     ):
         if given not in known:
             expected = ", ".join(name for name in known if name is not None)
@@ -145,13 +159,13 @@ def _by_ort(
     wrt: Sequence[str] | None,
     frozen: Sequence[str],
     training: Sequence[str],
+    shared_statistics: SharedStatistics,
 ) -> tuple[Training, list[str]]:
     """The training graph by ORT's gradient builder; what it gets wrong is refused before."""
     from bngrad.oracle import Oracle, prepare_forward  # noqa: PLC0415 - only where it is needed
 
-    model = model.clone()
-    name_nodes(model)
-    set_modes(model, frozen, training)
+    model, _ = with_modes(model, MIN_OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
+    _refuse_overwritten(model, "--builder bngrad")
     prepared = prepare_forward(ir.to_proto(in_memory(model)), loss, wrt)
     forward = prepared.model.graph
     refuse_taken_names((name for node in forward.node for name in (*node.input, *node.output)), prepared.wrt)
@@ -175,6 +189,19 @@ def _by_ort(
         {name: f"{name}_grad" for name in prepared.wrt},
         {str(old.name): str(new.name) for old, new in running.items()},
     ), list(prepared.notes)
+
+
+def _refuse_overwritten(model: ir.Model, remedy: str) -> None:
+    """Refuses a running statistic that several nodes read: ORT's BatchNormInternal overwrites it in place."""
+    for node in model.graph:
+        if is_training_batch_norm(node) or (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
+            for value in node.inputs[3:5]:
+                others = [describe(n) for n, _ in value.uses() if n is not node] if value is not None else []
+                if value is not None and others:
+                    raise ModelError(
+                        f"the running statistic {value.name!r} of {describe(node)} is read by {others[0]} too, "
+                        f"and ONNX Runtime's own batch norm overwrites it in place: use {remedy}"
+                    )
 
 
 def _in_ort_dialect(model: ir.Model, source: ir.Model) -> ir.Model:

@@ -13,24 +13,34 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.fold_affine import fold_affine
-from bngrad.autodiff.weights import readers
+from bngrad.autodiff.own_statistics import chain_statistics, separate_statistics
+from bngrad.autodiff.running_statistics import (
+    find_statistics,
+    is_given,
+    is_of_onnx,
+    is_of_tensorflow,
+    is_ours,
+    is_statistic,
+    is_updated,
+)
 from bngrad.errors import ModelError
 from bngrad.names import unknown_name
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL
-from bngrad.passes.constants import Names, NodeNames
+from bngrad.passes.constant_value import lift_constant
+from bngrad.passes.constants import Names, node_names
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import inline
 from bngrad.passes.nodes import ORIGIN, all_nodes, describe, parameter_refusal, refuse_training_graph
 from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.passes.tensorflow.node import FORWARDS, is_training, keeps_statistics
+from bngrad.passes.tensorflow.node import is_training, keeps_statistics
 from bngrad.passes.unknown_rank import collapse_spatial
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-_OURS = (DOMAIN, "BatchNormalizationTraining")
+    from bngrad.autodiff.running_statistics import SharedStatistics
 
 _NEW_STATISTICS = "bngrad.new_statistics"
 """The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
@@ -39,7 +49,13 @@ OPSET = 18
 """What a forward model is raised to: since it, every op takes axes as an input."""
 
 
-def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[str] = ()) -> ir.Model:
+def prepare(
+    model: ir.Model,
+    *,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+    shared_statistics: SharedStatistics = "separate",
+) -> ir.Model:
     """Returns a copy of a forward model that the builder can walk through.
 
     Args:
@@ -47,50 +63,77 @@ def prepare(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[s
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics;
             the others do what their attribute training_mode says.
         training: The same for those that use the batch's statistics.
+        shared_statistics: What batch norms get that read the same running statistic.
 
     Raises:
         ModelError: It is a training graph, its opset cannot be raised, a pattern matches no batch norm, or its
             shapes cannot be.
     """
-    refuse_training_graph(model)
-    if model.functions:
-        model = model.clone()
-        for name in FUNCTIONS:  # the definitions of our own ops, which have gradients as they are
-            model.functions.pop((DOMAIN, name, ""), None)
-        inline(model)
-    model = RaiseOpsetPass(OPSET)(model).model
-    name_nodes(model)
-    set_modes(model, frozen, training)
+    model, names = with_modes(model, OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
     _import_tensorflow(model)
-    names = Names(model)
-    for node in model.graph:
-        if (node.domain, node.op_type) == _OURS:
-            _return_kept_statistics(model.graph, node, names)
-    for node in _batch_norms(model.graph):
-        # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
-        if _in_training_mode(node):
-            _return_statistics(model.graph, node, names)
-        else:
-            if any(_moves_with_a_weight(value) for value in node.inputs[3:5]):
-                _own_statistics(model.graph, node, names)
-            _freeze(node)
     InferTypesPass()(model)
     require_possible(model)
     _refuse_wrong_parameters(model.graph)
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     fold_affine(model.graph, names)
-    for node in filter(_in_training_mode, _batch_norms(model.graph)):
+    for node in filter(_is_trained, _batch_norms(model.graph)):
         _save_statistics(node, names)
+    return model
+
+
+def with_modes(
+    model: ir.Model,
+    opset: int,
+    *,
+    frozen: Sequence[str],
+    training: Sequence[str],
+    shared_statistics: SharedStatistics,
+) -> tuple[ir.Model, Names]:
+    """Returns a copy of a forward model without functions, and where further names come from.
+
+    Every node has a name, and every batch norm its mode, its own running statistics, and the outputs that its mode
+    has.
+
+    Raises:
+        ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
+    """
+    refuse_training_graph(model)
+    model = RaiseOpsetPass(opset)(inlined(model)).model
+    names = Names(model)
+    statistics = find_statistics(model, names)
+    name_nodes(model)
+    set_modes(model, frozen, training)
+    give_own = chain_statistics if shared_statistics == "chain" else separate_statistics
+    give_own(model.graph, statistics, _is_trained)
+    for node in list(model.graph):
+        # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
+        if _is_trained(node):
+            _return_statistics(model.graph, node, names)
+        elif is_of_onnx(node):
+            _freeze(node)
+    return model, names
+
+
+def inlined(model: ir.Model) -> ir.Model:
+    """Returns a model without functions: itself, or a copy with their bodies in the place of their calls.
+
+    Raises:
+        ModelError: A function and the model, or a call of it, do not go together.
+    """
+    if not model.functions:
+        return model
+    model = model.clone()
+    for name in FUNCTIONS:  # the definitions of our own ops, which have gradients as they are
+        model.functions.pop((DOMAIN, name, ""), None)
+    inline(model)
     return model
 
 
 def name_nodes(model: ir.Model) -> None:
     """Gives every node without a name that of its first output: it is what errors and patterns can call it by."""
-    names = NodeNames(model)
-    for node in all_nodes(model):
-        if not node.name:
-            node.name = names.fresh(next((value.name for value in node.outputs if value.name), node.op_type))
+    for node, name in node_names(model).items():
+        node.name = name
 
 
 def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
@@ -100,38 +143,52 @@ def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
     then writes into.
     """
     for value in values:
-        node = value.producer()
-        if node is not None:
-            _lift(graph, node, value)
-        elif not value.is_graph_input():
-            graph.inputs.append(value)
+        given = value if value.producer() is None else lift_constant(graph, value)
+        if not given.is_graph_input():
+            graph.inputs.append(given)
 
 
 def running_statistics(model: ir.Model) -> list[ir.Value]:
-    """The running statistics that training-mode batch norms read, those that are initializers or inputs."""
-    return list(new_statistics(model))
+    """The initializers, inputs and constants that training-mode batch norms read as running statistics."""
+    return [value for value in _updated(model) if is_given(value)]
 
 
 def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new running statistics of every training-mode batch norm, by the old: initializers or inputs."""
+    """The new running statistics of the training-mode batch norms, by the initializers or inputs that are the old.
+
+    Where batch norms update one statistic in turn, that is the output of the last.
+    """
+    return _ends(_updated(model))
+
+
+def _ends(updated: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+    found = {}
+    for old, new in updated.items():
+        last = new
+        while last in updated:
+            last = updated[last]
+        if old.producer() is None:
+            found[old] = last
+    return found
+
+
+def _updated(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """What each training-mode batch norm makes of the running statistics that it reads."""
     graph = model.graph
-    nodes = [node for node in graph if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, _OURS)]
-    pairs = [pair for node in nodes for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
-    found = {old: new for old, new in pairs if old is not None and old.producer() is None and new.name}
+    found = _updates(node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node))
     given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
     outputs = {value.name: value for value in graph.outputs}
     named = model.meta.get(_NEW_STATISTICS, {})
     return found | {given[old]: outputs[new] for old, new in named.items()}
 
 
-def _lift(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
-    tensor = ir.convenience.get_const_tensor(value)
-    new = ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=tensor)
-    value.name = None
-    value.replace_all_uses_with(new, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-    graph.register_initializer(new)
-    graph.inputs.append(new)
+def _updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
+    return {
+        old: new
+        for node in nodes
+        for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=True)
+        if old is not None and new.name
+    }
 
 
 def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
@@ -140,28 +197,20 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
     Raises:
         ModelError: A pattern matches none.
     """
-    nodes = [node for node in model.graph if _is_onnx(node) or _is_of_tensorflow(node)]
-    batch_norms = [(str(node.name), node) for node in nodes]
+    called = node_names(model)
+    nodes = [node for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)]
     for mode, patterns in ((0, frozen), (1, training)):
         for pattern in patterns:
-            found = [node for name, node in batch_norms if fnmatchcase(name, pattern)]
+            found = [node for node in nodes if fnmatchcase(called[node], pattern)]
             if not found:
-                raise ModelError(unknown_name(pattern, dict(batch_norms), "a batch norm"))
+                raise ModelError(unknown_name(pattern, {called[node] for node in nodes}, "a batch norm"))
             for node in found:
-                attribute = "training_mode" if _is_onnx(node) else "is_training"
+                attribute = "training_mode" if is_of_onnx(node) else "is_training"
                 node.attributes[attribute] = ir.AttrInt64(attribute, mode)
 
 
 def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph if _is_onnx(node)]
-
-
-def _is_onnx(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "BatchNormalization")
-
-
-def _is_of_tensorflow(node: ir.Node) -> bool:
-    return node.op_type in FORWARDS and node.domain != DOMAIN
+    return [node for node in graph if is_of_onnx(node)]
 
 
 def _refuse_wrong_parameters(graph: ir.Graph) -> None:
@@ -186,56 +235,44 @@ def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
 
 
 def _lacks_channels(node: ir.Node, x: ir.Value) -> bool:
-    return not _in_training_mode(node) if x.shape is None else len(x.shape) == 1
+    return not _is_trained(node) if x.shape is None else len(x.shape) == 1
 
 
-def _in_training_mode(node: ir.Node) -> bool:
+def _is_trained(node: ir.Node) -> bool:
+    """Whether a node is a batch norm that updates its running statistics."""
+    if is_of_tensorflow(node):
+        return len(node.inputs) > 4 and is_training(node) and keeps_statistics(node)
+    if not is_of_onnx(node):
+        return is_ours(node)
     # Below opset 14, which has no such attribute, one of that name may be anything.
     attribute = node.attributes.get("training_mode")
     return attribute is not None and attribute.type == ir.AttributeType.INT and bool(attribute.value)
 
 
 def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
-    """Makes the new running statistics of a batch norm in training mode outputs of the graph."""
-    _own_statistics(graph, node, names)
-    node.resize_outputs(3)
-    for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=True):
-        assert old is not None, "a batch norm has running statistics"  # noqa: S101
-        value.name = value.name or names.fresh(f"{old.name}_new")
-        value.type, value.shape = old.type, old.shape
-        if not value.is_graph_output():
-            graph.outputs.append(value)
+    """Makes the new running statistics of a batch norm in training mode outputs of the graph.
 
-
-def _return_kept_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> list[tuple[ir.Value, ir.Value]]:
-    """The same for a batch norm of another kind: for those statistics that it keeps from step to step.
-
-    Returns:
-        The old ones, which are initializers or inputs, with the new.
+    Those that the next batch norm of a chain reads are no outputs, unless the model says so; nor are those of
+    another kind than ONNX's that are computed from something that is no input.
     """
-    if len(node.inputs) < 5:  # malformed, which is told when it is rewritten or differentiated
-        return []
-    _own_statistics(graph, node, names)
     node.resize_outputs(max(3, len(node.outputs)))
-    pairs = zip(node.inputs[3:5], node.outputs[1:3], strict=True)
-    kept = [(old, new) for old, new in pairs if old is not None and old.producer() is None]
-    for old, new in kept:
-        new.name = new.name or names.fresh(f"{old.name}_new")
-        new.type, new.shape = new.type or old.type, new.shape or old.shape
-        if not new.is_graph_output():
-            graph.outputs.append(new)
-    return kept
+    for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=True):
+        if old is None or not (is_of_onnx(node) or is_given(old) or is_updated(old)):
+            continue
+        value.name = value.name or names.fresh(f"{old.name}_new")
+        value.type, value.shape = old.type or value.type, old.shape or value.shape
+        if not value.is_graph_output() and not any(is_statistic(*use) for use in value.uses()):
+            graph.outputs.append(value)
 
 
 def _import_tensorflow(model: ir.Model) -> None:
     """Rewrites TensorFlow's batch norms; which new statistic is whose is told by names from then on."""
-    nodes = [node for node in model.graph if _is_of_tensorflow(node)]
     if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
         return
-    names = Names(model)
-    keeping = [node for node in nodes if is_training(node) and keeps_statistics(node)]
-    pairs = [pair for node in keeping for pair in _return_kept_statistics(model.graph, node, names)]
-    model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs}
+    keeping = [node for node in model.graph if is_of_tensorflow(node) and _is_trained(node)]
+    make_inputs(model.graph, [old for old in _updates(keeping) if is_given(old)])
+    pairs = _ends(_updates(keeping))
+    model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
     InferTypesPass()(model)
     ImportTensorflowPass()(model)
     model.opset_imports.setdefault(DOMAIN, VERSION)  # without it nothing tells the types of our ops
@@ -251,41 +288,6 @@ def _save_statistics(node: ir.Node, names: Names) -> None:
     for value, old, what in zip(node.outputs[3:], running, ("saved_mean", "saved_inv_std"), strict=True):
         value.name = names.fresh(f"{node.name}_{what}")
         value.type, value.shape = old.type, old.shape
-
-
-def _own_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
-    """Gives a batch norm running statistics that nothing else reads, as initializers.
-
-    Exporters write equal initializers once, with an Identity for every other user; fed back after a step, each
-    batch norm has its own.
-    """
-    for index, what in ((3, "running_mean"), (4, "running_var")):
-        value = source = node.inputs[index]
-        while source is not None and (maker := source.producer()) is not None and maker.op_type == "Identity":
-            source = maker.inputs[0]
-        tensor = None if source is None else ir.convenience.get_const_tensor(source)
-        if source is None or tensor is None:
-            continue
-        if source is value and source.is_initializer() and len(source.uses()) == 1:
-            continue
-        name = names.fresh(f"{node.name}/{what}")
-        # A tensor of its own: a value gives its name to its tensor, which may be the caller's.
-        copy = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
-        own = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=copy.shape, const_value=copy)
-        graph.register_initializer(own)
-        node.replace_input_with(index, own)
-
-
-def _moves_with_a_weight(statistic: ir.Value | None) -> bool:
-    """Whether something else than a batch norm's statistic reads the same initializer: it is trained."""
-    source = statistic
-    while source is not None and (maker := source.producer()) is not None and maker.op_type == "Identity":
-        source = maker.inputs[0]
-    return (
-        source is not None
-        and source.is_initializer()
-        and any(node.op_type != "BatchNormalization" or index not in (3, 4) for node, index in readers(source))
-    )
 
 
 def _freeze(node: ir.Node) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+    from bngrad.autodiff.running_statistics import SharedStatistics
+
 
 class Training(NamedTuple):
     """A training graph, and the names that a training loop needs."""
@@ -38,12 +40,12 @@ def training_graph(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
+    shared_statistics: SharedStatistics = "separate",
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
-    Weights and running statistics become graph inputs whose
-    values are their defaults; the new running statistics become outputs. Frozen batch norms, which ORT's dialect
-    cannot say, are ops of ``bngrad``.
+    Weights and running statistics become graph inputs whose values are their defaults; the new running statistics
+    become outputs. Frozen batch norms, which ORT's dialect cannot express, are ops of ``bngrad``.
 
     Args:
         model: The forward model; it is not changed.
@@ -51,12 +53,13 @@ def training_graph(
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch norms, or patterns, that are to use their running statistics.
         training: The same for those that are to use the batch's.
+        shared_statistics: What batch norms get that read the same running statistic.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient.
     """
-    result = prepare(model, frozen=frozen, training=training)
+    result = prepare(model, frozen=frozen, training=training, shared_statistics=shared_statistics)
     target = find_loss(result, loss)
     if not target.is_graph_output():
         result.graph.outputs.append(target)

@@ -52,6 +52,14 @@ if TYPE_CHECKING:
     "and TensorFlow's, which is M / (M - 1) times as large.",
 )
 @click.option(
+    "--shared-statistics",
+    type=click.Choice(["separate", "chain"]),
+    default="separate",
+    show_default=True,
+    help="What batch norms get that read the same running statistic: each its own, or one for all of them, which "
+    "each updates in turn.",
+)
+@click.option(
     "--builder",
     type=click.Choice(["bngrad", "ort"]),
     default="bngrad",

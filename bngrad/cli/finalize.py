@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(),
     metavar="FILE.npz",
-    help="Trained weights and running statistics, by the names of MODEL's initializers and inputs.",
+    help="Trained weights and running statistics, by the names of the training graph's inputs and outputs.",
 )
 @click.option(
-    "--keep", multiple=True, metavar="NAME", help="An output to keep; by default all but losses (repeatable)."
+    "--keep",
+    multiple=True,
+    metavar="NAME",
+    help="An output to keep; by default all but losses and running statistics (repeatable).",
 )
 @external_data_option
 @json_option
@@ -41,7 +44,7 @@ def finalize_command(
 ) -> None:
     """Put trained weights into a forward model, for inference.
 
-    Batch norms use their running statistics, Dropout passes on what it gets, the loss is left out.
+    Batch norms use their running statistics, Dropout passes its data on, the loss is left out.
     """
     from bngrad import files
     from bngrad.finalization import finalize

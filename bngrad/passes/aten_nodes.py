@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.passes.constant_value import constant_tensor
 from bngrad.passes.node_view import text_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Call(NamedTuple):
         # A graph input is none, whatever its initializer says: the caller may feed something else.
         if value is None or value.is_graph_input():
             return None
-        tensor = ir.convenience.get_const_tensor(value)
+        tensor = constant_tensor(value)
         return None if tensor is None else tensor.numpy().reshape(-1)
 
     def refusal(self) -> str | None:

@@ -41,6 +41,16 @@ class NodeNames(Names):
         self._taken = {node.name for node in all_nodes(model)}
 
 
+def node_names(model: ir.Model) -> dict[ir.Node, str]:
+    """What errors and patterns call every node: its name, or else that of its first output."""
+    names = NodeNames(model)
+    return {node: node.name or names.fresh(_output_or_op(node)) for node in all_nodes(model)}
+
+
+def _output_or_op(node: ir.Node) -> str:
+    return next((value.name for value in node.outputs if value.name), node.op_type)
+
+
 class ConstantAxes:
     """The int64 constants that the ops take as ``axes``: one for each graph and set of axes.
 

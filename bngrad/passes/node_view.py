@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.passes.constant_value import constant_tensor
 from bngrad.passes.nodes import describe
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
     """The elements of a value that is the same in every run; None where it is computed, or can be fed."""
     if value is None or value.is_graph_input():
         return None
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = constant_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 

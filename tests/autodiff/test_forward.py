@@ -11,8 +11,9 @@ import pytest
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import differentiated, output_names, summed
 from bngrad.api import differentiate
+from bngrad.autodiff.differentiate import differentiate as differentiate_ir
 from bngrad.autodiff.forward import set_modes
-from bngrad.errors import ModelError
+from bngrad.errors import InputError, ModelError
 from bngrad.runtime import session
 from bngrad.validation.float64 import evaluate
 
@@ -47,6 +48,26 @@ def modes(training):
 def test_modes_of_batch_norms(options, want):
     training = differentiated(two_batch_norms(), wrt=["s"], **options)
     assert modes(training) == dict(zip(("layer1_bn", "layer2_bn"), want, strict=True))
+
+
+@pytest.mark.parametrize("builder", ["bngrad", "ort"])
+@pytest.mark.parametrize(
+    ("names", "options", "want"),
+    [
+        (("", ""), {"frozen": ["*"]}, 0),
+        (("", ""), {"frozen": ["h"]}, 1),
+        (("", ""), {"frozen": ["*"], "training": ["y"]}, 1),
+        (("bn", ""), {"frozen": ["bn"]}, 1),
+        (("bn", "bn"), {"frozen": ["bn"]}, 0),
+    ],
+)
+def test_modes_of_batch_norms_without_a_name_of_their_own(names, options, want, builder):
+    forward = two_batch_norms()
+    for node, name in zip(forward.graph.node[::2], names, strict=False):
+        node.name = name
+    model = ir.from_proto(forward)
+    made = differentiate_ir(model, wrt=["s"], builder=builder, target="training", **options)
+    assert len(made.running_statistics) == 2 * want
 
 
 def test_mode_of_a_batch_norm_is_what_its_node_says():
@@ -106,6 +127,11 @@ def test_the_forward_model_stays_as_it_is(kind):
     before = forward.SerializeToString(deterministic=True)
     differentiate(forward, wrt=["s"])
     assert forward.SerializeToString(deterministic=True) == before
+
+
+def test_an_unknown_way_to_share_statistics():
+    with pytest.raises(InputError, match="'tied' does not exist; expected one of separate, chain"):
+        differentiate(ir.from_proto(two_batch_norms()), wrt=["s"], shared_statistics="tied")
 
 
 def test_running_statistics_that_are_constants():

@@ -167,7 +167,7 @@ ERRORS = {
     "unknown wrt": (["differentiate", "net.onnx", *OUT, "--wrt", "q"], "'q' is not an input or initializer"),
     "running statistic": (
         ["differentiate", "net.onnx", *OUT, "--wrt", "m", "--training", "*"],
-        "it is a running statistic of batch norm 'second', which is in training mode",
+        "'m' is not an input or initializer of this model, which has",
     ),
     "input without a gradient": (
         ["differentiate", "dropout.onnx", *OUT, "--wrt", "r"],
@@ -214,6 +214,19 @@ def test_an_error_is_one_line_and_writes_nothing(command, folder, case):
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+def test_shared_statistics(command):
+    separate = ["first/running_mean", "first/running_var", "second/running_mean", "second/running_var"]
+    arguments = ("differentiate", "net.onnx", "-o", "out.onnx", "--training", "*", "--json")
+    for option, names in ((), separate), (("--shared-statistics", "chain"), ["m", "v"]):
+        code, out, err = command(*arguments, *option)
+        assert (code, err) == (0, "")
+        assert sorted(json.loads(out)["running_statistics"]) == names
+        assert {value.name for value in onnx.load("out.onnx").graph.input} == {"x", "s", "b", *names}
+    code, out, err = command(*arguments, "--shared-statistics", "tied")
+    assert (code, out) == (2, "")
+    assert "'tied' is not one of 'separate', 'chain'" in err
+
+
 def test_finalize(command):
     code, out, err = command(
         "finalize", "net.onnx", "-o", "out.onnx", "--weights", "trained.npz", "--keep", "loss", "--json"
@@ -222,10 +235,11 @@ def test_finalize(command):
     assert json.loads(out) == {
         "model": "net.onnx",
         "output": "out.onnx",
-        "weights": ["s", "m"],
-        "kept": ["b", "v"],
+        "weights": ["s", "first/running_mean"],
+        "kept": ["b", "m", "v"],
     }
     model = onnx.load("out.onnx")
     values = {t.name: onnx.numpy_helper.to_array(t).tolist() for t in model.graph.initializer}
-    assert values == {"s": [2, 3], "m": [0.5, 0.5], "b": [0, 1], "v": [1, 1]}
+    # The second batch norm is frozen: it keeps the mean that it was trained with.
+    assert values == {"s": [2, 3], "first/running_mean": [0.5, 0.5], "m": [0, 0], "b": [0, 1], "v": [1, 1]}
     assert [value.name for value in model.graph.input] == ["x"]

@@ -1,0 +1,115 @@
+"""Gives the batch norms of a forward model running statistics that nothing else reads.
+
+In a training graph a running statistic is an input that the next step replaces. What else reads the same
+initializer must not see that: another batch norm, or an op whose weight it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.autodiff.running_statistics import is_statistic, readers
+from bngrad.passes.constant_value import new_initializer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bngrad.autodiff.running_statistics import Statistic
+
+
+def separate_statistics(
+    graph: ir.Graph, statistics: Sequence[Statistic], is_trained: Callable[[ir.Node], bool]
+) -> None:
+    """Gives every batch norm in training mode statistics of its own, and names its outputs.
+
+    A frozen one gets its own only where it reads what is a weight as well, which training changes.
+
+    Args:
+        graph: The main graph.
+        statistics: All that `find_statistics` found in it.
+        is_trained: Whether a batch norm is in training mode.
+    """
+    weights = _read_as_weights(statistics)
+    for one in statistics:
+        if is_trained(one.node):
+            _read(graph, one, _input(graph, one, one.name))
+            _name_output(one, one.new_name)
+        elif one.source in weights:
+            _read(graph, one, _as_graph_input(graph, _input(graph, one, one.name)))
+
+
+def chain_statistics(
+    graph: ir.Graph, statistics: Sequence[Statistic], is_trained: Callable[[ir.Node], bool]
+) -> None:
+    """Gives batch norms in training mode that read the same statistic one input for it, updated by each in turn.
+
+    In the order of the graph, a batch norm in training mode reads what the one before it has made. Frozen ones
+    read the input. The arguments are those of `separate_statistics`.
+    """
+    groups: dict[tuple[ir.Value, int], list[Statistic]] = {}
+    for one in statistics:
+        groups.setdefault(one.group, []).append(one)
+    for members in groups.values():
+        updating = [one for one in members if is_trained(one.node)]
+        if len(updating) < 2:
+            separate_statistics(graph, members, is_trained)
+            continue
+        current = first = _input(graph, members[0], members[0].chain)
+        for one in members:
+            if is_trained(one.node):
+                _read(graph, one, current)
+                current = _name_output(one, one.new_chain if one is updating[-1] else one.new_name)
+            else:
+                _read(graph, one, first)
+
+
+def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:
+    """Has a batch norm read another value, and removes Identity nodes that nothing reads any more."""
+    old = statistic.node.inputs[statistic.slot]
+    statistic.node.replace_input_with(statistic.slot, value)
+    while old is not None and old is not value and not old.uses() and not old.is_graph_output():
+        maker = old.producer()
+        if maker is None or maker.op_type != "Identity":
+            break
+        old = maker.inputs[0]
+        graph.remove(maker, safe=True)
+
+
+def _read_as_weights(statistics: Sequence[Statistic]) -> set[ir.Value]:
+    """The sources that are also read as something else than a running statistic."""
+    return {one.source for one in statistics if not all(is_statistic(*reader) for reader in readers(one.source))}
+
+
+def _input(graph: ir.Graph, statistic: Statistic, name: str) -> ir.Value:
+    """The source itself if it has that name, else a copy."""
+    if name == statistic.source.name:
+        return statistic.source
+    if statistic.value is not None:
+        return new_initializer(graph, name, statistic.value)
+    value = ir.Value(name=name, type=statistic.source.type, shape=statistic.source.shape)
+    graph.inputs.append(value)
+    return value
+
+
+def _as_graph_input(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    if not value.is_graph_input():
+        graph.inputs.append(value)
+    return value
+
+
+def _read(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:
+    replace_statistic(graph, statistic, value)
+    source = statistic.source
+    # What is fed for an input that nothing reads would have no effect.
+    if source.is_graph_input() and not source.uses() and not source.is_graph_output():
+        graph.inputs.remove(source)
+        graph.initializers.pop(str(source.name), None)
+
+
+def _name_output(statistic: Statistic, name: str) -> ir.Value:
+    statistic.node.resize_outputs(max(3, len(statistic.node.outputs)))
+    value = statistic.node.outputs[statistic.slot - 2]
+    value.name = value.name or name
+    return value

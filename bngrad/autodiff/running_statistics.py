@@ -1,0 +1,160 @@
+"""The running statistics of a forward model: which batch norm reads which, and what a training graph calls them.
+
+Exporters write equal initializers once, and a module that is called twice reads the same ones twice. What a
+training graph updates must not be read by anything else, so `differentiate` separates such statistics, and
+`finalize` puts the trained ones back by the same names. Both get them here: the names depend on the forward model
+alone, not on which batch norms are frozen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from bngrad.opset import DOMAIN
+from bngrad.passes.constant_value import constant_value
+from bngrad.passes.constants import node_names
+from bngrad.passes.tensorflow.node import FORWARDS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.passes.constants import Names
+
+SharedStatistics = Literal["separate", "chain"]
+"""What batch norms in training mode get that read the same running statistic.
+
+``separate``: each its own. ``chain``: one for all of them, which each updates in turn, as in PyTorch where a
+module is called several times.
+"""
+
+_KINDS = {3: "running_mean", 4: "running_var"}
+"""The inputs of a batch norm that are running statistics."""
+
+
+class Statistic(NamedTuple):
+    """A running mean or variance of one batch norm of the main graph."""
+
+    node: ir.Node
+    slot: int
+    """Which input of the node it is."""
+    source: ir.Value
+    """The initializer, graph input or Constant that it is, perhaps through Identity, or what computes it."""
+    value: ir.TensorProtocol | None
+    """Its value in the forward model; None if it is a graph input without a default."""
+    name: str
+    """The name of its own input of a training graph: the source's if nothing else reads that."""
+    new_name: str
+    """The name of the output with its new value."""
+    chain: str
+    """The name of the input for all batch norms that read the source as the same statistic."""
+    new_chain: str
+    """The name of the output with the new value of that, if the last batch norm's output has no name."""
+
+    @property
+    def group(self) -> tuple[ir.Value, int]:
+        """Equal for the statistics that ``chain`` makes one of."""
+        return self.source, self.slot
+
+
+def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
+    """Returns the running statistics of the batch norms of the main graph, in the order of the nodes.
+
+    Those that depend on the data are left out: no input could take their new values.
+
+    Args:
+        model: The forward model, with its functions inlined.
+        names: Where new names come from; nothing else may have asked it yet.
+    """
+    called = node_names(model)
+    places = []
+    for node in filter(_reads_statistics, model.graph):
+        for index in _KINDS:
+            read = node.inputs[index] if index < len(node.inputs) else None
+            source = None if read is None else origin(read)
+            if source is None:
+                continue
+            value = constant_value(source)
+            if value is not None or source.producer() is None:
+                places.append((node, index, source, value))
+    sizes = Counter((source, index) for _, index, source, _ in places)
+    chains: dict[tuple[ir.Value, int], tuple[str, str]] = {}
+    found = []
+    for node, index, source, value in places:
+        reading = readers(source) if is_given(source) else []
+        alone = reading == [(node, index)]
+        name = str(source.name) if alone else names.fresh(f"{called[node]}/{_KINDS[index]}")
+        new_name = output_name(node, index) or names.fresh(f"{name}_new")
+        group = source, index
+        if sizes[group] == 1:
+            chains[group] = name, new_name
+        elif group not in chains:
+            together = len(reading) == sizes[group]
+            chain = str(source.name) if together else names.fresh(f"{source.name}/{_KINDS[index]}")
+            chains[group] = chain, names.fresh(f"{chain}_new")
+        found.append(Statistic(node, index, source, value, name, new_name, *chains[group]))
+    return found
+
+
+def is_of_onnx(node: ir.Node) -> bool:
+    """Whether a node is ONNX's BatchNormalization."""
+    return (node.domain, node.op_type) == ("", "BatchNormalization")
+
+
+def is_of_tensorflow(node: ir.Node) -> bool:
+    """Whether a node is one of TensorFlow's forward batch norms."""
+    return node.op_type in FORWARDS and node.domain != DOMAIN
+
+
+def is_ours(node: ir.Node) -> bool:
+    """Whether a node is the BatchNormalizationTraining of ``bngrad``."""
+    return (node.domain, node.op_type) == (DOMAIN, "BatchNormalizationTraining")
+
+
+def _reads_statistics(node: ir.Node) -> bool:
+    return is_of_onnx(node) or is_of_tensorflow(node) or is_ours(node)
+
+
+def output_name(node: ir.Node, index: int) -> str:
+    """The name of the output with the new value of a statistic; empty if the node leaves it out."""
+    outputs = node.outputs[index - 2 : index - 1]
+    return outputs[0].name or "" if outputs else ""
+
+
+def is_statistic(node: ir.Node, index: int) -> bool:
+    """Whether an input of a node, which may be in a subgraph, is a running statistic."""
+    return index in _KINDS and _reads_statistics(node)
+
+
+def is_updated(value: ir.Value) -> bool:
+    """Whether a value is a new running statistic of a batch norm."""
+    node = value.producer()
+    return node is not None and _reads_statistics(node) and value in node.outputs[1:3]
+
+
+def origin(value: ir.Value) -> ir.Value:
+    """What a value is a copy of, through Identity nodes."""
+    while (maker := value.producer()) is not None and _is_identity(maker) and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+    return value
+
+
+def is_given(value: ir.Value) -> bool:
+    """Whether a value is an initializer, a graph input or a Constant."""
+    maker = value.producer()
+    return maker is None or (maker.domain, maker.op_type) == ("", "Constant")
+
+
+def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    """The nodes that read a value, and as which input; Identity nodes of the main graph are seen through."""
+    found = []
+    for node, index in value.uses():
+        if _is_identity(node) and node.graph is (value.graph or node.graph):
+            found += readers(node.outputs[0])
+        else:
+            found.append((node, index))
+    return found
+
+
+def _is_identity(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) == ("", "Identity")
