@@ -169,10 +169,12 @@ def _fitting(name: str, place: str, array: Array, held: ir.TensorProtocol | None
     """Returns an array if it has the type and shape of a tensor, or of a value where there is none."""
     # What the model says elsewhere of an initializer's type may be anything.
     dtype, shape = (type_.dtype, type_.shape) if held is None else (held.dtype, held.shape)
-    if dtype is not None and array.dtype == np.dtype((np.void, dtype.numpy().itemsize)):
-        array = array.view(dtype.numpy())  # a type that NumPy does not have is read from a file as bytes
-    if dtype is not None and array.dtype != dtype.numpy():
-        raise InputError(f"{name!r} is {array.dtype}; expected {dtype.numpy()}, the type of {place!r}")
+    expected = None if dtype is None else dtype.numpy()
+    # An .npz file has bytes for a type that NumPy does not have, such as bfloat16.
+    if expected is not None and expected.kind == "V" and array.dtype == np.dtype((np.void, expected.itemsize)):
+        array = array.view(expected)
+    if expected is not None and array.dtype != expected:
+        raise InputError(f"{name!r} is {array.dtype}; expected {expected}, the type of {place!r}")
     if shape is not None and (
         len(shape) != array.ndim
         or any(isinstance(want, int) and want != got for want, got in zip(shape, array.shape, strict=True))

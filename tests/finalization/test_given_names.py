@@ -81,6 +81,7 @@ REFUSALS = {
         "'bn1/running_var' has shape []; expected [2]",
     ),
     "type": (CASES["half"], {"bn1/running_mean": np.ones(2, np.float16)}, "is float16; expected float32"),
+    "bytes": (CASES["half"], {"s": np.zeros(2, "V2")}, "'s' is |V2; expected float16, the type of 's'"),
     "type-of-a-weight": (CASES["half"], {"s": ONE}, "'s' is float32; expected float16, the type of 's'"),
     "unknown": (
         CASES["shared"],
