@@ -99,12 +99,19 @@ def differentiate(
         OracleError: ORT's builder cannot be installed, or fails.
     """
     _require_options(running_variance, shared_statistics, builder, target)
+    unbiased = running_variance == "unbiased"
     if builder == "ort":
         made, notes = _by_ort(model, loss, wrt, frozen, training, shared_statistics)
     else:
         made, notes = (
             training_graph(
-                model, loss=loss, wrt=wrt, frozen=frozen, training=training, shared_statistics=shared_statistics
+                model,
+                loss=loss,
+                wrt=wrt,
+                frozen=frozen,
+                training=training,
+                shared_statistics=shared_statistics,
+                unbiased_running_var=unbiased,
             ),
             [],
         )
@@ -112,7 +119,6 @@ def differentiate(
         _refuse_overwritten(made.model, "--target stock or training")
         result = _in_ort_dialect(made.model, model)
     else:
-        unbiased = running_variance == "unbiased"
         result, _ = for_target(
             made.model,
             target=target,

@@ -59,7 +59,7 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
 def why_no_gradient(value: ir.Value) -> str:
     """Why no gradient flows to a value that is read, as the end of a message; empty where that is unknown."""
     for node, index in value.uses():
-        if node.op_type == "BatchNormInternal" and index in (3, 4):
+        if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
             return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
         rule = rule_of(node)
         if rule is not None and index in rule.zero:

@@ -8,10 +8,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.builder import add_gradients
 from bngrad.autodiff.forward import make_inputs, new_statistics, prepare, running_statistics
+from bngrad.autodiff.rules.normalization import UNBIASED
 from bngrad.autodiff.targets import find_loss, find_wrt
 from bngrad.collector import without_collections
 from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import MICROSOFT
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,7 @@ def training_graph(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
     shared_statistics: SharedStatistics = "separate",
+    unbiased_running_var: bool = False,
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
@@ -54,12 +56,17 @@ def training_graph(
         frozen: Names of batch norms, or patterns, that are to use their running statistics.
         training: The same for those that are to use the batch's.
         shared_statistics: What batch norms get that read the same running statistic.
+        unbiased_running_var: Whether their running variances are made unbiased later, which matters to a loss that
+            reads them.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient.
     """
     result = prepare(model, frozen=frozen, training=training, shared_statistics=shared_statistics)
+    for node in result.graph:
+        if unbiased_running_var and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
+            node.meta[UNBIASED] = True
     target = find_loss(result, loss)
     if not target.is_graph_output():
         result.graph.outputs.append(target)

@@ -198,7 +198,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ),
     (DOMAIN, "BatchNormalizationTraining"): Rule(
         normalization.batch_norm_of_ours,
-        inputs=(0, 1, 2),
+        inputs=(0, 1, 2, 3, 4),
         attributes={"epsilon": ANY, "momentum": ANY, "unbiased_running_var": FLAG},
     ),
     (MICROSOFT, "BiasGelu"): Rule(activation.bias_gelu, inputs=(0, 1)),

@@ -7,42 +7,67 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.opset import DOMAIN
+from bngrad.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
 from bngrad.passes.extents import shape_of, zeros
 from bngrad.passes.glue import cast_like, inverse_std, statistics_dtype
 from bngrad.passes.node_view import dtype_of, like
 from bngrad.passes.nodes import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
+UNBIASED = "bngrad.unbiased_running_var"
+"""The key in the ``meta`` of a BatchNormInternal whose running variance a later pass makes the unbiased one."""
+
 
 def batch_norm_training(back: Backward) -> Gradients:
-    """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves.
+    """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves."""
 
-    The new running statistics are momentum * old + (1 - momentum) * the batch's, which are the mean and the biased
-    variance of X over M elements. Where the loss reads them, dX += (1 - momentum) / M * (d_mean + 2 (X - mean)
-    d_var), and d_old = momentum * d_new.
+    def through_y(dY: ir.Value) -> Sequence[ir.Value]:
+        domain, op_type = BATCH_NORM_GRAD
+        inputs = (dY, back.x(0), back.x(1), back.y(3), back.y(4))
+        epsilon = ir.AttrFloat32("epsilon", back.attribute("epsilon", 1e-5))
+        return back.outputs_of(op_type, *inputs, outputs=["dX", "dscale", "dbias"], domain=domain, epsilon=epsilon)
+
+    return _of_training(back, through_y)
+
+
+def batch_norm_of_ours(back: Backward) -> Gradients:
+    """BatchNormalizationGrad of ours, over the same axes and from the statistics that the forward op saves."""
+
+    def through_y(dY: ir.Value) -> Sequence[ir.Value]:
+        inputs = (dY, back.x(0), back.x(1), back.y(3), back.y(4))
+        return back.bngrad("BatchNormalizationGrad", *inputs, axes=back.x(5), training_mode=1)
+
+    return _of_training(back, through_y)
+
+
+def _of_training(back: Backward, through_y: Callable[[ir.Value], Sequence[ir.Value]]) -> Gradients:
+    """The gradients of a batch norm in training mode: those through its Y, and through its new running statistics.
+
+    These are momentum * old + (1 - momentum) * the batch's, of M elements each: the mean, and the biased variance
+    or that times M / max(M - 1, 1), the unbiased. Where the loss reads them, d_old = momentum * d_new and
+    dX += (1 - momentum) / M * (d_mean + 2 (X - mean) d_var), the last times the same for the unbiased.
+
+    Args:
+        back: The node, whose outputs are (Y, running mean, running variance, saved mean, saved inv_std).
+        through_y: Makes dX, dscale and dbias of dY.
     """
     dY, d_mean, d_var, *of_saved = (*back.all_dY, None, None)
     if any(gradient is not None for gradient in of_saved):
         back.refuse(
             "the loss depends on the statistics that it saves; expected its Y and running statistics alone"
         )
-    x, scale = back.x(0), back.x(1)
+    scale, momentum = back.x(1), back.attribute("momentum", 0.9)
     dX = dscale = dbias = None
     if dY is not None:
-        domain, op_type = BATCH_NORM_GRAD
-        inputs = (dY, x, scale, back.y(3), back.y(4))
-        epsilon = ir.AttrFloat32("epsilon", back.attribute("epsilon", 1e-5))
-        names = ["dX", "dscale", "dbias"]
-        dX, dscale, dbias = back.outputs_of(op_type, *inputs, outputs=names, domain=domain, epsilon=epsilon)
+        dX, dscale, dbias = through_y(dY)
     elif back.needs(1) or back.needs(2):
         dscale = dbias = zeros(back, shape_of(back, scale), dtype_of(scale))
-    momentum = back.attribute("momentum", 0.9)
     if back.needs(0) and (d_mean is not None or d_var is not None):
         dX = _add(back, dX, _through_statistics(back, d_mean, d_var, 1 - momentum))
     old = [
@@ -50,12 +75,6 @@ def batch_norm_training(back: Backward) -> Gradients:
         for index, new in ((3, d_mean), (4, d_var))
     ]
     return [dX, dscale, dbias, *old]
-
-
-def batch_norm_of_ours(back: Backward) -> Gradients:
-    """BatchNormalizationGrad of ours, over the same axes and from the statistics that the forward op saves."""
-    inputs = (back.dY, back.x(0), back.x(1), back.y(3), back.y(4))
-    return back.bngrad("BatchNormalizationGrad", *inputs, axes=back.x(5), training_mode=1)
 
 
 def batch_norm_frozen(back: Backward) -> Gradients:
@@ -77,7 +96,7 @@ def batch_norm_frozen(back: Backward) -> Gradients:
     mean, inv_std = back.cast(back.x(3), dtype), inverse_std(back, variance, _epsilon(back), dtype)
     if not any(map(back.needs, range(1, 5))):
         factor = cast_like(back, back.op("Mul", back.cast(scale, dtype), inv_std), dtype, x)
-        return [back.op("Mul", back.dY, _over_channels(back, factor)), *[None] * 4]
+        return [back.op("Mul", back.dY, _over_x(back, factor)), *[None] * 4]
     axes = back.axes([axis for axis in range(back.rank(x)) if axis != 1])
     moving = back.needs(3) or back.needs(4)
     # Sums that go into further products are rounded to 16 bits once, at the end.
@@ -186,21 +205,20 @@ def rms_norm(back: Backward) -> Gradients:
 def _through_statistics(
     back: Backward, d_mean: ir.Value | None, d_var: ir.Value | None, weight: float
 ) -> ir.Value:
-    """What flows to X through its mean and biased variance: weight / M (d_mean + 2 (X - mean) d_var).
+    """What flows to X through its mean and variance: weight / M (d_mean + 2 (X - mean) d_var).
 
     Args:
-        back: A batch norm or layer norm.
+        back: A batch norm in training mode or a layer norm.
         d_mean: The gradient of the mean, or None.
         d_var: The gradient of the variance, or None; one of the two there is.
         weight: Of the batch's statistics in those that the gradients are of.
     """
-    x = back.x(0)
-    dtype, batch_norm = statistics_dtype(x), back.node.op_type == BATCH_NORM_INTERNAL[1]
-    mean = back.y(3) if batch_norm else back.y(1)
+    x, layer_norm = back.x(0), back.node.op_type == "LayerNormalization"
+    dtype, mean = statistics_dtype(x), back.y(1 if layer_norm else 3)
 
     def spread(value: ir.Value) -> ir.Value:
         wide = back.cast(value, dtype)
-        return _over_channels(back, wide) if batch_norm else wide
+        return wide if layer_norm else _over_x(back, wide)
 
     whole, reduced = (back.op("Cast", back.op("Size", value), to=int(dtype)) for value in (x, mean))
     share = back.op("Div", back.op("Mul", back.constant(weight, dtype), reduced), whole)
@@ -209,14 +227,23 @@ def _through_statistics(
         total = back.op("Expand", total, back.op("Shape", x))
     else:
         centered = back.op("Sub", back.cast(x, dtype), spread(mean))
-        total = _add(back, total, back.op("Mul", centered, back.op("Mul", spread(d_var), back.constant(2, dtype))))
+        factor = back.constant(2, dtype)
+        if back.node.meta.get(UNBIASED) or back.attribute("unbiased_running_var", 0):
+            # M / max(M - 1, 1), both times the number of statistics.
+            factor = back.op(
+                "Div", back.op("Mul", factor, whole), back.op("Max", back.op("Sub", whole, reduced), reduced)
+            )
+        total = _add(back, total, back.op("Mul", centered, back.op("Mul", spread(d_var), factor)))
     return cast_like(back, back.op("Mul", total, share), dtype, x)
 
 
-def _over_channels(back: Backward, vector: ir.Value) -> ir.Value:
-    """A vector over channels in a shape that broadcasts over X."""
-    result = back.op("Unsqueeze", vector, back.int64(list(range(1, back.rank(back.x(0)) - 1))))
-    result.type = vector.type
+def _over_x(back: Backward, statistic: ir.Value) -> ir.Value:
+    """A statistic of a batch norm in a shape that broadcasts over X."""
+    x = back.x(0)
+    ours = back.node.domain == DOMAIN
+    axes = back.x(5) if ours else back.int64(list(range(1, back.rank(x) - 1)))
+    result = back.op("Unsqueeze", statistic, axes)
+    result.type = statistic.type
     return result
 
 
