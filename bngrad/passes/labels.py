@@ -44,12 +44,12 @@ def read_labels(
     dtype = statistics_dtype(scores)
     classes, ignored = _classes(at, labels)
     w = _weight_of_each(at, classes, ignored, weights, dtype)
-    share = at.cast(dY, dtype)
-    if at.attribute("reduction", "mean") == "mean":
+    share, reduction = at.cast(dY, dtype), at.attribute("reduction", "mean")
+    if reduction == "mean":
         share = at.op("Div", share, _total(at, labels, w, dtype))
     if w is not None:
         share = at.op("Mul", share, w)
-    if w is not None or at.attribute("reduction", "mean") == "none":
+    if w is not None or reduction == "none":
         share = at.op("Unsqueeze", share, at.int64([1]))
     share.dtype = dtype
     return Labels(at.op("Unsqueeze", classes, at.int64([1])), share, dtype)

@@ -44,10 +44,10 @@ DOOR = of(
 
 NORM_RULES = of(
     "bngrad/autodiff/rules/normalization.py",
-    ("back.x(1), back.y(3), back.y(4))", "back.x(1), back.y(4), back.y(3))", "mean and inv_std are exchanged"),
+    ("scale, back.y(3), back.y(4))", "scale, back.y(4), back.y(3))", "mean and inv_std are exchanged"),
     (
-        "scale, mean, inv_std, axes=axes, training_mode=0)",
-        "scale, mean, inv_std, axes=axes, training_mode=1)",
+        "wide, mean, inv_std, axes=axes, training_mode=0",
+        "wide, mean, inv_std, axes=axes, training_mode=1",
         "a frozen batch norm is differentiated as one in training",
     ),
     (
@@ -76,7 +76,14 @@ NORM_RULES = of(
         "float(np.float32(1e-5))",
         "any epsilon is the default",
     ),
-    ("back.y(1), back.y(2))", "back.y(2), back.y(1))", "a layer norm's mean and inv_std are exchanged"),
+    ("like(back, 0.5, inv_std)", "like(back, 2, inv_std)", "a frozen variance's factor", _RULES),
+    ("back.constant(2, dtype)", "back.constant(1, dtype)", "a variance that the loss reads", _RULES),
+    ("d_var, 1 - momentum)", "d_var, momentum)", "the weight of the old statistics for that of the new", _RULES),
+    (
+        "(dY, x, scale, mean, inv_std)",
+        "(dY, x, scale, inv_std, mean)",
+        "a layer norm's mean and inv_std are exchanged",
+    ),
 )
 
 RULES = (

@@ -27,9 +27,8 @@ UNBIASED = "bngrad.unbiased_running_var"
 def batch_norm_training(back: Backward) -> Gradients:
     """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves."""
 
-    def through_y(dY: ir.Value) -> Sequence[ir.Value]:
+    def through_y(*inputs: ir.Value) -> Sequence[ir.Value]:
         domain, op_type = BATCH_NORM_GRAD
-        inputs = (dY, back.x(0), back.x(1), back.y(3), back.y(4))
         epsilon = ir.AttrFloat32("epsilon", back.attribute("epsilon", 1e-5))
         return back.outputs_of(op_type, *inputs, outputs=["dX", "dscale", "dbias"], domain=domain, epsilon=epsilon)
 
@@ -39,14 +38,13 @@ def batch_norm_training(back: Backward) -> Gradients:
 def batch_norm_of_ours(back: Backward) -> Gradients:
     """BatchNormalizationGrad of ours, over the same axes and from the statistics that the forward op saves."""
 
-    def through_y(dY: ir.Value) -> Sequence[ir.Value]:
-        inputs = (dY, back.x(0), back.x(1), back.y(3), back.y(4))
+    def through_y(*inputs: ir.Value) -> Sequence[ir.Value]:
         return back.bngrad("BatchNormalizationGrad", *inputs, axes=back.x(5), training_mode=1)
 
     return _of_training(back, through_y)
 
 
-def _of_training(back: Backward, through_y: Callable[[ir.Value], Sequence[ir.Value]]) -> Gradients:
+def _of_training(back: Backward, through_y: Callable[..., Sequence[ir.Value]]) -> Gradients:
     """The gradients of a batch norm in training mode: those through its Y, and through its new running statistics.
 
     These are momentum * old + (1 - momentum) * the batch's, of M elements each: the mean, and the biased variance
@@ -55,7 +53,7 @@ def _of_training(back: Backward, through_y: Callable[[ir.Value], Sequence[ir.Val
 
     Args:
         back: The node, whose outputs are (Y, running mean, running variance, saved mean, saved inv_std).
-        through_y: Makes dX, dscale and dbias of dY.
+        through_y: Makes dX, dscale and dbias of dY, X, the scale, and the saved mean and inv_std.
     """
     dY, d_mean, d_var, *of_saved = (*back.all_dY, None, None)
     if any(gradient is not None for gradient in of_saved):
@@ -65,7 +63,7 @@ def _of_training(back: Backward, through_y: Callable[[ir.Value], Sequence[ir.Val
     scale, momentum = back.x(1), back.attribute("momentum", 0.9)
     dX = dscale = dbias = None
     if dY is not None:
-        dX, dscale, dbias = through_y(dY)
+        dX, dscale, dbias = through_y(dY, back.x(0), scale, back.y(3), back.y(4))
     elif back.needs(1) or back.needs(2):
         dscale = dbias = zeros(back, shape_of(back, scale), dtype_of(scale))
     if back.needs(0) and (d_mean is not None or d_var is not None):
