@@ -121,3 +121,16 @@ def test_refusals(model, reason):
     with pytest.raises(UnsupportedNodeError, match=reason):
         lowered(model)
     assert [node.op_type for node in model.graph] == before
+
+
+OTHER_WINDOWS = [
+    ({"kernel_shape": [1, 1], "strides": [3, 3], "auto_pad": "SAME_UPPER"}, (7, 6)),
+    ({"kernel_shape": [1, 1], "strides": [4, 1], "auto_pad": "SAME_LOWER"}, (8, 6)),
+    ({"kernel_shape": [2, 3], "dilations": [1, 2], "auto_pad": "SAME_LOWER"}, (7, 6)),
+]
+
+
+@pytest.mark.parametrize(("attributes", "spatial"), OTHER_WINDOWS)
+def test_refuses_windows_that_onnx_runtime_places_elsewhere(attributes, spatial):
+    with pytest.raises(UnsupportedNodeError, match=r"auto_pad = SAME_\* and .*expected pads"):
+        lowered(model_of("AveragePool", attributes, spatial))

@@ -46,7 +46,7 @@ _LOSS: _Attributes = {"ignore_index": _ANY, "reduction": ("none", "sum", "mean")
 # Attributes are those of ORT's schemas and those that its builder copies from the forward node.
 LOWERINGS: dict[tuple[str, str], Lowering] = {
     ("", "AveragePoolGrad"): Lowering(
-        pooling.average_pool_grad, pooling.refusal, attributes={**_POOL, "count_include_pad": (0, 1)}
+        pooling.average_pool_grad, pooling.average_refusal, attributes={**_POOL, "count_include_pad": (0, 1)}
     ),
     ("", "MaxPoolGrad"): Lowering(
         pooling.max_pool_grad, pooling.refusal, attributes={**_POOL, "storage_order": (0,)}

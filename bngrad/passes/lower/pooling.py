@@ -16,7 +16,7 @@ from bngrad.passes.lower import sliding
 from bngrad.passes.lower.geometry import declared_pads, windows_of
 from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
 from bngrad.passes.lower.site import forward_node
-from bngrad.passes.node_view import like
+from bngrad.passes.node_view import like, read_attribute
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
@@ -31,6 +31,28 @@ def refusal(node: ir.Node) -> str | None:
             f"of the name that {node.op_type} is called after; expected either"
         )
     return None
+
+
+def average_refusal(node: ir.Node) -> str | None:
+    """The same, and ONNX Runtime's forward kernel must have the windows that ONNX's definition says."""
+    if reason := refusal(node):
+        return reason
+    mode = read_attribute(node, "auto_pad", "NOTSET")
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    kernel = read_attribute(node, "kernel_shape", ())
+    if any(dilation != 1 for dilation in read_attribute(node, "dilations", ())):
+        return _SAME.format("dilations")
+    strides, known = read_attribute(node, "strides", ()), extents(_data(node), len(kernel))
+    for taps, stride, extent in zip(kernel, strides, known, strict=False):
+        surplus = taps - stride if extent is None else (-(-extent // stride) - 1) * stride + taps - extent
+        # ONNX has no padding then; ONNX Runtime halves it, towards 0, and leaves out that many elements in front.
+        if surplus + (mode == "SAME_LOWER") <= -2:
+            return _SAME.format("strides beyond its kernel")
+    return None
+
+
+_SAME = "it has auto_pad = SAME_* and {}, of which ONNX Runtime's AveragePool makes other windows; expected pads"
 
 
 def max_pool_grad(site: Site) -> Outputs:
