@@ -36,7 +36,7 @@ void InChild(const Body& body) {
   const pid_t child = fork();
   Expect(child >= 0, "there is a child");
   if (child == 0) {
-    alarm(20);
+    alarm(60);
     body();
     _exit(7);
   }
@@ -82,7 +82,7 @@ void ForksBesideCallers() {
       while (!ended) Add();
     });
   }
-  for (int i = 0; i < 50; ++i) InChild(Add);
+  for (int i = 0; i < 30; ++i) InChild(Add);
   ended = true;
   for (std::thread& caller : callers) caller.join();
 }
@@ -147,7 +147,7 @@ void ForkWhileOpsAreRegistered() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  alarm(60);
+  alarm(300);
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "threads") {
     ChildHasThreadsOfItsOwn();
