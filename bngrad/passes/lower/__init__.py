@@ -6,8 +6,6 @@ output (None for one that the node leaves out). `LowerTrainingPass` does it all 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
 from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.lower import (
     accumulation,
@@ -24,52 +22,42 @@ from bngrad.passes.lower import (
     slicing,
 )
 from bngrad.passes.lower.site import Lowering
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-_Attributes: TypeAlias = "Mapping[str, Sequence[int | str]]"
-
-_ANY: tuple[int, ...] = ()
-"""All values of an attribute."""
-_AXIS: _Attributes = {"axis": _ANY}
-_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID", "")
-_WINDOWS: _Attributes = {
-    "auto_pad": _PADS,
-    **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), _ANY),
-}
-_CONV: _Attributes = {**_WINDOWS, "group": _ANY}
-_POOL: _Attributes = {**_WINDOWS, "ceil_mode": (0, 1)}
-_NORM: _Attributes = {"axis": _ANY, "epsilon": _ANY, "stash_type": (1,)}
-_LOSS: _Attributes = {"ignore_index": _ANY, "reduction": ("none", "sum", "mean")}
+from bngrad.passes.op_attributes import (
+    ALPHA,
+    ANY,
+    AVERAGE_POOL,
+    AXIS,
+    CONV,
+    CONV_TRANSPOSE,
+    FLAG,
+    LOSS,
+    MAX_POOL,
+    NORM,
+)
 
 # Attributes are those of ORT's schemas and those that its builder copies from the forward node.
 LOWERINGS: dict[tuple[str, str], Lowering] = {
-    ("", "AveragePoolGrad"): Lowering(
-        pooling.average_pool_grad, pooling.average_refusal, attributes={**_POOL, "count_include_pad": (0, 1)}
-    ),
-    ("", "MaxPoolGrad"): Lowering(
-        pooling.max_pool_grad, pooling.refusal, attributes={**_POOL, "storage_order": (0,)}
-    ),
+    ("", "AveragePoolGrad"): Lowering(pooling.average_pool_grad, pooling.average_refusal, attributes=AVERAGE_POOL),
+    ("", "MaxPoolGrad"): Lowering(pooling.max_pool_grad, pooling.refusal, attributes=MAX_POOL),
     (MICROSOFT, "BiasFastGeluGrad_dX"): Lowering(activation.bias_fast_gelu_grad, activation.biased_refusal),
     (MICROSOFT, "BiasGeluGrad_dX"): Lowering(activation.bias_gelu_grad, activation.biased_refusal),
     (MICROSOFT, "BroadcastGradientArgs"): Lowering(arithmetic.broadcast_gradient_args),
-    (MICROSOFT, "ConcatTraining"): Lowering(joining.concat_training, attributes=_AXIS),
-    (MICROSOFT, "ConvGrad"): Lowering(convolution.conv_grad, convolution.refusal, attributes=_CONV),
+    (MICROSOFT, "ConcatTraining"): Lowering(joining.concat_training, attributes=AXIS),
+    (MICROSOFT, "ConvGrad"): Lowering(convolution.conv_grad, convolution.refusal, attributes=CONV),
     (MICROSOFT, "ConvTransposeGrad"): Lowering(
         convolution.conv_transpose_grad,
         convolution.refusal,
-        attributes={**_CONV, "output_padding": _ANY, "output_shape": _ANY},
+        attributes=CONV_TRANSPOSE,
     ),
     (MICROSOFT, "DivGrad"): Lowering(arithmetic.div_grad),
-    (MICROSOFT, "DropoutGrad"): Lowering(activation.dropout_grad, activation.refusal, attributes={"seed": _ANY}),
+    (MICROSOFT, "DropoutGrad"): Lowering(activation.dropout_grad, activation.refusal, attributes={"seed": ANY}),
     (MICROSOFT, "FastGeluGrad"): Lowering(activation.fast_gelu_grad, activation.refusal),
     (MICROSOFT, "GatherElementsGrad"): Lowering(
-        indexing.gather_elements_grad, indexing.gather_elements_grad_refusal, attributes=_AXIS
+        indexing.gather_elements_grad, indexing.gather_elements_grad_refusal, attributes=AXIS
     ),
-    (MICROSOFT, "GatherGrad"): Lowering(indexing.gather_grad, indexing.gather_grad_refusal, attributes=_AXIS),
+    (MICROSOFT, "GatherGrad"): Lowering(indexing.gather_grad, indexing.gather_grad_refusal, attributes=AXIS),
     (MICROSOFT, "GatherNDGrad"): Lowering(
-        indexing.gather_nd_grad, indexing.gather_nd_grad_refusal, attributes={"batch_dims": _ANY}
+        indexing.gather_nd_grad, indexing.gather_nd_grad_refusal, attributes={"batch_dims": ANY}
     ),
     (MICROSOFT, "GeluGrad"): Lowering(
         activation.gelu_grad, activation.refusal, attributes={"approximate": ("none",)}
@@ -78,30 +66,26 @@ LOWERINGS: dict[tuple[str, str], Lowering] = {
         accumulation.in_place_accumulator, accumulation.accumulator_refusal
     ),
     (MICROSOFT, "LayerNormalizationGrad"): Lowering(
-        normalization.layer_normalization_grad, normalization.refusal, attributes=_NORM
+        normalization.layer_normalization_grad, normalization.refusal, attributes={**AXIS, **NORM}
     ),
-    (MICROSOFT, "LeakyReluGrad"): Lowering(
-        activation.leaky_relu_grad, activation.refusal, attributes={"alpha": _ANY}
-    ),
-    (MICROSOFT, "LogSoftmaxGrad"): Lowering(loss.log_softmax_grad, loss.softmax_refusal, attributes=_AXIS),
-    (MICROSOFT, "LogSoftmaxGrad_13"): Lowering(loss.log_softmax_grad, attributes=_AXIS),
-    (MICROSOFT, "QuickGeluGrad"): Lowering(
-        activation.quick_gelu_grad, activation.refusal, attributes={"alpha": _ANY}
-    ),
+    (MICROSOFT, "LeakyReluGrad"): Lowering(activation.leaky_relu_grad, activation.refusal, attributes=ALPHA),
+    (MICROSOFT, "LogSoftmaxGrad"): Lowering(loss.log_softmax_grad, loss.softmax_refusal, attributes=AXIS),
+    (MICROSOFT, "LogSoftmaxGrad_13"): Lowering(loss.log_softmax_grad, attributes=AXIS),
+    (MICROSOFT, "QuickGeluGrad"): Lowering(activation.quick_gelu_grad, activation.refusal, attributes=ALPHA),
     (MICROSOFT, "ReluGrad"): Lowering(activation.relu_grad, activation.refusal),
     (MICROSOFT, "ResizeGrad"): Lowering(resize.resize_grad, resize.refusal, attributes=resize.ATTRIBUTES),
-    (MICROSOFT, "Scale"): Lowering(reduction.scale, attributes={"scale_down": (0, 1)}),
+    (MICROSOFT, "Scale"): Lowering(reduction.scale, attributes={"scale_down": FLAG}),
     (MICROSOFT, "SigmoidGrad"): Lowering(activation.sigmoid_grad, activation.refusal),
     (MICROSOFT, "SimplifiedLayerNormalizationGrad"): Lowering(
-        normalization.simplified_layer_normalization_grad, normalization.refusal, attributes=_NORM
+        normalization.simplified_layer_normalization_grad, normalization.refusal, attributes={**AXIS, **NORM}
     ),
     (MICROSOFT, "SliceGrad"): Lowering(slicing.slice_grad, slicing.refusal),
     (MICROSOFT, "SoftmaxCrossEntropyLossGrad"): Lowering(
-        loss.softmax_cross_entropy_loss_grad, loss.loss_refusal, attributes=_LOSS
+        loss.softmax_cross_entropy_loss_grad, loss.loss_refusal, attributes=LOSS
     ),
-    (MICROSOFT, "SoftmaxGrad"): Lowering(loss.softmax_grad, loss.softmax_refusal, attributes=_AXIS),
-    (MICROSOFT, "SoftmaxGrad_13"): Lowering(loss.softmax_grad, attributes=_AXIS),
-    (MICROSOFT, "SplitTraining"): Lowering(joining.split_training, attributes=_AXIS),
+    (MICROSOFT, "SoftmaxGrad"): Lowering(loss.softmax_grad, loss.softmax_refusal, attributes=AXIS),
+    (MICROSOFT, "SoftmaxGrad_13"): Lowering(loss.softmax_grad, attributes=AXIS),
+    (MICROSOFT, "SplitTraining"): Lowering(joining.split_training, attributes=AXIS),
     (MICROSOFT, "TanhGrad"): Lowering(activation.tanh_grad, activation.refusal),
 }
 """(domain, op type) -> its lowering."""
