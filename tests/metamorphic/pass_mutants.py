@@ -146,8 +146,8 @@ PASSES = (
             "any momentum is the default",
         ),
         (
-            'ir.AttrInt64("unbiased_running_var", 0)]',
-            'ir.AttrInt64("unbiased_running_var", 1)]',
+            'ir.AttrInt64("unbiased_running_var", int(unbiased_running_var))]',
+            'ir.AttrInt64("unbiased_running_var", int(not unbiased_running_var))]',
             "PyTorch's running variance for ONNX's",
         ),
         (

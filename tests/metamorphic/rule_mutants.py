@@ -46,6 +46,12 @@ NORM_RULES = of(
     "bngrad/autodiff/rules/normalization.py",
     ("scale, back.y(3), back.y(4))", "scale, back.y(4), back.y(3))", "mean and inv_std are exchanged"),
     (
+        "axes=back.x(5), training_mode=1)",
+        "axes=back.x(5), training_mode=0)",
+        "TensorFlow's batch norm in training is differentiated as a frozen one",
+        ("tests/autodiff/test_tensorflow_forward.py::test_central_differences",),
+    ),
+    (
         "wide, mean, inv_std, axes=axes, training_mode=0",
         "wide, mean, inv_std, axes=axes, training_mode=1",
         "a frozen batch norm is differentiated as one in training",
