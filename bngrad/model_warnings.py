@@ -25,6 +25,7 @@ from bngrad.names import listed
 from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.nodes import all_nodes, default_opset, describe, is_gradient
 from bngrad.passes.tensorflow.node import FORWARDS, is_training, keeps_statistics
+from bngrad.training_metadata import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -67,11 +68,11 @@ def model_warnings(
     Args:
         model: The model as the user has it; it is not changed.
         wrt: The names of what the loss is differentiated with respect to; by default of all likely weights.
-        default_wrt: Whether nobody chose those names.
+        default_wrt: Whether the names are the default, and not the user's choice.
         frozen: Patterns of the batch norms that are to use their running statistics.
         training: Patterns of those that are to use the batch's.
     """
-    if any(map(is_gradient, all_nodes(model))):
+    if KEY in model.metadata_props or any(map(is_gradient, all_nodes(model))):
         return []
     names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
     return [
@@ -118,7 +119,7 @@ def _folded_batch_norms(model: ir.Model) -> Iterator[str]:
 def _batch_norms_in_inference_mode(
     model: ir.Model, frozen: Sequence[str], training: Sequence[str]
 ) -> Iterator[str]:
-    """Batch norms that are trained with frozen statistics although nobody said so."""
+    """Batch norms whose statistics are frozen by the model, not by the user's choice."""
     opset = default_opset(model) or 0
     modes = {node: _mode(node, opset) for node in all_nodes(model)}
     batch_norms = {node: mode for node, mode in modes.items() if mode is not None}

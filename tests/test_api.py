@@ -50,6 +50,13 @@ def test_a_warning_can_be_an_error(name, model):
             function(model, **options)
 
 
+def test_a_training_graph_is_not_warned_of_again(model):
+    """Also one that has standard ops alone, as ``stock`` makes of a model without a batch norm in training mode."""
+    with pytest.warns(bngrad.BngradWarning):
+        made = bngrad.differentiate(model)
+    assert bngrad.inspect(made).warnings == []
+
+
 def test_a_model_of_pytorch_whose_running_variance_is_not_chosen(model):
     bn = model.graph.node[0]
     bn.attribute.append(onnx.helper.make_attribute("training_mode", 1))
