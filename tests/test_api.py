@@ -51,7 +51,7 @@ def test_a_warning_can_be_an_error(name, model):
 
 
 def test_a_training_graph_is_not_warned_of_again(model):
-    """Also one that has standard ops alone, as ``stock`` makes of a model without a batch norm in training mode."""
+    """Nor is one of standard ops alone, which ``stock`` makes where no batch norm is in training mode."""
     with pytest.warns(bngrad.BngradWarning):
         made = bngrad.differentiate(model)
     assert bngrad.inspect(made).warnings == []
