@@ -16,6 +16,7 @@ from bngrad import external_data
 from bngrad.domains import tidy_domains
 from bngrad.errors import InputError, ModelError
 from bngrad.external_files import require_external_data
+from bngrad.passes.nodes import all_nodes
 from bngrad.unknown_extents import forget_negative_extents
 from bngrad.well_formed import require_well_formed
 
@@ -104,10 +105,22 @@ def _refuse_other_format(file: Path) -> None:
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     """What a file says of an input holds, whatever it says of an output that is the same value."""
     model = ir.from_proto(proto)
+    _refuse_two_versions(model, proto)
     for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
         value.type = ir.serde.deserialize_type_proto_for_type(info.type)
         value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
     return model
+
+
+def _refuse_two_versions(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Raises `ValueError` where a domain that nodes use is imported twice, and not alike."""
+    versions: dict[str, set[int]] = {}
+    for entry in proto.opset_import:
+        versions.setdefault(entry.domain, set()).add(entry.version)
+    twice = {domain for domain, found in versions.items() if len(found) > 1}
+    for domain in twice and {node.domain for node in all_nodes(model)} & twice:
+        found = " and ".join(map(str, sorted(versions[domain])))
+        raise ValueError(f"it imports {domain or 'ai.onnx'} in two versions, {found}; expected one")
 
 
 def as_ir(model: AnyModel) -> ir.Model:

@@ -125,6 +125,19 @@ def test_both_names_in_two_versions_are_refused():
         bngrad.rewrite(model)
 
 
+@pytest.mark.parametrize(("domain", "name"), [("", "ai.onnx"), ("com.microsoft", "com.microsoft")])
+def test_one_name_in_two_versions_is_refused(domain, name):
+    model = parse(TRAINING, "com.microsoft")
+    (first,) = (entry.version for entry in model.opset_import if entry.domain == domain)
+    model.opset_import.add(domain=domain, version=first)
+    bngrad.rewrite(model)
+    model.opset_import.add(domain=domain, version=20)
+    with pytest.raises(ModelError) as error:
+        bngrad.rewrite(model)
+    want = f"it imports {name} in two versions, {first} and 20; expected one"
+    assert str(error.value) == f"the model cannot be read: {want}"
+
+
 def test_a_function_in_the_default_domain_by_its_other_name():
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
         g (float[2] x) => (float loss) { z = Twice(x) loss = ReduceSum<keepdims = 0>(z) }

@@ -39,7 +39,7 @@ MODELS = {
     "a-scalar-statistic-of-rewrite": Message(
         "rewrite",
         FORWARD.replace("float[4] m = {0,0,0,0}", "float m = {0}"),
-        f"{BN} cannot be rewritten: its input 'm' has shape []; expected [4]",
+        f"{BN} is not valid: its input 'm' has shape []; expected [4]",
     ),
     "a-scale-for-other-channels": Message(
         "differentiate",
@@ -62,6 +62,13 @@ MODELS = {
         "differentiate",
         FORWARD.replace("[3,4,5]", "[3,4,1,1,1,1,1,1,1]"),
         f"{BN} cannot be rewritten: its X has rank 9; expected 1 to 8 ([N, C, ...]) (and 1 more)",
+    ),
+    "a-frozen-batch-norm-beside-a-gradient": Message(
+        "rewrite",
+        GRADIENT.replace("{\n", "{ [frozen] y = BatchNormalization(x, s, s, s, p)\n", 1).replace(
+            "float[4] i)", "float[4] i, float[5] p)"
+        ),
+        "BatchNormalization node 'frozen' (outputs y) is not valid: its input 'p' has shape [5]; expected [4]",
     ),
     "a-gradient-for-other-channels": Message(
         "rewrite",

@@ -32,7 +32,7 @@ from bngrad.passes.constants import Names, node_names
 from bngrad.passes.import_tensorflow import ImportTensorflowPass
 from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import inline
-from bngrad.passes.nodes import ORIGIN, all_nodes, describe, parameter_refusal, refuse_training_graph
+from bngrad.passes.nodes import ORIGIN, all_nodes, describe, refuse_training_graph, require_parameters
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.passes.tensorflow.node import is_training, keeps_statistics
 from bngrad.passes.unknown_rank import collapse_spatial
@@ -73,7 +73,7 @@ def prepare(
     _import_tensorflow(model)
     InferTypesPass()(model)
     require_possible(model)
-    _refuse_wrong_parameters(model.graph)
+    require_parameters(model)
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     fold_affine(model.graph, names)
@@ -211,17 +211,6 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
 
 def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
     return [node for node in graph if is_of_onnx(node)]
-
-
-def _refuse_wrong_parameters(graph: ir.Graph) -> None:
-    """Sees to it that every batch norm has parameters of one number for each channel.
-
-    Raises:
-        ModelError: One has not.
-    """
-    for node in _batch_norms(graph):
-        if node.inputs and (reason := parameter_refusal(node, data=(0,))):
-            raise ModelError(f"{describe(node)} is not valid: {reason}")
 
 
 def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:

@@ -178,6 +178,19 @@ def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
     return None
 
 
+def require_parameters(model: ir.Model) -> None:
+    """Sees to it that every BatchNormalization has parameters of one number for each channel.
+
+    Raises:
+        ModelError: One has not.
+    """
+    for node in op_nodes(model):
+        if (node.domain, node.op_type) == ("", "BatchNormalization") and node.inputs:
+            reason = parameter_refusal(node, data=(0,))
+            if reason:
+                raise ModelError(f"{describe(node)} is not valid: {reason}")
+
+
 def type_refusal(data: Iterable[ir.Value | None], parameters: Iterable[ir.Value | None]) -> str | None:
     """Why values of these types cannot be the inputs of one of our ops; None if they can, or are not known.
 

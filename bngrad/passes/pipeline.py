@@ -33,7 +33,7 @@ from bngrad.passes.infer_types import InferTypesPass, require_possible
 from bngrad.passes.inline_functions import ResolveAttributesPass
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
-from bngrad.passes.nodes import all_nodes, describe, op_nodes
+from bngrad.passes.nodes import all_nodes, describe, op_nodes, require_parameters
 from bngrad.passes.order_by_depth import OrderByDepthPass
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.passes.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
@@ -139,6 +139,10 @@ def for_target(
         result,
         ResolveAttributesPass(reads_attribute),
         infer,
+    )
+    require_parameters(result)
+    result = _run(
+        result,
         # Before the batch norms become ops that update nothing in place.
         ReturnStatePass(),
         *(import_pass(unbiased_running_var=unbiased_running_var) for import_pass in IMPORTS),

@@ -180,6 +180,15 @@ REFUSED = {
             "function, which cannot return the new value of its buffer; expected it in the main graph"
         ),
     ),
+    "one-buffer-for-two": (
+        """g (float[2] buffer, float[2] x, bool[1] reset) => (bool[1] done, bool[1] too) {
+            [a] done = com.microsoft.InPlaceAccumulatorV2(buffer, x, reset)
+            [b] too = com.microsoft.InPlaceAccumulatorV2(buffer, x, reset) }""",
+        (
+            "com.microsoft.InPlaceAccumulatorV2 node 'a' (outputs done) cannot be rewritten: its buffer 'buffer' "
+            "is updated by another node too; expected a buffer for each (and 1 more)"
+        ),
+    ),
     "no-gradient": (
         "g (float[2] buffer) => (bool[1] done) { [acc] done = com.microsoft.InPlaceAccumulatorV2(buffer) }",
         (

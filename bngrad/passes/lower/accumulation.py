@@ -44,4 +44,7 @@ def accumulator_refusal(node: ir.Node) -> str | None:
     """Why an accumulation cannot be lowered; None if it can."""
     if len(node.inputs) < 2 or None in node.inputs[:2]:
         return "it lacks an input; expected an accumulation buffer and a gradient"
+    buffer = node.inputs[0]
+    if buffer is not None and sum(user.op_type == node.op_type for user, _ in buffer.uses()) > 1:
+        return f"its buffer {buffer.name!r} is updated by another node too; expected a buffer for each"
     return None
