@@ -165,7 +165,8 @@ def _roles(model: ir.Model) -> tuple[dict[str, Draw], dict[str, int | None]]:
             labels, logits = (node.inputs[index] for index in _LABELS[kind])
             extent = logits.shape[1] if logits is not None and logits.shape is not None else None
             if labels is not None:
-                classes[str(labels.name)] = extent if isinstance(extent, int) else None
+                known = classes.get(str(labels.name))  # the loss may tell what its gradient does not
+                classes[str(labels.name)] = extent if isinstance(extent, int) else known
     return draws, classes
 
 
