@@ -11,10 +11,13 @@ from bngrad.cli.console import print_warnings
 from bngrad.cli.options import (
     debug_option,
     external_data_option,
+    frozen_option,
     functions_option,
     fuse_option,
     json_option,
     model_argument,
+    running_variance_option,
+    training_option,
 )
 
 if TYPE_CHECKING:
@@ -33,24 +36,9 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Differentiate with respect to this input or initializer, not to all weights (repeatable).",
 )
-@click.option(
-    "--frozen",
-    multiple=True,
-    metavar="NAME",
-    help="A batch norm, or a pattern such as 'layer1.*', that uses its running statistics (repeatable).",
-)
-@click.option(
-    "--training",
-    multiple=True,
-    metavar="NAME",
-    help="The same for one that uses the batch's statistics; by default each does what MODEL says.",
-)
-@click.option(
-    "--running-variance",
-    type=click.Choice(["biased", "unbiased"]),
-    help="Which variance of the batch the running variance takes in: ONNX's, which is the default, or PyTorch's "
-    "and TensorFlow's, which is M / (M - 1) times as large.",
-)
+@frozen_option
+@training_option
+@running_variance_option
 @click.option(
     "--shared-statistics",
     type=click.Choice(["separate", "chain"]),

@@ -46,6 +46,13 @@ training_option = click.option(
     help="The same for one that uses the batch's statistics; by default each does what MODEL says.",
 )
 
+running_variance_option = click.option(
+    "--running-variance",
+    type=click.Choice(["biased", "unbiased"]),
+    help="Which variance of the batch the running variance takes in: ONNX's, which is the default, or PyTorch's "
+    "and TensorFlow's, which is M / (M - 1) times as large.",
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bngrad.validation.lockstep import Tolerance
     from bngrad.validation.sites import Site
     from bngrad.validation.steps import Step
-    from bngrad.validation.subject import Options, Subject
+    from bngrad.validation.subject import Subject
 
     Array = NDArray[Any]
     Progress = Callable[[str, float | None], None]
@@ -47,7 +47,6 @@ class Checks:
 
     Args:
         subject: What is validated.
-        options: How its forward model is differentiated.
         providers: The implementations of the ops of ``bngrad`` to run.
         seed: For everything drawn.
         tolerance: Replaces the derived bounds of the lock-step.
@@ -58,14 +57,13 @@ class Checks:
     def __init__(
         self,
         subject: Subject,
-        options: Options,
         providers: Sequence[Provider],
         seed: int,
         tolerance: Tolerance | None,
         oracle: Callable[[], Oracle],
         progress: Progress,
     ) -> None:
-        self._subject, self._options, self._providers = subject, options, providers
+        self._subject, self._providers = subject, providers
         self._seed, self._tolerance, self._oracle, self._progress = seed, tolerance, oracle, progress
         self._kinds = output_kinds(subject.original, subject.gradients.values())
         self.notes: list[str] = []
@@ -173,7 +171,7 @@ class Checks:
 
     def _forward(self, loss: str) -> Forward:
         """The user's forward model if it can be evaluated, else the forward part of the training graph."""
-        subject, options = self._subject, self._options
+        subject, options = self._subject, self._subject.options
         if subject.forward is None:
             return forward_part(subject.tested, loss)
         try:
@@ -184,6 +182,7 @@ class Checks:
                 loss,
                 frozen=options.frozen,
                 training=options.training,
+                unbiased=options.unbiased,
             )
         except UnsupportedNodeError as error:
             self.notes.append(f"the loss is that of the training graph: the forward model {error}")

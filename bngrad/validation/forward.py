@@ -11,6 +11,7 @@ from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.passes.inline_functions import inline
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
+from bngrad.validation.unbiased import unbias_running_variances
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ def forward_of(
     *,
     frozen: Sequence[str],
     training: Sequence[str],
+    unbiased: bool,
 ) -> Forward:
     """Makes a forward model one whose weights are inputs, with its batch norms in the modes asked for.
 
@@ -51,6 +53,7 @@ def forward_of(
         loss: The name of the loss.
         frozen: Names of batch norms, or patterns, that use their running statistics.
         training: The same for those that use the batch's.
+        unbiased: Whether running variances take in the unbiased variance of the batch.
 
     Raises:
         UnsupportedNodeError: The evaluator lacks an op, or fails, at the model's opset and raised.
@@ -60,6 +63,8 @@ def forward_of(
         inline(own)
     name_nodes(own)
     set_modes(own, frozen, training)
+    if unbiased:
+        unbias_running_variances(own.graph)
     outputs = frozenset(str(value.name) for value in model.graph.outputs)
     try:
         result = _with_inputs(own, wrt, outputs, "")

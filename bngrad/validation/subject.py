@@ -18,15 +18,16 @@ from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
 from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
 from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.validation.gradients import gradients_of, loss_of, training_metadata
+from bngrad.validation.gradients import described_training_graph, gradients_of
 from bngrad.validation.inputs import bind_dimensions, draw_inputs, feeds_of, symbolic_dimensions
+from bngrad.validation.unbiased import unbias_running_variances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.differentiate import Builder
+    from bngrad.autodiff.differentiate import Builder, RunningVariance
     from bngrad.files import AnyModel
     from bngrad.oracle import Oracle, Prepared
 
@@ -36,16 +37,24 @@ Against = Literal["ort", "reference", "numeric"]
 
 
 class Options(NamedTuple):
-    """How a forward model is differentiated: what `training_graph` takes, under the same names."""
+    """How a forward model is differentiated: what `differentiate` takes, under the same names."""
 
     loss: str | None = None
     wrt: Sequence[str] | None = None
     frozen: Sequence[str] = ()
     training: Sequence[str] = ()
+    running_variance: RunningVariance | None = None
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether running variances take in the unbiased variance of the batch."""
+        return self.running_variance == "unbiased"
 
     def graph(self, model: ir.Model) -> Training:
-        """Our training graph of a forward model, in ORT's dialect."""
-        return training_graph(model, **self._asdict())
+        """Our training graph of a forward model, in ORT's dialect, which has the biased running variance."""
+        options = self._asdict()
+        del options["running_variance"]
+        return training_graph(model, **options)
 
 
 class Given(NamedTuple):
@@ -73,6 +82,8 @@ class Subject(NamedTuple):
     """What it is compared with; `ort` becomes `reference` where ONNX Runtime's builder cannot be asked."""
     other_builder: bool
     """Whether one builder made the original, and another one the graph under test."""
+    options: Options
+    """How the forward model is differentiated."""
     notes: list[str]
 
 
@@ -105,15 +116,31 @@ def find_subject(
     """
     source = in_memory(as_ir(model))
     tested = None if rewritten is None else _for_stock(in_memory(as_ir(rewritten)))
-    is_made = training_metadata(source) is not None or any(n.domain == DOMAIN for n in all_nodes(source))
+    described = described_training_graph(source)
+    is_made = described is not None or any(n.domain == DOMAIN for n in all_nodes(source))
     if is_made or any(_is_training_op(node) for node in all_nodes(source)):
-        for option, value in options._asdict().items():
-            if value and option != "loss":
+        for field, value in options._asdict().items():
+            if value and field != "loss":
+                option = field.replace("_", "-")
                 raise InputError(f"{name} is a training graph already; --{option} is for forward models")
-        return _of_training_graph(source, tested, against, given, options.loss)
-    if tested is not None and options.wrt is None:
-        options = options._replace(wrt=list(gradients_of(tested)) or None)
+        loss = options.loss or (None if described is None else described.loss)
+        return _of_training_graph(source, tested, against, given, loss)
+    if tested is not None:
+        options = _as_made(options, tested)
     return _of_forward_model(source, tested, against, builder, given, options, oracle)
+
+
+def _as_made(options: Options, tested: ir.Model) -> Options:
+    """The options that a given training graph was made with, where they show and nobody said otherwise."""
+    if options.wrt is None:
+        options = options._replace(wrt=list(gradients_of(tested)) or None)
+    nodes = [
+        node for node in all_nodes(tested) if node.op_identifier()[:2] == (DOMAIN, "BatchNormalizationTraining")
+    ]
+    if options.running_variance is None and nodes:
+        unbiased = all(node.attributes.get_int("unbiased_running_var", 0) for node in nodes)
+        options = options._replace(running_variance="unbiased" if unbiased else "biased")
+    return options
 
 
 def _for_stock(model: ir.Model) -> ir.Model:
@@ -150,10 +177,11 @@ def _of_training_graph(
         original=original,
         tested=tested,
         feeds=feeds,
-        loss=loss or loss_of(model),
+        loss=loss,
         gradients=gradients_of(model),
         against=against,
         other_builder=False,
+        options=Options(),
         notes=[],
     )
 
@@ -193,13 +221,15 @@ def _of_forward_model(
         made, more = _with_data_inputs(bound, made, options)
         original, notes = made.model, notes + more
     if tested is None and builder == "ort":
-        tested = rewrite(original).model
+        tested, _ = for_target(original, target="stock", unbiased_running_var=options.unbiased)
     elif tested is None:
         # From the model with its symbols: one graph has to serve every size.
         training = options._replace(loss=made.loss, wrt=list(made.gradients)).graph(model).model
         if by_ort:
             _name_statistics(training, original)
-        tested, _ = for_target(training, target="stock", functions=True)
+        tested, _ = for_target(training, target="stock", unbiased_running_var=options.unbiased, source=model)
+    if options.unbiased:
+        unbias_running_variances(original.graph)
     bind_dimensions(made.model, {}, given.inputs)
     feeds = draw_inputs(made.model, given={**values, **given.inputs}, seed=given.seed)
     return Subject(
@@ -211,6 +241,7 @@ def _of_forward_model(
         gradients=made.gradients,
         against=against,
         other_builder=by_ort and builder == "bngrad",
+        options=options,
         notes=notes,
     )
 
@@ -242,10 +273,11 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
 
 def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tuple[Training, list[str]]:
     """Our training graph with the gradients by the float inputs that are data, too; and which it cannot have."""
+    others = {*made.gradients, *made.running_statistics}
     data = [
         str(value.name)
         for value in model.graph.inputs
-        if value.dtype in SUPPORTED_DTYPES and value.const_value is None and value.name not in made.gradients
+        if value.dtype in SUPPORTED_DTYPES and value.const_value is None and value.name not in others
     ]
     if not data:
         return made, []

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import onnx_ir as ir
 
 from bngrad import native_library
+from bngrad.autodiff.differentiate import RunningVariance
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.files import as_ir
 from bngrad.model_warnings import model_warnings
@@ -66,6 +67,7 @@ def validate(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
+    running_variance: RunningVariance | None = None,
     progress: Progress = lambda _stage, _fraction: None,
 ) -> Report:
     """Validates the training graph of a model.
@@ -89,6 +91,7 @@ def validate(
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that are to use
             their running statistics; the others do what their attribute training_mode says.
         training: The same for those that are to use the batch's statistics.
+        running_variance: Which variance of the batch the running variance takes in, ``biased`` or ``unbiased``.
         progress: Called with what is being done, and the fraction of it or None.
 
     Raises:
@@ -102,10 +105,13 @@ def validate(
     """
     if against not in get_args(Against):
         raise InputError(f"against {against!r} does not exist; expected one of {', '.join(get_args(Against))}")
+    if running_variance not in (None, *get_args(RunningVariance)):
+        expected = ", ".join(get_args(RunningVariance))
+        raise InputError(f"running variance {running_variance!r} does not exist; expected one of {expected}")
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     given = Given(inputs or {}, dims or {}, seed)
-    options = Options(loss=loss, wrt=wrt, frozen=frozen, training=training)
+    options = Options(loss=loss, wrt=wrt, frozen=frozen, training=training, running_variance=running_variance)
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
@@ -128,7 +134,7 @@ def validate(
                 f"{len(inside)} batch norms are in subgraphs or functions, lock-step cannot look there: "
                 f"{inside[0]!r}"
             )
-        checks = Checks(subject, options, providers, seed, tolerance, oracle, progress)
+        checks = Checks(subject, providers, seed, tolerance, oracle, progress)
         report.checks += checks.made()
         report.notes += checks.notes
     return report

@@ -205,6 +205,24 @@ def test_our_ops_agree_with_their_functions(axes, parameters, mode):
         np.testing.assert_allclose(got[name], want, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
+OWN_FORWARD = """<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>
+g (float[3,4,5] x, float[4] s, float[4] b, float[4] m, float[4] v) => (y, m2, v2, sm, si) {{
+    axes = Constant<value_ints = [0, 2]>()
+    y, m2, v2, sm, si = bngrad.BatchNormalizationTraining
+        <epsilon = 0.5, momentum = 0.75, unbiased_running_var = {unbiased}>(x, s, b, m, v, axes)
+}}"""
+
+
+@pytest.mark.parametrize("unbiased", [0, 1], ids=["biased", "unbiased"])
+def test_our_forward_op_agrees_with_its_function(unbiased):
+    model = ir.from_proto(onnx.parser.parse_model(OWN_FORWARD.format(unbiased=unbiased)))
+    feeds = {"x": values(3, 4, 5), **{name: values(4, seed=i) for i, name in enumerate("sbmv")}}
+    got = evaluate(ir.to_proto(model), feeds)
+    EmbedFunctionsPass(functions=True)(model)
+    for name, want in evaluate(ir.to_proto(model), feeds).items():
+        np.testing.assert_allclose(got[name], want, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
 FROZEN = Case("BatchNormInternal", "frozen", (values(2, 3), *[values(3)] * 4), {"training_mode": 0}, "abcde")
 COLUMN_MAJOR = Case(
     "MaxPoolGrad",

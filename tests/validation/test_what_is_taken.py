@@ -118,7 +118,12 @@ TAKEN = {
              loss = ReduceSum<keepdims = 0>(y) }"""
     ),
 }  # fmt: skip
-WRT = {name: ["x", "w"] for name in ("constant-weight", "bfloat16", "opset-7-pad-and-clip")}
+FREEZE = {"frozen": ["*"]}
+OPTIONS = {
+    **{name: {"wrt": ["x", "w"]} for name in ("constant-weight", "bfloat16", "opset-7-pad-and-clip")},
+    **dict.fromkeys(("frozen", "frozen-opset-9", "frozen-opset-11"), FREEZE),
+}
+"""How they are differentiated; it says that what is frozen is meant to be, of which there is a warning."""
 
 
 @pytest.fixture
@@ -133,8 +138,8 @@ def no_oracle(monkeypatch):
 @pytest.mark.parametrize("against", ["numeric", "reference"])
 @pytest.mark.parametrize("case", TAKEN)
 def test_taken_without_an_oracle(case, against):
-    training = bngrad.differentiate(copy(TAKEN[case]), wrt=WRT.get(case))
-    report = bngrad.validate(copy(TAKEN[case]), against=against, wrt=WRT.get(case))
+    training = bngrad.differentiate(copy(TAKEN[case]), **OPTIONS.get(case, {}))
+    report = bngrad.validate(copy(TAKEN[case]), against=against, **OPTIONS.get(case, {}))
     assert report.passed, report.reason
     checks = {check.name: check for check in report.checks}
     expected = {output.name for output in training.graph.output if output.name.endswith("_grad")}
@@ -162,7 +167,7 @@ NOT_BY_ORT = {
 
 @pytest.mark.parametrize("case", BY_ORT)
 def test_ort_is_asked_where_its_builder_is_right(case):
-    report = bngrad.validate(copy(TAKEN[case]), wrt=WRT.get(case), provider="function")
+    report = bngrad.validate(copy(TAKEN[case]), **OPTIONS.get(case, {}), provider="function")
     assert report.passed, report.reason
     assert report.against == "ort"
     assert [check.name for check in report.checks] == ["lock-step", "whole graph", "float64"]
@@ -171,7 +176,7 @@ def test_ort_is_asked_where_its_builder_is_right(case):
 
 @pytest.mark.parametrize("case", NOT_BY_ORT)
 def test_what_ort_does_not_take_is_compared_otherwise_and_says_so(case):
-    report = bngrad.validate(copy(TAKEN[case]), wrt=WRT.get(case), provider="function")
+    report = bngrad.validate(copy(TAKEN[case]), **OPTIONS.get(case, {}), provider="function")
     assert report.passed, report.reason
     assert report.against == "reference"
     (note,) = (note for note in report.notes if "gradient builder" in note)
@@ -269,6 +274,23 @@ def test_a_given_training_graph_has_the_gradients_that_it_has():
     assert gradients_in(report) == {"x_grad"}
 
 
+STATISTICS = TWO_MODES.replace("(float loss)", "(float loss, float[3] r1)")
+
+
+@pytest.mark.parametrize("against", ["numeric", "reference", "ort"])
+@pytest.mark.parametrize("running_variance", ["biased", "unbiased"])
+def test_the_running_variance_is_the_one_asked_for(running_variance, against):
+    options = {"against": against, "provider": "function"}
+    report = bngrad.validate(parse(STATISTICS), running_variance=running_variance, **options)
+    assert report.passed, report.reason
+    training = bngrad.differentiate(parse(STATISTICS), running_variance=running_variance)
+    report = bngrad.validate(parse(STATISTICS), rewritten=training, **options)
+    assert report.passed, report.reason
+    other = {"biased": "unbiased", "unbiased": "biased"}[running_variance]
+    report = bngrad.validate(parse(STATISTICS), rewritten=training, running_variance=other, **options)
+    assert {row.tensor for check in report.checks for row in check.failures} == {"r1"}
+
+
 # ---- training graphs ----
 
 NO_GRADIENT = """g (float[2] dy, float[2] x) => (float loss, float[2] dx) {
@@ -331,6 +353,7 @@ REFUSED = {
         r"input 's' was given with shape \[4\]; expected \[3\]",
     ),
     "no-such-dimension": ({"dims": {"Q": 3}}, InputError, "there is no symbolic dimension 'Q'"),
+    "no-such-variance": ({"running_variance": "best"}, InputError, "running variance 'best' does not exist"),
     "no-such-reference": ({"against": "torch"}, InputError, "against 'torch' does not exist"),
 }
 

@@ -84,6 +84,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     (MICROSOFT, "TanhGrad"): activation.tanh_grad,
     (DOMAIN, "BatchNormalizationGrad"): batch_norm.bngrad_batch_normalization_grad,
     (DOMAIN, "BatchNormalizationStatistics"): batch_norm.bngrad_batch_normalization_statistics,
+    (DOMAIN, "BatchNormalizationTraining"): batch_norm.bngrad_batch_normalization_training,
 }
 """(domain, op type) -> its function."""
 

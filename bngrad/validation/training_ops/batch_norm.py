@@ -114,6 +114,24 @@ def bngrad_batch_normalization_grad(
     return tuple(result.astype(X.dtype, copy=False) for result in results)
 
 
+def bngrad_batch_normalization_training(
+    X: Array,
+    scale: Array,
+    bias: Array,
+    running_mean: Array,
+    running_var: Array,
+    axes: Integers,
+    *,
+    epsilon: float,
+    momentum: float,
+    unbiased_running_var: int,
+) -> tuple[Array, ...]:
+    """BatchNormalizationTraining of ``bngrad``; see `bngrad.reference.batch_normalization_training`."""
+    unbiased = bool(unbiased_running_var)
+    numbers = (float(epsilon), float(momentum), unbiased)
+    return tuple(reference_training(X, scale, bias, running_mean, running_var, axes, *numbers))
+
+
 def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: float) -> tuple[Array, ...]:
     """BatchNormalizationStatistics of ``bngrad``; see `bngrad.reference.batch_normalization_statistics`."""
     return tuple(reference_statistics(X, axes, float(epsilon)))

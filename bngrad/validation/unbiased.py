@@ -1,0 +1,68 @@
+"""PyTorch's rule for the running variance, spelled out behind batch norms that have ONNX's.
+
+With M elements to a channel, the batch's variance is taken in M / max(M - 1, 1) times as large:
+new_running_var = momentum * running_var + (1 - momentum) * var * M / max(M - 1, 1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.ort_dialect import BATCH_NORM_INTERNAL
+
+_INV_STD = 4
+"""The output of BatchNormInternal that tells the batch's variance: ORT overwrites the old running variance."""
+
+
+def unbias_running_variances(graph: ir.Graph) -> None:
+    """Makes the running variances that batch norms in training mode of a graph return the unbiased ones.
+
+    Args:
+        graph: The main graph of a model of ONNX ops, or of ORT's dialect; it is changed. Names stay.
+    """
+    for node in list(graph):
+        trains = (node.domain, node.op_type) == BATCH_NORM_INTERNAL or (
+            (node.domain, node.op_type) == ("", "BatchNormalization")
+            and node.attributes.get_int("training_mode", 0) != 0
+        )
+        if trains and len(node.outputs) > 2 and node.outputs[2].name:
+            _unbias(graph, node)
+
+
+def _unbias(graph: ir.Graph, node: ir.Node) -> None:
+    biased, old = node.outputs[2], node.inputs[4]
+    assert old is not None, "a batch norm has a running variance"  # noqa: S101
+    name, dtype = biased.name, old.dtype or ir.DataType.FLOAT
+    made: list[ir.Node] = []
+
+    def op(op_type: str, *inputs: ir.Value | None, **attributes: int | ir.TensorProtocol) -> ir.Value:
+        new = ir.node(op_type, inputs, attributes, name=f"{name}/{op_type}_{len(made)}")
+        new.outputs[0].name = f"{name}/unbiased_{len(made)}"
+        made.append(new)
+        return new.outputs[0]
+
+    def number(value: float) -> ir.Value:
+        return op("Constant", value=ir.tensor(np.asarray(value, dtype.numpy()), dtype=dtype))
+
+    def count(value: ir.Value | None) -> ir.Value:
+        return op("Cast", op("Size", value), to=dtype)
+
+    one = number(1.0)
+    M = op("Div", count(node.inputs[0]), count(old))
+    excess = op("Sub", op("Div", M, op("Max", op("Sub", M, one), one)), one)
+    momentum = float(np.float32(node.attributes.get_float("momentum", 0.9)))
+    if node.op_type == BATCH_NORM_INTERNAL[1]:
+        inv_std, epsilon = node.outputs[_INV_STD], float(np.float32(node.attributes.get_float("epsilon", 1e-5)))
+        variance = op("Sub", op("Reciprocal", op("Mul", inv_std, inv_std)), number(epsilon))
+        batch = op("Mul", op("Sub", one, number(momentum)), variance)
+    else:
+        batch = op("Sub", None, op("Mul", number(momentum), old))
+    result = op("Add", None, op("Mul", batch, excess))
+    biased.replace_all_uses_with(result, replace_graph_outputs=True)
+    for new in (batch.producer(), result.producer()):
+        if new is not None and new.inputs[0] is None:
+            new.replace_input_with(0, biased)
+    graph.insert_after(node, made)
+    result.name, biased.name = name, f"{name}/biased"
+    result.type, result.shape = biased.type, biased.shape
