@@ -142,12 +142,26 @@ def compared(name: str, kind: str, provider: str, against: str, answer: Closest,
     return Row(name, name, kind, provider, against, *differences(got, want), measure, measure <= LIMIT, note)
 
 
-def moves(feeds: Mapping[str, Array], seed: int) -> Iterator[dict[str, Array]]:
-    """Yields the inputs as they are, and then moved by their last bit; the same for the same seed."""
+def moves(feeds: Mapping[str, Array], seed: int, unit: float = 0.0) -> Iterator[dict[str, Array]]:
+    """Yields the inputs as they are, and then moved by their last bit; the same for the same seed.
+
+    Args:
+        feeds: The inputs.
+        seed: For the moves.
+        unit: The relative spacing of the narrowest type inside the model. Inputs of a wider type are moved by that
+            much: what casts round away on the way would not be seen to change.
+    """
     yield dict(feeds)
     generator = np.random.default_rng(seed)
     for _ in range(MOVES):
-        yield {name: one_ulp_away(value, generator) for name, value in feeds.items()}
+        yield {name: _moved(value, generator, unit) for name, value in feeds.items()}
+
+
+def _moved(value: Array, generator: np.random.Generator, unit: float) -> Array:
+    if value.dtype.kind != "f" or float(np.finfo(value.dtype).eps) >= unit:
+        return one_ulp_away(value, generator)
+    signs = np.where(generator.random(value.shape) < 0.5, -1, 1).astype(value.dtype)
+    return np.asarray(value * (1 + unit * signs), value.dtype)
 
 
 def one_ulp_away(value: Array, generator: np.random.Generator) -> Array:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
+_SPACINGS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+"""What the elements of a 16-bit type are apart, relative to them."""
+
+
 def on_stock(
     tested: ir.Model,
     in_float64: Evaluator,
@@ -68,9 +72,9 @@ def on_stock(
     feeds, names = feeds_of(tested, feeds), [str(value.name) for value in tested.graph.outputs]
     kinds = {name: kinds.get(name, "other output") for name in names}
     total, done = MOVES + 1 + MOVES + 1 + 2 * (len(providers) - 1), itertools.count(1)
-    exact = []
+    unit, exact = _spacing(tested), []
     try:
-        for moved in moves(feeds, seed):
+        for moved in moves(feeds, seed, unit):
             exact.append(in_float64(moved, names))
             progress(next(done), total)
     except UnsupportedNodeError as error:
@@ -85,7 +89,7 @@ def on_stock(
         closest: dict[str, Closest] = {}
         try:
             runner = session(tested, provider)
-            for moved in itertools.islice(moves(feeds, seed), 2 if floor else MOVES + 1):
+            for moved in itertools.islice(moves(feeds, seed, unit), 2 if floor else MOVES + 1):
                 answers.append(dict(zip(names, runner.run(names, moved), strict=True)))
                 closer(closest, answers[-1], exact)
                 progress(next(done), total)
@@ -107,6 +111,14 @@ def _unfit(model: ir.Model) -> str:
     if random is not None:
         return f"{random.op_type} node {random.name!r} draws random numbers, which ONNX Runtime draws otherwise"
     return ""
+
+
+def _spacing(model: ir.Model) -> float:
+    """The relative spacing of the narrowest 16-bit type in a model; 0 if it has none."""
+    types = {
+        value.dtype for node in all_nodes(model) for value in (*node.inputs, *node.outputs) if value is not None
+    }
+    return max((spacing for dtype, spacing in _SPACINGS.items() if dtype in types), default=0.0)
 
 
 def _failed(provider: str, note: str) -> Row:

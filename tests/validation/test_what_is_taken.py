@@ -84,6 +84,11 @@ TAKEN = {
         f"""g (float16[6,3] x) => (float loss) {BATCH_NORM} {{
              h, r0, r1 = BatchNormalization<training_mode = 1>(x, s, b, m, v)  y = Cast<to = 1>(h)  {LOSS} }}"""
     ),
+    "half-inside": parse(
+        f"""g (float16[6,3] x, float[6,3] target) => (float loss) {BATCH_NORM} {{
+             h, r0, r1 = BatchNormalization<training_mode = 1>(x, s, b, m, v)  y = Cast<to = 1>(h)
+             q = Mul(y, target)  loss = ReduceSum<keepdims = 0>(q) }}"""
+    ),
     "double": parse(
         """g (double[6,3] x, double[3] s, double[3] b, double[3] m, double[3] v) => (double loss) {
              y, r0, r1 = BatchNormalization<training_mode = 1>(x, s, b, m, v)
@@ -134,6 +139,13 @@ def no_oracle(monkeypatch):
     monkeypatch.setattr(client.Oracle, "__enter__", refuse)
 
 
+@pytest.mark.parametrize("case", ["half", "half-data-float-parameters", "half-inside", "training", "double"])
+def test_right_answers_pass_with_other_inputs(case):
+    for seed in range(1, 6):
+        report = bngrad.validate(copy(TAKEN[case]), against="numeric", seed=seed, provider="function")
+        assert report.passed, (seed, report.reason)
+
+
 @pytest.mark.usefixtures("no_oracle")
 @pytest.mark.parametrize("against", ["numeric", "reference"])
 @pytest.mark.parametrize("case", TAKEN)
@@ -144,7 +156,8 @@ def test_taken_without_an_oracle(case, against):
     checks = {check.name: check for check in report.checks}
     expected = {output.name for output in training.graph.output if output.name.endswith("_grad")}
     found = {row.subject for row in checks["central differences"].rows}
-    assert expected | {"x_grad"} == found
+    data = {"x_grad", "target_grad"} if case == "half-inside" else {"x_grad"}
+    assert expected | data == found
     assert {row.kind for row in checks["forward in float64"].rows} >= {"loss"}
 
 
