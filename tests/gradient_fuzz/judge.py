@@ -143,7 +143,7 @@ def _run(
         provider, level = WAYS[way]
         called = f"{provider}, {'default' if level == ALL else 'no'} optimizations"
         try:
-            session = _session(content, level, provider)
+            session = session_of(content, level, provider)
             results[called] = dict(
                 zip(["loss", *names], session.run(["loss", *names], dict(case.feeds)), strict=True)
             )
@@ -162,7 +162,7 @@ def _run(
     return None, results
 
 
-def _session(
+def session_of(
     content: bytes, level: onnxruntime.GraphOptimizationLevel, provider: Provider = "function"
 ) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
@@ -178,7 +178,7 @@ def _forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> str
     """Why ONNX Runtime does not run the forward graph; None if it does."""
     try:
         model = effective(case)
-        _session(model.SerializeToString(), level, "native").run(["loss"], dict(case.feeds))
+        session_of(model.SerializeToString(), level, "native").run(["loss"], dict(case.feeds))
     except Exception as error:  # noqa: BLE001 - see above
         return str(error)
     return None
@@ -335,7 +335,7 @@ def _other_loss(case: Case, called: str, arrays: Arrays, differences: _Differenc
     if called == "float64":
         return Verdict("the oracle differs", reason=f"{got} in float64, {differences.loss} here")
     try:
-        session = _session(effective(case).SerializeToString(), DISABLED, "native")
+        session = session_of(effective(case).SerializeToString(), DISABLED, "native")
         losses = [float(np.squeeze(wide(session.run(["loss"], dict(case.feeds))[0]))) for _ in range(2)]
     except Exception as error:  # noqa: BLE001 - see above
         return Verdict("the oracle differs", reason=str(error))
@@ -354,7 +354,7 @@ def _by_onnx_runtime(case: Case, results: dict[str, Arrays], reason: str) -> Ver
     """Where the interpreter has no op: differences of ONNX Runtime."""
     if "float64" in results:
         return Verdict("the oracle lacks an op", reason=reason)
-    session = _session(effective(case).SerializeToString(), DISABLED, "native")
+    session = session_of(effective(case).SerializeToString(), DISABLED, "native")
     losses = [float(np.squeeze(wide(session.run(["loss"], dict(case.feeds))[0]))) for _ in range(2)]
     if losses[0] != losses[1]:
         return Verdict("random")

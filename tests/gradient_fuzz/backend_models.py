@@ -1,0 +1,201 @@
+"""onnx's own backend models, differentiated: each is right, or refused with a reason.
+
+    python tests/gradient_fuzz/backend_models.py             prints the table of docs/reliability/backend-models.md
+    python tests/gradient_fuzz/backend_models.py --only NAME tells of one model
+
+The loss is a random weighting of the float outputs; it is differentiated with respect to all float inputs and
+initializers that it may depend on, with the inputs of the model's first data set.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zlib
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from fuzz.campaign import run_cases
+from fuzz.judge import Find
+from gradient_fuzz.cases import Case
+from gradient_fuzz.interpreter import FLOATS
+from gradient_fuzz.judge import DISABLED, crashes_forward, judge, session_of
+from gradient_fuzz.sketch import numpy_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from onnx.backend.test.case.test_case import TestCase
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+"""Those that are in onnx's package; the others are downloaded."""
+NOT_TRIED = "not tried: "
+MOST_NUMBERS = 5000
+"""In what a loss is differentiated with respect to: differences of larger models take minutes."""
+
+
+@cache
+def backend_tests() -> list[TestCase]:
+    """onnx's backend tests, by name."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = [test for kind in KINDS for test in load_model_tests(kind=kind)]
+    return sorted(tests, key=lambda test: test.name)
+
+
+def _model_and_inputs(test: TestCase) -> tuple[onnx.ModelProto, list[object]]:
+    """A test's model, and the inputs of its first data set."""
+    if test.model is not None:
+        model = onnx.ModelProto()
+        model.CopyFrom(test.model)
+        return model, list(test.data_sets[0][0]) if test.data_sets else []
+    folder = Path(test.model_dir)
+    model = onnx.load(folder / "model.onnx")
+    inputs = []
+    for index in range(len(model.graph.input)):
+        file = folder / "test_data_set_0" / f"input_{index}.pb"
+        if not file.is_file():
+            break
+        inputs.append(numpy_helper.to_array(onnx.load_tensor(file)))
+    return model, inputs
+
+
+def case_of(test: TestCase) -> Case | str:
+    """A test as a case: its float outputs are weighted into a loss; a string says why it cannot be."""
+    model, inputs = _model_and_inputs(test)
+    graph = model.graph
+    if not all(isinstance(array, np.ndarray) for array in inputs):
+        return "an input is no tensor"
+    feeds = {value.name: array for value, array in zip(graph.input, inputs, strict=False)}
+    outputs = [value for value in graph.output if _element(value) in FLOATS]
+    if not outputs:
+        return "no output is a float"
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    wrt = [value.name for value in graph.input if _element(value) in FLOATS and value.name not in initializers]
+    wrt += [name for name, tensor in initializers.items() if tensor.data_type in FLOATS]
+    if not wrt:
+        return "no input is a float"
+    for value in graph.input:
+        if value.name in feeds and _element(value):
+            feeds[value.name] = np.asarray(feeds[value.name]).astype(numpy_type(_element(value)), copy=False)
+    try:
+        session = session_of(model.SerializeToString(), DISABLED)
+        arrays = session.run([value.name for value in outputs], feeds)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many kinds
+        return f"ONNX Runtime does not run it: {type(error).__name__}"
+    element = max({_element(value) for value in outputs}, key=_width)
+    _add_loss(model, list(zip(outputs, arrays, strict=True)), element, zlib.crc32(test.name.encode()))
+    kept = {name: array for name, array in feeds.items() if name not in initializers}
+    if sum(int(np.size(feeds.get(name, 0))) for name in wrt) > MOST_NUMBERS:
+        return "it is large"
+    return Case(model, kept, tuple(wrt), story=test.name)
+
+
+def _element(value: onnx.ValueInfoProto) -> int:
+    return value.type.tensor_type.elem_type
+
+
+def _width(element: int) -> int:
+    order = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    return order.index(element)
+
+
+def _add_loss(
+    model: onnx.ModelProto, outputs: list[tuple[onnx.ValueInfoProto, np.ndarray]], element: int, seed: int
+) -> None:
+    """The sum of all outputs, each times random weights; those that are of no finite number get none."""
+    graph, rng = model.graph, np.random.default_rng(seed)
+    opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
+    terms = []
+    for index, (value, array) in enumerate(outputs):
+        weights = rng.standard_normal(np.shape(array)).astype(numpy_type(element))
+        prefix = f"bngrad_loss_{index}"
+        graph.initializer.append(numpy_helper.from_array(weights, f"{prefix}_weights"))
+        name = value.name
+        if _element(value) != element:
+            graph.node.append(helper.make_node("Cast", [name], [f"{prefix}_cast"], to=element))
+            name = f"{prefix}_cast"
+        graph.node.append(helper.make_node("Mul", [name, f"{prefix}_weights"], [f"{prefix}_product"]))
+        graph.node.append(helper.make_node("ReduceSum", [f"{prefix}_product"], [f"{prefix}_sum"], keepdims=0))
+        terms.append(f"{prefix}_sum")
+    graph.node.append(helper.make_node("Sum" if opset >= 8 else "Add", terms, ["loss"], name="bngrad_loss"))
+    graph.output.append(helper.make_tensor_value_info("loss", element, []))
+
+
+def making(every: int, index: int) -> Case | str:
+    return case_of(backend_tests()[every * index])
+
+
+def judging(case: Case | str) -> tuple[list[Find], Counter[str]]:
+    """What is wrong with a model, and how it ended."""
+    warnings.simplefilter("ignore")
+    if isinstance(case, str):
+        return [], Counter([NOT_TRIED + case])
+    verdict = judge(case, (0, 1))
+    return [Find(case.story, find.what, find.detail) for find in verdict.finds], Counter([verdict.end])
+
+
+def run(every: int = 1) -> Iterator[tuple[str, list[Find], str]]:
+    """Yields the name of every n-th test, what is wrong with it, and how it ended."""
+    tests = backend_tests()[::every]
+    for index, finds, ends in run_cases(every, range(len(tests)), judging, making):
+        name = tests[index].name
+        if any(find.what == "a worker's end" for find in finds) and _crashes(tests[index]):
+            yield name, [], NOT_TRIED + "ONNX Runtime crashes at it"
+        else:
+            yield name, finds, next(iter(ends), "find")
+
+
+def _crashes(test: TestCase) -> bool:
+    case = case_of(test)
+    return isinstance(case, Case) and crashes_forward(case)
+
+
+def table(results: list[tuple[str, list[Find], str]]) -> list[str]:
+    """Lines of Markdown: how many models ended how, with some of their names."""
+    names = defaultdict(list)
+    for name, _, end in results:
+        names[end].append(name.removeprefix("test_"))
+    lines = ["| models | what came of them | among them |", "|---|---|---|"]
+    for end, those in sorted(names.items(), key=lambda item: (-len(item[1]), item[0])):
+        lines.append(f"| {len(those)} | {end} | {', '.join(those[:3])} |")
+    return lines
+
+
+@click.command()
+@click.option("--only", help="The name of one test.")
+@click.option("--every", default=1, help="Every n-th model alone.")
+def main(only: str | None, every: int) -> None:
+    """Differentiate onnx's backend models; exit 1 if something is wrong with one."""
+    warnings.simplefilter("ignore")
+    if only is not None:
+        case = case_of(next(test for test in backend_tests() if test.name == only))
+        if isinstance(case, Case):
+            print(onnx.printer.to_text(case.model)[:5000], case.wrt)
+            print(judge(case, range(4)))
+        else:
+            print(case)
+        return
+    results = list(run(every))
+    found = [(name, find) for name, finds, _ in results for find in finds]
+    for name, find in found:
+        print(" ".join(f"FIND {name}: {find.what}: {find.detail[:300]}".split()), file=sys.stderr)
+    print("\n".join(table(results)))
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

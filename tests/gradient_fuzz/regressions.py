@@ -1,0 +1,80 @@
+"""What campaigns have found, each as small as it gets, and right since: a model, and what it is fed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx.parser
+
+from gradient_fuzz.cases import Case
+
+
+class Regression(NamedTuple):
+    """A model of which a gradient was wrong, no number, or did not run."""
+
+    text: str
+    """In ONNX's text form, without its header; the loss is differentiated with respect to its float inputs."""
+    feeds: dict[str, list]
+    opset: int = 18
+
+
+CASES = {
+    "a-start-of-a-range-that-moves": Regression(
+        """g (double x) => (double loss) <double limit = {2.2}, double delta = {0.5}> {
+            y = Range(x, limit, delta) s = ReduceSum <keepdims = 0> (y) loss = Add(x, s) }""",
+        {"x": 0.66},
+    ),
+    "class-weights-that-move": Regression(
+        """g (float[2,3] x) => (float loss) <int64[2] t = {2, 0}, int64[1] rows = {0}> {
+            w = ReduceMax <keepdims = 0> (x, rows) l = NegativeLogLikelihoodLoss <reduction = "sum"> (x, t, w)
+            loss = Identity(l) }""",
+        {"x": [[1.5, 0.25, -0.5], [0.3, 0.7, 1.25]]},
+    ),
+    "class-weights-of-softmax-that-move": Regression(
+        """g (double[2,3] x) => (double loss) <int64[2] t = {2, 0}, int64[1] rows = {0}> {
+            w = ReduceMean <keepdims = 0> (x, rows) loss = SoftmaxCrossEntropyLoss(x, t, w) }""",
+        {"x": [[1.5, 0.25, 0.5], [0.3, 0.7, 1.25]]},
+    ),
+    "statistics-of-the-batch-in-a-frozen-batch-norm": Regression(
+        """g (float[3,2] x, float[2] s) => (float loss) <int64[1] rows = {0}, float[3,2] k = {1, -2, 3, 0.5, 0.25, 1}> {
+            q = Mul(x, x) v = ReduceMean <keepdims = 0> (q, rows) m = ReduceMean <keepdims = 0> (x, rows)
+            y = BatchNormalization(x, s, s, m, v) z = Mul(y, k) loss = ReduceSum <keepdims = 0> (z) }""",
+        {"x": [[0.5, -1.0], [1.5, 2.0], [-0.75, 0.25]], "s": [1.5, -0.5]},
+    ),
+    "a-padded-value-that-moves": Regression(
+        """g (double[3] x) => (double loss) <int64[2] pads = {1, 2}> {
+            v = ReduceMean <keepdims = 0> (x) y = Pad(x, pads, v) z = Mul(y, y) loss = ReduceSum <keepdims = 0> (z) }""",
+        {"x": [1.0, 2.0, 4.0]},
+    ),
+    "a-root-behind-a-mask": Regression(
+        """g (double[4] x, double[4] r) => (double loss) <double c = {0.1}> {
+            p = Relu(r) s = Sqrt(p) m = Greater(x, c) y = Where(m, s, x) loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": [0.6, -0.3, 0.2, 0.9], "r": [0.25, -1.0, -2.0, 4.0]},
+    ),
+    "a-tile-of-nothing": Regression(
+        """g (double[N,1,3] x) => (double loss) <int64[3] repeats = {1, 2, 0}> {
+            y = Tile(x, repeats) loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": np.zeros((0, 1, 3)).tolist()},
+    ),
+    "a-pad-of-elements-of-nothing": Regression(
+        """g (double[2,N,N] x) => (double loss) <int64[6] pads = {1, 0, 0, 0, 0, 0}> {
+            y = Pad <mode = "reflect"> (x, pads) loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": [[], []]},
+    ),
+}
+"""Those of the rules, and of what is made of their nodes."""
+
+
+def case(name: str) -> Case:
+    """A regression as a case."""
+    text, feeds, opset = CASES[name]
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
+    arrays = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        array = np.asarray(feeds[value.name], dtype)
+        shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+        arrays[value.name] = array if array.size else np.zeros((*array.shape, *shape[array.ndim :]), dtype)
+    return Case(model, arrays, tuple(arrays), story=name)

@@ -1,0 +1,79 @@
+"""Random graphs over all gradient rules: every find again, a short campaign, and proof that an error is found."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bngrad.autodiff.rules import RULES
+from gradient_fuzz import campaign, regressions
+from gradient_fuzz.cases import make
+from gradient_fuzz.entries import ENTRIES
+from gradient_fuzz.judge import judge
+
+PROGRAM = Path(campaign.__file__)
+SHORT = 212
+"""Two graphs made for each rule."""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability" / "backend-models.md"
+
+
+def test_every_rule_is_drawn():
+    assert RULES.keys() - ENTRIES.keys() == set(), "a rule that no campaign tries; give it an entry"
+    assert ENTRIES.keys() - RULES.keys() == set()
+
+
+@pytest.mark.parametrize("name", regressions.CASES)
+def test_what_was_found_once(name):
+    verdict = judge(regressions.case(name), range(4))
+    assert verdict.finds == []
+    assert (verdict.end, verdict.kinks) == ("right", 0)
+
+
+def test_a_short_campaign():
+    """The long one is ``make fuzz-gradients``."""
+    ran = _run(PROGRAM, "--count", str(SHORT), "--seed", "20240229", "--jobs", "1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"{SHORT} graphs of {SHORT} in" in ran.stdout
+    # It is no campaign in which all graphs are refused.
+    right = sum(int(number) for number in re.findall(r"^ *(\d+) right", ran.stdout, re.MULTILINE))
+    assert right > SHORT * 0.7, ran.stdout
+
+
+def test_a_case_is_its_seed_and_number():
+    def some(seed):
+        return [make(seed, index).model.SerializeToString(deterministic=True) for index in range(12)]
+
+    assert some(7) == some(7)
+    assert some(7)[0] != some(8)[0]
+
+
+def test_an_error_in_any_rule_is_found():
+    """One percent is enough."""
+    ran = _run(PROGRAM.with_name("planted_errors.py"))
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert len(found) == len(RULES)
+    assert [rule for rule, graphs in found.items() if graphs is None] == []
+
+
+@pytest.mark.long
+def test_backend_models():
+    """The table in docs/reliability/backend-models.md is that of now, and nothing is wrong."""
+    ran = _run(PROGRAM.with_name("backend_models.py"))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() in DOCUMENT.read_text()
+
+
+def test_some_backend_models():
+    ran = _run(PROGRAM.with_name("backend_models.py"), "--every", "40")
+    assert ran.returncode == 0, ran.stderr
+    assert re.search(r"^\| \d+ \| right \|", ran.stdout, re.MULTILINE), ran.stdout
+
+
+def _run(program, *arguments):
+    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, check=False)
