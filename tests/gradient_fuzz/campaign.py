@@ -1,7 +1,7 @@
 """A campaign of random graphs over all gradient rules, in processes that may die.
 
     python tests/gradient_fuzz/campaign.py --count 10000 --seed 1       runs one
-    python tests/gradient_fuzz/campaign.py --seed 1 --only 4711         runs one case again and shows its graph, minimized
+    python tests/gradient_fuzz/campaign.py --seed 1 --only 4711         runs one case again and shows it, minimized
 
 It prints how the graphs ended, and how many there were for each rule.
 """

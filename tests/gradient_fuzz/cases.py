@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -18,6 +18,8 @@ from gradient_fuzz.sketch import NotDrawableError, Sketch, Value, first_opsets, 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy as np
 
 OLDEST, NEWEST = 11, onnx.defs.onnx_opset_version()
 ELEMENTS = {
@@ -102,10 +104,8 @@ def _case(draw: Draw, focus: tuple[str, str], element: int | None) -> Case:
 
 def _try(sketch: Sketch, key: tuple[str, str]) -> None:
     """Adds a node if it can be; what was added for it stays."""
-    try:
+    with suppress(NotDrawableError):
         ENTRIES[key](sketch)
-    except NotDrawableError:
-        pass
 
 
 @cache
@@ -191,7 +191,10 @@ def _model(sketch: Sketch) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes, "g", inputs, [*outputs, *running], [tensor_of(value) for value in sketch.initializers]
     )
-    imports = [helper.make_opsetid("", sketch.opset), *(helper.make_opsetid(name, 1) for name in ("com.microsoft", "bngrad"))]
+    imports = [
+        helper.make_opsetid("", sketch.opset),
+        *(helper.make_opsetid(name, 1) for name in ("com.microsoft", "bngrad")),
+    ]
     return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 
 

@@ -1,7 +1,6 @@
 """Runs a forward graph in float64 many times, for central differences.
 
-The same ops as `bngrad.validation.float64`, of which the graph is prepared once; a run of a small graph takes a tenth
-of a millisecond a node.
+The ops are those of `bngrad.validation.float64`; the graph is prepared once.
 """
 
 from __future__ import annotations

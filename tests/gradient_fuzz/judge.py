@@ -2,13 +2,13 @@
 
 A graph is right, or refused with a reason. What is compared:
 
-- the gradients on stock ONNX Runtime, with its default optimizations and without any, with the native library and with
-  nothing registered, with central differences of the forward graph in float64;
+- the gradients on stock ONNX Runtime, with its default optimizations and without any, with the native library and
+  with nothing registered, with central differences of the forward graph in float64;
 - where ONNX Runtime has no kernels for the forward graph in its type: the training graph in float64.
 
 A direction in which the loss has a kink is left out, and counted: there two steps or the two sides disagree. Where
-float arithmetic is the reason for a difference, gradients of graphs whose every result is off by a rounding differ as
-much.
+float arithmetic is the reason for a difference, gradients of graphs whose every result is off by a rounding differ
+as much.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> str
 
 
 def effective(case: Case) -> onnx.ModelProto:
-    """The forward model with the modes of batch norms that the case asks for, and inputs as a training graph has."""
+    """The forward model with the modes of batch norms that the case asks for, and with weights as inputs."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     model.graph.input.extend(
@@ -281,7 +281,9 @@ def _compared(case: Case, training: onnx.ModelProto, names: list[str], results: 
     return verdict
 
 
-def _off(gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float, bool], floor: float = 1e-6) -> float:
+def _off(
+    gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float, bool], floor: float = 1e-6
+) -> float:
     """How far a gradient is from a difference, relative to the longest derivative that it can have."""
     got = float(np.sum(gradient * direction))
     longest = max(float(np.linalg.norm(gradient) * np.linalg.norm(direction)), abs(slope[0]), floor)
@@ -362,7 +364,7 @@ def _by_onnx_runtime(case: Case, results: dict[str, Arrays], reason: str) -> Ver
 
 
 def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: Arrays, reason: str) -> Verdict:
-    """Where ONNX Runtime and onnx differ in what the forward graph is: differences of the former, as far as they go."""
+    """Differences of ONNX Runtime, where onnx has another result for the forward graph, or none."""
     wide_enough = case.element == onnx.TensorProto.DOUBLE
     if not wide_enough and case.element != onnx.TensorProto.FLOAT:
         return Verdict("the oracle differs", reason=reason)
@@ -370,22 +372,14 @@ def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: 
     rng = np.random.default_rng(zlib.crc32(repr(case.wrt).encode()))
     feeds = {**case.values}
     verdict = Verdict("right by ONNX Runtime's differences", reason=reason)
+
+    def loss(name: str, move: np.ndarray) -> float:
+        moved = np.asarray(wide(feeds[name]) + move).astype(feeds[name].dtype)
+        return float(np.squeeze(session.run(["loss"], {**feeds, name: moved})[0]))
+
     for name in case.wrt:
         direction = rng.standard_normal(feeds[name].shape)
-        slopes = []
-        for step in steps:
-            ahead, behind = (
-                float(
-                    np.squeeze(
-                        session.run(
-                            ["loss"],
-                            {**feeds, name: (feeds[name] + sign * step * direction).astype(feeds[name].dtype)},
-                        )[0]
-                    )
-                )
-                for sign in (1, -1)
-            )
-            slopes.append((ahead - behind) / (2 * step))
+        slopes = [(loss(name, step * direction) - loss(name, -step * direction)) / (2 * step) for step in steps]
         gradient = wide(arrays[f"{name}_grad"])
         longest = max(float(np.linalg.norm(gradient) * np.linalg.norm(direction)), abs(slopes[1]), 1e-2)
         if abs(slopes[0] - slopes[1]) > limit * longest:

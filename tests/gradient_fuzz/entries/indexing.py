@@ -173,7 +173,9 @@ def trilu(b: Sketch) -> list[Value]:
 def one_hot(b: Sketch) -> list[Value]:
     depth = b.dim(1, 4)
     shape = b.dims(b.draw.randint(0, 2))
-    indices = b.constant(b.rng.integers(-depth, depth + 1, shape), b.draw.choice([onnx.TensorProto.INT64, b.element]))
+    indices = b.constant(
+        b.rng.integers(-depth, depth + 1, shape), b.draw.choice([onnx.TensorProto.INT64, b.element])
+    )
     count = b.constant(np.asarray(depth if b.draw.chance(0.5) else [depth], np.int64))
     axis = b.maybe(b.draw.randint(-len(shape) - 1, len(shape)))
     return b.emit("OneHot", [indices, count, b.of_shape((2,))], axis=axis)

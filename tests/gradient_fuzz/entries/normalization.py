@@ -78,7 +78,14 @@ def batch_norm_of_ours(b: Sketch) -> list[Value]:
         _require_variance(x, tuple(axes))
     return b.emit(
         "BatchNormalizationTraining",
-        [x, b.of_shape(channels), b.of_shape(channels), _constant(b, channels), _constant(b, channels), b.ints(*axes)],
+        [
+            x,
+            b.of_shape(channels),
+            b.of_shape(channels),
+            _constant(b, channels),
+            _constant(b, channels),
+            b.ints(*axes),
+        ],
         5,
         domain="bngrad",
         name=b.fresh("bn"),

@@ -55,7 +55,7 @@ def reduction(b: Sketch, op_type: str) -> list[Value]:
         axes=axes if not with_input else None,
         noop_with_empty_axes=noop,
     )
-    if op_type in ("ReduceL2",) and not np.all(made[0].array > 0.01):
+    if op_type == "ReduceL2" and not np.all(made[0].array > 0.01):
         raise NotDrawableError("a length of 0")
     return made
 

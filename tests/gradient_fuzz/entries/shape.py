@@ -62,9 +62,8 @@ def reshape(b: Sketch) -> list[Value]:
     if total and b.draw.chance(0.4):
         numbers[b.draw.randrange(len(numbers))] = -1
     if total and b.draw.chance(0.3):
-        numbers = [
-            0 if i < x.rank and x.shape[i] == w and n != -1 else n for i, (n, w) in enumerate(zip(numbers, wanted))
-        ]
+        same = [axis < x.rank and x.shape[axis] == size for axis, size in enumerate(wanted)]
+        numbers = [0 if keep and n != -1 else n for keep, n in zip(same, numbers, strict=True)]
     if 0 in wanted:
         if b.opset < 14:
             raise NotDrawableError("a size of 0")
