@@ -37,14 +37,15 @@ CASES = {
         {"x": [[1.5, 0.25, 0.5], [0.3, 0.7, 1.25]]},
     ),
     "statistics-of-the-batch-in-a-frozen-batch-norm": Regression(
-        """g (float[3,2] x, float[2] s) => (float loss) <int64[1] rows = {0}, float[3,2] k = {1, -2, 3, 0.5, 0.25, 1}> {
+        """g (float[3,2] x, float[2] s) => (float loss) <int64[1] rows = {0}, float[3,2] k = {1, -2, 3, 1, 4, 1}> {
             q = Mul(x, x) v = ReduceMean <keepdims = 0> (q, rows) m = ReduceMean <keepdims = 0> (x, rows)
             y = BatchNormalization(x, s, s, m, v) z = Mul(y, k) loss = ReduceSum <keepdims = 0> (z) }""",
         {"x": [[0.5, -1.0], [1.5, 2.0], [-0.75, 0.25]], "s": [1.5, -0.5]},
     ),
     "a-padded-value-that-moves": Regression(
         """g (double[3] x) => (double loss) <int64[2] pads = {1, 2}> {
-            v = ReduceMean <keepdims = 0> (x) y = Pad(x, pads, v) z = Mul(y, y) loss = ReduceSum <keepdims = 0> (z) }""",
+            v = ReduceMean <keepdims = 0> (x) y = Pad(x, pads, v) z = Mul(y, y)
+            loss = ReduceSum <keepdims = 0> (z) }""",
         {"x": [1.0, 2.0, 4.0]},
     ),
     "a-root-behind-a-mask": Regression(

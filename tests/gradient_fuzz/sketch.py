@@ -1,4 +1,4 @@
-"""A forward graph that is being drawn: every value is computed as it is added, so that the next node can go by it."""
+"""A forward graph that is being drawn: every value is computed as it is added, for the next node to go by."""
 
 from __future__ import annotations
 

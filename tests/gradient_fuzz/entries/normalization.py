@@ -24,7 +24,7 @@ def batch_norm_training(b: Sketch) -> list[Value]:
     return _batch_norm(b, b.any(2, 5), training=True)
 
 
-def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
+def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:  # noqa: C901 - one draw after the other
     if b.opset < 9:
         raise NotDrawableError("the attribute spatial")
     channels = (x.shape[1],)
@@ -76,7 +76,7 @@ def batch_norm_of_ours(b: Sketch) -> list[Value]:
         if x.array.size // channels[0] < 2:
             raise NotDrawableError("one element a channel")
         _require_variance(x, tuple(axes))
-    return b.emit(
+    y, *others = b.emit(
         "BatchNormalizationTraining",
         [
             x,
@@ -92,7 +92,10 @@ def batch_norm_of_ours(b: Sketch) -> list[Value]:
         epsilon=b.draw.choice(EPSILONS),
         momentum=b.draw.choice([0.5, 0.9]),
         unbiased_running_var=b.draw.choice([0, 1]),
-    )[:1]
+    )
+    if b.draw.chance(0.95):
+        b.values = [value for value in b.values if value not in others]  # a loss that reads them is refused
+    return [y]
 
 
 def _constant(b: Sketch, channels: tuple[int, ...]) -> Value:

@@ -126,7 +126,7 @@ COORDINATES = (
 )
 
 
-def resize(b: Sketch) -> list[Value]:
+def resize(b: Sketch) -> list[Value]:  # noqa: C901 - one draw after the other
     x = _data(b, least=1) if b.draw.chance(0.7) else b.any(1)
     mode = b.draw.choice(["nearest", "linear", "linear", "cubic"])
     known = COORDINATES if b.opset >= 19 else COORDINATES[:5]
