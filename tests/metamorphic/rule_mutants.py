@@ -9,6 +9,8 @@ _RULES = (
     "tests/autodiff/test_rules.py::test_stock",
 )
 
+_SINGULAR = ("tests/autodiff/test_singular.py",)
+
 OPSET = of(
     "bngrad/opset.py",
     ("axes) * inv_std_x * of_xhat, X)", "axes) * of_xhat, X)", "dX without inv_std"),
@@ -108,8 +110,8 @@ RULES = (
         ("back.x(1 - index)", "back.x(index)", "a product's own operand"),
         ("like(back, exponent - 1, a)", "like(back, exponent, a)", "a power that is not one less"),
         (
-            'scaled = back.op("Mul", back.dY, like(back, exponent, a))',
-            'scaled = back.op("Mul", back.dY, like(back, 2, a))',
+            "scaled = back.times(back.dY, like(back, exponent, a))",
+            "scaled = back.times(back.dY, like(back, 2, a))",
             "a power's factor",
         ),
         (
@@ -122,8 +124,8 @@ RULES = (
     + of(
         "bngrad/autodiff/rules/unary.py",
         ("like(back, 0.5, back.dY)", "like(back, 2.0, back.dY)", "a root's factor"),
-        ('return [back.op("Mul", back.dY, back.y())]', 'return [back.op("Mul", back.dY, back.x(0))]', "exp'"),
-        ('return [back.op("Div", back.dY, back.x(0))]', 'return [back.op("Div", back.dY, back.y())]', "log'"),
+        ("back.times(back.dY, back.y(), singular=True)", "back.times(back.dY, back.x(0), singular=True)", "exp'"),
+        ("_over(back, back.dY, back.x(0))", "_over(back, back.dY, back.y())", "log'"),
         ('back.op("Sign", back.x(0))', 'back.op("Sign", back.dY)', "the sign of dY"),
         ("2 / math.sqrt(math.pi)", "1 / math.sqrt(math.pi)", "half the slope of erf", _RULES),
     )
@@ -144,6 +146,15 @@ RULES = (
         ('"none": "GeluGrad"', '"none": "FastGeluGrad"', "the approximation for the function"),
     )
     + of(
+        "bngrad/autodiff/backward.py",
+        ("if self.unbounded or singular:", "if singular:", "a mask times infinity", _SINGULAR),
+        ("if singular:", "if not singular:", "no guard at a singular point", _SINGULAR),
+    )
+    + of(
+        "bngrad/autodiff/builder.py",
+        ("if back.unbounded or is_singular(node):", "if back.unbounded:", "nothing is singular", _SINGULAR),
+    )
+    + of(
         "bngrad/autodiff/rules/matrix.py",
         (
             'dA = back.op("Gemm", dY, b, alpha=alpha, transA=0',
@@ -162,7 +173,7 @@ RULES = (
         "bngrad/autodiff/rules/reduction.py",
         ("count, scale_down=1)", "count, scale_down=0)", "a mean that multiplies"),
         (
-            'share = back.op("Div", back.cast(dY, dtype), _sum_again(back, hit))',
+            'share = back.op("Div", back.cast(dY, dtype), _sum_again(back, back.cast(hit, dtype)))',
             "share = back.cast(dY, dtype)",
             "all of dY to each of the largest",
             ("tests/autodiff/test_reduction_rules.py", *_RULES),
