@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from bngrad.opset import NEWEST_OPSET
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -25,6 +27,9 @@ def version_refusal(node: ir.Node, known: Sequence[int], opset_imports: Mapping[
         opset_imports: The model's.
     """
     opset = opset_imports.get(node.domain)
+    newest = min(onnx.defs.onnx_opset_version(), NEWEST_OPSET)
+    if opset is not None and node.domain == "" and opset > newest:
+        return f"the model imports ai.onnx {opset}; expected {newest} or older, which this onnx and bngrad know"
     if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
         return None
     version = onnx.defs.get_schema(node.op_type, opset, node.domain).since_version

@@ -152,6 +152,13 @@ REFUSALS = {
 }
 
 
+def test_an_opset_that_nobody_has_compared_with_the_rules():
+    forward = model("float[3] x", f"y = Relu (x) {SUM}", opset=NEWEST_OPSET + 1)
+    message = rf"Relu node 'y' .*: the model imports ai.onnx {NEWEST_OPSET + 1}; expected \d+ or older"
+    with pytest.raises(UnsupportedNodeError, match=message):
+        differentiated(forward, wrt=["x"])
+
+
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals(name):
     body, opset, change, message = REFUSALS[name]
