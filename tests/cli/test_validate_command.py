@@ -132,3 +132,51 @@ def test_a_rewritten_model_is_not_the_original(capsys):
     assert run(["rewrite", "model.onnx", "-o", "rewritten.onnx"]) == 0
     assert run(["validate", "rewritten.onnx"]) == 2
     assert "the model is rewritten already; give the original" in capsys.readouterr().err
+
+
+FORWARD = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2,3] x) => (float loss) <float[2] s = {1.0, 2.0}, float[2] b = {0, 1}, float[2] m = {0, 1},
+                                    float[2] v = {1.0, 2.0}> {
+    [bn] y, m2, v2 = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+    q = Mul(y, y)  p = Mul(q, y)  loss = ReduceSum<keepdims = 0>(p) }"""
+
+
+@pytest.mark.parametrize(
+    ("options", "batch_norms"),
+    [
+        ([], {"BatchNormInternal": 1, "BatchNormalizationGrad": 1}),
+        (["--frozen", "b*"], {"BatchNormalizationGrad": 1}),
+        (
+            ["--training", "bn", "--running-variance", "unbiased"],
+            {"BatchNormInternal": 1, "BatchNormalizationGrad": 1},
+        ),
+    ],
+    ids=["as-it-is", "frozen", "unbiased"],
+)
+def test_a_forward_model_is_differentiated_as_asked_for(options, batch_norms, capsys):
+    onnx.save(onnx.parser.parse_model(FORWARD), "forward.onnx")
+    assert (
+        run(["validate", "forward.onnx", "--against", "numeric", "--json", "--wrt", "s", "--wrt", "x", *options])
+        == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["batch_norms"] == batch_norms
+    rows = [row for check in report["checks"] for row in check["rows"]]
+    assert {row["tensor"] for row in rows if row["kind"] == "gradient"} == {"s_grad", "x_grad"}
+
+
+def test_an_unknown_batch_norm_is_one_line(capsys):
+    onnx.save(onnx.parser.parse_model(FORWARD), "forward.onnx")
+    assert run(["validate", "forward.onnx", "--against", "numeric", "--frozen", "bm"]) == 2
+    assert capsys.readouterr().err == ("bngrad: error: 'bm' is not a batch norm of this model, which has 'bn'\n")
+
+
+def test_nothing_compared_is_a_finding(capsys):
+    """The gradients of the training graph have names that say nothing."""
+    text = TRAINING_GRAPH.replace("x_grad", "dx").replace("s_grad", "ds").replace("b_grad", "db")
+    text = text.replace("=> (", "=> (float loss, ").replace(
+        "[forward]", "loss = ReduceSum<keepdims = 0>(x)  [forward]"
+    )
+    onnx.save(onnx.parser.parse_model(text), "model.onnx")
+    assert run(["validate", "model.onnx", "--against", "numeric", "--provider", "function"]) == 1
+    assert "central differences: nothing was compared" in capsys.readouterr().out
