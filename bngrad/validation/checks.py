@@ -78,7 +78,7 @@ class Checks:
         try:
             tested = self._tested
         except UnsupportedNodeError as error:
-            yield Check("float64", unit="relative", limit=0.0, skipped=str(error))
+            yield Check("float64", unit="relative", limit=0.0, skipped=str(error), required=against != "ort")
             return
         if against != "numeric":
             self._progress("whole graphs in float64", None)
@@ -154,7 +154,7 @@ class Checks:
         try:
             forward = self._forward(loss)
         except UnsupportedNodeError as error:
-            yield Check("central differences", unit="relative", limit=0.0, skipped=str(error))
+            yield Check("central differences", unit="relative", limit=0.0, skipped=str(error), required=True)
             return
         if forward.outputs:
             self._progress("the forward model in float64", None)

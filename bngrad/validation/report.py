@@ -49,6 +49,8 @@ class Check:
     undecided: dict[str, str] = field(default_factory=dict)
     """What could not be compared although the check was made, and why."""
     notes: list[str] = field(default_factory=list)
+    required: bool = False
+    """Whether a report does not pass if it was not made."""
 
     @property
     def passed(self) -> bool:
@@ -96,7 +98,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one check was made, and every check that was made passed."""
+        """Whether at least one check was made, and every one that was made or is required passed."""
         return not self.reason
 
     @property
@@ -106,7 +108,8 @@ class Report:
         if not made:
             checks = "; ".join(f"{check.name}: {check.problem}" for check in self.checks)
             return f"nothing was compared{f' ({checks})' if checks else ''}"
-        return "; ".join(f"{check.name}: {check.problem}" for check in made if not check.passed)
+        decisive = [check for check in self.checks if check.required or not check.skipped]
+        return "; ".join(f"{check.name}: {check.problem}" for check in decisive if not check.passed)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints; a measure that is no number is its name as text."""

@@ -38,6 +38,10 @@ FAILED = {
         report(check(skipped="too large"), check(skipped="no op")),
         "nothing was compared (some check: not made, too large; some check: not made, no op)",
     ),
+    "a-required-check-was-not-made": (
+        report(check(row(passed=True)), check(skipped="too large", required=True)),
+        "some check: not made, too large",
+    ),
     "all-undecided": (
         report(check(undecided={"w_grad": "a kink"})),
         "some check: nothing was compared (w_grad: a kink)",

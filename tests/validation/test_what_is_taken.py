@@ -10,6 +10,7 @@ from onnx import numpy_helper
 import bngrad
 from bngrad.errors import InputError, ModelError, OracleError
 from bngrad.oracle import client
+from bngrad.validation import numeric
 
 BATCH_NORM = """<float[3] s = {1.0, 2.0, 0.5}, float[3] b = {0.1, -0.2, 0.3}, float[3] m = {0.5, -0.5, 0.1},
                  float[3] v = {1.5, 0.5, 2.0}>"""
@@ -400,6 +401,14 @@ def test_a_loss_that_is_not_finite_is_not_compared():
         check.problem
         == "nothing was compared (gradients: the loss is nan at these inputs; give others with --inputs)"
     )
+
+
+@pytest.mark.parametrize("against", ["numeric", "reference"])
+def test_a_model_too_large_for_differences_does_not_pass(against, monkeypatch):
+    monkeypatch.setattr(numeric, "MAX_ELEMENTS", 20)
+    report = bngrad.validate(parse(TWO_MODES), against=against, provider="function")
+    assert not report.passed
+    assert report.reason.startswith("central differences: not made, the inputs and parameters have ")
 
 
 # ---- external data ----
