@@ -63,6 +63,13 @@ CASES = {
             y = Pad <mode = "reflect"> (x, pads) loss = ReduceSum <keepdims = 0> (y) }""",
         {"x": [[], []]},
     ),
+    "a-region-in-float16": Regression(
+        """g (float16[1,1,4,4] x) => (float16 loss) <float16[8] roi = {0, 0, 0, 0, 15360, 15360, 14336, 15360},
+            float[4] scales = {1, 1, 1.5, 1}> {
+            y = Resize <coordinate_transformation_mode = "tf_crop_and_resize", mode = "linear"> (x, roi, scales)
+            loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": [[[[1, 2, 3, 4], [0.5, -1, 2, -4], [2, 1, 0, -1], [3, 3, 1, 0]]]]},
+    ),
 }
 """Those of the rules, and of what is made of their nodes."""
 

@@ -135,7 +135,10 @@ def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
     if _is_cropped(site):
         start, end = (_element(site, site.x(2), place + half) for half in (0, len(places)))
         first, last = (site.constant([number], dtype_of(site.x(2))) for number in (0, 1))
+        # ONNX Runtime reads a roi in the type of the data, which is a matrix in float here.
         roi = site.op("Concat", first, start, last, end, axis=0)
+        roi.dtype = dtype_of(site.x(2))
+        roi = site.cast(roi, ir.DataType.FLOAT)
     given = _given_scales(site.node)
     if given is not None:
         one = site.constant([1], ir.DataType.FLOAT)
