@@ -28,6 +28,13 @@ REFUSED = {
         case("float[N, 2, 6, 6] x", "y = MaxPool <kernel_shape = [2, 2], storage_order = 1> (x)"),
         "it has storage_order = 1",
     ),
+    "max pool, dilated and padded to the same size": (
+        case(
+            "float[N, 2, 6, 6] x",
+            'y = MaxPool <auto_pad = "SAME_UPPER", dilations = [1, 2], kernel_shape = [2, 2]> (x)',
+        ),
+        "auto_pad = SAME_UPPER and dilations .* expected pads",
+    ),
     "tile of unknown rank": (
         case("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)"),
         "rank of 'r' is not known",

@@ -79,7 +79,9 @@ def case_of(test: TestCase) -> Case | str:
     graph = model.graph
     if any(array is None or isinstance(array, list | dict) for array in inputs):
         return "an input is no tensor"
-    inputs = [np.asarray(array) for array in inputs]
+    inputs = [
+        numpy_helper.to_array(array) if isinstance(array, onnx.TensorProto) else np.asarray(array) for array in inputs
+    ]
     _rename_loss(model)
     feeds = {value.name: array for value, array in zip(graph.input, inputs, strict=False)}
     outputs = [value for value in graph.output if _element(value) in FLOATS]
@@ -147,7 +149,11 @@ def _add_loss(
 
 
 def making(every: int, index: int) -> Case | str:
-    return case_of(backend_tests()[every * index])
+    """The test of a number; why it cannot be one, if so."""
+    try:
+        return case_of(backend_tests()[every * index])
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def judging(case: Case | str) -> tuple[list[Find], Counter[str]]:

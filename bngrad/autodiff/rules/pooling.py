@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 def max_pool(back: Backward) -> Gradients:
     """MaxPoolGrad(dY, indices) -> dX; the forward node gets the output with its indices."""
+    auto_pad, dilations = back.attribute("auto_pad", "NOTSET"), back.attribute("dilations", [])
+    if auto_pad.startswith("SAME") and max(dilations, default=1) > 1:
+        # ONNX Runtime pads for a kernel without dilations there, and makes another shape than ONNX says.
+        back.refuse(f"it has auto_pad = {auto_pad} and dilations {list(dilations)}; expected pads as numbers")
     y, indices = back.y(0), back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, y.shape
     return [back.op("MaxPoolGrad", back.dY, indices, **back.attributes())]
