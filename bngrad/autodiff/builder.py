@@ -53,6 +53,7 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
         names = ", ".join(repr(value.name) for value in wrt)
         raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
     refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
+    _refuse_hidden_paths(loss, moving)
     return _Walk(model, moving).run(loss, wrt)
 
 
@@ -82,6 +83,33 @@ def _moving(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
         if any(value in moving for value in reads(node)):
             moving.update(filter(can_have_gradient, node.outputs))
     return moving
+
+
+def _refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
+    """Refuses nodes that carry a float on as bits or as text: nothing comes back from values of such types.
+
+    Raises:
+        UnsupportedNodeError: The loss depends on the output of one, whose input is not constant.
+    """
+    seen, waiting = {loss.producer()}, [loss.producer()]
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if _hides_a_float(node) and node.inputs[0] in moving:
+            raise UnsupportedNodeError(
+                f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "
+                f"{node.inputs[0].name!r}, whose number its output holds in another form; expected a constant"
+            )
+        makers = {value.producer() for value in node.inputs if value is not None} - seen
+        seen |= makers
+        waiting += makers
+
+
+def _hides_a_float(node: ir.Node) -> bool:
+    if node.domain or not node.inputs or not node.outputs:
+        return False
+    return node.op_type == "BitCast" or (node.op_type == "Cast" and node.outputs[0].dtype == ir.DataType.STRING)
 
 
 class _Walk:

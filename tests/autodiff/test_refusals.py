@@ -221,3 +221,23 @@ def test_a_loss_of_indices():
     body = "p, i = MaxPool <kernel_shape = [2, 2]> (x) y = Cast <to = 1> (i)"
     with pytest.raises(ModelError, match="does not depend on 'x'"):
         differentiated(case("float[N, 2, 6, 6] x", body))
+
+
+HIDDEN = {
+    "bits": "b = BitCast <to = 6> (e) m = Max(b, b) z = BitCast <to = 1> (m)",
+    "text": "b = Cast <to = 8> (e) m = Identity(b) z = Cast <to = 1> (m)",
+}
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+def test_a_float_in_another_form_is_refused_where_it_is_not_constant(how):
+    """There is another path from x to the loss, so that a gradient comes back anyhow."""
+    body = f"e = Exp (x) {HIDDEN[how]} y = Mul (x, z) {SUM}"
+    with pytest.raises(
+        UnsupportedNodeError, match=r"node '\w+' \(outputs b\) .* in another form; expected a constant"
+    ):
+        of(model("float[3] x", body, opset=26), wrt=["x"])
+    constant = f"{HIDDEN[how].replace('(e)', '(c)')} y = Mul (x, z) {SUM}"
+    assert "x_grad" in output_names(of(model("float[3] x, float[3] c", constant, opset=26), wrt=["x"]))
+    beside = f"e = Exp (x) {HIDDEN[how]} y = Mul (x, x) {SUM}"
+    assert "x_grad" in output_names(of(model("float[3] x", beside, opset=26), wrt=["x"]))
