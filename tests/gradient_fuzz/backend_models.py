@@ -80,7 +80,8 @@ def case_of(test: TestCase) -> Case | str:
     if any(array is None or isinstance(array, list | dict) for array in inputs):
         return "an input is no tensor"
     inputs = [
-        numpy_helper.to_array(array) if isinstance(array, onnx.TensorProto) else np.asarray(array) for array in inputs
+        numpy_helper.to_array(array) if isinstance(array, onnx.TensorProto) else np.asarray(array)
+        for array in inputs
     ]
     _rename_loss(model)
     feeds = {value.name: array for value, array in zip(graph.input, inputs, strict=False)}

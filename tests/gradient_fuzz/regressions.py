@@ -63,6 +63,15 @@ CASES = {
             y = Pad <mode = "reflect"> (x, pads) loss = ReduceSum <keepdims = 0> (y) }""",
         {"x": [[], []]},
     ),
+    "a-maximum-of-what-is-rounded-to-float16": Regression(
+        """g (float16[1,4] x, float16[1,4] w) => (float16 loss) <float16[1,1] least = {13376}> {
+            d = Sub(w, x) y = Max(least, d) loss = ReduceSum <keepdims = 0> (y) }""",
+        {
+            "x": [[0.25, -0.0673828125, -2.271484375, -1.13671875]],
+            "w": [[-0.2083740234375, 1.091796875, 1.2353515625, -0.6142578125]],
+        },
+        opset=25,
+    ),
     "a-region-in-float16": Regression(
         """g (float16[1,1,4,4] x) => (float16 loss) <float16[8] roi = {0, 0, 0, 0, 15360, 15360, 14336, 15360},
             float[4] scales = {1, 1, 1.5, 1}> {

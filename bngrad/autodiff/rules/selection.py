@@ -6,6 +6,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input, sum_to
+from bngrad.passes.glue import statistics_dtype
 from bngrad.passes.guards import cut
 from bngrad.passes.node_view import dtype_of, is_off, like
 from bngrad.passes.signs import may_overflow
@@ -22,11 +23,15 @@ def extremum(back: Backward) -> Gradients:
     operands = [back.x(index) for index in range(len(back.node.inputs))]
     if len(operands) == 1:
         return [back.dY]
-    chosen = [back.op("Equal", x, back.y()) for x in operands]
+    singular = any(map(may_overflow, operands))  # no operand equals a NaN
+    y, dtype = back.y(), statistics_dtype(operands[0])
+    if operands[0].dtype != dtype:
+        # ONNX Runtime may leave out the rounding of operands to 16 bits for Equal, and not for Y.
+        operands = [back.cast(x, dtype) for x in operands]
+        y = back.op(back.node.op_type, *operands)
+    chosen = [back.op("Equal", x, y) for x in operands]
     share = back.op("Div", back.dY, back.op("Sum", *(back.cast(each, dtype_of(back.dY)) for each in chosen)))
     share.dtype = dtype_of(back.dY)
-    # No operand equals a NaN.
-    singular = any(map(may_overflow, operands))
     return for_each_input(back, lambda index: back.kept(chosen[index], share, singular=singular))
 
 
