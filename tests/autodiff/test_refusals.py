@@ -35,6 +35,10 @@ REFUSED = {
         ),
         "auto_pad = SAME_UPPER and dilations .* expected pads",
     ),
+    "max pool, without pads and with windows beyond the end": (
+        case("float[N, 2, 6, 6] x", 'y = MaxPool <auto_pad = "VALID", ceil_mode = 1, kernel_shape = [1, 1]> (x)'),
+        "auto_pad = VALID and ceil_mode = 1",
+    ),
     "tile of unknown rank": (
         case("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)"),
         "rank of 'r' is not known",

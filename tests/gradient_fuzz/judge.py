@@ -57,8 +57,8 @@ UNITS = {
 FLOORS = {
     onnx.TensorProto.DOUBLE: 1e-6,
     onnx.TensorProto.FLOAT: 1e-3,
-    onnx.TensorProto.FLOAT16: 5e-2,
-    onnx.TensorProto.BFLOAT16: 1e-1,
+    onnx.TensorProto.FLOAT16: 0.5,
+    onnx.TensorProto.BFLOAT16: 1.0,
 }
 """Of the longest derivative: where all is 0 but for rounding, there is nothing to be relative to."""
 ROUNDINGS = 4

@@ -17,6 +17,10 @@ def max_pool(back: Backward) -> Gradients:
     if auto_pad.startswith("SAME") and max(dilations, default=1) > 1:
         # ONNX Runtime pads for a kernel without dilations there, and makes another shape than ONNX says.
         back.refuse(f"it has auto_pad = {auto_pad} and dilations {list(dilations)}; expected pads as numbers")
+    if auto_pad == "VALID" and back.attribute("ceil_mode", 0):
+        back.refuse(
+            "it has auto_pad = VALID and ceil_mode = 1, of which ONNX Runtime makes another shape than ONNX"
+        )
     y, indices = back.y(0), back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, y.shape
     return [back.op("MaxPoolGrad", back.dY, indices, **back.attributes())]

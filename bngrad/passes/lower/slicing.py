@@ -86,6 +86,10 @@ def _scattered(site: Site) -> ir.Value:
     nothing = site.op("Reshape", zeros(site, shape, dtype_of(site.node.outputs[0])), flat)
     count = site.op("Squeeze", site.op("Shape", nothing))
     positions = site.op("Reshape", site.op("Range", site.int64(0), count, site.int64(1)), shape, allowzero=1)
-    taken = site.op("Reshape", site.op("Slice", positions, *site.node.inputs[2:]), flat)
+    starts, ends, axes, steps = (site.optional(index) for index in range(2, 6))
+    if axes is None and steps is not None and (known := site.known_int64(2)) is not None:
+        # Without axes, ONNX Runtime's optimizer takes a Slice from 0 to the end for one that takes everything.
+        axes = site.int64(list(range(len(known))))
+    taken = site.op("Reshape", site.op("Slice", positions, starts, ends, axes, steps), flat)
     placed = site.op("ScatterElements", nothing, taken, site.op("Reshape", dY, flat), axis=0)
     return site.op("Reshape", placed, shape, allowzero=1)
