@@ -73,7 +73,8 @@ CASES = {
         opset=25,
     ),
     "a-slice-with-steps-and-no-axes": Regression(
-        """g (float[4,3] x) => (float loss) <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
+        """g (float[4,3] x) => (float loss)
+            <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
             y = Slice(x, s, e, , p) z = Mul(y, y) loss = ReduceSum <keepdims = 0> (z) }""",
         {"x": [[1, 2, 3], [4, 5, 6], [-1, -2, -3], [-4, -5, -6]]},
     ),
