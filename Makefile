@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long sanitize fuzz fuzz-kernels mutants lint format bench matrix clean
+.PHONY: demo test test-long sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -37,6 +37,11 @@ fuzz-kernels: $(READY)
 FUZZ ?= --count 100000 --seed 1
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/campaign.py $(FUZZ)
+
+# Random graphs over all gradient rules, against central differences; --only 42 shows one case again, minimized.
+FUZZ_GRADIENTS ?= --count 30000 --seed 1
+fuzz-gradients: $(READY)
+	$(BIN)/python tests/gradient_fuzz/campaign.py $(FUZZ_GRADIENTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

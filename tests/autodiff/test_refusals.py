@@ -35,9 +35,19 @@ REFUSED = {
         ),
         "auto_pad = SAME_UPPER and dilations .* expected pads",
     ),
-    "max pool, without pads and with windows beyond the end": (
-        case("float[N, 2, 6, 6] x", 'y = MaxPool <auto_pad = "VALID", ceil_mode = 1, kernel_shape = [1, 1]> (x)'),
-        "auto_pad = VALID and ceil_mode = 1",
+    "max pool, a window that begins behind the data": (
+        case(
+            "float[1, 2, 3, 2] x",
+            "y = MaxPool <ceil_mode = 1, kernel_shape = [1, 2], pads = [0, 1, 0, 1], strides = [1, 3]> (x)",
+        ),
+        "ONNX has 1 windows along axis 3, and ONNX Runtime 2",
+    ),
+    "max pool, the same without pads": (
+        case(
+            "float[1, 2, 6, 6] x",
+            'y = MaxPool <auto_pad = "VALID", ceil_mode = 1, kernel_shape = [1, 1], strides = [4, 4]> (x)',
+        ),
+        "ONNX has 2 windows along axis 2, and ONNX Runtime 3",
     ),
     "tile of unknown rank": (
         case("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)"),

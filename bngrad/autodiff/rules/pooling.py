@@ -17,13 +17,30 @@ def max_pool(back: Backward) -> Gradients:
     if auto_pad.startswith("SAME") and max(dilations, default=1) > 1:
         # ONNX Runtime pads for a kernel without dilations there, and makes another shape than ONNX says.
         back.refuse(f"it has auto_pad = {auto_pad} and dilations {list(dilations)}; expected pads as numbers")
-    if auto_pad == "VALID" and back.attribute("ceil_mode", 0):
-        back.refuse(
-            "it has auto_pad = VALID and ceil_mode = 1, of which ONNX Runtime makes another shape than ONNX"
-        )
+    if back.attribute("ceil_mode", 0) and not auto_pad.startswith("SAME"):
+        _refuse_windows_beyond(back)
     y, indices = back.y(0), back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, y.shape
     return [back.op("MaxPoolGrad", back.dY, indices, **back.attributes())]
+
+
+def _refuse_windows_beyond(back: Backward) -> None:
+    """Refuses a shape that ONNX Runtime does not make: it keeps windows that begin behind the data."""
+    x, y, kernel = back.x(0).shape, back.y().shape, back.attribute("kernel_shape", [])
+    if x is None or y is None:
+        return
+    ones = [1] * len(kernel)
+    strides, dilations = back.attribute("strides", ones), back.attribute("dilations", ones)
+    pads = back.attribute("pads", [0] * 2 * len(kernel))
+    for axis, size in enumerate(kernel):
+        whole, windows = x[2 + axis], y[2 + axis]
+        if isinstance(whole, int) and isinstance(windows, int):
+            room = whole + pads[axis] + pads[axis + len(kernel)] - (size - 1) * dilations[axis] - 1
+            if windows != -(-room // strides[axis]) + 1:
+                back.refuse(
+                    f"with ceil_mode = 1 ONNX has {windows} windows along axis {2 + axis}, and ONNX Runtime "
+                    f"{-(-room // strides[axis]) + 1}; expected pads with which none begins behind the data"
+                )
 
 
 def average_pool(back: Backward) -> Gradients:
