@@ -40,14 +40,14 @@ REFUSED = {
             "float[1, 2, 3, 2] x",
             "y = MaxPool <ceil_mode = 1, kernel_shape = [1, 2], pads = [0, 1, 0, 1], strides = [1, 3]> (x)",
         ),
-        "ONNX has 1 windows along axis 3, and ONNX Runtime 2",
+        "2 windows along axis 3, of which ONNX Runtime makes 1",
     ),
     "max pool, the same without pads": (
         case(
             "float[1, 2, 6, 6] x",
             'y = MaxPool <auto_pad = "VALID", ceil_mode = 1, kernel_shape = [1, 1], strides = [4, 4]> (x)',
         ),
-        "ONNX has 2 windows along axis 2, and ONNX Runtime 3",
+        "3 windows along axis 2, of which ONNX Runtime makes 2",
     ),
     "tile of unknown rank": (
         case("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)"),

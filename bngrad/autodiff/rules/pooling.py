@@ -25,7 +25,7 @@ def max_pool(back: Backward) -> Gradients:
 
 
 def _refuse_windows_beyond(back: Backward) -> None:
-    """Refuses a shape that ONNX Runtime does not make: it keeps windows that begin behind the data."""
+    """Refuses a shape that ONNX Runtime does not make: below opset 22 ONNX has windows that begin behind X."""
     x, y, kernel = back.x(0).shape, back.y().shape, back.attribute("kernel_shape", [])
     if x is None or y is None:
         return
@@ -34,13 +34,15 @@ def _refuse_windows_beyond(back: Backward) -> None:
     pads = back.attribute("pads", [0] * 2 * len(kernel))
     for axis, size in enumerate(kernel):
         whole, windows = x[2 + axis], y[2 + axis]
-        if isinstance(whole, int) and isinstance(windows, int):
-            room = whole + pads[axis] + pads[axis + len(kernel)] - (size - 1) * dilations[axis] - 1
-            if windows != -(-room // strides[axis]) + 1:
-                back.refuse(
-                    f"with ceil_mode = 1 ONNX has {windows} windows along axis {2 + axis}, and ONNX Runtime "
-                    f"{-(-room // strides[axis]) + 1}; expected pads with which none begins behind the data"
-                )
+        if not isinstance(whole, int) or not isinstance(windows, int):
+            continue
+        room = whole + pads[axis] + pads[axis + len(kernel)] - (size - 1) * dilations[axis] - 1
+        within = min(-(-room // strides[axis]), (whole + pads[axis] - 1) // strides[axis]) + 1
+        if windows != within:
+            back.refuse(
+                f"with ceil_mode = 1 it has {windows} windows along axis {2 + axis}, of which ONNX Runtime makes "
+                f"{within}; expected pads with which none begins behind the data"
+            )
 
 
 def average_pool(back: Backward) -> Gradients:
