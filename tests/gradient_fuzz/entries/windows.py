@@ -24,6 +24,9 @@ def _window(
     if padding.startswith("SAME") and b.draw.chance(0.7):
         dilations = [1] * rank
     attributes: dict[str, object] = {"strides": b.maybe([b.draw.randint(1, 3) for _ in spatial], 0.6)}
+    if padding.startswith("SAME"):
+        # ONNX Runtime takes no negative pads, which a stride beyond the kernel may need.
+        attributes["strides"] = b.maybe([b.draw.randint(1, k) for k in kernel], 0.6)
     if any(d > 1 for d in dilations) or b.draw.chance(0.2):
         attributes["dilations"] = dilations
     if padding in ("pads", "NOTSET"):
