@@ -106,9 +106,9 @@ def scatter_nd(b: Sketch) -> list[Value]:
 
 def drawn_reduction(b: Sketch) -> str | None:
     known = ["none"]
-    if b.opset >= 16:
+    if b.opset >= 16 and b.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
         known += ["add", "add", "mul"]
-    if b.opset >= 18:
+    if b.opset >= 18 and len(known) > 1:
         known += ["max", "min"]
     return b.maybe(b.draw.choice(known), 0.7) if b.opset >= 16 else None
 

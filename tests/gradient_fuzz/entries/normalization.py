@@ -32,7 +32,7 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:  # noqa:
         raise NotDrawableError("one element a channel")
     scale, bias = b.of_shape(channels, positive=b.draw.chance(0.3)), b.of_shape(channels)
     statistics = [_statistic(b, channels), _statistic(b, channels, positive=True)]
-    if b.draw.chance(0.1) and bias not in b.initializers:
+    if b.draw.chance(0.1) and bias not in (*b.inputs, *b.initializers):
         statistics[0] = bias
     if b.draw.chance(0.1):
         statistics[1] = statistics[0] = _statistic(b, channels, positive=True)
@@ -106,9 +106,9 @@ def _statistic(b: Sketch, channels: tuple[int, ...], *, positive: bool = False) 
     """Most often an initializer that nothing else reads, as a training run has it; else whatever there is."""
     if b.draw.chance(0.25):
         value = b.of_shape(channels, positive=positive)
-        if value not in b.initializers:
+        if value not in (*b.inputs, *b.initializers):
             return value
-        # A statistic that is a weight too becomes one of its own, which is another function of the weight.
+        # A statistic that is a weight too becomes an input of its own, which is another function of the weight.
     return b.constant(b.numbers(channels, positive=positive), b.element)
 
 
