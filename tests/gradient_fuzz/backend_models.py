@@ -30,7 +30,8 @@ from fuzz.campaign import run_cases
 from fuzz.judge import Find
 from gradient_fuzz.cases import Case
 from gradient_fuzz.interpreter import FLOATS
-from gradient_fuzz.judge import DISABLED, crashes_forward, judge, session_of
+from gradient_fuzz.judge import judge
+from gradient_fuzz.running import DISABLED, crashes_forward, session_of
 from gradient_fuzz.sketch import numpy_type
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ import onnx
 from fuzz.campaign import run_cases
 from fuzz.judge import Find
 from gradient_fuzz.cases import make, on_the_way, rules
-from gradient_fuzz.judge import crashes_forward, judge
+from gradient_fuzz.judge import judge
 from gradient_fuzz.minimize import minimized
+from gradient_fuzz.running import crashes_forward
 from gradient_fuzz.sketch import NotDrawableError
 
 if TYPE_CHECKING:

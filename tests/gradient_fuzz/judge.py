@@ -13,7 +13,6 @@ as much.
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from dataclasses import dataclass, field, replace
@@ -21,23 +20,32 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime
 
 import bngrad
 from bngrad.errors import BngradError, UnsupportedNodeError
-from bngrad.validation.float64 import evaluate
-from gradient_fuzz.interpreter import Interpreter, wide
+from gradient_fuzz.differences import ROUNDINGS, Differences
+from gradient_fuzz.interpreter import wide
+from gradient_fuzz.running import (
+    ALL,
+    DISABLED,
+    SIXTEEN_BITS,
+    WAYS,
+    effective,
+    in_float64,
+    session_of,
+    why_forward_fails,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bngrad.runtime import Provider
+    import onnxruntime
+
     from gradient_fuzz.cases import Case
 
     Arrays = Mapping[str, np.ndarray]
 
-STEPS = (3e-5, 1e-5)
-"""Of a difference, along a direction of length 1 an element."""
+
 LIMITS = {
     onnx.TensorProto.DOUBLE: 1e-4,  # some of ONNX Runtime's kernels compute in float
     onnx.TensorProto.FLOAT: 2e-3,
@@ -72,18 +80,8 @@ FLOORS = {
     onnx.TensorProto.BFLOAT16: 1.0,
 }
 """Of the longest derivative: where all is 0 but for rounding, there is nothing to be relative to."""
-ROUNDINGS = 4
-DISABLED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-WAYS: tuple[tuple[Provider, onnxruntime.GraphOptimizationLevel], ...] = (
-    ("native", ALL),
-    ("function", DISABLED),
-    ("function", ALL),
-    ("native", DISABLED),
-)
 
 
-_SIXTEEN_BITS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _UNREACHED = re.compile("(?:does not depend on|no gradient with respect to input \\d+,) '([^']*)'")
 
 
@@ -175,12 +173,12 @@ def _run(
                 zip(["loss", *names], session.run(["loss", *names], dict(case.feeds)), strict=True)
             )
         except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many kinds
-            why = _forward_fails(case, level)
+            why = why_forward_fails(case, level)
             if why is None:
                 return Verdict("find", [Find("does not run", f"{called}: {error}")]), {}
             # It lacks a kernel for the forward graph too: formulas are checked all the same.
             try:
-                results = {"float64": _in_float64(case, training, ["loss", *names])}
+                results = {"float64": in_float64(case, training, ["loss", *names])}
             except UnsupportedNodeError as unsupported:
                 return Verdict(f"not run: {_class_of(str(unsupported))}"), {}
             except Exception as broken:  # noqa: BLE001 - the reference evaluator's own limits
@@ -189,126 +187,19 @@ def _run(
     return None, results
 
 
-def _in_float64(case: Case, training: onnx.ModelProto, names: list[str]) -> Arrays:
-    """Values of the training graph in float64, whatever its type is."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(training)
-    graphs = [copy.graph, *copy.functions]
-    for graph in graphs:
-        if isinstance(graph, onnx.GraphProto):
-            for value in (*graph.input, *graph.output, *graph.value_info):
-                if value.type.tensor_type.elem_type in _SIXTEEN_BITS:
-                    value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-            for tensor in graph.initializer:
-                _widen(tensor)
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    _widen(attribute.t)
-                elif attribute.name in ("to", "dtype") and attribute.i in _SIXTEEN_BITS:
-                    attribute.i = onnx.TensorProto.FLOAT
-    return evaluate(copy, {name: wide(array) for name, array in case.feeds.items()}, names)
-
-
-def _widen(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _SIXTEEN_BITS:
-        array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-
-
-def session_of(
-    content: bytes, level: onnxruntime.GraphOptimizationLevel, provider: Provider = "function"
-) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False
-    options.log_severity_level = 4
-    options.graph_optimization_level = level
-    bngrad.register(options, provider)
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
-def _forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> str | None:
-    """Why ONNX Runtime does not run the forward graph; None if it does."""
-    try:
-        model = effective(case)
-        session_of(model.SerializeToString(), level, "native").run(["loss"], dict(case.feeds))
-    except Exception as error:  # noqa: BLE001 - see above
-        return str(error)
-    return None
-
-
-def effective(case: Case) -> onnx.ModelProto:
-    """The forward model with the modes of batch norms that the case asks for, and with weights as inputs."""
-    model = onnx.ModelProto()
-    model.CopyFrom(case.model)
-    model.graph.input.extend(
-        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in model.graph.initializer
-        if tensor.name in case.wrt
-    )
-    for node in model.graph.node:
-        if node.name in case.frozen or node.name in case.training:
-            kept = [a for a in node.attribute if a.name != "training_mode"]
-            del node.attribute[:]
-            node.attribute.extend(
-                [*kept, onnx.helper.make_attribute("training_mode", int(node.name in case.training))]
-            )
-            if node.name in case.training:
-                node.output.extend([f"{node.output[0]}_{i}" for i in range(len(node.output), 3)])
-    return model
-
-
-class _Differences:
-    """Directional derivatives of a case's loss."""
-
-    def __init__(self, case: Case) -> None:
-        self._forward = Interpreter(case.model, case.frozen, case.training)
-        self._feeds = {name: wide(array) for name, array in case.values.items()}
-        self.at = self._forward.run(self._feeds)
-        self.loss = float(np.squeeze(self.at["loss"]))
-        floats = [a for a in self.at.values() if np.asarray(a).dtype.kind == "f" and np.asarray(a).size]
-        self.size = max(float(np.max(np.abs(array))) for array in floats)
-
-    def rounding(self, unit: float) -> float:
-        """How far off the loss is where every result of a node is off by a unit, at random."""
-        return max(abs(self._forward.loss(self._feeds, unit, seed) - self.loss) for seed in range(ROUNDINGS))
-
-    def along(
-        self, name: str, direction: np.ndarray, noise: float = 0.0, seed: int = 0
-    ) -> tuple[float, float, bool]:
-        """The derivative, how far off it may be, and whether there is no kink."""
-        x = self._feeds[name]
-        middle = self._forward.loss(self._feeds, noise, seed) if noise else self.loss
-        slopes, bends = [], []
-        for step in STEPS:
-            ahead, behind = (
-                self._forward.loss({**self._feeds, name: x + sign * step * direction}, noise, seed)
-                for sign in (1, -1)
-            )
-            slopes.append((ahead - behind) / (2 * step))
-            bends.append(abs(ahead + behind - 2 * middle) / step)
-        rounding = 1e-14 * max(self.size, abs(self.loss), 1) / STEPS[1]
-        error = abs(slopes[0] - slopes[1]) + rounding
-        scale = max(abs(slopes[1]), 1e-3)
-        # Of a smooth function a bend is proportional to the step; of a kink it stays.
-        smooth = bends[1] <= 1e-3 * scale + 2 * rounding or bends[1] <= 0.6 * bends[0]
-        return slopes[1], error, bool(smooth and error <= 1e-3 * scale + 10 * rounding)
-
-
 def _compared(  # noqa: C901 - one comparison after the other
     case: Case, training: onnx.ModelProto, names: list[str], results: dict[str, Arrays]
 ) -> Verdict:
     verdict = Verdict("right" if "float64" not in results else "right in float64")
     try:
-        differences = _Differences(case)
+        differences = Differences(case)
     except Exception as error:  # noqa: BLE001 - an op, a function or a subgraph that it does not know
         return _by_onnx_runtime(case, results, f"{type(error).__name__}: {error}")
     if not np.isfinite(differences.loss):
         return Verdict("the loss is no number")
     exact = "float64" in results
     limit = (EXACT_LIMITS if exact else LIMITS)[case.element]
-    rounding = differences.rounding(1e-12 if exact and case.element not in _SIXTEEN_BITS else UNITS[case.element])
+    rounding = differences.rounding(1e-12 if exact and case.element not in SIXTEEN_BITS else UNITS[case.element])
     for called, arrays in results.items():
         off = abs(float(np.squeeze(wide(arrays["loss"]))) - differences.loss)
         if not off <= 20 * rounding + 1e-9 * differences.size:
@@ -357,7 +248,7 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     slope: tuple[float, float, bool],
     called: str,
     limit: float,
-    differences: _Differences,
+    differences: Differences,
 ) -> Find | None:
     floor = FLOORS[case.element]
     off = _off(gradient, direction, slope, floor)
@@ -370,11 +261,11 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     if called == "float64":
         return Find("wrong", detail)
     try:
-        exact = wide(_in_float64(case, training, [name])[name])
+        exact = wide(in_float64(case, training, [name])[name])
     except Exception:  # noqa: BLE001 - what it cannot run is judged by what is there
         exact = None
     if exact is not None:
-        least = 1e-6 if case.element not in _SIXTEEN_BITS else floor
+        least = 1e-6 if case.element not in SIXTEEN_BITS else floor
         if not _off(exact, direction, slope, least) <= EXACT_LIMITS[case.element]:
             return Find("wrong", detail)
         # The formula is right; some kernels for double compute in float, and 16 bits leave little of a difference.
@@ -392,7 +283,7 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     return Find("wrong on ONNX Runtime" if exact is not None else "wrong", detail)
 
 
-def _other_loss(case: Case, called: str, arrays: Arrays, differences: _Differences) -> Verdict:
+def _other_loss(case: Case, called: str, arrays: Arrays, differences: Differences) -> Verdict:
     """The training graph has another loss than the forward graph here: one of the two is wrong of it."""
     got = float(np.squeeze(wide(arrays["loss"])))
     if called == "float64":
@@ -460,14 +351,3 @@ _NAMES = re.compile(r"'[^']*'|\[[^\]]*\]|\([^)]*\)| node\b")
 def _class_of(message: str) -> str:
     """A refusal without the names and shapes in it: the op and what is said of it."""
     return " ".join(_NAMES.sub("", message.split(";", 1)[0]).split())[:90]
-
-
-def crashes_forward(case: Case) -> bool:
-    """Whether ONNX Runtime ends the process with the forward graph itself, in a fork."""
-    child = os.fork()
-    if child == 0:
-        for level in (ALL, DISABLED):
-            _forward_fails(case, level)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) != 0
