@@ -48,12 +48,12 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
         ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or an output has a
             gradient's name.
     """
-    moving = _moving(model.graph, wrt)
+    moving = moving_values(model.graph, wrt)
     if loss not in moving:
         names = ", ".join(repr(value.name) for value in wrt)
         raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
     refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
-    _refuse_hidden_paths(loss, moving)
+    refuse_hidden_paths(loss, moving)
     return _Walk(model, moving).run(loss, wrt)
 
 
@@ -76,7 +76,7 @@ def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
             )
 
 
-def _moving(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
+def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
     """The values that change with ``wrt`` in a differentiable way, as far as rules tell."""
     moving = set(wrt)
     for node in graph:
@@ -85,7 +85,7 @@ def _moving(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
     return moving
 
 
-def _refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
+def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
     """Refuses nodes that carry a float on as bits or as text: nothing comes back from values of such types.
 
     Raises:

@@ -39,7 +39,9 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
         scalars = [v for v in scalars if v not in statistics and not _is_new_statistic(v)]
         if len(scalars) > 1:
             # An accuracy, or a learning rate that is passed on, is no loss.
-            scalars = [v for v in scalars if any(given.producer() is None for given in _reaching(v))] or scalars
+            scalars = [
+                v for v in scalars if any(given.producer() is None for given in reaching_values(v))
+            ] or scalars
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
             raise ModelError(
@@ -73,7 +75,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     graph = model.graph
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     if not names:
-        reaching = _reaching(loss, as_weights=True)
+        reaching = reaching_values(loss, as_weights=True)
         weights = [value for value in default_weights(graph) if value in reaching]
         if not weights:
             raise ModelError(
@@ -81,7 +83,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
                 f"are {listed(str(value.name) for value in graph.inputs)})"
             )
         return weights
-    reaching = _reaching(loss)
+    reaching = reaching_values(loss)
     constants = {
         str(node.outputs[0].name): node.outputs[0]
         for node in graph
@@ -102,7 +104,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     return found
 
 
-def _reaching(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value]:
+def reaching_values(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value]:
     """The values that a loss depends on through inputs that a gradient can flow to.
 
     Args:

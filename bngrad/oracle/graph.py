@@ -6,31 +6,20 @@ Only the main graph counts: ORT's gradient builder does not enter the bodies of 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import onnx
+import onnx_ir as ir
 from onnx import shape_inference
 
+from bngrad.autodiff.builder import moving_values
+from bngrad.autodiff.edges import reads, smooth_inputs
+from bngrad.autodiff.targets import reaching_values
+from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-NOT_DIFFERENTIATED: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("Not", "Shape", "Size", "NonZero", "IsInf", "IsNaN", "ConstantOfShape"), frozenset({0})),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater"), frozenset({0, 1})),
-    **dict.fromkeys(("Pow", "Gather", "GatherElements", "GatherND", "Reshape", "Expand", "Tile"), frozenset({1})),
-    **dict.fromkeys(("TopK", "Squeeze", "Unsqueeze", "ReduceSum", "Split", "ReduceMean", "Trilu"), frozenset({1})),
-    **dict.fromkeys(("ScatterElements", "ScatterND"), frozenset({1})),
-    **dict.fromkeys(("Dropout", "Clip", "SoftmaxCrossEntropyLoss"), frozenset({1, 2})),
-    **dict.fromkeys(("OneHot", "Range"), frozenset({0, 1, 2})),
-    **dict.fromkeys(("Pad", "Resize"), frozenset({1, 2, 3})),
-    "GreaterOrEqual": frozenset({0, 1}),
-    "BatchNormalization": frozenset({3, 4}),
-    "Slice": frozenset({1, 2, 3, 4}),
-    "Where": frozenset({0}),
-}
-"""The inputs of each op through which ORT's builder sends no gradient (opset 13 and later)."""
 
 _FLOATS = {
     onnx.TensorProto.FLOAT,
@@ -118,36 +107,80 @@ def _shape(tensor: onnx.TypeProto.Tensor) -> Shape:
 
 
 class Differentiation:
-    """The part of a graph between a loss and what it depends on.
+    """The part of a graph between a loss and what it depends on, by the edges that our own gradient rules have.
 
     Args:
-        graph: nodes in topological order, as ONNX demands.
-        loss: a value of it.
+        model: with its nodes in topological order, as ONNX demands.
+        loss: a value of it that a node makes.
+        known: the types of its values.
     """
 
-    def __init__(self, graph: onnx.GraphProto, loss: str) -> None:
-        self.reaching: set[str] = {loss}
+    def __init__(self, model: onnx.ModelProto, loss: str, known: Mapping[str, Type]) -> None:
+        self._protos = list(model.graph.node)
+        graph = ir.from_proto(model).graph
+        self.graph = graph
+        made = [value for node in graph for value in node.outputs]
+        self._values = {str(value.name): value for value in (*_given(graph), *made) if value.name}
+        for name, found in known.items():
+            if name in self._values:
+                self._values[name].dtype = ir.DataType(found.element)
+        self.loss = self._values[loss]
+        self._reached = self._reaching()
+        self.reaching = {str(value.name) for value in self._reached}
         """The values that the loss depends on through gradients."""
-        self._nodes: list[onnx.NodeProto] = []
-        for node in reversed(graph.node):
-            if self.reaching.intersection(node.output):
-                self.reaching.update(name for _, name in _edges(node))
-                self._nodes.append(node)
-        self._nodes.reverse()
 
-    def nodes(self, wrt: Iterable[str]) -> Iterator[tuple[onnx.NodeProto, list[str]]]:
-        """The nodes that a gradient with respect to `wrt` goes through, each with the inputs that it goes to."""
-        moving = set(wrt)
-        for node in self._nodes:
-            inputs = [name for _, name in _edges(node) if name in moving]
-            if inputs:
-                moving.update(name for name in node.output if name)
-                yield node, inputs
+    def weights(self) -> list[str]:
+        """What is differentiated by default: the weights of the graph that the loss depends on as such."""
+        reaching = self._reaching(as_weights=True)
+        return [str(value.name) for value in default_weights(self.graph) if value in reaching]
+
+    def moving(self, wrt: Iterable[str]) -> set[ir.Value]:
+        """The values that change with some others in a differentiable way."""
+        return moving_values(self.graph, [self._values[name] for name in wrt])
+
+    def nodes(self, wrt: Iterable[str]) -> Iterator[Step]:
+        """The nodes that a gradient with respect to ``wrt`` goes through, in the order of the graph."""
+        moving = self.moving(wrt)
+        for proto, node in zip(self._protos, self.graph, strict=True):
+            if self.reaching.isdisjoint(proto.output):
+                continue
+            inputs = tuple((index, str(value.name)) for index, value in smooth_inputs(node) if value in moving)
+            if inputs or not moving.isdisjoint(reads(node)):
+                yield Step(proto, node, inputs)
+
+    def fake_quantized(self) -> Iterator[ir.Node]:
+        """The QuantizeLinear nodes that the loss depends on through the DequantizeLinear behind them."""
+        return self._fake_quantized(self._reached)
+
+    def _reaching(self, *, as_weights: bool = False) -> set[ir.Value]:
+        """What the loss depends on; through pairs that quantize and dequantize too, as ORT's builder has it."""
+        found = reaching_values(self.loss, as_weights=as_weights)
+        while True:
+            data = {node.inputs[0] for node in self._fake_quantized(found)}
+            new = {value for value in data if value is not None} - found
+            if not new:
+                return found
+            for value in new:
+                found |= reaching_values(value, as_weights=as_weights)
+
+    def _fake_quantized(self, values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+        for value in values:
+            node = value.producer()
+            if node is not None and node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
+                quantizer = node.inputs[0].producer()
+                if quantizer is not None and quantizer.op_type == "QuantizeLinear":
+                    yield quantizer
 
 
-def _edges(node: onnx.NodeProto) -> Iterator[tuple[int, str]]:
-    """The inputs that a node's gradient goes to: slot and name."""
-    stopped = NOT_DIFFERENTIATED.get(node.op_type, frozenset()) if is_default_domain(node.domain) else frozenset()
-    for slot, name in enumerate(node.input):
-        if name and slot not in stopped:
-            yield slot, name
+class Step(NamedTuple):
+    """A node that a gradient goes through."""
+
+    proto: onnx.NodeProto
+    node: ir.Node
+    inputs: tuple[tuple[int, str], ...]
+    """The inputs that the gradient goes to: index and name."""
+
+
+def _given(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()

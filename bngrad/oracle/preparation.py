@@ -15,6 +15,7 @@ from onnx import external_data_helper, inliner, version_converter
 from bngrad.errors import ModelError
 from bngrad.names import listed, unknown_name
 from bngrad.oracle import dims
+from bngrad.oracle.dropped import refuse_dropped
 from bngrad.oracle.graph import Differentiation, label, opset, types
 from bngrad.oracle.inputs import make_inputs
 from bngrad.oracle.refusals import refuse_old_batch_norms, refuse_path, refuse_shared_statistics
@@ -76,8 +77,9 @@ def prepare_forward(
     notes += spell_out_frozen(model.graph, known)
     known = types(model)
     loss = find_loss(model.graph, loss, known)
-    differentiation = Differentiation(model.graph, loss)
+    differentiation = Differentiation(model, loss, known)
     wrt = find_wrt(model.graph, wrt, loss, known, differentiation, statistics)
+    refuse_dropped(differentiation, wrt)
     values = make_inputs(model.graph, wrt)
     refuse_shared_statistics(model.graph)
     refuse_path(differentiation.nodes(wrt), known, differentiation.reaching)

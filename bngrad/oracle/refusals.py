@@ -17,12 +17,14 @@ from bngrad.oracle.graph import attribute, is_default_domain, label, opset
 from bngrad.subgraphs import proto_subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from bngrad.oracle.graph import Shape, Type
+    from bngrad.oracle.graph import Shape, Step, Type
 
 _BROADCASTING = {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"}
 _BAD_WITHOUT_KEEPDIMS = {"ReduceL2", "ReduceLogSumExp"}
+_IGNORED = {"Gelu": "approximate", "ScatterElements": "reduction", "ScatterND": "reduction"}
+"""Attributes that the builder ignores; with a sum of updates, the gradient by them is right all the same."""
 
 
 def refuse_old_batch_norms(model: onnx.ModelProto) -> None:
@@ -71,23 +73,19 @@ def refuse_shared_statistics(graph: onnx.GraphProto) -> None:
             )
 
 
-def refuse_path(
-    path: Iterable[tuple[onnx.NodeProto, Sequence[str]]],
-    known: Mapping[str, Type],
-    reaching: set[str],
-) -> None:
+def refuse_path(path: Iterable[Step], known: Mapping[str, Type], reaching: set[str]) -> None:
     """Refuse what is wrong on the way of a gradient.
 
     Args:
-        path: the nodes that the gradient goes through, and those of their inputs that it goes to.
+        path: the nodes that the gradient goes through.
         known: the types of values.
         reaching: the values that the loss depends on.
 
     Raises:
         ModelError: with the first node that is wrong.
     """
-    for node, inputs in path:
-        for name in (*inputs, *node.output):
+    for node, _, inputs in path:
+        for name in (*(name for _, name in inputs), *node.output):
             found = known.get(name)
             if found is not None and found.is_float and found.element != onnx.TensorProto.FLOAT:
                 raise ModelError(
@@ -105,15 +103,24 @@ def refuse_path(
                 f"{node.op_type} {label(node)!r} has keepdims = 0: ONNX Runtime's gradient of it is no valid "
                 "model; use keepdims = 1 and Squeeze"
             )
-        for reason in _wrong_gradients(node, known):
+        for reason in _wrong_gradients(node, [index for index, _ in inputs], known):
             raise ModelError(f"{node.op_type} {label(node)!r} {reason}: ONNX Runtime's gradient of that is wrong")
         if node.op_type in _BROADCASTING:
             _refuse_symbols(node, [known[name].shape for name in node.input if name in known])
 
 
-def _wrong_gradients(node: onnx.NodeProto, known: Mapping[str, Type]) -> Iterator[str]:
-    """What a node has that ORT's kernel or builder computes a wrong gradient for; nothing for most nodes."""
+def _wrong_gradients(node: onnx.NodeProto, inputs: Collection[int], known: Mapping[str, Type]) -> Iterator[str]:
+    """What a node has that ORT's kernel or builder computes a wrong gradient for; nothing for most nodes.
+
+    Args:
+        node: of the default domain.
+        inputs: those that a gradient goes to.
+        known: the types of values.
+    """
     values = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    ignored = _IGNORED.get(node.op_type, "")
+    if values.get(ignored, b"none") not in (b"none", *((b"add",) if 0 not in inputs else ())):
+        yield f"has {ignored} = {values[ignored].decode()}"
     shapes = [known[name].shape if name in known else None for name in (*node.input, *node.output[:1])]
     match node.op_type:
         case "Conv" | "AveragePool" if values.get("auto_pad", b"").startswith(b"SAME"):
@@ -128,8 +135,6 @@ def _wrong_gradients(node: onnx.NodeProto, known: Mapping[str, Type]) -> Iterato
                 yield "has three spatial dimensions"
         case "LeakyRelu" if values.get("alpha", 0.01) < 0:
             yield "has a negative alpha"
-        case "Gelu" if values.get("approximate", b"none") != b"none":
-            yield f"has approximate = {values['approximate'].decode()}"
         case "Where" if any(shape != shapes[-1] for shape in shapes[1:3]):
             yield "broadcasts"
         case "Pow" if None not in shapes and len(shapes[0] or ()) < len(shapes[-1] or ()):

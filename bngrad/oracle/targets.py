@@ -9,22 +9,14 @@ from onnx import helper
 
 from bngrad.errors import ModelError
 from bngrad.names import listed, unknown_name
-from bngrad.oracle.graph import Type, is_default_domain, label
+from bngrad.oracle.graph import Type, label
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from bngrad.oracle.graph import Differentiation
 
 _SCALAR = Type(onnx.TensorProto.FLOAT, ())
-
-_WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(
-        ("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "LayerNormalization"), frozenset({1, 2})
-    ),
-    **dict.fromkeys(("MatMul", "PRelu"), frozenset({1})),
-}
-"""Where a graph input that has no initializer must stand to count as a weight rather than as data."""
 
 
 def find_loss(graph: onnx.GraphProto, loss: str | None, known: Mapping[str, Type]) -> str:
@@ -54,9 +46,15 @@ def find_loss(graph: onnx.GraphProto, loss: str | None, known: Mapping[str, Type
     return loss
 
 
-def running_statistics(graph: onnx.GraphProto) -> dict[str, str]:
-    """The values that batch norms read as running statistics, with what to call the batch norm."""
+def running_statistics(graph: onnx.GraphProto, unless: Collection[str] = ()) -> dict[str, str]:
+    """The values that batch norms read as running statistics, with what to call the batch norm.
+
+    Args:
+        graph: any.
+        unless: values that leave out the batch norms whose new statistics are among them.
+    """
     nodes = [node for node in graph.node if node.op_type == "BatchNormalization"]
+    nodes = [node for node in nodes if not any(name in unless for name in node.output[1:3])]
     return {name: label(node) for node in nodes for name in node.input[3:5]}
 
 
@@ -68,21 +66,27 @@ def find_wrt(
     differentiation: Differentiation,
     statistics: Mapping[str, str],
 ) -> list[str]:
-    """The names to differentiate by, checked; none of them may be a running statistic of a batch norm."""
+    """The names to differentiate by, checked; none of them may be a running statistic that the loss ignores.
+
+    Args:
+        graph: as ORT's builder gets it.
+        wrt: the names that were given.
+        loss: the loss.
+        known: the types of values.
+        differentiation: the part of the graph before the loss.
+        statistics: the running statistics of all batch norms, which are no weights.
+    """
     initializers = {tensor.name for tensor in graph.initializer}
     inputs = [value.name for value in graph.input]
     if not wrt:
-        weights = _weight_inputs(graph, known)
-        candidates = [name for name in inputs if name in initializers or name in weights]
-        candidates += [tensor.name for tensor in graph.initializer if tensor.name not in inputs]
-        found = [name for name in candidates if known[name].is_float and name in differentiation.reaching]
-        found = [name for name in found if name not in statistics]
+        found = [name for name in differentiation.weights() if name not in statistics]
         if not found:
             raise ModelError(
                 f"loss {loss!r} depends on no weights: name what to differentiate by; the inputs are "
                 f"{listed(inputs)}"
             )
         return found
+    ignored = running_statistics(graph, unless=differentiation.reaching)
     constants = {node.output[0] for node in graph.node if node.op_type == "Constant"}
     for name in wrt:
         if name not in initializers and name not in inputs and name not in constants:
@@ -93,24 +97,7 @@ def find_wrt(
             raise ModelError(unknown_name(name, [*inputs, *initializers], "an input or initializer"))
         if name in known and not known[name].is_float:
             raise ModelError(f"{name!r} is {known[name]}, which has no gradient")
-        if name not in differentiation.reaching or name in statistics:
-            why = f"; it is a running statistic of batch norm {statistics[name]!r}" if name in statistics else ""
+        if name not in differentiation.reaching or name in ignored:
+            why = f"; it is a running statistic of batch norm {ignored[name]!r}" if name in ignored else ""
             raise ModelError(f"loss {loss!r} does not depend on {name!r}{why}")
     return list(dict.fromkeys(wrt))
-
-
-def _weight_inputs(graph: onnx.GraphProto, known: Mapping[str, Type]) -> set[str]:
-    """The graph inputs that look like weights: of fixed shape, and used where an op takes one."""
-    placed = {
-        name
-        for node in graph.node
-        if is_default_domain(node.domain)
-        for slot, name in enumerate(node.input)
-        if slot in _WEIGHT_SLOTS.get(node.op_type, ())
-    }
-    shapes = {value.name: known[value.name].shape for value in graph.input if value.name in known}
-    return {
-        name
-        for name, shape in shapes.items()
-        if name in placed and shape is not None and all(isinstance(dim, int) for dim in shape)
-    }

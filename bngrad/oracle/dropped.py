@@ -1,0 +1,112 @@
+"""Paths that ORT's gradient builder drops: it takes what moves for a constant.
+
+There are inputs and outputs of ops through which it never sends a gradient. It says nothing; where nothing else
+of the node reaches the loss, its training graph is not even valid. Our own rules have most of these gradients.
+All were measured on onnxruntime-training-cpu 1.19.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.autodiff.builder import refuse_hidden_paths
+from bngrad.autodiff.edges import rule_of, smooth_inputs
+from bngrad.errors import ModelError
+from bngrad.oracle.graph import label
+from bngrad.subgraphs import subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from bngrad.oracle.graph import Differentiation, Step
+
+_ALL = range(2**31)
+
+DROPPED_INPUTS: Mapping[str, Collection[int]] = {
+    "Clip": (1, 2),
+    "DequantizeLinear": (1,),
+    "Dropout": (1,),
+    "OneHot": (2,),
+    "Pad": (2,),
+    "Pow": (1,),
+    "Range": (0, 2),
+    "Resize": (1, 2),
+    "SoftmaxCrossEntropyLoss": (2,),
+    "Optional": (0,),
+    "SequenceConstruct": _ALL,
+    "SequenceInsert": (0, 1),
+    "SequenceMap": _ALL,
+    "SplitToSequence": (0,),
+}
+"""The float inputs, by the op, that no gradient is sent to."""
+
+DROPPED_OUTPUTS: Mapping[str, Collection[int]] = {
+    "BatchNormalization": (1, 2),
+    "LayerNormalization": (1, 2),
+    "SimplifiedLayerNormalization": (1,),
+    "SoftmaxCrossEntropyLoss": (1,),
+}
+"""The float outputs, by the op, that no gradient is taken from."""
+
+_MOVES = "which is a value of --wrt or depends on one (by default the weights)"
+_LEAVE_OUT = "leave out what it depends on with --wrt"
+_OTHER_BUILDER = f"use --builder bngrad, or {_LEAVE_OUT}"
+
+
+def refuse_dropped(differentiation: Differentiation, wrt: Sequence[str]) -> None:
+    """Refuse a model that has paths from ``wrt`` to the loss which ORT's gradient builder drops.
+
+    Raises:
+        ModelError: there is one; the first node is named.
+        UnsupportedNodeError: a node carries a float on as text.
+    """
+    moving = differentiation.moving(wrt)
+    refuse_hidden_paths(differentiation.loss, moving)
+    for node in differentiation.fake_quantized():
+        if (value := node.inputs[0]) in moving and value is not None:
+            raise ModelError(
+                f"QuantizeLinear {label(ir.to_proto(node))!r} rounds {value.name!r}, {_MOVES}: ONNX Runtime's "
+                f"gradient builder ignores the rounding; {_LEAVE_OUT}"
+            )
+    for step in differentiation.nodes(wrt):
+        reason = _dropped(step, differentiation.reaching) or _dropped_in_body(step.node)
+        if reason:
+            raise ModelError(f"{step.node.op_type} {label(step.proto)!r} has {reason}")
+
+
+def _dropped(step: Step, reaching: Collection[str]) -> str | None:
+    rule = rule_of(step.node)
+    for index, name in step.inputs:
+        if index in _of(step.node, DROPPED_INPUTS):
+            remedy = _OTHER_BUILDER if rule is not None and rule.differentiates(index) else _LEAVE_OUT
+            return (
+                f"input {index}, {name!r}, {_MOVES}: ONNX Runtime's gradient builder takes it for a constant; "
+                f"{remedy}"
+            )
+    for index, name in enumerate(step.proto.output):
+        if index in _of(step.node, DROPPED_OUTPUTS) and name in reaching:
+            remedy = _LEAVE_OUT if rule is None else _OTHER_BUILDER
+            return (
+                f"output {index}, {name!r}, which the loss depends on: ONNX Runtime's gradient builder sends no "
+                f"gradient through it; {remedy}"
+            )
+    return None
+
+
+def _dropped_in_body(node: ir.Node) -> str | None:
+    """ORT inlines an If whose condition is constant, and then differentiates the nodes of its body."""
+    for body in subgraphs(node):
+        for inner in ir.traversal.RecursiveGraphIterator(body):
+            dropped = _of(inner, DROPPED_INPUTS)
+            if _of(inner, DROPPED_OUTPUTS) or any(index in dropped for index, _ in smooth_inputs(inner)):
+                return (
+                    f"{inner.op_type} {label(ir.to_proto(inner))!r} in its body, of which ONNX Runtime's "
+                    f"gradient builder takes inputs or outputs for constants; {_LEAVE_OUT}"
+                )
+    return None
+
+
+def _of(node: ir.Node, table: Mapping[str, Collection[int]]) -> Collection[int]:
+    return () if node.domain else table.get(node.op_type, ())
