@@ -15,6 +15,7 @@ from bngrad.autodiff.builder import refuse_hidden_paths
 from bngrad.autodiff.edges import rule_of, smooth_inputs
 from bngrad.errors import ModelError
 from bngrad.oracle.graph import label
+from bngrad.passes.node_view import constant_of
 from bngrad.subgraphs import subgraphs
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def refuse_dropped(differentiation: Differentiation, wrt: Sequence[str]) -> None
                 f"gradient builder ignores the rounding; {_LEAVE_OUT}"
             )
     for step in differentiation.nodes(wrt):
-        reason = _dropped(step, differentiation.reaching) or _dropped_in_body(step.node)
+        reason = _dropped(step, differentiation.reaching) or _dropped_in_body(step.node, moving)
         if reason:
             raise ModelError(f"{step.node.op_type} {label(step.proto)!r} has {reason}")
 
@@ -95,17 +96,25 @@ def _dropped(step: Step, reaching: Collection[str]) -> str | None:
     return None
 
 
-def _dropped_in_body(node: ir.Node) -> str | None:
+def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
     """ORT inlines an If whose condition is constant, and then differentiates the nodes of its body."""
     for body in subgraphs(node):
         for inner in ir.traversal.RecursiveGraphIterator(body):
+            moved = [
+                index for index, value in smooth_inputs(inner) if value in moving or _is_made_inside(value, node)
+            ]
             dropped = _of(inner, DROPPED_INPUTS)
-            if _of(inner, DROPPED_OUTPUTS) or any(index in dropped for index, _ in smooth_inputs(inner)):
+            if any(index in dropped for index in moved) or (moved and _of(inner, DROPPED_OUTPUTS)):
                 return (
                     f"{inner.op_type} {label(ir.to_proto(inner))!r} in its body, of which ONNX Runtime's "
                     f"gradient builder takes inputs or outputs for constants; {_LEAVE_OUT}"
                 )
     return None
+
+
+def _is_made_inside(value: ir.Value, node: ir.Node) -> bool:
+    """Whether a value is of a body of a node, and no constant."""
+    return value.graph is not node.graph and constant_of(value) is None
 
 
 def _of(node: ir.Node, table: Mapping[str, Collection[int]]) -> Collection[int]:

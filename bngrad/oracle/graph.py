@@ -17,6 +17,7 @@ from bngrad.autodiff.edges import reads, smooth_inputs
 from bngrad.autodiff.targets import reaching_values
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
+from bngrad.files import as_ir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,7 +118,7 @@ class Differentiation:
 
     def __init__(self, model: onnx.ModelProto, loss: str, known: Mapping[str, Type]) -> None:
         self._protos = list(model.graph.node)
-        graph = ir.from_proto(model).graph
+        graph = as_ir(model).graph
         self.graph = graph
         made = [value for node in graph for value in node.outputs]
         self._values = {str(value.name): value for value in (*_given(graph), *made) if value.name}
