@@ -37,7 +37,7 @@ DROPPED_INPUTS: Mapping[str, Collection[int]] = {
     "SoftmaxCrossEntropyLoss": (2,),
     "Optional": (0,),
     "SequenceConstruct": _ALL,
-    "SequenceInsert": (0, 1),
+    "SequenceInsert": (1,),
     "SequenceMap": _ALL,
     "SplitToSequence": (0,),
 }
@@ -104,7 +104,9 @@ def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
                 index for index, value in smooth_inputs(inner) if value in moving or _is_made_inside(value, node)
             ]
             dropped = _of(inner, DROPPED_INPUTS)
-            if any(index in dropped for index in moved) or (moved and _of(inner, DROPPED_OUTPUTS)):
+            outputs = [value for index, value in enumerate(inner.outputs) if index in _of(inner, DROPPED_OUTPUTS)]
+            read = any(value.uses() or value.is_graph_output() for value in outputs)
+            if any(index in dropped for index in moved) or (moved and read):
                 return (
                     f"{inner.op_type} {label(ir.to_proto(inner))!r} in its body, of which ONNX Runtime's "
                     f"gradient builder takes inputs or outputs for constants; {_LEAVE_OUT}"

@@ -2,7 +2,8 @@
 
 The steps, in order: local functions are inlined, the opset and IR version are brought to what ORT 1.19.2 reads,
 ops that have no gradient there are respelled (repairs.py), the loss and the names to differentiate by are found
-(targets.py), weights become graph inputs (inputs.py), and what the builder gets wrong is refused (refusals.py).
+(targets.py), weights become graph inputs (inputs.py), and what the builder gets wrong is refused (dropped.py,
+refusals.py).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def prepare_forward(
     Args:
         model: with its weights in it; left as it is.
         loss: the value to differentiate; by default the graph's only float32 scalar output.
-        wrt: graph inputs and initializers to differentiate by; by default the weights that the loss depends on:
-            the float initializers, and the graph inputs of fixed shape that stand where an op takes a weight.
+        wrt: graph inputs and initializers to differentiate by; by default the weights that the loss depends on,
+            as for our own builder, see `autodiff.weights`.
         sizes: numbers for symbolic dimensions; the builder does more, and gets more right, with numbers.
 
     Raises:

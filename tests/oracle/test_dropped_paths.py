@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
+import bngrad
 from autodiff.gradient_cases import in_standard_onnx
 from bngrad.autodiff.training_graph import training_graph
+from bngrad.cli import run
 from bngrad.errors import ModelError, OracleError, UnsupportedNodeError
 from bngrad.oracle import preparation, prepare_forward
 from bngrad.validation.float64 import evaluate
@@ -36,6 +39,8 @@ IN_BRANCH = """y = If (flag) <
     then_branch = g () => (float[2, 3] p) {{ {} p = Clip (x, v) }},
     else_branch = h () => (float[2, 3] q) {{ q = Neg (x) }}>"""
 
+EACH = "<body = g (float[2, 3] e, float[2, 3] w) => (float[2, 3] r) { r = Mul (e, w) }>"
+
 
 def two_ways(body, initializers="float u = {0.5}", opset=18):
     weight = "float[2, 3] xc = {1, 1, 1, 2, 2, 2}"
@@ -56,11 +61,11 @@ ALONE = "leave out what it depends on"
 
 
 def dropped(body, initializers, op, index, name, remedy=OURS, *, opset=18):
-    return two_ways(body, initializers, opset), f"^{op} '{op} of .*' {INPUT.format(index, name, remedy)}"
+    return two_ways(body, initializers, opset), f"^{op} '.+' {INPUT.format(index, name, remedy)}"
 
 
 def sends_nothing(body, initializers, op, index, name, remedy=OURS):
-    message = f"^{op} '{op} of .*' has output {index}, '{name}', which the loss depends on: .*; {remedy}"
+    message = f"^{op} '.+' has output {index}, '{name}', which the loss depends on: .*; {remedy}"
     return two_ways(body, initializers), message
 
 
@@ -152,6 +157,15 @@ REFUSED = {
         "x",
         ALONE,
     ),
+    "a sequence, element by element": dropped(
+        f"p = SequenceConstruct (k, k) q = SequenceMap (p, x) {EACH} y = SequenceAt (q, i)",
+        f"int64 i = {{1}}, {K}",
+        "SequenceMap",
+        1,
+        "x",
+        ALONE,
+        opset=17,
+    ),
     "an optional": dropped("q = Optional (x) y = OptionalGetElement (q)", QUANTIZED, "Optional", 0, "x", ALONE),
     "log probabilities": sends_nothing(
         "l, p = SoftmaxCrossEntropyLoss (x, t) y = Add (p, l)", LABELS, "SoftmaxCrossEntropyLoss", 1, "p"
@@ -200,7 +214,13 @@ REFUSED = {
         "ScatterND .* has reduction = add: .* is wrong",
     ),
 }
-NOT_IN_DOUBLE = ("an optional", "deviation of SimplifiedLayerNormalization", "rounding", "ratio", "scale of Deq")
+NOT_IN_DOUBLE = (
+    "an optional",
+    "deviation of SimplifiedLayerNormalization",
+    "rounding",
+    "ratio",
+    "scale of Deq",
+)
 """Beginnings of the names of models that only ORT's float kernels compute as they are."""
 
 
@@ -282,6 +302,12 @@ ACCEPTED = {
     "constant limit in a branch": two_ways(
         IN_BRANCH.format("v = Constant <value_float = 0.4> ()"), "bool flag = {1}"
     ),
+    "normalization in a branch": two_ways(
+        """y = If (flag) <
+            then_branch = g () => (float[2, 3] p) { p, mean, inv = LayerNormalization (x, s, b) },
+            else_branch = h () => (float[2, 3] q) { q = Neg (x) }>""",
+        f"{NORM}, bool flag = {{1}}",
+    ),
     "a sequence of constants": two_ways(
         "q = SequenceConstruct (k, k) h = SequenceAt (q, i) y = Mul (x, h)", f"{K}, int64 i = {{1}}"
     ),
@@ -352,3 +378,56 @@ def test_running_statistics_by_name():
 
 def of(given, wrt=None):
     return training_graph(ir.from_proto(given), loss="loss", wrt=wrt)
+
+
+WITH_A_RULE = ["value of Pad", "class weights", "new running variance", "deviation of LayerNormalization"]
+
+
+@pytest.mark.parametrize("name", WITH_A_RULE)
+def test_differentiate_refuses_and_names_the_builder_that_is_right(name):
+    given, message = REFUSED[name]
+    with pytest.raises(ModelError, match=message):
+        bngrad.differentiate(given, loss="loss", wrt=["x"], builder="ort")
+    ours = bngrad.differentiate(given, loss="loss", wrt=["x"])
+    np.testing.assert_allclose(evaluate(ours, {"x": X}, ["x_grad"])["x_grad"], slope(given), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", WITH_A_RULE)
+def test_validate_compares_otherwise_and_says_so(name):
+    given, _ = REFUSED[name]
+    report = bngrad.validate(given, loss="loss", wrt=["x"], provider="function")
+    assert report.passed, report.reason
+    assert report.against == "reference"
+    (note,) = (note for note in report.notes if "gradient builder does not take the model" in note)
+    assert "use --builder bngrad" in note
+    assert "central differences" in {check.name for check in report.checks}
+
+
+@pytest.mark.parametrize(
+    "name", ["mean of a frozen batch norm", "constant class weights", "running mean that moves"]
+)
+def test_validate_asks_the_builder_where_it_is_right(name):
+    report = bngrad.validate(ACCEPTED[name], loss="loss", wrt=["x"], provider="function")
+    assert report.passed, report.reason
+    assert report.against == "ort"
+
+
+@pytest.mark.parametrize("names", [["rm"], ["rv", "s", "x"]])
+def test_validate_by_statistics_of_a_frozen_batch_norm(names):
+    given = two_ways("y = BatchNormalization (x, s, b, rm, rv)", f"{NORM}, {STATISTICS}")
+    report = bngrad.validate(given, loss="loss", wrt=names, frozen=["*"], provider="function")
+    assert report.passed, report.reason
+    assert report.against == "ort"
+
+
+def test_command_line(tmp_path, capsys):
+    path = tmp_path / "net.onnx"
+    onnx.save(REFUSED["upper limit"][0], path)
+    command = ["differentiate", str(path), "-o", str(tmp_path / "out.onnx"), "--wrt", "x", "--builder", "ort"]
+    assert run(command) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    (line,) = error.splitlines()
+    assert "Clip 'y' has input 2, 'm'" in line
+    assert "use --builder bngrad" in line
+    assert not (tmp_path / "out.onnx").exists()
