@@ -18,6 +18,7 @@ from bngrad.subgraphs import proto_subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from bngrad.oracle.graph import Shape, Step, Type
 
@@ -126,19 +127,24 @@ def _wrong_gradients(node: onnx.NodeProto, inputs: Collection[int], known: Mappi
         case "Conv" | "AveragePool" if values.get("auto_pad", b"").startswith(b"SAME"):
             yield f"has auto_pad = {values['auto_pad'].decode()}"
         case "AveragePool":
-            kernel = values["kernel_shape"]
-            if any(dilation > 1 for dilation in values.get("dilations", ())):
-                yield "has dilations"
-            if values.get("ceil_mode") and values.get("count_include_pad"):
-                yield "has ceil_mode and count_include_pad"
-            if len(kernel) == 3:
-                yield "has three spatial dimensions"
+            yield from _wrong_pooling(values)
+        case "Clip" if not {"min", "max"}.isdisjoint(values):
+            yield "has its limits as attributes, not as the inputs that they are since opset 11"
         case "LeakyRelu" if values.get("alpha", 0.01) < 0:
             yield "has a negative alpha"
         case "Where" if any(shape != shapes[-1] for shape in shapes[1:3]):
             yield "broadcasts"
         case "Pow" if None not in shapes and len(shapes[0] or ()) < len(shapes[-1] or ()):
             yield "has a base of lower rank than its exponent"
+
+
+def _wrong_pooling(values: Mapping[str, Any]) -> Iterator[str]:
+    if any(dilation > 1 for dilation in values.get("dilations", ())):
+        yield "has dilations"
+    if values.get("ceil_mode") and values.get("count_include_pad"):
+        yield "has ceil_mode and count_include_pad"
+    if len(values["kernel_shape"]) == 3:
+        yield "has three spatial dimensions"
 
 
 def _refuse_symbols(node: onnx.NodeProto, shapes: Sequence[Shape | None]) -> None:

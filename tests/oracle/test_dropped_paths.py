@@ -202,6 +202,10 @@ REFUSED = {
         two_ways(IN_BRANCH.format("v = ReduceMean <keepdims = 0> (x)"), "bool flag = {1}"),
         "^If 'If of y' has Clip 'Clip of p' in its body, .* inputs or outputs for constants; leave out",
     ),
+    "limits that are attributes": (
+        two_ways("y = Clip <min = -1.0, max = 0.6> (x)", opset=10),
+        "Clip .* has its limits as attributes, not as the inputs that they are since opset 11: .* is wrong",
+    ),
     "product of updates": (
         two_ways(
             'y = ScatterElements <axis = 0, reduction = "mul"> (k, i, x)',
