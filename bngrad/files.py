@@ -86,7 +86,7 @@ _FORMATS = (
     ),
     (4, b"ODTC", "a checkpoint of onnxruntime.training; give its training_model.onnx or the forward model"),
     (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
-    (0, b"version https://git-lfs", "a Git LFS pointer, not the model; run git lfs pull"),
+    (0, b"version http", "a Git LFS pointer, not the model; run git lfs pull"),
     (0, b"PK\x03\x04", "a zip archive, as PyTorch writes; export the model with torch.onnx.export"),
     (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
 )

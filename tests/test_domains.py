@@ -11,6 +11,9 @@ import bngrad
 from bngrad.errors import ModelError
 from bngrad.files import as_ir, load
 
+# Frozen batch norms, of which the public functions warn, are part of what is tried.
+pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
+
 TRAINING = """g (float[3,2,4] X, float[3,2,4] dY, float[2] s, float[2] b, float[2] mu, float[2] va)
     => (float[3,2,4] Y, float[3,2,4] dX) {
     Z = f.F(X)

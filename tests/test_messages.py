@@ -9,7 +9,7 @@ import pytest
 
 from bngrad import cli
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "tf" : 1]>\n'
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "tf" : 1, "ngraph" : 1]>\n'
 CHANNELS = "<float[4] s = {1,1,1,1}, float[4] b = {0,0,0,0}, float[4] m = {0,0,0,0}, float[4] v = {1,1,1,1}>"
 TRAINED = """{
     [bn] y, rm, rv = BatchNormalization<training_mode = 1>(x, s, b, m, v)
@@ -75,14 +75,14 @@ MODELS = {
         GRADIENT.replace("float[4] m", "float[3] m"),
         f"{GRAD} cannot be rewritten: its input 'm' has shape [3]; expected [4]",
     ),
-    "tensorflow": Message(
+    "ngraph": Message(
         "differentiate",
         f"""g (float[2,3,5,4] x) => (float loss) {CHANNELS} {{
-            [bn] y, bm, bv, r1, r2, r3 = tf.FusedBatchNormV3(x, s, b, m, v)
+            [bn] y, bm, bv = ngraph.BatchNormTraining<eps = 0.001>(s, b, x)
             loss = ReduceMean<keepdims = 0>(y) }}""",
         (
-            "tf.FusedBatchNormV3 node 'bn' (outputs y, bm, bv, r1, r2, r3) cannot be differentiated: it has no "
-            "gradient rule; run bngrad rewrite on the model first, which makes it differentiable"
+            "ngraph.BatchNormTraining node 'bn' (outputs y, bm, bv) cannot be differentiated: it has no gradient "
+            "rule; make it an op of bngrad first, with bngrad rewrite"
         ),
     ),
     "a-fault-of-the-model-elsewhere": Message(

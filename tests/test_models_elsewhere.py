@@ -11,6 +11,9 @@ import bngrad
 from bngrad import cli, files
 from bngrad.errors import InputError, ModelError
 
+# Frozen batch norms, of which the public functions warn, are part of what is tried.
+pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
+
 FORWARD = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[4,3,N] x, bool c) => (float loss, float[4,3,N] y) {
     h = Mul(x, w)

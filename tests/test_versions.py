@@ -146,11 +146,21 @@ def test_the_extensions_are_asked_about_by_their_provider_alone(install):
     assert str(error.value) == too_old("onnxruntime-extensions 0.12.0", "onnxruntime-extensions>=0.13")
 
 
-@pytest.mark.parametrize("name", [name for name in bngrad.__all__ if name not in {"BngradError", "__version__"}])
+# Whoever catches an error must be able to name it.
+ERRORS = [name for name in bngrad.__all__ if name.endswith(("Error", "Warning"))]
+
+
+@pytest.mark.parametrize("name", [name for name in bngrad.__all__ if name not in {*ERRORS, "__version__"}])
 def test_every_public_name_asks_first(name, install):
     install({"onnx": "1.16.2"})
     with pytest.raises(VersionError, match=r"onnx 1\.16\.2 does not do"):
         getattr(bngrad, name)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_always_there(name, install):
+    install({"onnx": None})
+    assert getattr(bngrad, name).__module__ == "bngrad.errors"
 
 
 def test_the_base_of_the_errors_is_always_there(install):

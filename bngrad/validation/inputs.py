@@ -136,11 +136,11 @@ def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, se
         elif value.const_value is not None:
             feeds[name] = value.const_value.numpy()
         elif dtype.kind in "iu":
-            feeds[name] = generator.integers(0, _class_count(name, classes), shape).astype(dtype)
+            feeds[name] = np.asarray(generator.integers(0, _class_count(name, classes), shape)).astype(dtype)
         elif dtype.kind == "b":
-            feeds[name] = generator.random(shape) < 0.5
+            feeds[name] = np.asarray(generator.random(shape) < 0.5)
         elif value.dtype in (None, *SUPPORTED_DTYPES):
-            feeds[name] = draws.get(name, _normal)(generator, shape).astype(dtype)
+            feeds[name] = np.asarray(draws.get(name, _normal)(generator, shape)).astype(dtype)
         else:
             raise InputError(f"input {name!r} is {dtype}, which is not drawn; give it with --inputs")
     return feeds

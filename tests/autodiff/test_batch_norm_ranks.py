@@ -11,6 +11,9 @@ import bngrad
 from gradient_cases import Case
 from gradient_checks import check_against_differences, check_on_stock
 
+# Frozen batch norms, of which the public functions warn, are part of what is tried.
+pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
+
 POSITIVE = {"v": lambda rng, shape: rng.uniform(0.5, 2, shape)}
 TRAINED = "z, a, b = BatchNormalization<training_mode = 1>({}, s, c, m, v) y = Identity(z)"
 FROZEN = "y = BatchNormalization({}, s, c, m, v)"

@@ -158,8 +158,8 @@ REFUSED = {
     "a statistic": (
         model(MODES["training"][0]),
         {"wrt": ["m"]},
-        UnsupportedNodeError,
-        "it has no gradient with respect to input 3, 'm'",
+        ModelError,
+        "does not depend on 'm' in a way that has a gradient: it is a running statistic of batch norm 'bn'",
     ),
 }
 
