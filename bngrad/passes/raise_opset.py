@@ -16,11 +16,12 @@ from bngrad.errors import ModelError
 from bngrad.external_data import with_small_tensors
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.nodes import all_nodes, default_opset
+from bngrad.passes.old_ops import keep_meaning
 from bngrad.passes.set_aside import become_inputs, is_large, restore
 from bngrad.subgraphs import proto_subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _HIDDEN = "bngrad.hidden"
 _INITIALIZERS_ALONE = 4
@@ -36,7 +37,8 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
     Functions of another opset get the model's, where that changes nothing.
     Guarantees: names of graph inputs and outputs, initializers and nodes, and nodes' metadata, are as before; the
     default domain is imported as "", which a model may also call "ai.onnx".
-    Refuses, with `ModelError`: a model that onnx's version converter refuses, one with functions of its own, which
+    Refuses, with `ModelError`: a model that onnx's version converter refuses, or that has an old op which no newer
+    one computes (see `keep_meaning`), one with functions of its own, which
     the converter does not convert, and one that does not import the default domain.
     """
 
@@ -128,7 +130,11 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     result = ir.from_proto(converted)
     result.opset_imports.pop(_HIDDEN, None)
     restore(result.graph, initializers, inputs)
-    _keep_names_and_metadata(model, result)
+    originals: dict[str | None, ir.Node] = {
+        value.name: node for node in all_nodes(model) for value in node.outputs if value.name
+    }
+    keep_meaning(result, originals, version, minimum)
+    _keep_names_and_metadata(originals, result)
     return result
 
 
@@ -145,11 +151,8 @@ def _is_foreign(op_type: str) -> bool:
     return op_type in _ORT_OPS_IN_DEFAULT_DOMAIN or not onnx.defs.has(op_type)
 
 
-def _keep_names_and_metadata(before: ir.Model, after: ir.Model) -> None:
+def _keep_names_and_metadata(originals: Mapping[str | None, ir.Node], after: ir.Model) -> None:
     """The converter drops some nodes' names and all metadata; the names of their outputs say which is which."""
-    originals: dict[str | None, ir.Node] = {
-        value.name: node for node in all_nodes(before) for value in node.outputs if value.name
-    }
     # A node that became several may have left its name to one that makes something else.
     taken = {node.name for node in all_nodes(after)}
     for node in all_nodes(after):

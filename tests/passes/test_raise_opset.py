@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -251,3 +253,75 @@ def test_large_weights_stay_what_they_are(rng):
         assert result.graph.initializers[name].const_value is given.graph.initializers[name].const_value
     feeds = {"x": rng.standard_normal((3, 40)).astype(np.float32)}
     close(run(ir.to_proto(result), feeds), run(original, feeds))
+
+
+OLD_OPS = {
+    **{f"hardmax-{axis}": (f"y = Hardmax<axis = {axis}>(x)", 11, None) for axis in (0, 1, 2, 3, -1, -2)},
+    "hardmax": ("y = Hardmax(x)", 7, None),
+    "hardmax-12": ("y = Hardmax(x)", 12, None),
+    "upsample-7-linear": ('y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x)', 7, None),
+    "upsample-8-nearest": ('y = Upsample<mode = "nearest", scales = [1.0, 1.0, 1.3, 3.7]>(x)', 8, None),
+    "upsample-9-linear": ('y = Upsample<mode = "linear">(x, scales)', 9, [1, 1, 1.3, 3.7]),
+    "upsample-9-nearest": ('y = Upsample<mode = "nearest">(x, scales)', 9, [1, 1, 1.3, 3.7]),
+    "resize-linear": ('y = Resize<mode = "linear">(x, scales)', 10, [1, 1, 2, 2]),
+    "resize-linear-both-ways": ('y = Resize<mode = "linear">(x, scales)', 10, [1, 1, 0.6, 1.7]),
+    "resize-nearest-up": ("y = Resize(x, scales)", 10, [1, 1, 1.3, 3.7]),
+    "resize-nearest-down": ("y = Resize(x, scales)", 10, [1, 1, 0.6, 0.7]),
+    "resize-nearest-by-three": ("y = Resize(x, scales)", 10, [1, 1, 1 / 3, 1]),
+    "upsample-in-the-middle": (
+        'u = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x)\n y = Neg(u)',
+        7,
+        None,
+    ),
+    "in-a-subgraph": (
+        "y = If(c)<then_branch = t () => (a) { a = Hardmax(x) }, else_branch = e () => (b) { b = Neg(x) }>",
+        12,
+        None,
+    ),
+    "in-a-subgraph-resize": (
+        (
+            'y = If(c)<then_branch = t () => (a) { a = Resize<mode = "linear">(x, scales) }, '
+            "else_branch = e () => (b) { b = Resize(x, scales) }>"
+        ),
+        10,
+        [1, 1, 2, 2],
+    ),
+}
+
+
+def old_op(node, opset, scales):
+    """A model of one node, with its scales as an initializer."""
+    condition = ", bool c" if "If(c)" in node else ""
+    original = proto(f"g (float[2,4,6,6] x{condition}) => (y) {{ [op] {node} }}", opset)
+    if scales is not None:
+        original.graph.initializer.append(onnx.numpy_helper.from_array(np.array(scales, np.float32), "scales"))
+    return original
+
+
+@pytest.mark.parametrize("target", [MIN_OPSET, 18])
+@pytest.mark.parametrize("case", OLD_OPS)
+def test_ops_whose_meaning_changed_compute_what_they_did(case, target, rng):
+    """onnx's converter renumbers Hardmax and Resize and leaves them as they are."""
+    original = old_op(*OLD_OPS[case])
+    result = RaiseOpsetPass(target)(ir.from_proto(original)).model
+    feeds = {"x": rng.standard_normal((2, 4, 6, 6)).astype(np.float32), "c": np.array(True)}
+    feeds = {value.name: feeds[value.name] for value in original.graph.input}
+    close(run(ir.to_proto(result), feeds), run(original, feeds), 1e-6)
+
+
+ROUNDS_BOTH_WAYS = {
+    "both-ways": ("y = Resize(x, scales)", [1, 1, 0.6, 1.7], "enlarges and reduces (scales [1.0, 1.0, 0.6"),
+    "computed": ("n = Neg(scales)\n m = Neg(n)\n y = Resize(x, m)", None, "has scales that are not constant"),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDS_BOTH_WAYS)
+def test_a_resize_that_no_newer_one_computes_is_refused(case):
+    node, scales, message = ROUNDS_BOTH_WAYS[case]
+    text = f"g (float[2,4,6,6] x{', float[4] scales' if scales is None else ''}) => (y) {{ {node} }}"
+    original = proto(text, 10)
+    if scales is not None:
+        original.graph.initializer.append(onnx.numpy_helper.from_array(np.array(scales, np.float32), "scales"))
+    with pytest.raises(ModelError, match=re.escape(message)) as error:
+        RaiseOpsetPass()(ir.from_proto(original))
+    assert str(error.value).startswith("Resize node '' (outputs y)")
