@@ -48,21 +48,22 @@ def pull_back(make: NodeMaker, dY: ir.Value, matrices: Mapping[int, ir.Value], x
             continue
         if axis < rank - 2:
             # The axes behind this one become one, so that a product of matrices is all there is to do.
-            result = make.op("Reshape", result, _merged(make, result, x, axis))
+            result = _merged(make, result, x, axis)
             merged = True
         result = make.op("MatMul", factor, result)
     return make.op("Reshape", result, shape_of(make, x), allowzero=1) if merged else result
 
 
 def _merged(make: NodeMaker, result: ir.Value, x: ir.Value, axis: int) -> ir.Value:
-    """The shape of a result with all axes behind one, which are those of x, as one.
+    """A result with all axes behind one, which are those of x, as one.
 
     Not as -1, which Reshape does not take of an empty batch.
     """
     behind_it = range(axis + 1, len(x.shape or ()))
     known = [extent for place in behind_it if (extent := known_extent(x, place)) is not None]
-    if known and len(known) == len(behind_it):
-        return make.int64([0] * (axis + 1) + [prod(known)])
+    if prod(known) and len(known) == len(behind_it):
+        return make.op("Reshape", result, make.int64([0] * (axis + 1) + [prod(known)]))
     behind = make.op("ReduceProd", make.op("Shape", x, start=axis + 1), keepdims=1)
     # Not 0 in front: ONNX Runtime writes -1 for the only part of a shape that it does not know.
-    return make.op("Concat", make.op("Shape", result, end=axis + 1), behind, axis=0)
+    shape = make.op("Concat", make.op("Shape", result, end=axis + 1), behind, axis=0)
+    return make.op("Reshape", result, shape, allowzero=1)

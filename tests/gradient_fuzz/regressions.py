@@ -72,6 +72,16 @@ CASES = {
         },
         opset=25,
     ),
+    "a-pad-of-edges-in-front-of-a-dimension-of-0": Regression(
+        """g (double[2,2,0] x) => (double loss) <int64[6] pads = {0, 0, 0, 1, 0, 0}> {
+            y = Pad <mode = "edge"> (x, pads) loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": [[[], []], [[], []]]},
+    ),
+    "a-pad-of-edges-in-front-of-a-dimension-that-is-0": Regression(
+        """g (double[2,2,N] x) => (double loss) <int64[6] pads = {0, 0, 0, 1, 0, 0}> {
+            y = Pad <mode = "edge"> (x, pads) loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": [[[], []], [[], []]]},
+    ),
     "a-slice-with-steps-and-no-axes": Regression(
         """g (float[4,3] x) => (float loss)
             <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
