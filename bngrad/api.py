@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args, overload
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.errors import InputError
+from bngrad.arguments import require_choice
 from bngrad.external_data import ExternalData
 from bngrad.files import as_ir, check_output, to_proto
 from bngrad.files import save as save_ir
@@ -63,7 +63,7 @@ def rewrite(
         The rewritten model, of the kind that came in; for a path an `onnx.ModelProto`.
 
     Raises:
-        InputError: The model cannot be read.
+        InputError: The model cannot be read, or there is no such target.
         ModelError: It is no model, there is no batch norm to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
@@ -147,7 +147,8 @@ def differentiate(
 
     Raises:
         InputError: The model cannot be read, there is no such running variance, way to share statistics, builder
-            or target, or the target ``ort`` is to have the unbiased running variance.
+            or target, a string is given where a sequence of names is expected, or the target ``ort`` is to have
+            the unbiased running variance.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient.
         OracleError: ORT's builder cannot be installed, or fails.
@@ -207,8 +208,8 @@ def finalize(
         The inference model, of the kind that came in; for a path an `onnx.ModelProto`.
 
     Raises:
-        InputError: A name is unknown or means several things that training keeps apart, or a value has another
-            shape or type than what it is for.
+        InputError: A name is unknown or means several things that training keeps apart, a value has another
+            shape or type than what it is for, or ``outputs`` is a string.
         ModelError: It is a training graph, no output is left, or one depends on a random node.
     """
     from bngrad.finalization import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
@@ -260,10 +261,8 @@ def save(
             such way of external data, or it cannot be read or shared.
         ModelError: It is no model, or does not fit in one file.
     """
-    if external_data not in (None, *get_args(ExternalData)):
-        raise InputError(
-            f"external data {external_data!r} does not exist; expected one of {', '.join(get_args(ExternalData))}"
-        )
+    if external_data is not None:
+        require_choice("external data", external_data, get_args(ExternalData))
     destination = check_output(path, source=model if isinstance(model, str | os.PathLike) else None)
     source = as_ir(model)
     save_ir(source.clone() if source is model else source, destination, external_data)

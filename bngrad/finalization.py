@@ -14,6 +14,7 @@ from onnx_ir.passes.common import (
     RemoveUnusedOpsetsPass,
 )
 
+from bngrad.arguments import require_names
 from bngrad.autodiff.forward import inlined
 from bngrad.errors import InputError, ModelError
 from bngrad.names import listed, unknown_name
@@ -62,10 +63,11 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
 
     Raises:
-        InputError: A name is unknown or means several things that training keeps apart, or a value has another
-            shape or type than what it is for.
+        InputError: A name is unknown or means several things that training keeps apart, a value has another shape
+            or type than what it is for, or ``outputs`` is a string.
         ModelError: It is a training graph, no output is left, or one depends on a random node.
     """
+    require_names(outputs=outputs)
     refuse_training_graph(model)
     source = model
     _refuse_other_systems(model)

@@ -18,6 +18,7 @@ import onnxruntime
 from onnx.external_data_helper import uses_external_data
 
 from bngrad import native_library, versions
+from bngrad.arguments import require_choice
 from bngrad.errors import InputError, LibraryError
 from bngrad.files import as_ir, to_proto
 
@@ -51,8 +52,7 @@ def register(session_options: onnxruntime.SessionOptions, provider: Provider = "
         LibraryError: The library is missing, or this ONNX Runtime does not take it.
         VersionError: A package is missing or too old, or two do not run together.
     """
-    if provider not in PROVIDERS:
-        raise InputError(f"provider {provider!r} does not exist; expected one of {', '.join(PROVIDERS)}")
+    require_choice("provider", provider, PROVIDERS)
     versions.check()
     if provider == "native":
         _register_library(session_options, get_library_path())

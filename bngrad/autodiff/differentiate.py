@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
+from bngrad.arguments import require_choice, require_names
 from bngrad.autodiff.builder import refuse_taken_names
 from bngrad.autodiff.forward import make_inputs, new_statistics, running_statistics, with_modes
 from bngrad.autodiff.running_statistics import SharedStatistics
@@ -92,13 +93,15 @@ def differentiate(
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
     Raises:
-        InputError: There is no such running variance, way to share statistics, builder or target, or the target
-            ``ort`` is to have the unbiased running variance, which ORT's dialect cannot express.
+        InputError: There is no such running variance, way to share statistics, builder or target, a string is
+            given where a sequence of names is expected, or the target ``ort`` is to have the unbiased running
+            variance, which ORT's dialect cannot express.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes on the way have no gradient, or cannot be written for the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
     _require_options(running_variance, shared_statistics, builder, target)
+    require_names(wrt=wrt, frozen=frozen, training=training)
     unbiased = running_variance == "unbiased"
     if builder == "ort":
         made, notes = _by_ort(model, loss, wrt, frozen, training, shared_statistics)
@@ -143,15 +146,11 @@ def differentiate(
 
 
 def _require_options(running_variance: str | None, shared_statistics: str, builder: str, target: str) -> None:
-    for what, given, known in (
-        ("running variance", running_variance, (None, *get_args(RunningVariance))),
-        ("builder", builder, get_args(Builder)),
-        ("target", target, get_args(DifferentiationTarget)),
-        ("shared_statistics", shared_statistics, get_args(SharedStatistics)),
-    ):
-        if given not in known:
-            expected = ", ".join(name for name in known if name is not None)
-            raise InputError(f"{what} {given!r} does not exist; expected one of {expected}")
+    if running_variance is not None:
+        require_choice("running variance", running_variance, get_args(RunningVariance))
+    require_choice("builder", builder, get_args(Builder))
+    require_choice("target", target, get_args(DifferentiationTarget))
+    require_choice("shared_statistics", shared_statistics, get_args(SharedStatistics))
     if running_variance == "unbiased" and target == "ort":
         raise InputError(
             "target 'ort' cannot have the unbiased running variance: com.microsoft.BatchNormInternal has ONNX's "

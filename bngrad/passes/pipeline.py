@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad import ort_dialect, schemas  # noqa: F401
+from bngrad.arguments import require_choice
 from bngrad.collector import without_collections
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
@@ -91,9 +92,11 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
 
     Raises:
+        InputError: There is no such target.
         ModelError: There is nothing to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
     """
+    require_choice("target", target, get_args(Target))
     before = _count(model)
     result, lowered = for_target(model, target=target, functions=functions, fuse=fuse)
     after = _count(result)

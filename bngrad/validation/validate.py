@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import onnx_ir as ir
 
 from bngrad import native_library
-from bngrad.autodiff.differentiate import RunningVariance
+from bngrad.arguments import require_choice, require_names
+from bngrad.autodiff.differentiate import Builder, RunningVariance
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.files import as_ir
 from bngrad.model_warnings import model_warnings
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.differentiate import Builder
     from bngrad.files import AnyModel
     from bngrad.oracle import Oracle
     from bngrad.validation.checks import Progress
@@ -103,11 +103,11 @@ def validate(
     Warns:
         BngradWarning: The model is probably not what is to be trained, see `bngrad.differentiate`.
     """
-    if against not in get_args(Against):
-        raise InputError(f"against {against!r} does not exist; expected one of {', '.join(get_args(Against))}")
-    if running_variance not in (None, *get_args(RunningVariance)):
-        expected = ", ".join(get_args(RunningVariance))
-        raise InputError(f"running variance {running_variance!r} does not exist; expected one of {expected}")
+    require_choice("against", against, get_args(Against))
+    require_choice("builder", builder, get_args(Builder))
+    if running_variance is not None:
+        require_choice("running variance", running_variance, get_args(RunningVariance))
+    require_names(wrt=wrt, frozen=frozen, training=training)
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     given = Given(inputs or {}, dims or {}, seed)
@@ -166,8 +166,7 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
         except LibraryError as error:
             return ("python", "function"), [f"the native provider was not validated: {error}"]
         return PROVIDERS, []
-    if provider not in PROVIDERS:
-        raise InputError(f"provider {provider!r} does not exist; expected all, {', '.join(PROVIDERS)}")
+    require_choice("provider", provider, ("all", *PROVIDERS))
     if provider == "native":
         native_library.library_path()
     return (provider,), []
