@@ -63,6 +63,13 @@ TAKEN = {
         7,
         4,
     ),
+    "a-softmax-over-several-axes": parse(
+        """g (float[1,2,3] x) => (float loss) <float[3] w = {1, 2, 3}> {
+             h = Mul(x, w)  p = Softmax<axis = 0>(h)  l = LogSoftmax(h)  q = Mul(p, l)
+             loss = ReduceSum<keepdims = 0>(q) }""",
+        11,
+        6,
+    ),
     "no-rule-in-ort": parse(
         f"g (float[2,3,5] x) => (float loss) {BATCH_NORM} {{ y = InstanceNormalization(x, s, b)  {LOSS} }}"
     ),
