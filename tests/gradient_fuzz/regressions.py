@@ -14,9 +14,11 @@ class Regression(NamedTuple):
     """A model of which a gradient was wrong, no number, or did not run."""
 
     text: str
-    """In ONNX's text form, without its header; the loss is differentiated with respect to its float inputs."""
+    """In ONNX's text form, without its header; in opset 18 unless it says another."""
     feeds: dict[str, list]
     opset: int = 18
+    wrt: tuple[str, ...] = ()
+    """By default the inputs."""
 
 
 CASES = {
@@ -82,6 +84,14 @@ CASES = {
             y = Pad <mode = "edge"> (x, pads) loss = ReduceSum <keepdims = 0> (y) }""",
         {"x": [[[], []], [[], []]]},
     ),
+    "a-frozen-mean-that-is-computed-from-a-weight-as-the-scale-is": Regression(
+        """g (double[1,1,1,2] x) => (double loss)
+            <double[2] w = {0.75, 0.5}, int64[1] rows = {0}, double[1] v = {0.8}, double[1,1,1,2] k = {1, -2}> {
+            c = ReduceMax(w, rows)
+            y = BatchNormalization(x, c, c, c, v) z = Mul(y, k) loss = ReduceSum <keepdims = 0> (z) }""",
+        {"x": [[[[0.3, -0.7]]]]},
+        wrt=("w", "x"),
+    ),
     "a-slice-with-steps-and-no-axes": Regression(
         """g (float[4,3] x) => (float loss)
             <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
@@ -101,7 +111,7 @@ CASES = {
 
 def case(name: str) -> Case:
     """A regression as a case."""
-    text, feeds, opset = CASES[name]
+    text, feeds, opset, wrt = CASES[name]
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
     arrays = {}
     for value in model.graph.input:
@@ -110,4 +120,4 @@ def case(name: str) -> Case:
         array = np.asarray(feeds[value.name], dtype)
         shape = tuple(dim.dim_value for dim in tensor.shape.dim)
         arrays[value.name] = array if array.size else np.zeros((*array.shape, *shape[array.ndim :]), dtype)
-    return Case(model, arrays, tuple(arrays), story=name)
+    return Case(model, arrays, wrt or tuple(arrays), story=name)
