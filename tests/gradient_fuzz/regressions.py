@@ -92,6 +92,11 @@ CASES = {
         {"x": [[[[0.3, -0.7]]]]},
         wrt=("w", "x"),
     ),
+    "depth-to-space-of-images-of-nothing": Regression(
+        """g (float[1,18,1,0] x) => (float loss) {
+            y = DepthToSpace <blocksize = 3, mode = "CRD"> (x) loss = ReduceSum <keepdims = 0> (y) }""",
+        {"x": np.zeros((1, 18, 1, 0)).tolist()},
+    ),
     "a-slice-with-steps-and-no-axes": Regression(
         """g (float[4,3] x) => (float loss)
             <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {

@@ -81,8 +81,11 @@ def depth_to_space(back: Backward) -> Gradients:
     block = back.attribute("blocksize", None)
     if back.attribute("mode", "DCR") == "DCR":
         return [back.op("SpaceToDepth", back.dY, blocksize=block)]
-    spatial = back.op("Concat", *(extent_of(back, back.y(), axis) for axis in (-2, -1)), axis=0)
-    images = back.op("Reshape", back.dY, back.op("Concat", back.int64([-1, 1]), spatial, axis=0))
+    spatial = [extent_of(back, back.y(), axis) for axis in (-2, -1)]
+    # Not -1, which Reshape does not take of images of no pixels.
+    count = back.op("ReduceProd", back.op("Shape", back.dY, end=2), keepdims=1)
+    shape = back.op("Concat", count, back.int64([1]), *spatial, axis=0)
+    images = back.op("Reshape", back.dY, shape, allowzero=1)
     return [_shaped(back, back.op("SpaceToDepth", images, blocksize=block), back.x(0))]
 
 

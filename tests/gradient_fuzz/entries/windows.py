@@ -81,7 +81,11 @@ def conv_transpose(b: Sketch) -> list[Value]:
         attributes["dilations"] = dilations
     kind = b.draw.randrange(5)
     if kind <= 1:
-        attributes["pads"] = [b.draw.randint(0, 1) for _ in range(2 * len(spatial))]
+        pads = [b.draw.randint(0, 1) for _ in range(2 * len(spatial))]
+        for i, (s, n, k, d) in enumerate(zip(strides, spatial, kernel, dilations, strict=True)):
+            if s * (n - 1) + (k - 1) * d + 1 <= pads[i] + pads[i + len(spatial)]:
+                raise NotDrawableError("nothing is left")
+        attributes["pads"] = pads
     elif kind == 2:
         attributes["auto_pad"] = b.draw.choice(["SAME_UPPER", "SAME_LOWER", "VALID"])
     elif kind == 3:
