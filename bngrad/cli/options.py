@@ -43,7 +43,8 @@ training_option = click.option(
     "--training",
     multiple=True,
     metavar="NAME",
-    help="The same for one that uses the batch's statistics; by default each does what MODEL says.",
+    help="The same for one that uses the batch's statistics, also where --frozen names it; by default each "
+    "does what MODEL says.",
 )
 
 running_variance_option = click.option(
@@ -73,5 +74,5 @@ dims_option = click.option(
     metavar="NAME=N",
     multiple=True,
     callback=_parse_dims,
-    help="Extent of a symbolic dimension of MODEL (repeatable).",
+    help="Size of a symbolic dimension of MODEL (repeatable).",
 )

@@ -60,7 +60,11 @@ if TYPE_CHECKING:
 @click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name; others are drawn.")
 @dims_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For everything drawn.")
-@click.option("--rtol", type=click.FloatRange(min=0), help="A plain tolerance instead of the derived bounds.")
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    help="A plain tolerance for the lock-step check, instead of the derived bounds.",
+)
 @click.option("--atol", type=click.FloatRange(min=0), help="See --rtol.")
 @click.option("--junit", type=click.Path(), metavar="FILE", help="Write a JUnit XML report.")
 @click.option("--html", type=click.Path(), metavar="FILE", help="Write the report as a web page.")

@@ -29,6 +29,9 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path} does not exist; expected an .npz file of arrays by input name") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, AttributeError, EOFError, zipfile.BadZipFile, TypeError) as error:
+    except zipfile.BadZipFile as error:
         what = " ".join(str(error).split())
-        raise InputError(f"{path} is not an .npz file of plain arrays: {what}") from None
+        raise InputError(f"{path} is not an .npz file of plain arrays, or is damaged: {what}") from None
+    except (ValueError, AttributeError, EOFError, TypeError):
+        # NumPy's own text advises to allow pickles.
+        raise InputError(f"{path} is not an .npz file of plain arrays; make one with numpy.savez") from None

@@ -34,7 +34,7 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     nodes = ", ".join(f"{count} {op}" for op, count in report.batch_norms.items())
-    line(f"{report.model}: {nodes or 'no batch norms'}")
+    line(f"{report.model}: {nodes or 'no batch norm in training mode and no gradient of one'}")
     for note in report.notes:
         line(f"note: {note}")
     for check in report.checks:

@@ -29,6 +29,7 @@ from bngrad.autodiff.differentiate import Builder, RunningVariance
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.files import as_ir
 from bngrad.model_warnings import model_warnings
+from bngrad.opset import DOMAIN
 from bngrad.passes.nodes import all_nodes
 from bngrad.runtime import PROVIDERS, Provider
 from bngrad.validation.checks import Checks, has_type
@@ -81,7 +82,7 @@ def validate(
         builder: Whose training graph of a forward model to validate: ours, or ORT's after `rewrite`.
         rewritten: The training graph to validate; by default what `differentiate` or `rewrite` makes.
         inputs: Arrays by input name; the others are drawn.
-        dims: Extents of symbolic dimensions.
+        dims: Sizes of symbolic dimensions.
         seed: For everything drawn.
         rtol: With ``atol``, a plain tolerance for the lock-step instead of the derived bounds.
         atol: See ``rtol``; either alone counts the other as zero.
@@ -90,7 +91,7 @@ def validate(
             the float inputs that are data.
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that are to use
             their running statistics; the others do what their attribute training_mode says.
-        training: The same for those that are to use the batch's statistics.
+        training: The same for those that are to use the batch's statistics, also where ``frozen`` names them.
         running_variance: Which variance of the batch the running variance takes in, ``biased`` or ``unbiased``.
         progress: Called with what is being done, and the fraction of it or None.
 
@@ -186,6 +187,6 @@ def _batch_norms(model: ir.Model) -> dict[str, int]:
     """How many batch-norm nodes a training graph has, by op type."""
     counts: dict[str, int] = {}
     for node in all_nodes(model):
-        if (node.domain, node.op_type) in BATCH_NORMS:
+        if node.domain == DOMAIN or (node.domain, node.op_type) in BATCH_NORMS:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
     return counts

@@ -95,10 +95,17 @@ def test_a_plain_tolerance_replaces_the_bounds(capsys):
     assert run([*arguments, "--rtol", "1e-3", "--atol", "1e-3"]) == 0
 
 
+NO_NPZ = "is not an .npz file of plain arrays; make one with numpy.savez\n"
 BAD = {
-    "pickle": (["--inputs", "pickled.npz"], "pickled.npz is not an .npz file of plain arrays"),
+    "pickle": (
+        ["--inputs", "pickled.npz"],
+        f"pickled.npz {NO_NPZ}",
+    ),
     "no-such-file": (["--inputs", "none.npz"], "none.npz does not exist"),
-    "text": (["--inputs", "model.onnx"], "model.onnx is not an .npz file of plain arrays"),
+    "text": (
+        ["--inputs", "model.onnx"],
+        f"model.onnx {NO_NPZ}",
+    ),
     "unknown-input": (
         ["--inputs", "unknown.npz"],
         "there is no input 'q'; the model's inputs are dy, x, s, b, m, v",
@@ -163,6 +170,27 @@ def test_a_forward_model_is_differentiated_as_asked_for(options, batch_norms, ca
     assert report["batch_norms"] == batch_norms
     rows = [row for check in report["checks"] for row in check["rows"]]
     assert {row["tensor"] for row in rows if row["kind"] == "gradient"} == {"s_grad", "x_grad"}
+
+
+@pytest.mark.parametrize(
+    ("forward", "head"),
+    [
+        (FORWARD, "made.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad\n"),
+        (
+            FORWARD.replace(
+                "[bn] y, m2, v2 = BatchNormalization<training_mode = 1>(x, s, b, m, v)", "y = Mul(x, x)"
+            ),
+            "made.onnx: no batch norm in training mode and no gradient of one\n",
+        ),
+    ],
+    ids=["batch-norm", "none"],
+)
+def test_a_made_training_graph_is_described_by_its_batch_norms(forward, head, capsys):
+    onnx.save(onnx.parser.parse_model(forward), "forward.onnx")
+    assert run(["differentiate", "forward.onnx", "-o", "made.onnx", "--wrt", "x"]) == 0
+    capsys.readouterr()
+    assert run(["validate", "made.onnx", "--against", "numeric", "--rows", "0"]) == 0
+    assert capsys.readouterr().out.startswith(head)
 
 
 def test_an_unknown_batch_norm_is_one_line(capsys):
