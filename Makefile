@@ -22,7 +22,7 @@ test: $(READY)
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long $(SPREAD)
 
-# Every planted mistake, in a copy, and whether a test sees it: make mutants MUTANTS="--log FILE" can be interrupted.
+# Every mutant, in a copy, and whether a test fails on it: make mutants MUTANTS="--log FILE" can be interrupted.
 mutants: $(READY)
 	$(BIN)/python tests/metamorphic/mutation_campaign.py $(MUTANTS)
 
