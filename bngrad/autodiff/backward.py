@@ -74,7 +74,7 @@ class Backward(NodeMaker, NodeView):
         return self._context.axes.value(self.node, tuple(axes))
 
     def rank(self, value: ir.Value) -> int:
-        """The rank of a value; refuses the node where nobody knows it."""
+        """The rank of a value; refuses the node where it is unknown."""
         if value.shape is None:
             self.refuse(f"the rank of {value.name!r} is not known; expected a model that shape inference can read")
         return len(value.shape)

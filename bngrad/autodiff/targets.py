@@ -56,7 +56,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
     loss = made[name]
     if not _is_float(loss) or not (loss.shape is None or _is_scalar(loss)):
         raise ModelError(
-            f"loss {_typed(loss)} is no float scalar; expected one element: reduce it to its mean or its sum"
+            f"loss {_typed(loss)} is not a float scalar; expected one element: reduce it to its mean or its sum"
         )
     return loss
 

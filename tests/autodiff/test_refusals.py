@@ -111,7 +111,7 @@ REFUSED = {
     ),
     "LRN of unknown channels": (
         norm("", "LRN", "N, C, H, W", attributes="size = 3", inputs="x"),
-        "nobody knows how many channels its X has",
+        "the number of channels of its X is unknown",
     ),
     "batch norm of mixed types": (
         case("float[N, 3] x, double[3] s", "y = BatchNormalization(x, s, s, s, s)"),

@@ -357,12 +357,12 @@ ERRORS = {
     "loss-vector": (
         TWO_LOSSES,
         {"loss": "y", "wrt": ["x"]},
-        "loss 'y' (float[3]) is no float scalar; expected one element: reduce it to its mean or its sum",
+        "loss 'y' (float[3]) is not a float scalar; expected one element: reduce it to its mean or its sum",
     ),
     "loss-integer": (
         model("float[3] x", f"y = Exp(x) {SUM} s = Size(x)", outputs="int64 s"),
         {"loss": "s", "wrt": ["x"]},
-        "loss 's' (int64[]) is no float scalar; expected one element: reduce it to its mean or its sum",
+        "loss 's' (int64[]) is not a float scalar; expected one element: reduce it to its mean or its sum",
     ),
     "wrt-unknown": (
         SCALED["input"],

@@ -162,7 +162,7 @@ ERRORS = {
     "no output": (["differentiate", "net.onnx"], "Missing option '-o' / '--output'"),
     "two losses": (["differentiate", "two.onnx", *OUT], "the model has 2 float scalar outputs; name the loss"),
     "unknown loss": (["differentiate", "net.onnx", *OUT, "--loss", "los"], "did you mean 'loss'?"),
-    "loss that is no scalar": (["differentiate", "net.onnx", *OUT, "--loss", "z"], "is no float scalar"),
+    "loss that is no scalar": (["differentiate", "net.onnx", *OUT, "--loss", "z"], "is not a float scalar"),
     "integer loss": (["differentiate", "integer.onnx", *OUT], "the model has no float scalar outputs"),
     "unknown wrt": (["differentiate", "net.onnx", *OUT, "--wrt", "q"], "'q' is not an input or initializer"),
     "running statistic": (

@@ -262,7 +262,7 @@ CASES = {
         "rewrite",
         """g (float[1,1,2,2] dy) => (float[1,1,H,W] dx)
             { dx = AveragePoolGrad <kernel_shape = [2, 2]> (dy) y = local.AveragePool() }""",
-        "nobody knows the spatial shape of its output",
+        "the spatial shape of its output is unknown",
         lambda m: [
             set_field(node, "name", name)
             for node, name in zip(m.graph.node, ("p_Grad/AveragePoolGrad_0", "p"), strict=True)

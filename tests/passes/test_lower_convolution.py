@@ -219,6 +219,6 @@ def test_an_unknown_rank_is_refused():
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
     with pytest.raises(
-        UnsupportedNodeError, match="nobody knows its number of spatial dimensions; expected the attr"
+        UnsupportedNodeError, match="its number of spatial dimensions is unknown; expected the attr"
     ):
         lowered(ir.from_proto(model))

@@ -26,7 +26,7 @@ def lrn(back: Backward) -> Gradients:
     x, dY = back.x(0), back.dY
     channels = None if x.shape is None or len(x.shape) < 2 else x.shape[1]
     if not isinstance(channels, int):
-        back.refuse("nobody knows how many channels its X has; expected a number in its shape")
+        back.refuse("the number of channels of its X is unknown; expected a number in its shape")
     alpha, beta = back.attribute("alpha", 1e-4), back.attribute("beta", 0.75)
     shape = collapsed_shape(back, x)
     window = _window(channels, back.attribute("size", 1))

@@ -44,7 +44,7 @@ def refusal(node: ir.Node) -> str | None:
     declared = read_attribute(node, "kernel_shape", ())
     rank = len(declared) + 2 if declared else known_rank([*node.inputs, *node.outputs[:2]])
     if rank is None:
-        return "nobody knows its number of spatial dimensions; expected the attribute kernel_shape, or shapes"
+        return "its number of spatial dimensions is unknown; expected the attribute kernel_shape, or shapes"
     weights = node.inputs[2].shape if len(node.inputs) > 2 and node.inputs[2] is not None else None
     if rank < _LEAST_RANK or (weights is not None and len(weights) != rank):
         has = "tensors" if weights is None else f"weights with {len(weights)} dimensions, and others"

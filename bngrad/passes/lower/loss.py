@@ -62,7 +62,7 @@ def softmax_refusal(node: ir.Node) -> str | None:
     """Why the gradient of a softmax of an opset before 13, over all axes from one on, cannot be lowered."""
     rank = known_rank(node.inputs)
     if rank is None:
-        return "nobody knows its rank; expected a model that shape inference can read"
+        return "its rank is unknown; expected a model that shape inference can read"
     return axis_refusal(node, 1, rank)
 
 

@@ -42,7 +42,7 @@ def refusal(node: ir.Node) -> str | None:
     """Why a node cannot be lowered."""
     rank = known_rank(node.inputs[:2])
     if rank is None:
-        return "nobody knows the rank of its X; expected a model that shape inference can read"
+        return "the rank of its X is unknown; expected a model that shape inference can read"
     return axis_refusal(node, -1, rank)
 
 

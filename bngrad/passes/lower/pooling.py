@@ -27,7 +27,7 @@ def refusal(node: ir.Node) -> str | None:
     """The model must tell the spatial shape of X."""
     if _data(node) is None:
         return (
-            "nobody knows the spatial shape of its output: it is not in the model, and there is no forward node "
+            "the spatial shape of its output is unknown: it is not in the model, and there is no forward node "
             f"of the name that {node.op_type} is called after; expected either"
         )
     return None
