@@ -94,7 +94,9 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         value = given.get(name, constants.get(name))
         if value is None:
             if any(name == v.name for node in all_nodes(model) for v in node.outputs):
-                raise ModelError(f"{name!r} is computed by the model; differentiate by inputs and initializers")
+                raise ModelError(
+                    f"{name!r} is computed by the model; differentiate with respect to inputs and initializers"
+                )
             raise ModelError(unknown_name(name, given, "an input or initializer"))
         if not _is_float(value):
             raise ModelError(f"{_typed(value)} has no gradient; expected a float")

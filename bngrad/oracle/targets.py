@@ -92,7 +92,7 @@ def find_wrt(
         if name not in initializers and name not in inputs and name not in constants:
             if name in known:
                 raise ModelError(
-                    f"{name!r} is computed by the model; differentiate by inputs and initializers only"
+                    f"{name!r} is computed by the model; differentiate with respect to inputs and initializers only"
                 )
             raise ModelError(unknown_name(name, [*inputs, *initializers], "an input or initializer"))
         if name in known and not known[name].is_float:

@@ -382,12 +382,12 @@ ERRORS = {
     "wrt-computed": (
         summed("float[3] x", "h = Exp(x) y = Neg(h)"),
         {"wrt": ["h"]},
-        "'h' is computed by the model; differentiate by inputs and initializers",
+        "'h' is computed by the model; differentiate with respect to inputs and initializers",
     ),
     "wrt-computed-in-a-branch": (
         summed("float[3] x, bool c", BRANCHES),
         {"wrt": ["p"]},
-        "'p' is computed by the model; differentiate by inputs and initializers",
+        "'p' is computed by the model; differentiate with respect to inputs and initializers",
     ),
     "wrt-running-statistic": (
         summed(
