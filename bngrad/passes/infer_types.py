@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from bngrad.errors import ModelError
+from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.external_data import with_small_tensors
 from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.long_vectors import may_have_long_vector
@@ -116,16 +116,32 @@ def _proto_extents(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dim
 def require_possible(model: ir.Model) -> None:
     """Sees to it that no value has an extent below 0, as onnx infers one behind windows larger than their data.
 
+    Nor may a transposed convolution have another rank than its data: onnx leaves out the spatial dimensions where
+    output_shape is smaller than the data.
+
     Raises:
         ModelError: There is one.
+        UnsupportedNodeError: There is such a transposed convolution.
     """
     for node in all_nodes(model):
+        if (node.domain, node.op_type) == ("", "ConvTranspose"):
+            _require_rank_of_data(node)
         for value in node.outputs:
             if value.shape is not None and has_negative_extent(value.shape):
                 raise ModelError(
                     f"{describe(node)} cannot be: onnx infers that {value.name!r} has the shape {value.shape}; "
                     "expected extents of 0 or more: windows that fit into their data"
                 )
+
+
+def _require_rank_of_data(node: ir.Node) -> None:
+    x, y = (values[0] if values else None for values in (node.inputs, node.outputs))
+    if x is None or y is None or x.shape is None or y.shape is None or len(x.shape) == len(y.shape):
+        return
+    raise UnsupportedNodeError(
+        f"{describe(node)} cannot be: onnx infers that {y.name!r} has the shape {y.shape} from data with "
+        f"{len(x.shape)} dimensions; expected pads instead of an output_shape smaller than the data"
+    )
 
 
 def _take_types(graph: ir.Graph, inferred: onnx.GraphProto, inputs: Sequence[ir.Value] = ()) -> bool:

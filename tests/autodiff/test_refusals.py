@@ -49,6 +49,13 @@ REFUSED = {
         ),
         "3 windows along axis 2, of which ONNX Runtime makes 2",
     ),
+    "transposed convolution to less than its data, of which onnx infers no spatial dimensions": (
+        case(
+            "float[1, 1, 5, 1] x, float[1, 1, 2, 3] w, float[1, 1, 4, 3] k",
+            "t = ConvTranspose <dilations = [1, 2], output_shape = [4, 3]> (x, w) s = Mul(t, t) y = Mul(s, k)",
+        ),
+        r"ConvTranspose node .* cannot be: onnx infers that 't' has the shape \[1,1\] from data with 4 dimensions",
+    ),
     "tile of unknown rank": (
         case("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)"),
         "rank of 'r' is not known",
