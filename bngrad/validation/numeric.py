@@ -219,7 +219,8 @@ class _Slope(NamedTuple):
 
     @property
     def measure(self) -> float:
-        return self.error / (self.scale + self.rounding / LIMIT)
+        # All is zero where nothing reaches the loss, such as a sum over no elements.
+        return self.error and self.error / (self.scale + self.rounding / LIMIT)
 
 
 def _slope(

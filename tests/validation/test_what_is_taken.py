@@ -439,3 +439,10 @@ def test_external_data_beside_a_model_in_another_folder(against, tmp_path, monke
     report = bngrad.validate(folder / "m.onnx", against=against, provider="function")
     assert report.passed, report.reason
     assert report.against == against
+
+
+def test_a_loss_and_a_gradient_of_zero():
+    """A measure of zero by zero is zero, and not an error."""
+    given = {name: np.zeros_like(array) for name, array in ANY.items()}
+    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=given, provider="function")
+    assert report.passed, report.reason
