@@ -7,12 +7,12 @@ becomes what `rewrite` makes of it: a BatchNormalizationTraining of ours in trai
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from bngrad.autodiff.fold_affine import fold_affine
+from bngrad.autodiff.modes import chosen_modes
 from bngrad.autodiff.own_statistics import chain_statistics, separate_statistics
 from bngrad.autodiff.running_statistics import (
     find_statistics,
@@ -23,8 +23,6 @@ from bngrad.autodiff.running_statistics import (
     is_statistic,
     is_updated,
 )
-from bngrad.errors import ModelError
-from bngrad.names import unknown_name
 from bngrad.opset import DOMAIN, FUNCTIONS, VERSION
 from bngrad.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.constant_value import lift_constant
@@ -195,18 +193,13 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
     """Puts batch norms of the main graph into a mode, by the names of their nodes or patterns of them.
 
     Raises:
-        ModelError: A pattern matches none.
+        ModelError: A pattern matches none, or `chosen_modes` finds that both options ask for one.
     """
     called = node_names(model)
-    nodes = [node for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)]
-    for mode, patterns in ((0, frozen), (1, training)):
-        for pattern in patterns:
-            found = [node for node in nodes if fnmatchcase(called[node], pattern)]
-            if not found:
-                raise ModelError(unknown_name(pattern, {called[node] for node in nodes}, "a batch norm"))
-            for node in found:
-                attribute = "training_mode" if is_of_onnx(node) else "is_training"
-                node.attributes[attribute] = ir.AttrInt64(attribute, mode)
+    names = {node: called[node] for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)}
+    for node, mode in chosen_modes(names, frozen, training).items():
+        attribute = "training_mode" if is_of_onnx(node) else "is_training"
+        node.attributes[attribute] = ir.AttrInt64(attribute, mode)
 
 
 def _batch_norms(graph: ir.Graph) -> list[ir.Node]:

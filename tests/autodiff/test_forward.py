@@ -43,9 +43,22 @@ def modes(training):
         ({"frozen": ["*"], "training": ["layer2*"]}, ["frozen", "training"]),
         ({"frozen": ["layer1_bn", "layer2_bn"]}, ["frozen", "frozen"]),
         ({"training": ["*"]}, ["training", "training"]),
+        ({"frozen": ["layer1_bn"], "training": ["*"]}, ["frozen", "training"]),
+        ({"frozen": ["layer1*"], "training": ["*"]}, ["frozen", "training"]),
+        ({"frozen": ["layer?_bn"], "training": ["layer1_bn", "*"]}, None),
+        ({"frozen": ["*", "layer2_bn"], "training": ["layer2*"]}, ["frozen", "frozen"]),
+        ({"frozen": ["*"], "training": ["*"]}, None),
+        ({"frozen": ["layer1_bn"], "training": ["layer1_bn"]}, None),
     ],
 )
 def test_modes_of_batch_norms(options, want):
+    """The narrower of two patterns decides; None: the options contradict each other."""
+    if want is None:
+        with pytest.raises(
+            ModelError, match=r"^batch norm 'layer._bn' is matched by --frozen '.*' and by --training"
+        ):
+            differentiated(two_batch_norms(), wrt=["s"], **options)
+        return
     training = differentiated(two_batch_norms(), wrt=["s"], **options)
     assert modes(training) == dict(zip(("layer1_bn", "layer2_bn"), want, strict=True))
 
@@ -74,6 +87,15 @@ def test_mode_of_a_batch_norm_is_what_its_node_says():
     forward = summed("float[N, 2] x", "[bn] y = BatchNormalization(x, s, b, m, v)", initializers=STATISTICS)
     assert modes(differentiated(forward, wrt=["s"])) == {"bn": "frozen"}
     assert modes(differentiated(forward, wrt=["s"], training=["bn"])) == {"bn": "training"}
+
+
+def test_a_name_that_is_a_pattern_too():
+    """``bn[1]`` as a pattern matches ``bn1`` alone."""
+    body = f"""[bn] h, m_new, v_new = {TRAINING} (x, s, b, m, v)
+        [bn1] y, m2_new, v2_new = {TRAINING} (h, s, b, m2, v2)"""
+    forward = summed("float[N, 2] x", body, initializers=OWN)
+    forward.graph.node[0].name = "bn[1]"
+    assert modes(differentiated(forward, wrt=["s"], frozen=["bn[1]"])) == {"bn[1]": "frozen", "bn1": "training"}
 
 
 @pytest.mark.parametrize("option", ["frozen", "training"])
