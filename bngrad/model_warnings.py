@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers, through_same_values
 from bngrad.names import listed
@@ -30,7 +31,6 @@ from bngrad.training_metadata import KEY
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    import onnx_ir as ir
 
 _REWRITE_RULE = "pkg.onnxscript.rewriter.rule_name"
 _TORCH_NODE = "pkg.torch.onnx.fx_node"
@@ -79,6 +79,7 @@ def model_warnings(
         *_folded_batch_norms(model),
         *_batch_norms_in_inference_mode(model, frozen, training),
         *_batch_norms_without_running_statistics(model, frozen, training),
+        *_running_statistics_in_bodies(model),
         *_tied_weights(model, names),
         *(_unlikely_weights(model, names) if default_wrt else ()),
     ]
@@ -158,6 +159,18 @@ def _batch_norms_without_running_statistics(
             f"running statistics are not updated by {_nodes(found, 'batch norm')} of TensorFlow's, whose "
             "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 "
             "for Keras's momentum of 0.99"
+        )
+
+
+def _running_statistics_in_bodies(model: ir.Model) -> Iterator[str]:
+    """Batch norms in training mode in bodies of If, Loop and Scan: no new statistic leaves a body by itself."""
+    main = set(model.graph)
+    bodies = ir.traversal.RecursiveGraphIterator(model.graph)
+    found = [node for node in bodies if node not in main and is_training_batch_norm(node)]
+    if found:
+        yield (
+            f"running statistics are not updated by {_nodes(found, 'batch norm')} in the body of another node; "
+            "move it out of the body, or make its new running statistics outputs of the model"
         )
 
 

@@ -75,7 +75,7 @@ def prepare(
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     fold_affine(model.graph, names)
-    for node in filter(_is_trained, _batch_norms(model.graph)):
+    for node in filter(is_trained, _batch_norms(model.graph)):
         _save_statistics(node, names)
     return model
 
@@ -103,10 +103,10 @@ def with_modes(
     name_nodes(model)
     set_modes(model, frozen, training)
     give_own = chain_statistics if shared_statistics == "chain" else separate_statistics
-    give_own(model.graph, statistics, _is_trained)
+    give_own(model.graph, statistics, is_trained)
     for node in list(model.graph):
         # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
-        if _is_trained(node):
+        if is_trained(node):
             _return_statistics(model.graph, node, names)
         elif is_of_onnx(node):
             _freeze(node)
@@ -217,10 +217,10 @@ def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
 
 
 def _lacks_channels(node: ir.Node, x: ir.Value) -> bool:
-    return not _is_trained(node) if x.shape is None else len(x.shape) == 1
+    return not is_trained(node) if x.shape is None else len(x.shape) == 1
 
 
-def _is_trained(node: ir.Node) -> bool:
+def is_trained(node: ir.Node) -> bool:
     """Whether a node is a batch norm that updates its running statistics."""
     if is_of_tensorflow(node):
         return len(node.inputs) > 4 and is_training(node) and keeps_statistics(node)
@@ -251,7 +251,7 @@ def _import_tensorflow(model: ir.Model) -> None:
     """Rewrites TensorFlow's batch norms; which new statistic is whose is told by names from then on."""
     if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
         return
-    keeping = [node for node in model.graph if is_of_tensorflow(node) and _is_trained(node)]
+    keeping = [node for node in model.graph if is_of_tensorflow(node) and is_trained(node)]
     make_inputs(model.graph, [old for old in _updates(keeping) if is_given(old)])
     pairs = _ends(_updates(keeping))
     model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}

@@ -17,12 +17,14 @@ from bngrad.cli.options import (
     json_option,
     model_argument,
     running_variance_option,
+    shared_statistics_option,
     training_option,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.external_data import ExternalData
 
 
@@ -39,14 +41,7 @@ if TYPE_CHECKING:
 @frozen_option
 @training_option
 @running_variance_option
-@click.option(
-    "--shared-statistics",
-    type=click.Choice(["separate", "chain"]),
-    default="separate",
-    show_default=True,
-    help="What batch norms get that read the same running statistic: each its own, or one for all of them, which "
-    "each updates in turn.",
-)
+@shared_statistics_option
 @click.option(
     "--builder",
     type=click.Choice(["bngrad", "ort"]),
@@ -70,6 +65,7 @@ def differentiate_command(
     model: Path,
     output: str,
     wrt: tuple[str, ...],
+    shared_statistics: SharedStatistics | None,
     external_data: ExternalData | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - handed on as they are
@@ -84,7 +80,8 @@ def differentiate_command(
 
     source = files.load(model)
     path = files.check_output(output, source=model)
-    result = differentiate(source, wrt=list(wrt) or None, **options)
+    shared = shared_statistics or "separate"
+    result = differentiate(source, wrt=list(wrt) or None, shared_statistics=shared, **options)
     files.save(result.model, path, external_data)
     print_warnings(result.warnings)
     if as_json:

@@ -25,6 +25,13 @@ fuse_option = click.option(
     help="Make one op of a ReLU's gradient and the batch norm's behind it.",
 )
 
+shared_statistics_option = click.option(
+    "--shared-statistics",
+    type=click.Choice(["separate", "chain"]),
+    help="What batch norms get that read the same running statistic: each its own (separate, the default), or one "
+    "for all of them, which each updates in turn (chain).",
+)
+
 external_data_option = click.option(
     "--external-data",
     type=click.Choice(["copied", "shared"]),

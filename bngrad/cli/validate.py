@@ -15,6 +15,7 @@ from bngrad.cli.options import (
     json_option,
     model_argument,
     running_variance_option,
+    shared_statistics_option,
     training_option,
 )
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 @frozen_option
 @training_option
 @running_variance_option
+@shared_statistics_option
 @click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name; others are drawn.")
 @dims_option
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For everything drawn.")

@@ -91,7 +91,9 @@ def find_wrt(
     for name in wrt:
         if name not in initializers and name not in inputs and name not in constants:
             if name in known:
-                raise ModelError(f"{name!r} is computed by the model; name inputs and initializers alone")
+                raise ModelError(
+                    f"{name!r} is computed by the model; differentiate with respect to inputs and initializers"
+                )
             raise ModelError(unknown_name(name, [*inputs, *initializers], "an input or initializer"))
         if name in known and not known[name].is_float:
             raise ModelError(f"{name!r} is {known[name]}, which has no gradient")

@@ -183,6 +183,7 @@ class Checks:
                 frozen=options.frozen,
                 training=options.training,
                 unbiased=options.unbiased,
+                chained=options.shared_statistics == "chain",
             )
         except UnsupportedNodeError as error:
             self.notes.append(f"the loss is that of the training graph: the forward model {error}")

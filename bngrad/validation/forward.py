@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.forward import OPSET, make_inputs, name_nodes, set_modes
+from bngrad.autodiff.forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
+from bngrad.autodiff.own_statistics import chain_statistics
+from bngrad.autodiff.running_statistics import find_statistics
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.passes.constants import Names
 from bngrad.passes.inline_functions import inline
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
@@ -41,6 +44,7 @@ def forward_of(
     frozen: Sequence[str],
     training: Sequence[str],
     unbiased: bool,
+    chained: bool,
 ) -> Forward:
     """Makes a forward model one whose weights are inputs, with its batch norms in the modes asked for.
 
@@ -54,6 +58,7 @@ def forward_of(
         frozen: Names of batch norms, or patterns, that use their running statistics.
         training: The same for those that use the batch's.
         unbiased: Whether running variances take in the unbiased variance of the batch.
+        chained: Whether batch norms that read the same running statistic update it in turn.
 
     Raises:
         UnsupportedNodeError: The evaluator lacks an op, or fails, at the model's opset and raised.
@@ -63,6 +68,8 @@ def forward_of(
         inline(own)
     name_nodes(own)
     set_modes(own, frozen, training)
+    if chained:
+        chain_statistics(own.graph, find_statistics(own, Names(own)), is_trained)
     if unbiased:
         unbias_running_variances(own.graph)
     outputs = frozenset(str(value.name) for value in model.graph.outputs)

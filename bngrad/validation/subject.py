@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.differentiate import Builder, RunningVariance
+    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.files import AnyModel
     from bngrad.oracle import Oracle, Prepared
 
@@ -44,6 +45,7 @@ class Options(NamedTuple):
     frozen: Sequence[str] = ()
     training: Sequence[str] = ()
     running_variance: RunningVariance | None = None
+    shared_statistics: SharedStatistics | None = None
 
     @property
     def unbiased(self) -> bool:
@@ -54,6 +56,7 @@ class Options(NamedTuple):
         """Our training graph of a forward model, in ORT's dialect, which has the biased running variance."""
         options = self._asdict()
         del options["running_variance"]
+        options["shared_statistics"] = self.shared_statistics or "separate"
         return training_graph(model, **options)
 
 
@@ -256,6 +259,8 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
     from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
     from bngrad.oracle.inputs import make_inputs  # noqa: PLC0415 - the same
 
+    if options.shared_statistics == "chain":
+        raise ModelError("it gives each batch norm its own running statistics, and --shared-statistics is chain")
     model = model.clone()
     if model.functions:
         inline(model)

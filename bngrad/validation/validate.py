@@ -26,6 +26,7 @@ import onnx_ir as ir
 from bngrad import native_library
 from bngrad.arguments import require_choice, require_names
 from bngrad.autodiff.differentiate import Builder, RunningVariance
+from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.files import as_ir
 from bngrad.model_warnings import model_warnings
@@ -69,6 +70,7 @@ def validate(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
     running_variance: RunningVariance | None = None,
+    shared_statistics: SharedStatistics | None = None,
     progress: Progress = lambda _stage, _fraction: None,
 ) -> Report:
     """Validates the training graph of a model.
@@ -93,6 +95,7 @@ def validate(
             their running statistics; the others do what their attribute training_mode says.
         training: The same for those that are to use the batch's statistics, also where ``frozen`` names them.
         running_variance: Which variance of the batch the running variance takes in, ``biased`` or ``unbiased``.
+        shared_statistics: What batch norms get that read the same running statistic, ``separate`` or ``chain``.
         progress: Called with what is being done, and the fraction of it or None.
 
     Raises:
@@ -108,11 +111,20 @@ def validate(
     require_choice("builder", builder, get_args(Builder))
     if running_variance is not None:
         require_choice("running variance", running_variance, get_args(RunningVariance))
+    if shared_statistics is not None:
+        require_choice("shared statistics", shared_statistics, get_args(SharedStatistics))
     require_names(wrt=wrt, frozen=frozen, training=training)
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     given = Given(inputs or {}, dims or {}, seed)
-    options = Options(loss=loss, wrt=wrt, frozen=frozen, training=training, running_variance=running_variance)
+    options = Options(
+        loss=loss,
+        wrt=wrt,
+        frozen=frozen,
+        training=training,
+        running_variance=running_variance,
+        shared_statistics=shared_statistics,
+    )
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"

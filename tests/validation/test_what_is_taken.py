@@ -446,3 +446,22 @@ def test_a_loss_and_a_gradient_of_zero():
     given = {name: np.zeros_like(array) for name, array in ANY.items()}
     report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=given, provider="function")
     assert report.passed, report.reason
+
+
+TWICE = f"""g (float[N,3] x) => (float loss, float[3] p, float[3] q) {BATCH_NORM} {{
+    y, a, c = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+    e = Exp(y)
+    z, p, q = BatchNormalization<training_mode = 1, momentum = 0.5>(e, s, b, m, v)
+    t = Mul(z, x)  loss = ReduceMean<keepdims = 0>(t) }}"""
+
+
+@pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
+@pytest.mark.parametrize("against", ["numeric", "reference"])
+def test_shared_statistics_are_updated_as_asked_for(against):
+    chain = bngrad.differentiate(parse(TWICE), shared_statistics="chain")
+    options = {"against": against, "provider": "function"}
+    assert bngrad.validate(parse(TWICE), shared_statistics="chain", rewritten=chain, **options).passed
+    assert bngrad.validate(parse(TWICE), shared_statistics="chain", **options).passed
+    report = bngrad.validate(parse(TWICE), rewritten=chain, **options)
+    failed = {row.tensor for check in report.checks for row in check.failures}
+    assert {"p", "q"} <= failed <= {"p", "q", "z"}, "without the option each has its own"
