@@ -129,7 +129,8 @@ def differentiate(
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that are to use their running
             statistics; the others do what their attribute training_mode says.
-        training: The same for those that are to use the batch's statistics, also where ``frozen`` names them.
+        training: The same for those that are to use the batch's statistics. Where both match one, the narrower
+            decides: a name before a pattern, and a pattern before one that matches more.
         running_variance: Which variance of the batch, of M elements a channel, the running variance takes in:
             ``biased``, ONNX's rule and the default, or ``unbiased``, that times M / max(M - 1, 1), as PyTorch and
             TensorFlow do. Batch norms of other systems than ONNX keep their system's.

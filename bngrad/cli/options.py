@@ -50,8 +50,8 @@ training_option = click.option(
     "--training",
     multiple=True,
     metavar="NAME",
-    help="The same for one that uses the batch's statistics, also where --frozen names it; by default each "
-    "does what MODEL says.",
+    help="The same for one that uses the batch's statistics; by default each does what MODEL says. "
+    "Where both match, the narrower decides.",
 )
 
 running_variance_option = click.option(
