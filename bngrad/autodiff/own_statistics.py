@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.running_statistics import is_given, is_statistic, readers
+from bngrad.autodiff.running_statistics import is_statistic, readers
 from bngrad.passes.constant_value import new_initializer
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def separate_statistics(
 ) -> None:
     """Gives every batch norm in training mode statistics of its own, and names its outputs.
 
-    A frozen one gets its own only where it reads what is a weight as well, which training changes; what computes
-    its statistics from weights stays, and has gradients.
+    A frozen one gets its own only where it reads what is a weight as well, which training changes.
 
     Args:
         graph: The main graph.
@@ -37,7 +36,7 @@ def separate_statistics(
         if is_trained(one.node):
             _read(graph, one, _input(graph, one, one.name))
             _name_output(one, one.new_name)
-        elif one.source in weights and is_given(one.source):
+        elif one.source in weights:
             _read(graph, one, _as_graph_input(graph, _input(graph, one, one.name)))
 
 

@@ -60,7 +60,7 @@ class Statistic(NamedTuple):
 def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
     """Returns the running statistics of the batch norms of the main graph, in the order of the nodes.
 
-    Those that depend on the data are left out: no input could take their new values.
+    Those that depend on the data or on weights are left out: no input could take their new values.
 
     Args:
         model: The forward model, with its functions inlined.
@@ -75,6 +75,8 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
             if source is None:
                 continue
             value = constant_value(source)
+            if not is_given(source) and _moves_with_weights(source):
+                continue
             if value is not None or source.producer() is None:
                 places.append((node, index, source, value))
     sizes = Counter((source, index) for _, index, source, _ in places)
@@ -94,6 +96,25 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
             chains[group] = chain, names.fresh(f"{chain}_new")
         found.append(Statistic(node, index, source, value, name, new_name, *chains[group]))
     return found
+
+
+def _moves_with_weights(source: ir.Value) -> bool:
+    """Whether something else than running statistics reads what a value is computed from, or the value itself."""
+    computing: set[ir.Node] = set()
+    values, waiting = {source}, [source]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is not None and node not in computing:
+            computing.add(node)
+            new = {value for value in node.inputs if value is not None} - values
+            values |= new
+            waiting += new
+    return any(
+        node not in computing and not is_statistic(node, index)
+        for value in values
+        if (value.dtype is None or value.dtype.is_floating_point()) and not _is_constant(value)
+        for node, index in readers(value)
+    )
 
 
 def is_of_onnx(node: ir.Node) -> bool:
@@ -141,8 +162,12 @@ def origin(value: ir.Value) -> ir.Value:
 
 def is_given(value: ir.Value) -> bool:
     """Whether a value is an initializer, a graph input or a Constant."""
+    return value.producer() is None or _is_constant(value)
+
+
+def _is_constant(value: ir.Value) -> bool:
     maker = value.producer()
-    return maker is None or (maker.domain, maker.op_type) == ("", "Constant")
+    return maker is not None and (maker.domain, maker.op_type) == ("", "Constant")
 
 
 def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:

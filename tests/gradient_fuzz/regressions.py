@@ -97,6 +97,14 @@ CASES = {
             y = DepthToSpace <blocksize = 3, mode = "CRD"> (x) loss = ReduceSum <keepdims = 0> (y) }""",
         {"x": np.zeros((1, 18, 1, 0)).tolist()},
     ),
+    "a-running-variance-that-is-computed-from-a-weight": Regression(
+        """g (double[2,2] x) => (double loss)
+            <double[2] w = {0.75, 0.5}, double[2] b = {0, 1}, double[2] m = {0, 0}> {
+            v = Exp(w) y, mean, var = BatchNormalization <training_mode = 1, momentum = 0.5> (x, w, b, m, v)
+            s = Add(var, y) z = Mul(s, s) loss = ReduceSum <keepdims = 0> (z) }""",
+        {"x": [[0.3, -0.7], [1.0, 0.5]]},
+        wrt=("w", "x"),
+    ),
     "a-slice-with-steps-and-no-axes": Regression(
         """g (float[4,3] x) => (float loss)
             <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
