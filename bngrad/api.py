@@ -132,8 +132,9 @@ def differentiate(
         training: The same for those that are to use the batch's statistics. Where both match one, the narrower
             decides: a name before a pattern, and a pattern before one that matches more.
         running_variance: Which variance of the batch, of M elements a channel, the running variance takes in:
-            ``biased``, ONNX's rule and the default, or ``unbiased``, that times M / max(M - 1, 1), as PyTorch and
-            TensorFlow do. Batch norms of other systems than ONNX keep their system's.
+            ``biased``, ONNX's rule, or ``unbiased``, that times M / max(M - 1, 1), as PyTorch and TensorFlow do.
+            By default ``unbiased`` for a model whose producer is PyTorch, else ``biased``. Batch norms of other
+            systems than ONNX keep their system's.
         shared_statistics: What batch norms get that read the same running statistic. ``separate``: each its own,
             the input ``<node>/running_mean`` or ``<node>/running_var``. ``chain``: one, which each updates in
             turn, as in PyTorch where a module is called several times.

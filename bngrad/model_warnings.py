@@ -86,13 +86,13 @@ def model_warnings(
 
 
 def running_variance_warnings(model: ir.Model) -> list[str]:
-    """Returns a warning for a model of PyTorch's, which updates the running variance by another rule than ONNX."""
+    """Returns a warning for a model of PyTorch's whose training graph has ONNX's rule, as ORT's dialect does."""
     if model.producer_name != "pytorch":
         return []
     message = (
-        "the model comes from PyTorch, which updates running variances with the unbiased variance of a batch, and "
-        "the training graph with the biased one, as ONNX does; pass --running-variance unbiased "
-        "(running_variance=) for PyTorch's rule, or biased to keep ONNX's"
+        "the model comes from PyTorch, which updates running variances with the unbiased variance of a batch; "
+        "ORT's dialect has the biased one alone: use --target stock or training, or pass --running-variance "
+        "biased (running_variance=) to accept it"
     )
     return [message]
 

@@ -63,10 +63,21 @@ def test_a_model_of_pytorch_whose_running_variance_is_not_chosen(model):
     bn.output.extend(["p", "q"])
     bngrad.differentiate(model)
     model.producer_name = "pytorch"
-    with pytest.warns(bngrad.BngradWarning, match="--running-variance unbiased"):
-        bngrad.differentiate(model)
-    for kind in ("biased", "unbiased"):
-        bngrad.differentiate(model, running_variance=kind)
+    with pytest.warns(bngrad.BngradWarning, match="ORT's dialect has the biased one alone"):
+        bngrad.differentiate(model, target="ort")
+    bngrad.differentiate(model, target="ort", running_variance="biased")
+    assert [_unbiased(model, running_variance=kind) for kind in (None, "biased", "unbiased")] == [1, 0, 1]
+    made = bngrad.differentiate(model)
+    assert bngrad.validate(model, against="numeric", provider="function", rewritten=made).passed
+    assert bngrad.validate(model, against="numeric", provider="function").passed
+    model.producer_name = "tf2onnx"
+    assert _unbiased(model) == 0
+
+
+def _unbiased(model, **options):
+    made = bngrad.differentiate(model, **options)
+    (node,) = (node for node in made.graph.node if node.op_type == "BatchNormalizationTraining")
+    return next(attribute.i for attribute in node.attribute if attribute.name == "unbiased_running_var")
 
 
 def test_inspect_takes_every_kind_of_model(model, tmp_path):

@@ -330,4 +330,4 @@ def test_external_data_that_is_not_there():
 def test_running_variance(producer, count):
     found = running_variance_warnings(parse(IN_TRAINING, f"{S}, {M}", producer=producer))
     assert len(found) == count
-    assert all("--running-variance unbiased" in message for message in found)
+    assert all("--target stock or training" in message for message in found)

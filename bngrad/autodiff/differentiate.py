@@ -84,8 +84,8 @@ def differentiate(
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch norms, or patterns, that are to use their running statistics.
         training: The same for those that are to use the batch's.
-        running_variance: Which variance ONNX's batch norms give the running variance; by default the biased one,
-            with a warning where the model comes from PyTorch. Batch norms of other systems keep their system's.
+        running_variance: Which variance ONNX's batch norms give the running variance; by default
+            `default_running_variance`. Batch norms of other systems keep their system's.
         shared_statistics: What batch norms get that read the same running statistic.
         builder: Who differentiates.
         target: What the graph is for.
@@ -102,7 +102,7 @@ def differentiate(
     """
     _require_options(running_variance, shared_statistics, builder, target)
     require_names(wrt=wrt, frozen=frozen, training=training)
-    unbiased = running_variance == "unbiased"
+    unbiased = target != "ort" and (running_variance or default_running_variance(model)) == "unbiased"
     if builder == "ort":
         made, notes = _by_ort(model, loss, wrt, frozen, training, shared_statistics)
     else:
@@ -133,7 +133,7 @@ def differentiate(
     warnings = model_warnings(
         model, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
     )
-    if running_variance is None and made.running_statistics:
+    if target == "ort" and running_variance is None and made.running_statistics:
         warnings += running_variance_warnings(model)
     write_training_graph(
         result,
@@ -143,6 +143,11 @@ def differentiate(
         warnings=warnings,
     )
     return Differentiated(result, made.loss, made.gradients, made.running_statistics, warnings, notes)
+
+
+def default_running_variance(model: ir.Model) -> RunningVariance:
+    """The rule of the system that a forward model comes from: PyTorch's, or else ONNX's."""
+    return "unbiased" if model.producer_name == "pytorch" else "biased"
 
 
 def _require_options(running_variance: str | None, shared_statistics: str, builder: str, target: str) -> None:

@@ -57,8 +57,8 @@ training_option = click.option(
 running_variance_option = click.option(
     "--running-variance",
     type=click.Choice(["biased", "unbiased"]),
-    help="Which variance of the batch the running variance takes in: ONNX's, which is the default, or PyTorch's "
-    "and TensorFlow's, which is M / (M - 1) times as large.",
+    help="Which variance of the batch the running variance takes in: ONNX's, or PyTorch's and TensorFlow's, which "
+    "is M / (M - 1) times as large. The default is PyTorch's for a MODEL from PyTorch, else ONNX's.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.autodiff.differentiate import default_running_variance
 from bngrad.autodiff.forward import name_nodes, prepare, set_modes
 from bngrad.autodiff.targets import find_loss, find_wrt
 from bngrad.autodiff.training_graph import Training, training_graph
@@ -130,6 +131,8 @@ def find_subject(
         return _of_training_graph(source, tested, against, given, loss)
     if tested is not None:
         options = _as_made(options, tested)
+    if options.running_variance is None:
+        options = options._replace(running_variance=default_running_variance(source))
     return _of_forward_model(source, tested, against, builder, given, options, oracle)
 
 

@@ -94,7 +94,8 @@ def validate(
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that are to use
             their running statistics; the others do what their attribute training_mode says.
         training: The same for those that are to use the batch's statistics; the narrower of two matches decides.
-        running_variance: Which variance of the batch the running variance takes in, ``biased`` or ``unbiased``.
+        running_variance: Which variance of the batch the running variance takes in, ``biased`` or ``unbiased``;
+            by default what `differentiate` takes, or what the graph in ``rewritten`` has.
         shared_statistics: What batch norms get that read the same running statistic, ``separate`` or ``chain``.
         progress: Called with what is being done, and the fraction of it or None.
 
