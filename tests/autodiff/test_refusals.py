@@ -42,6 +42,13 @@ REFUSED = {
         ),
         "2 windows along axis 3, of which ONNX Runtime makes 1",
     ),
+    "average pool, a window that begins behind the data": (
+        case(
+            "float[1, 1, 2, 3] x",
+            "y = AveragePool <ceil_mode = 1, kernel_shape = [1, 2], pads = [0, 1, 0, 1], strides = [3, 1]> (x)",
+        ),
+        "windows along axis 2, of which ONNX Runtime makes 1",
+    ),
     "max pool, the same without pads": (
         case(
             "float[1, 2, 6, 6] x",

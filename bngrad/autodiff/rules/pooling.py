@@ -17,8 +17,7 @@ def max_pool(back: Backward) -> Gradients:
     if auto_pad.startswith("SAME") and max(dilations, default=1) > 1:
         # ONNX Runtime pads for a kernel without dilations there, and makes another shape than ONNX says.
         back.refuse(f"it has auto_pad = {auto_pad} and dilations {list(dilations)}; expected pads as numbers")
-    if back.attribute("ceil_mode", 0) and not auto_pad.startswith("SAME"):
-        _refuse_windows_beyond(back)
+    _refuse_windows_beyond(back)
     y, indices = back.y(0), back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, y.shape
     return [back.op("MaxPoolGrad", back.dY, indices, **back.attributes())]
@@ -26,6 +25,8 @@ def max_pool(back: Backward) -> Gradients:
 
 def _refuse_windows_beyond(back: Backward) -> None:
     """Refuses a shape that ONNX Runtime does not make: below opset 22 ONNX has windows that begin behind X."""
+    if not back.attribute("ceil_mode", 0) or back.attribute("auto_pad", "NOTSET").startswith("SAME"):
+        return
     x, y, kernel = back.x(0).shape, back.y().shape, back.attribute("kernel_shape", [])
     if x is None or y is None:
         return
@@ -41,10 +42,11 @@ def _refuse_windows_beyond(back: Backward) -> None:
         if windows != within:
             back.refuse(
                 f"with ceil_mode = 1 it has {windows} windows along axis {2 + axis}, of which ONNX Runtime makes "
-                f"{within}; expected pads with which none begins behind the data"
+                f"{within}; expected opset 22, or pads with which none begins behind the data"
             )
 
 
 def average_pool(back: Backward) -> Gradients:
     """AveragePoolGrad(dY) -> dX."""
+    _refuse_windows_beyond(back)
     return [back.op("AveragePoolGrad", back.dY, **back.attributes())]

@@ -54,7 +54,7 @@ GEOMETRIES = [
         "ceil, empty window",
         "N, 2, 4, 4",
         "kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1], ceil_mode = 1",
-        {"empty": 1},
+        {"empty": 1, "opset": 22},  # below, onnx has windows that ONNX Runtime leaves out
     ),
     ("valid", "N, 2, 7, 8", 'kernel_shape = [3, 2], strides = [2, 2], auto_pad = "VALID"', {}),
     ("same upper", "N, 2, 7, 8", 'kernel_shape = [4, 3], strides = [2, 2], auto_pad = "SAME_UPPER"', {"same": 1}),
