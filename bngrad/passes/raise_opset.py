@@ -15,6 +15,7 @@ import onnx_ir as ir
 from bngrad.errors import ModelError
 from bngrad.external_data import with_small_tensors
 from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
+from bngrad.passes.constants import Names
 from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.old_ops import keep_meaning
 from bngrad.passes.set_aside import become_inputs, is_large, restore
@@ -111,6 +112,7 @@ def _are_the_same(op_types: Iterable[str], one: int, other: int) -> bool:
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
+    _name_outputs_left_out(model)
     initializers = dict(model.graph.initializers)
     inputs = [str(value.name) for value in model.graph.inputs]
     become_inputs(model.graph, is_large)
@@ -136,6 +138,19 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     keep_meaning(result, originals, version, minimum)
     _keep_names_and_metadata(originals, result)
     return result
+
+
+def _name_outputs_left_out(model: ir.Model) -> None:
+    """Names outputs that a node leaves out in front of others, and every piece of a Split.
+
+    The converter moves up those behind an output without a name, and makes a Split of fewer pieces.
+    """
+    names = Names(model)
+    for node in all_nodes(model):
+        for index, value in enumerate(node.outputs):
+            counted = node.op_type == "Split" or any(other.name for other in node.outputs[index + 1 :])
+            if not value.name and counted:
+                value.name = names.fresh(f"{node.name or node.op_type}_{index}")
 
 
 def _move(graph: onnx.GraphProto, source: str, target: str) -> None:

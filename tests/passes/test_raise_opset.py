@@ -70,6 +70,23 @@ def test_names_survive(opset):
     assert values <= {name for node in after.graph.node for name in node.output}
 
 
+@pytest.mark.parametrize("opset", [11, 13])
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_outputs_that_are_left_out_keep_their_place(opset, left_out):
+    """The converter moves those behind them up."""
+    names = ["a", "b", "c"]
+    names[left_out] = '""'
+    first, second = (name for name in names if name != '""')
+    body = f"{', '.join(names)} = Split <axis = 0> (x) y = Sub({first}, {second})"
+    text = f"g (float[6] x) => (float[2] y) {{ {body} }}"
+    after = ir.to_proto(RaiseOpsetPass(18)(ir.from_proto(proto(text, opset))).model)
+    (split,) = (node for node in after.graph.node if node.op_type == "Split")
+    assert {name: place for place, name in enumerate(split.output) if name in names} == {
+        name: place for place, name in enumerate(names) if place != left_out
+    }
+    assert {"num_outputs": 3}.items() <= {each.name: each.i for each in split.attribute}.items()
+
+
 @pytest.mark.parametrize("opset", OLD)
 def test_the_pooling_gradients_that_ort_puts_into_the_default_domain(opset):
     """The converter does not know them."""
