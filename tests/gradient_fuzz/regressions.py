@@ -111,6 +111,18 @@ CASES = {
             y = Slice(x, s, e, , p) z = Mul(y, y) loss = ReduceSum <keepdims = 0> (z) }""",
         {"x": [[1, 2, 3], [4, 5, 6], [-1, -2, -3], [-4, -5, -6]]},
     ),
+    "a-slice-with-computed-starts-and-no-axes": Regression(
+        """g (float[4,3] x, int64[1] s) => (float loss) <int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
+            y = Slice(x, s, e, , p) z = Mul(y, y) loss = ReduceSum <keepdims = 0> (z) }""",
+        {"x": [[1, 2, 3], [4, 5, 6], [-1, -2, -3], [-4, -5, -6]], "s": [0]},
+        wrt=("x",),
+    ),
+    "a-slice-with-a-copied-start-and-no-axes": Regression(
+        """g (float[4,3] x) => (float loss)
+            <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] p = {2}> {
+            t = Identity(s) y = Slice(x, t, e, , p) z = Mul(y, y) loss = ReduceSum <keepdims = 0> (z) }""",
+        {"x": [[1, 2, 3], [4, 5, 6], [-1, -2, -3], [-4, -5, -6]]},
+    ),
     "a-region-in-float16": Regression(
         """g (float16[1,1,4,4] x) => (float16 loss) <float16[8] roi = {0, 0, 0, 0, 15360, 15360, 14336, 15360},
             float[4] scales = {1, 1, 1.5, 1}> {

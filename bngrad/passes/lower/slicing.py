@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.passes.extents import zeros
+from bngrad.passes.extents import known_extent, zeros
 from bngrad.passes.lower import indexing
 from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, known_integers
 from bngrad.passes.pads import pads_of_all_axes
@@ -87,9 +87,14 @@ def _scattered(site: Site) -> ir.Value:
     count = site.op("Squeeze", site.op("Shape", nothing))
     positions = site.op("Reshape", site.op("Range", site.int64(0), count, site.int64(1)), shape, allowzero=1)
     starts, ends, axes, steps = (site.optional(index) for index in range(2, 6))
-    if axes is None and steps is not None and (known := site.known_int64(2)) is not None:
+    if axes is None and steps is not None:
         # Without axes, ONNX Runtime's optimizer takes a Slice from 0 to the end for one that takes everything.
-        axes = site.int64(list(range(len(known))))
+        known = known_extent(starts, 0) if starts is not None else None
+        axes = (
+            site.op("Range", site.int64(0), site.op("Size", starts), site.int64(1))
+            if known is None
+            else site.int64(list(range(known)))
+        )
     taken = site.op("Reshape", site.op("Slice", positions, starts, ends, axes, steps), flat)
     placed = site.op("ScatterElements", nothing, taken, site.op("Reshape", dY, flat), axis=0)
     return site.op("Reshape", placed, shape, allowzero=1)
