@@ -40,10 +40,14 @@ if TYPE_CHECKING:
     from gradient_fuzz.cases import Case
 
 
+_chosen: list[tuple[str, str]] = []
+"""The rules that graphs are made for, in turn; all if it is empty."""
+
+
 def making(campaign: int, index: int) -> Case | None:
     """The case of a number; None where nothing could be drawn."""
     try:
-        return make(campaign, index)
+        return make(campaign, index, _chosen[index % len(_chosen)] if _chosen else None)
     except NotDrawableError:
         return None
 
@@ -63,7 +67,7 @@ def judging(case: Case | None) -> tuple[list[Find], Counter[str]]:
 def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Find], Counter[str]]]:
     """Yields each case's number, what is wrong with it, and how it ended."""
     for index, finds, ends in run_cases(campaign, indices, judging, making):
-        if any(find.what == "a worker's end" for find in finds) and crashes_forward(make(campaign, index)):
+        if any(find.what == "a worker's end" for find in finds) and crashes_forward(making(campaign, index)):
             yield index, [], Counter(["ONNX Runtime crashes at the forward graph"])
         else:
             yield index, finds, ends
@@ -100,6 +104,7 @@ def _in_processes(
             "1",
             "--json",
         ]
+        arguments += [word for _, op_type in _chosen for word in ("--rule", op_type)]
         process = subprocess.Popen([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, text=True)
         threads.append(threading.Thread(target=read, args=(process,), daemon=True))
         threads[-1].start()
@@ -118,14 +123,25 @@ def _in_processes(
 @click.option("--seed", "campaign", default=1, show_default=True)
 @click.option("--start", default=0, show_default=True, help="The first case's number.")
 @click.option("--jobs", default=os.cpu_count() or 1, help="How many processes.")
+@click.option(
+    "--rule", "op_types", multiple=True, help="An op: graphs are made for its rule alone. Several in turn."
+)
 @click.option("--only", type=int, help="Run this case alone and show it, minimized.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each case, for the program itself.")
 @click.option("--record", type=click.Path(path_type=Path), help="File to which finds are added, as JSON.")
 def main(
-    campaign: int, count: int, start: int, jobs: int, only: int | None, as_json: bool, record: Path | None
+    campaign: int,
+    count: int,
+    start: int,
+    jobs: int,
+    op_types: tuple[str, ...],
+    only: int | None,
+    as_json: bool,
+    record: Path | None,
 ) -> None:
     """Run a campaign; exit 1 if it finds anything."""
     warnings.simplefilter("ignore")
+    _chosen.extend(key for key in rules() if key[1] in op_types)
     if only is not None:
         _tell(campaign, only)
         return
@@ -179,7 +195,10 @@ def table(ends: Counter[str]) -> Iterator[str]:
 
 
 def _tell(campaign: int, index: int) -> None:
-    case = make(campaign, index)
+    case = making(campaign, index)
+    if case is None:
+        print("nothing could be drawn")
+        return
     print(case.story, "wrt", *case.wrt, "frozen", *case.frozen, "training", *case.training)
     print(onnx.printer.to_text(case.model), flush=True)
     for _, finds, ends in run(campaign, range(index, index + 1)):
