@@ -24,12 +24,14 @@ def batch_norm_training(b: Sketch) -> list[Value]:
     return _batch_norm(b, b.any(2, 5), training=True)
 
 
-def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:  # noqa: C901 - one draw after the other
+def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
     if b.opset < 9:
         raise NotDrawableError("the attribute spatial")
     channels = (x.shape[1],)
     if training and x.array.size and x.array.size // x.shape[1] < 2:
         raise NotDrawableError("one element a channel")
+    if training:
+        _require_variance(x, tuple(axis for axis in range(x.rank) if axis != 1))
     scale, bias = b.of_shape(channels, positive=b.draw.chance(0.3)), b.of_shape(channels)
     statistics = [_statistic(b, channels), _statistic(b, channels, positive=True)]
     if b.draw.chance(0.1) and bias not in (*b.inputs, *b.initializers):
@@ -50,7 +52,7 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:  # noqa:
     elif written and b.opset < 18:
         # onnx's version converter does not come back from fewer.
         outputs = [True, True, True]
-    made = b.emit(
+    return b.emit(
         "BatchNormalization",
         [x, scale, bias, *statistics],
         outputs,
@@ -59,11 +61,6 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:  # noqa:
         momentum=b.maybe(b.draw.choice([0.5, 0.9, 0.0, 1.0])),
         training_mode=int(written) if written or (b.opset >= 14 and b.draw.chance(0.5)) else None,
     )
-    if training and x.array.size:
-        over = tuple(axis for axis in range(x.rank) if axis != 1)
-        if float(x.array.var(axis=over).min()) < 1e-3:
-            raise NotDrawableError("no variance")
-    return made
 
 
 def batch_norm_of_ours(b: Sketch) -> list[Value]:
