@@ -15,6 +15,7 @@ from bngrad.autodiff.builder import refuse_hidden_paths
 from bngrad.autodiff.edges import rule_of, smooth_inputs
 from bngrad.errors import ModelError
 from bngrad.oracle.graph import label
+from bngrad.passes.import_onnx import is_training_batch_norm
 from bngrad.passes.node_view import constant_of
 from bngrad.subgraphs import subgraphs
 
@@ -87,13 +88,25 @@ def _dropped(step: Step, reaching: Collection[str]) -> str | None:
                 f"{remedy}"
             )
     for index, name in enumerate(step.proto.output):
-        if index in _of(step.node, DROPPED_OUTPUTS) and name in reaching:
+        if index in _of(step.node, DROPPED_OUTPUTS) and name in reaching and not _only_updates(step.node, index):
             remedy = _LEAVE_OUT if rule is None else _OTHER_BUILDER
             return (
                 f"output {index}, {name!r}, which the loss depends on: ONNX Runtime's gradient builder sends no "
                 f"gradient through it; {remedy}"
             )
     return None
+
+
+def _only_updates(node: ir.Node, index: int) -> bool:
+    """Whether nothing but batch norms in training mode reads a new running statistic, to update it once more."""
+    readers = node.outputs[index].uses()
+    # Without a reader, it is the loss itself that the output reaches.
+    return bool(readers) and all(
+        is_training_batch_norm(reader)
+        and place in (3, 4)
+        and (not reader.outputs[place - 2].uses() or _only_updates(reader, place - 2))
+        for reader, place in readers
+    )
 
 
 def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:

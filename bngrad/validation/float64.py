@@ -31,10 +31,6 @@ _STATIC_INPUT = {("", "AveragePoolGrad"), ("", "MaxPoolGrad")}
 """Ops that read their output's extents from its static type."""
 
 
-_NEWER_MEANING = {**dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13), "Resize": 11}
-"""The opset since which an op means what the evaluator computes, whatever the model's opset is."""
-
-
 class EvaluationError(ModelError):
     """The evaluator has every op of a model, and yet fails on it."""
 
@@ -150,8 +146,6 @@ def _unknown_ops(model: ir.Model) -> Iterator[str]:
                 yield f"{node.domain or 'ai.onnx'}.{node.op_type} with {attribute}"
         elif node.domain != "" or not _is_in_evaluator(node.op_type, model.opset_imports.get("", 1)):
             yield f"{node.domain or 'ai.onnx'}.{node.op_type}"
-        elif model.opset_imports.get("", 1) < _NEWER_MEANING.get(node.op_type, 0):
-            yield f"ai.onnx.{node.op_type} below opset {_NEWER_MEANING[node.op_type]}"
 
 
 def _is_in_evaluator(op_type: str, opset: int) -> bool:

@@ -12,6 +12,7 @@ from bngrad.autodiff.running_statistics import find_statistics
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.passes.constants import Names
 from bngrad.passes.inline_functions import inline
+from bngrad.passes.nodes import all_nodes, default_opset
 from bngrad.passes.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
 from bngrad.validation.unbiased import unbias_running_variances
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
+
+
+_NEWER_MEANING = {**dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13), "Resize": 11}
+"""The opset since which an op means what the evaluator computes, whatever the model's opset is."""
 
 
 class Forward(NamedTuple):
@@ -88,6 +93,10 @@ def forward_of(
 
 
 def _with_inputs(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], note: str) -> Forward:
+    opset = default_opset(model) or 0
+    for node in all_nodes(model):
+        if node.domain == "" and opset < (since := _NEWER_MEANING.get(node.op_type, 0)):
+            raise UnsupportedNodeError(f"has a {node.op_type} below opset {since}, which means something else")
     wanted = set(wrt)
     made = {str(value.name): value for node in model.graph for value in node.outputs if value.name in wanted}
     values = {str(value.name): value for value in (*model.graph.inputs, *model.graph.initializers.values())} | made
