@@ -112,7 +112,7 @@ def _are_the_same(op_types: Iterable[str], one: int, other: int) -> bool:
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
-    _name_outputs_left_out(model)
+    left_out = _name_outputs_left_out(model)
     initializers = dict(model.graph.initializers)
     inputs = [str(value.name) for value in model.graph.inputs]
     become_inputs(model.graph, is_large)
@@ -137,20 +137,29 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     }
     keep_meaning(result, originals, version, minimum)
     _keep_names_and_metadata(originals, result)
+    for node in all_nodes(result):
+        for value in node.outputs:
+            if value.name in left_out:
+                value.name = ""
     return result
 
 
-def _name_outputs_left_out(model: ir.Model) -> None:
+def _name_outputs_left_out(model: ir.Model) -> set[str]:
     """Names outputs that a node leaves out in front of others, and every piece of a Split.
 
     The converter moves up those behind an output without a name, and makes a Split of fewer pieces.
+
+    Returns:
+        The names.
     """
-    names = Names(model)
+    names, given = Names(model), set()
     for node in all_nodes(model):
         for index, value in enumerate(node.outputs):
             counted = node.op_type == "Split" or any(other.name for other in node.outputs[index + 1 :])
             if not value.name and counted:
                 value.name = names.fresh(f"{node.name or node.op_type}_{index}")
+                given.add(value.name)
+    return given
 
 
 def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
