@@ -3,7 +3,7 @@
 // `NothingLent` borrows them, where there is that. For bench_session.py, which compiles this.
 #include <algorithm>
 
-#include "../../ops/ort_abi.hpp"
+#include "ort/abi.hpp"
 
 namespace {
 

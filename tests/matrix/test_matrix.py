@@ -47,7 +47,7 @@ def test_nothing_holds_back_the_newest(name):
 
 def test_the_first_row_is_of_the_release_that_the_library_needs():
     """The C++ side has its own idea of how old ONNX Runtime may be; all three are one."""
-    (named,) = re.findall(r'kApiVersionName = "([\d.]+)"', (ROOT / "ops/ort_abi.hpp").read_text(encoding="utf-8"))
+    (named,) = re.findall(r'kApiVersionName = "([\d.]+)"', (ROOT / "ops/ort/abi.hpp").read_text(encoding="utf-8"))
     assert named == floor("onnxruntime")
     assert Version(named).release == Version(next(iter(ONNXRUNTIME))).release[:2]
 

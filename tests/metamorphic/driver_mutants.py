@@ -5,7 +5,7 @@ from __future__ import annotations
 from metamorphic.mutants import Mutant, kernel_tests, of
 
 GRAD = of(
-    "ops/grad.cc",
+    "ops/core/grad.cc",
     ("return inv_std[i] * dscale[i] / m_;", "return dscale[i] / m_;", "the part of xhat without its inv_std"),
     ("(0, c, scale_[channel] * inv_std_[channel])", "(0, c, scale_[channel])", "a frozen dX without inv_std"),
     ("return scale[i] * inv_std[i];", "return scale[i];", "dX without inv_std"),
@@ -38,7 +38,7 @@ GRAD = of(
 )
 
 GRAD_GRAD = of(
-    "ops/grad_grad.cc",
+    "ops/core/grad_grad.cc",
     ("- ddx_xhat * dy_xhat;", "+ ddx_xhat * dy_xhat;", "ddX P(dY) has the wrong sign of a part"),
     ("(ddscale_[channel] - gain * ddx_xhat)", "(ddscale_[channel] + gain * ddx_xhat)", "slope has the wrong sign"),
     ("inv_std * ddx_p_dy * m_ : 0", "inv_std * ddx_p_dy : 0", "d_scale is a mean"),
@@ -59,7 +59,7 @@ GRAD_GRAD = of(
 )
 
 TRAINING = of(
-    "ops/training.cc",
+    "ops/core/training.cc",
     ("1 / std::sqrt(var + a_.epsilon)", "1 / (std::sqrt(var) + a_.epsilon)", "epsilon beside the root"),
     (
         "keep = a_.momentum, take = 1 - a_.momentum",
@@ -87,7 +87,7 @@ TRAINING = of(
 
 LAYOUT = [
     *of(
-        "ops/layout.cc",
+        "ops/core/layout.cc",
         ("axis < 0 ? axis + rank : axis", "axis < 0 ? -axis - 1 : axis", "negative axes count from the front"),
         ("merged.back().dim.extent *= shape[i];", "merged.back().dim.extent += shape[i];", "neighbours are added"),
         (
@@ -109,7 +109,7 @@ LAYOUT = [
         ),
     ),
     Mutant(
-        "ops/layout.cc",
+        "ops/core/layout.cc",
         "if (shape[i] == 1) continue;",
         "",
         "dimensions of one element stay",
@@ -120,11 +120,11 @@ LAYOUT = [
 
 DRIVERS = (
     of(
-        "ops/partition.cc",
+        "ops/core/partition.cc",
         ("return (a + b - 1) / b;", "return a / b;", "the last tiles and segments are left out"),
     )
     + of(
-        "ops/sweep.cc",
+        "ops/core/sweep.cc",
         ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
         (
             "with_x[c] -= channels.center[c] * sum[c];",
@@ -157,17 +157,17 @@ DRIVERS = (
         ),
     )
     + of(
-        "ops/threads.hpp",
+        "ops/core/threads.hpp",
         ("(part + 1) * count / parts - 1 - i);", "(part + 1) * count / parts - i);", "back, all one later"),
         ("((i + 1) * parts - 1) / count;", "i * parts / count;", "back, uneven parts begin in the one before"),
     )
     + of(
-        "ops/scratch.hpp",
+        "ops/core/scratch.hpp",
         ("slot * slot_size_ + offset);", "offset);", "every thread writes its sums to one place"),
         ("factors_at_(center_at_ + Lines(center * kDouble)),", "factors_at_(center_at_),", "factors over means"),
     )
     + of(
-        "ops/sweep.hpp",
+        "ops/core/sweep.hpp",
         (
             "low(value - high)",
             "low(high - value)",
@@ -176,7 +176,7 @@ DRIVERS = (
         ),
     )
     + of(
-        "ops/element_type.cc",
+        "ops/core/element_type.cc",
         (
             "return ToFloat(static_cast<const Float16*>(data_)[i]);",
             "return ToFloat(static_cast<const BFloat16*>(data_)[i]);",
@@ -194,14 +194,14 @@ DRIVERS = (
 
 DOORS = (
     of(
-        "ops/c_api.cc",
+        "ops/c_api/api.cc",
         ('arrays.DataInput("z", z),', 'arrays.DataInput("z", dz),', "dZ for Z"),
     )
-    + of("ops/ort_grad.cc", ("c.ChannelData(3),", "c.ChannelData(4),", "inv_std for the mean"))
-    + of("ops/ort_grad_grad.cc", ("c.ChannelData(1),", "c.ChannelData(2),", "ddbias for ddscale"))
-    + of("ops/ort_relu_grad.cc", ("c.DataLikeX(1),", "c.DataLikeX(2),", "X for Z"))
-    + of("ops/ort_training.cc", ('GetFloat("momentum")', 'GetFloat("epsilon")', "epsilon for the momentum"))
-    + of("ops/ort_statistics.cc", ("{types, epsilon_,", "{types, 2 * epsilon_,", "twice epsilon"))
+    + of("ops/ort/grad.cc", ("c.ChannelData(3),", "c.ChannelData(4),", "inv_std for the mean"))
+    + of("ops/ort/grad_grad.cc", ("c.ChannelData(1),", "c.ChannelData(2),", "ddbias for ddscale"))
+    + of("ops/ort/relu_grad.cc", ("c.DataLikeX(1),", "c.DataLikeX(2),", "X for Z"))
+    + of("ops/ort/training.cc", ('GetFloat("momentum")', 'GetFloat("epsilon")', "epsilon for the momentum"))
+    + of("ops/ort/statistics.cc", ("{types, epsilon_,", "{types, 2 * epsilon_,", "twice epsilon"))
 )
 
 DRIVER_MUTANTS = [*GRAD, *GRAD_GRAD, *TRAINING, *LAYOUT, *DRIVERS, *DOORS]

@@ -76,10 +76,10 @@ _UNITS = {
     "simd_16bit.h": (_AVX2,),
     "simd_sums.h": (_AVX2,),
     "simd_scalar.h": (_SCALAR,),
-    "float16-inl.h": (_SCALAR, "element_type.cc"),
-    "scratch.hpp": ("sweep.cc",),
-    "threads.hpp": ("sweep.cc",),
-    "sweep.hpp": ("grad.cc", "grad_grad.cc"),
+    "float16-inl.h": (_SCALAR, "core/element_type.cc"),
+    "scratch.hpp": ("core/sweep.cc",),
+    "threads.hpp": ("core/sweep.cc",),
+    "sweep.hpp": ("core/grad.cc", "core/grad_grad.cc"),
 }
 """What is compiled anew for a header: of the kernels one instruction set, which the tests then run on."""
 

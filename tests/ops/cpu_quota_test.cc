@@ -1,5 +1,5 @@
 // Prints the quota of processor time that the files under a folder tell of.
-#include "cpu_quota.hpp"
+#include "core/cpu_quota.hpp"
 
 #include <cstdio>
 

@@ -1,6 +1,6 @@
 // The floating-point mode of who calls an op, in the threads that help: results have the same bits for every
 // number of threads, and neither the caller nor the threads have another mode afterwards.
-#include "float_mode.hpp"
+#include "core/float_mode.hpp"
 
 #include <cfenv>
 #include <chrono>
@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "dispatch.hpp"
-#include "grad.hpp"
-#include "pool.hpp"
-#include "threads.hpp"
-#include "training.hpp"
+#include "core/dispatch.hpp"
+#include "core/grad.hpp"
+#include "core/pool.hpp"
+#include "core/threads.hpp"
+#include "core/training.hpp"
 
 namespace {
 

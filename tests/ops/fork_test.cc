@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bngrad.h"
-#include "ort_abi.hpp"
+#include "ort/abi.hpp"
 
 // As in two namespaces, the first process of each: the library calls this one.
 extern "C" __attribute__((visibility("default"))) pid_t getpid() { return 1; }

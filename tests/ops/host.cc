@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ort_abi.hpp"
+#include "ort/abi.hpp"
 
 struct OrtEnv;
 struct OrtMemoryInfo;

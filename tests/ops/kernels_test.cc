@@ -15,8 +15,8 @@
 #include <random>
 #include <vector>
 
-#include "dispatch.hpp"
-#include "element_type.hpp"
+#include "core/dispatch.hpp"
+#include "core/element_type.hpp"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/mman.h>

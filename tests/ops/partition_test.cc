@@ -1,7 +1,7 @@
 // How the work is cut, for many shapes: every element is in one block, under the channel that it has, and
 // those of a channel come in the order of memory; and every invariant that is stated of that is seen when it
 // is broken. Compiled with the library's assertions, whatever the build.
-#include "partition.hpp"
+#include "core/partition.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "blocks.hpp"
-#include "layout.hpp"
+#include "core/blocks.hpp"
+#include "core/layout.hpp"
 
 #if defined(NDEBUG)
 #error the assertions are what is tested

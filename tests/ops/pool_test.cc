@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "threads.hpp"
+#include "core/threads.hpp"
 
 namespace {
 

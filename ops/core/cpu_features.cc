@@ -1,0 +1,92 @@
+#include "core/cpu_features.hpp"
+
+#include <cstdint>
+
+#if defined(BNGRAD_X86_64)
+#if defined(_MSC_VER)
+#include <intrin.h>
+#else
+#include <cpuid.h>
+#endif
+#endif
+
+namespace bngrad {
+
+#if defined(BNGRAD_X86_64)
+namespace {
+
+struct Registers {
+  uint32_t eax, ebx, ecx, edx;
+};
+
+// All zero for a leaf that the CPU does not have.
+Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
+  Registers r = {};
+#if defined(_MSC_VER)
+  int v[4];
+  __cpuid(v, 0);
+  if (static_cast<uint32_t>(v[0]) < leaf) return r;
+  __cpuidex(v, static_cast<int>(leaf), static_cast<int>(subleaf));
+  r = {static_cast<uint32_t>(v[0]), static_cast<uint32_t>(v[1]), static_cast<uint32_t>(v[2]),
+       static_cast<uint32_t>(v[3])};
+#else
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
+#endif
+  return r;
+}
+
+// Whether the system saves these parts of the registers (bits of XCR0) when it switches threads.
+bool SystemSaves(uint32_t parts) {
+  constexpr uint32_t kOsxsave = 1u << 27;
+  if ((CpuId(1).ecx & kOsxsave) == 0) return false;
+#if defined(_MSC_VER)
+  const uint32_t saved = static_cast<uint32_t>(_xgetbv(0));
+#else
+  uint32_t saved, high;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+#endif
+  return (saved & parts) == parts;
+}
+
+constexpr uint32_t kXmmYmm = 0x6;          // SSE and AVX state
+constexpr uint32_t kZmm = kXmmYmm | 0xe0;  // and opmask, upper halves, upper sixteen
+
+}  // namespace
+
+bool CpuHasAvx2() {
+  constexpr uint32_t kFmaF16c = 1u << 12 | 1u << 29, kAvx2 = 1u << 5;
+  return SystemSaves(kXmmYmm) && (CpuId(1).ecx & kFmaF16c) == kFmaF16c && (CpuId(7).ebx & kAvx2) != 0;
+}
+
+bool CpuHasAvx512() {
+  constexpr uint32_t kAvx512F = 1u << 16;
+  return CpuHasAvx2() && SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
+}
+
+bool CpuHasAvx512Bf16() {
+  constexpr uint32_t kBwVl = 1u << 30 | 1u << 31, kVbmi = 1u << 1, kBf16 = 1u << 5;
+  const Registers leaf = CpuId(7);
+  // Its eax is its last subleaf.
+  return CpuHasAvx512() && (leaf.ebx & kBwVl) == kBwVl && (leaf.ecx & kVbmi) != 0 && leaf.eax >= 1 &&
+         (CpuId(7, 1).eax & kBf16) != 0;
+}
+
+// AMD's family 25 is Zen 3, which has no AVX-512, and Zen 4.
+bool CpuIsZen4() {
+  constexpr uint32_t kAuthenticAmd[] = {0x68747541, 0x69746e65, 0x444d4163}, kFamily = 25;
+  const Registers vendor = CpuId(0);
+  const uint32_t version = CpuId(1).eax, family = (version >> 8 & 15) + (version >> 20 & 255);
+  return vendor.ebx == kAuthenticAmd[0] && vendor.edx == kAuthenticAmd[1] && vendor.ecx == kAuthenticAmd[2] &&
+         family == kFamily;
+}
+
+#else
+
+bool CpuHasAvx2() { return false; }
+bool CpuHasAvx512() { return false; }
+bool CpuHasAvx512Bf16() { return false; }
+bool CpuIsZen4() { return false; }
+
+#endif
+
+}  // namespace bngrad

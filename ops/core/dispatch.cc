@@ -1,0 +1,55 @@
+#include "core/dispatch.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <iterator>
+
+#include "core/cpu_features.hpp"
+#include "core/error.hpp"
+
+namespace bngrad {
+
+#define BNGRAD_KERNELS(isa, supported, best) \
+  namespace isa {                            \
+  extern const KernelTable kTable;           \
+  }
+#include "kernels/kernels.inc"
+#undef BNGRAD_KERNELS
+
+namespace {
+
+const Isa kIsas[] = {
+#define BNGRAD_KERNELS(isa, supported, best) \
+  {#isa, [] { return supported; }, [] { return best; }, &isa::kTable},
+#include "kernels/kernels.inc"
+#undef BNGRAD_KERNELS
+};
+
+const Isa& Choose() {
+  const char* const forced = std::getenv(kIsaVariable);
+  std::string names;
+  for (const Isa& isa : kIsas) {
+    if (forced == nullptr ? isa.supported() && isa.best() : std::string(forced) == isa.name) {
+      if (isa.supported()) return isa;
+      throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + ": this CPU or system has no " +
+                            forced);
+    }
+    names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  }
+  throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + " is unknown, expected one of " + names);
+}
+
+}  // namespace
+
+int IsaCount() { return static_cast<int>(std::size(kIsas)); }
+
+const Isa& IsaAt(int i) { return kIsas[i]; }
+
+const Isa& ActiveIsa() {
+  // No guarded static: see Pool::OfProcess. Threads that are here at once choose the same.
+  static std::atomic<const Isa*> active{nullptr};
+  if (active == nullptr) active = &Choose();
+  return *active;
+}
+
+}  // namespace bngrad

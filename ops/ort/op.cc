@@ -1,0 +1,163 @@
+// The functions that ONNX Runtime calls, the same for every op: they read the op's definition.
+#include "ort/op.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "core/cpu_cores.hpp"
+#include "core/dispatch.hpp"
+#include "ort/status.hpp"
+
+namespace bngrad {
+namespace {
+
+struct Kernel {
+  const CustomOp* op;
+  std::string node_name;
+  std::unique_ptr<Node> node;
+};
+
+const CustomOp& Op(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
+
+// "bngrad.BatchNormalizationGrad, node 'bn1'"
+std::string Where(const CustomOp& op, const std::string& node_name) {
+  return std::string("bngrad.") + op.definition->name + ", node '" + node_name + "'";
+}
+
+size_t IndexOf(const OpDefinition& definition, const char* input) {
+  const auto begin = definition.inputs.begin();
+  const auto named = [&](const Parameter& p) { return std::strcmp(p.name, input) == 0; };
+  return static_cast<size_t>(std::find_if(begin, definition.inputs.end(), named) - begin);
+}
+
+// The session's own threads.
+class SessionThreads final : public Parallel {
+ public:
+  SessionThreads(const OrtApi* api, const OrtKernelContext* context) : api_(api), context_(context) {}
+  // ONNX Runtime tells a kernel nothing of its pool, which by default has a thread for each core.
+  size_t threads() const override { return CpuCores(); }
+  void Run(size_t count, void (*task)(void*, size_t), void* argument) override {
+    constexpr size_t kNoLimit = 0;
+    Check(api_, ort::KernelContext_ParallelFor(api_, context_, task, count, kNoLimit, argument));
+  }
+
+ private:
+  const OrtApi* api_;
+  const OrtKernelContext* context_;
+};
+
+std::string NodeName(const OrtApi* api, const OrtKernelInfo* info) {
+  size_t size = 0;
+  Check(api, ort::KernelInfo_GetNodeName(api, info, nullptr, &size));
+  std::string name(size, '\0');
+  Check(api, ort::KernelInfo_GetNodeName(api, info, name.data(), &size));
+  if (!name.empty()) name.pop_back();  // the terminating zero
+  return name;
+}
+
+OrtStatus* MakeKernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** out) {
+  const CustomOp& self = Op(op);
+  std::string node_name = "?";
+  return Guard(
+      self.api, [&] { return Where(self, node_name); },
+      [&] {
+        node_name = NodeName(self.api, info);
+        std::unique_ptr<Node> node = self.definition->make_node(NodeAttributes(self.api, info));
+        *out = new Kernel{&self, node_name, std::move(node)};
+      });
+}
+
+OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
+  const Kernel& self = *static_cast<const Kernel*>(kernel);
+  const CustomOp& op = *self.op;
+  return Guard(
+      op.api, [&] { return Where(op, self.node_name); },
+      [&] {
+        SessionThreads threads(op.api, context);
+        self.node->Run(RunContext(op, context), op.types, threads);
+      });
+}
+
+// A shape that is not known at all comes as rank 0, an extent without value or name as -1 without a name: an
+// output gets a shape only from an input that has neither.
+bool IsKnown(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
+  size_t rank = 0;
+  Check(api, ort::GetDimensionsCount(api, info, &rank));
+  std::vector<int64_t> shape(rank);
+  std::vector<const char*> names(rank, "");
+  Check(api, ort::GetDimensions(api, info, shape.data(), rank));
+  Check(api, ort::GetSymbolicDimensions(api, info, names.data(), rank));
+  for (size_t i = 0; i < rank; ++i) {
+    if (shape[i] < 0 && (names[i] == nullptr || names[i][0] == '\0')) return false;
+  }
+  return rank > 0;
+}
+
+// Only of the first output. A node may leave out its last outputs, the context does not say how many it has,
+// and ONNX Runtime up to 1.23 at least takes a shape for one that is not there as a write past its array.
+OrtStatus* InferShapes(const OrtCustomOp* op, OrtShapeInferContext* context) {
+  const CustomOp& self = Op(op);
+  return Guard(
+      self.api, [&] { return std::string("bngrad.") + self.definition->name; },
+      [&] {
+        const int like = self.definition->first_output_like;
+        size_t count = 0;
+        Check(self.api, ort::ShapeInferContext_GetInputCount(self.api, context, &count));
+        if (like < 0 || static_cast<size_t>(like) >= count) return;
+        OrtTensorTypeAndShapeInfo* info = nullptr;
+        const size_t input = static_cast<size_t>(like);
+        Check(self.api, ort::ShapeInferContext_GetInputTypeShape(self.api, context, input, &info));
+        if (!IsKnown(self.api, info)) return;
+        Check(self.api, ort::ShapeInferContext_SetOutputTypeShape(self.api, context, 0, info));
+      });
+}
+
+}  // namespace
+
+int TensorTypeOf(const Types& types, Role role) {
+  switch (role) {
+    case Role::kT:
+      return static_cast<int>(types.data);
+    case Role::kT1:
+      return static_cast<int>(types.scale);
+    case Role::kT2:
+      return static_cast<int>(types.stat);
+    case Role::kAxes:
+      break;
+  }
+  return ort::kTensorInt64;
+}
+
+CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_lending_api, const OpDefinition& op_definition,
+                   const Types& op_types)
+    : OrtCustomOp{},
+      api(ort_api),
+      lending_api(ort_lending_api),
+      definition(&op_definition),
+      types(op_types),
+      x(IndexOf(op_definition, "X")),
+      axes(IndexOf(op_definition, "axes")) {
+  version = ort::kApiVersion;
+  GetName = [](const OrtCustomOp* op) { return Op(op).definition->name; };
+  GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return Op(op).definition->inputs.size(); };
+  GetInputType = [](const OrtCustomOp* op, size_t i) {
+    return TensorTypeOf(Op(op).types, Op(op).definition->inputs[i].role);
+  };
+  GetInputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return ort::kRequired; };
+  GetInputMemoryType = [](const OrtCustomOp*, size_t) { return 0; };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return Op(op).definition->outputs.size(); };
+  GetOutputType = [](const OrtCustomOp* op, size_t i) {
+    return TensorTypeOf(Op(op).types, Op(op).definition->outputs[i].role);
+  };
+  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return ort::kOptional; };
+  GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  GetEndVersion = [](const OrtCustomOp*) { return INT_MAX; };
+  InferOutputShapeFn = InferShapes;
+  CreateKernelV2 = MakeKernel;
+  KernelComputeV2 = RunKernel;
+  KernelDestroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+}
+
+}  // namespace bngrad

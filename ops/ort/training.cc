@@ -1,0 +1,64 @@
+// BatchNormalizationTraining as an ONNX Runtime op; the formulas are in training.hpp.
+#include "core/training.hpp"
+
+#include "core/dispatch.hpp"
+#include "ort/op.hpp"
+
+namespace bngrad {
+namespace {
+
+class TrainingNode final : public Node {
+ public:
+  explicit TrainingNode(const NodeAttributes& attributes)
+      : epsilon_(attributes.GetFloat("epsilon")),
+        momentum_(attributes.GetFloat("momentum")),
+        unbiased_running_var_(attributes.GetFlag("unbiased_running_var")) {
+    CheckEpsilon(epsilon_);
+    CheckMomentum(momentum_);
+  }
+
+  void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    const TrainingArguments arguments = {types,
+                                         epsilon_,
+                                         momentum_,
+                                         unbiased_running_var_,
+                                         c.DataLikeX(0),
+                                         c.ChannelData(1),
+                                         c.ChannelData(2),
+                                         c.ChannelData(3),
+                                         c.ChannelData(4),
+                                         c.OutputLikeX(0),
+                                         c.ChannelOutput(1),
+                                         c.ChannelOutput(2),
+                                         c.ChannelOutput(3),
+                                         c.ChannelOutput(4)};
+    Training(c.layout(), arguments, *ActiveIsa().table, parallel);
+  }
+
+ private:
+  const double epsilon_, momentum_;
+  const bool unbiased_running_var_;
+};
+
+}  // namespace
+
+OpDefinition TrainingDefinition() {
+  return {"BatchNormalizationTraining",
+          {{"X", Role::kT},
+           {"scale", Role::kT1},
+           {"bias", Role::kT1},
+           {"running_mean", Role::kT2},
+           {"running_var", Role::kT2},
+           {"axes", Role::kAxes}},
+          {{"Y", Role::kT},
+           {"new_running_mean", Role::kT2},
+           {"new_running_var", Role::kT2},
+           {"saved_mean", Role::kT2},
+           {"saved_inv_std", Role::kT2}},
+          0,
+          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+            return std::make_unique<TrainingNode>(attributes);
+          }};
+}
+
+}  // namespace bngrad
