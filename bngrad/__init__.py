@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bngrad.api import inspect as inspect
     from bngrad.api import rewrite as rewrite
     from bngrad.api import save as save
+    from bngrad.autodiff.metadata import TrainingGraph as TrainingGraph
+    from bngrad.autodiff.metadata import read_training_graph as read_training_graph
     from bngrad.errors import BngradError as BngradError
     from bngrad.errors import BngradWarning as BngradWarning
     from bngrad.errors import InputError as InputError
@@ -29,13 +31,11 @@ if TYPE_CHECKING:
     from bngrad.errors import OracleError as OracleError
     from bngrad.errors import UnsupportedNodeError as UnsupportedNodeError
     from bngrad.errors import VersionError as VersionError
-    from bngrad.inspection import Inspection as Inspection
-    from bngrad.parameter_shape import derive_parameter_shape as derive_parameter_shape
-    from bngrad.runtime import get_library_path as get_library_path
-    from bngrad.runtime import register as register
-    from bngrad.runtime import session as session
-    from bngrad.training_metadata import TrainingGraph as TrainingGraph
-    from bngrad.training_metadata import read_training_graph as read_training_graph
+    from bngrad.inspection.inspect import Inspection as Inspection
+    from bngrad.opset.parameter_shape import derive_parameter_shape as derive_parameter_shape
+    from bngrad.runtime.session import get_library_path as get_library_path
+    from bngrad.runtime.session import register as register
+    from bngrad.runtime.session import session as session
     from bngrad.validation.api import validate as validate
     from bngrad.validation.report import Report as Report
 
@@ -69,24 +69,24 @@ _HOMES = {
     "BngradError": "errors",
     "BngradWarning": "errors",
     "InputError": "errors",
-    "Inspection": "inspection",
+    "Inspection": "inspection.inspect",
     "LibraryError": "errors",
     "ModelError": "errors",
     "OracleError": "errors",
     "Report": "validation.report",
-    "TrainingGraph": "training_metadata",
+    "TrainingGraph": "autodiff.metadata",
     "UnsupportedNodeError": "errors",
     "VersionError": "errors",
-    "derive_parameter_shape": "parameter_shape",
+    "derive_parameter_shape": "opset.parameter_shape",
     "differentiate": "api",
     "finalize": "api",
-    "get_library_path": "runtime",
+    "get_library_path": "runtime.session",
     "inspect": "api",
-    "read_training_graph": "training_metadata",
-    "register": "runtime",
+    "read_training_graph": "autodiff.metadata",
+    "register": "runtime.session",
     "rewrite": "api",
     "save": "api",
-    "session": "runtime",
+    "session": "runtime.session",
     "validate": "validation.api",
 }
 
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - as the protocol has it
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _HOMES[name] != "errors":  # whoever catches one must be able to
-        import_module(f"{__name__}.versions").check()
+        import_module(f"{__name__}.runtime.versions").check()
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 

@@ -29,7 +29,8 @@ def main() -> None:
     reserve: list[bytearray] = []
     try:
         reserve.append(bytearray(_RESERVE))
-        from bngrad import cli, last_words  # noqa: PLC0415 - see above
+        from bngrad import cli  # noqa: PLC0415 - see above
+        from bngrad.runtime import crash_handler as last_words  # noqa: PLC0415 - see above
 
         last_words.prepare(sys.argv[1:])
         code = cli.run(sys.argv[1:])

@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.arguments import require_choice
-from bngrad.external_data import ExternalData
-from bngrad.files import as_ir, check_output, to_proto
-from bngrad.files import save as save_ir
+from bngrad.io.external_data import ExternalData
+from bngrad.io.files import as_ir, check_output, to_proto
+from bngrad.io.files import save as save_ir
 from bngrad.passes import pipeline
 from bngrad.warn import warn
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bngrad.autodiff.differentiate import Builder, DifferentiationTarget, RunningVariance
     from bngrad.autodiff.running_statistics import SharedStatistics
-    from bngrad.inspection import Inspection
+    from bngrad.inspection.inspect import Inspection
     from bngrad.passes.pipeline import Target
 
 
@@ -214,7 +214,7 @@ def finalize(
             shape or type than what it is for, or ``outputs`` is a string.
         ModelError: It is a training graph, no output is left, or one depends on a random node.
     """
-    from bngrad.finalization import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
+    from bngrad.training.finalize import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
 
     if isinstance(model, ir.Model):
         # The result shares memory with what it is given; a training loop may go on in place.
@@ -236,7 +236,7 @@ def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspe
     Warns:
         BngradWarning: The model is probably not what is to be trained, see `differentiate`.
     """
-    from bngrad.inspection import inspect as inspect_ir  # noqa: PLC0415 - rarely needed
+    from bngrad.inspection.inspect import inspect as inspect_ir  # noqa: PLC0415 - rarely needed
 
     found = inspect_ir(as_ir(model))
     warn(found.warnings)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from bngrad import native_library
+from bngrad.runtime import native_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

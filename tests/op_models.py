@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from bngrad import reference
-from bngrad.opset import CALLS, DOMAIN, VERSION, function_proto
-from bngrad.schemas import QUANTITIES, signature
+from bngrad.opset import reference
+from bngrad.opset.functions import CALLS, DOMAIN, VERSION, function_proto
+from bngrad.opset.schemas import QUANTITIES, signature
 
 GRAD = "BatchNormalizationGrad"
 RELU_GRAD = "BatchNormalizationReluGrad"

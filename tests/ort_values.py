@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from bngrad.runtime import register
+from bngrad.runtime.session import register
 
 DTYPES = {
     "float": np.dtype(np.float32),

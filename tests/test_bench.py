@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from bngrad import native, native_library
 from bngrad.bench import timing
 from bngrad.bench.case import ARRAYS, DTYPES, FREEZABLE, OPS, Case, cases_of_shapes, layout_axes
 from bngrad.bench.measure import Measurement, measure
 from bngrad.bench.prepared import PreparedCase
 from bngrad.bench.timing import Spread
 from bngrad.errors import InputError, LibraryError
-from bngrad.opset import FUNCTIONS
-from bngrad.schemas import QUANTITIES, signature
+from bngrad.opset.functions import FUNCTIONS
+from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.runtime import native, native_library
 
 NCHW = (2, 3, 4, 5)
 CASES = [Case(NCHW, (0, 2, 3), dtype, op, op in FREEZABLE) for op in OPS for dtype in DTYPES]

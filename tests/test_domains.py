@@ -9,7 +9,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import ModelError
-from bngrad.files import as_ir, load
+from bngrad.io.files import as_ir, load
 
 # Frozen batch norms, of which the public functions warn, are part of what is tried.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")

@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from bngrad import extensions
-from bngrad.opset import FUNCTIONS
-from bngrad.runtime import register, session
-from bngrad.schemas import QUANTITIES, signature
+from bngrad.opset.functions import FUNCTIONS
+from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.runtime import extensions
+from bngrad.runtime.session import register, session
 from op_models import CASES, GRAD, STATISTICS, TOLERANCES, TRAINING, assert_matches, expected, op_feeds, op_model
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
@@ -175,8 +175,9 @@ def test_defining_again_changes_nothing():
 IN_ANOTHER_PROCESS = """
 import sys
 import numpy as np
-from bngrad import extensions, reference
-from bngrad.runtime import session
+from bngrad.runtime import extensions
+from bngrad.opset import reference
+from bngrad.runtime.session import session
 from op_models import CASES, TOLERANCES, assert_matches, expected, op_feeds, op_model
 assert extensions._implementation() is reference
 rng = np.random.default_rng(0)
@@ -226,7 +227,7 @@ def test_an_op_that_fails_logs_the_reason_and_answers_nan(name, error, caplog, r
     assert all(np.isnan(value).all() for value in got.values())
     assert all(got[o].shape == (4, 3) for o in got if QUANTITIES[o].shape == "data")
     (record,) = caplog.records
-    assert (record.name, record.levelname) == ("bngrad.extensions", "ERROR")
+    assert (record.name, record.levelname) == ("bngrad.runtime.extensions", "ERROR")
     assert record.getMessage().startswith(f"bngrad.{name}: ")
     assert reason in record.getMessage()
     assert record.getMessage().endswith("; its outputs are NaN")

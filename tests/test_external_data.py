@@ -11,8 +11,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad import external_data, files
 from bngrad.errors import InputError
+from bngrad.io import external_data, files
 
 EXTENT = 100  # 400 bytes are more than what stays in a model's own file
 ONES = np.ones(EXTENT, np.float32)
@@ -49,7 +49,7 @@ def outside(folder, name="model.onnx", data="weights.bin", **values):
 
 def run(path):
     """What the model at a path gives for 1: (1 + w) * u."""
-    from bngrad.runtime import session
+    from bngrad.runtime.session import session
 
     (value,) = set(session(path, "function").run(None, {"x": ONES})[0].tolist())
     return value

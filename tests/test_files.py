@@ -13,8 +13,8 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from bngrad import files
 from bngrad.errors import InputError, ModelError
+from bngrad.io import files
 
 TRAINING_GRAPH = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
 g (float[N,3,4] dy, float[N,3,4] x, float[3] s, float[3] b, float[3] m, float[3] v)
@@ -332,7 +332,7 @@ def external(folder, name="model.onnx", data="weights.bin"):
 
 
 def run(path):
-    from bngrad.runtime import session
+    from bngrad.runtime.session import session
 
     return session(path, "function").run(None, {"x": np.zeros(4, np.float32)})[0]
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from bngrad.inspection import inspect
+from bngrad.inspection.inspect import inspect
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "bngrad" : 1, "f" : 1]>\n'
 X = "float[N,3,4,4]"

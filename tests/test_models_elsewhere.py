@@ -8,8 +8,9 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from bngrad import cli, files
+from bngrad import cli
 from bngrad.errors import InputError, ModelError
+from bngrad.io import files
 
 # Frozen batch norms, of which the public functions warn, are part of what is tried.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from bngrad import reference, schemas
-from bngrad.opset import CALLS, DOMAIN, FUNCTIONS, MIN_OPSET, VERSION, function_proto
+from bngrad.opset import reference, schemas
+from bngrad.opset.functions import CALLS, DOMAIN, FUNCTIONS, MIN_OPSET, VERSION, function_proto
 from op_models import (
     CASES,
     EXTENTS,

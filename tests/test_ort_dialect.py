@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from bngrad import ort_dialect
-from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, stock_ops
+from bngrad.opset import ort_dialect
+from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, stock_ops
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 NAMES = {

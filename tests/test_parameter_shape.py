@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bngrad.errors import InputError
-from bngrad.parameter_shape import derive_parameter_shape
+from bngrad.opset.parameter_shape import derive_parameter_shape
 
 DERIVED = {
     "1C11": ((8, 3, 5, 7), "spatial", (1, 3, 1, 1)),

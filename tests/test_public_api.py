@@ -76,7 +76,7 @@ def test_dir_has_what_was_not_used_yet():
 
 OVERLOADED = [
     function
-    for name in ("api", "training_metadata")
+    for name in ("api", "autodiff.metadata")
     for function in vars(importlib.import_module(f"bngrad.{name}")).values()
     if callable(function) and typing.get_overloads(function)
 ]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad import reference
 from bngrad.errors import InputError
+from bngrad.opset import reference
 from op_models import EXTENTS, subsets
 
 EPSILON = 0.1

@@ -8,9 +8,12 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from bngrad import reference, schemas  # noqa: F401 - the checker must know the ops
 from bngrad.errors import InputError
-from bngrad.opset import DOMAIN, VERSION
+from bngrad.opset import (
+    reference,
+    schemas,  # noqa: F401 - the checker must know the ops
+)
+from bngrad.opset.functions import DOMAIN, VERSION
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from op_models import EXTENTS, subsets
 from ort_values import DTYPES, PROVIDERS, TypedSession

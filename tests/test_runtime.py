@@ -11,10 +11,10 @@ import onnxruntime
 import pytest
 
 import bngrad
-from bngrad import reference
 from bngrad.errors import InputError, LibraryError
-from bngrad.opset import FUNCTIONS, function_proto
-from bngrad.runtime import PROVIDERS, get_library_path, register, session
+from bngrad.opset import reference
+from bngrad.opset.functions import FUNCTIONS, function_proto
+from bngrad.runtime.session import PROVIDERS, get_library_path, register, session
 from op_models import CASES, GRAD, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
 # Every op, each of them fed with what another one answers.

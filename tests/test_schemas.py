@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from bngrad import schemas
-from bngrad.opset import DOMAIN, FUNCTIONS, VERSION, function_proto
+from bngrad.opset import schemas
+from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION, function_proto
 from op_models import CASES, GRAD, STATISTICS, TRAINING, op_model, opset_versions
 
 ATTRIBUTES = dict(CASES.values())
@@ -227,7 +227,7 @@ def test_a_process_ends_with_none_of_them():
 import atexit, onnx
 ours = ({DOMAIN!r}, "com.microsoft")
 atexit.register(lambda: print([s.name for s in onnx.defs.get_all_schemas() if s.domain in ours]))
-import bngrad.ort_dialect, bngrad.schemas
+import bngrad.opset.ort_dialect, bngrad.opset.schemas
 print(onnx.defs.has({GRAD!r}, domain={DOMAIN!r}), end=" ")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

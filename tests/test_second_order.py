@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad import reference
 from bngrad.errors import InputError
+from bngrad.opset import reference
 from op_models import EXTENTS, subsets
 from ort_values import PROVIDERS, TypedSession
 from typed_ops import TYPES, assert_accurate, typed_feeds, typed_model

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
+from bngrad.autodiff.metadata import KEY
 from bngrad.errors import ModelError
-from bngrad.training_metadata import KEY
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 FORWARD = """g (float[N,2,3] x) => (float loss, float[2] aux_grad) <float[2] s = {1, 2}, float[2] b = {0, 1},

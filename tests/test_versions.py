@@ -12,8 +12,9 @@ import onnxruntime
 import pytest
 
 import bngrad
-from bngrad import cli, versions
+from bngrad import cli
 from bngrad.errors import VersionError
+from bngrad.runtime import versions
 
 GOOD = {"numpy": "2.4.6", "onnx": "1.23.2", "onnx-ir": "1.1.0", "onnxruntime": "1.31.1", "onnxscript": "0.7.2"}
 NEEDS = [

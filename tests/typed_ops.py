@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from bngrad.opset import DOMAIN, VERSION
+from bngrad.opset.functions import DOMAIN, VERSION
+from bngrad.opset.schemas import QUANTITIES, signature
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.schemas import QUANTITIES, signature
 from op_models import expected, op_feeds
 from ort_values import DTYPES, TOLERANCES
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bngrad.autodiff.rule import NoGradientError
-from bngrad.passes.guards import cut, zero_where_zero
-from bngrad.passes.maker import NodeMaker
-from bngrad.passes.node_view import NodeView, dtype_of
-from bngrad.passes.nodes import ORIGIN, describe
+from bngrad.graph.builder import NodeMaker
+from bngrad.graph.guards import cut, zero_where_zero
+from bngrad.graph.node_reader import NodeView, dtype_of
+from bngrad.graph.nodes import ORIGIN, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx_ir as ir
 
-    from bngrad.passes.import_pass import Context
+    from bngrad.passes.base import Context
 
 
 class Backward(NodeMaker, NodeView):

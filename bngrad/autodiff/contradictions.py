@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from bngrad.passes.node_view import constant_of
+from bngrad.graph.node_reader import constant_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.rules import RULES
-from bngrad.passes.nodes import SUPPORTED_DTYPES, describe
-from bngrad.subgraphs import subgraphs
+from bngrad.graph.nodes import SUPPORTED_DTYPES, describe
+from bngrad.graph.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

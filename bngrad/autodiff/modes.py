@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.errors import ModelError
-from bngrad.names import unknown_name
+from bngrad.graph.name_messages import unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

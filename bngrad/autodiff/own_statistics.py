@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.running_statistics import is_statistic, readers
-from bngrad.passes.constant_value import new_initializer
+from bngrad.graph.constant_value import new_initializer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from bngrad.opset import DOMAIN
-from bngrad.passes.constant_value import constant_value
-from bngrad.passes.constants import node_names
-from bngrad.passes.tensorflow.node import FORWARDS
+from bngrad.graph.constant_value import constant_value
+from bngrad.graph.fresh_names import node_names
+from bngrad.opset.functions import DOMAIN
+from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.passes.constants import Names
+    from bngrad.graph.fresh_names import Names
 
 SharedStatistics = Literal["separate", "chain"]
 """What batch norms in training mode get that read the same running statistic.

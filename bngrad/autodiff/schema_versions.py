@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from bngrad.opset import NEWEST_OPSET
+from bngrad.opset.functions import NEWEST_OPSET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from bngrad.autodiff.builder import add_gradients
-from bngrad.autodiff.forward import make_inputs, new_statistics, prepare, running_statistics
+from bngrad.autodiff.prepare import make_inputs, new_statistics, prepare, running_statistics
 from bngrad.autodiff.rules.normalization import UNBIASED
-from bngrad.autodiff.targets import find_loss, find_wrt
-from bngrad.collector import without_collections
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.autodiff.selection import find_loss, find_wrt
+from bngrad.autodiff.walk import add_gradients
+from bngrad.graph.gc_pause import without_collections
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.node_view import constant_of
-from bngrad.passes.nodes import SUPPORTED_DTYPES
-from bngrad.passes.tensorflow.node import FORWARDS
+from bngrad.graph.node_reader import constant_of
+from bngrad.graph.nodes import SUPPORTED_DTYPES
+from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

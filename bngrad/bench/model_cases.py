@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.bench.case import DTYPES, Case
 from bngrad.errors import ModelError
-from bngrad.inspection import inspect
+from bngrad.inspection.inspect import inspect
 from bngrad.validation.inputs import bind_dimensions
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.inspection import BatchNorm
+    from bngrad.inspection.inspect import BatchNorm
 
 
 def cases_of_model(model: ir.Model, dims: Mapping[str, int], *, op: str, frozen: bool) -> dict[Case, int]:

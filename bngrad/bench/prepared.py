@@ -11,11 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.bench.case import ARRAYS, OPS
-from bngrad.cache_line import empty_at_cache_line
 from bngrad.errors import InputError, LibraryError
-from bngrad.native_library import Layout, call, loaded
-from bngrad.reference import parameter_shape
-from bngrad.schemas import QUANTITIES, signature
+from bngrad.opset.reference import parameter_shape
+from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.runtime.aligned import empty_at_cache_line
+from bngrad.runtime.native_library import Layout, call, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -42,7 +42,7 @@ _NO_MEMORY = "out of memory: the command needs more than it may have; raise the 
 def cli(context: click.Context) -> None:
     """Batch-normalization training for ONNX Runtime."""
     if context.invoked_subcommand not in _WITHOUT_A_MODEL:
-        from bngrad import versions
+        from bngrad.runtime import versions
 
         versions.check()
 

@@ -59,11 +59,12 @@ def bench_command(
     Beside each, in turns, c = a + b over arrays as large as X: an op that reads and writes arrays once cannot move
     more bytes a second, unless they stay in the caches. MODEL may be a forward model or a training graph.
     """
-    from bngrad import files, native_library
     from bngrad.bench.case import cases_of_shapes
     from bngrad.bench.measure import measure
     from bngrad.bench.model_cases import cases_of_model
     from bngrad.cli.progress import progress
+    from bngrad.io import files
+    from bngrad.runtime import native_library
 
     _check_source(model, shapes, of_shapes={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
     if model is not None:

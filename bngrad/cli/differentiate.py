@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.autodiff.running_statistics import SharedStatistics
-    from bngrad.external_data import ExternalData
+    from bngrad.io.external_data import ExternalData
 
 
 @click.command("differentiate")
@@ -75,8 +75,8 @@ def differentiate_command(
     The gradient with respect to NAME is the output NAME_grad; weights and running statistics become inputs with
     defaults, the new running statistics outputs. OUTPUT's metadata says which output is what.
     """
-    from bngrad import files
     from bngrad.autodiff.differentiate import differentiate
+    from bngrad.io import files
 
     source = files.load(model)
     path = files.check_output(output, source=model)

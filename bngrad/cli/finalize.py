@@ -12,7 +12,7 @@ from bngrad.cli.options import debug_option, external_data_option, json_option, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bngrad.external_data import ExternalData
+    from bngrad.io.external_data import ExternalData
 
 
 @click.command("finalize")
@@ -46,8 +46,8 @@ def finalize_command(
 
     Batch norms use their running statistics, Dropout passes its data on, the loss is left out.
     """
-    from bngrad import files
-    from bngrad.finalization import finalize
+    from bngrad.io import files
+    from bngrad.training.finalize import finalize
     from bngrad.validation.arrays import load_arrays
 
     source = files.load(model)

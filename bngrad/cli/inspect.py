@@ -13,7 +13,7 @@ from bngrad.cli.options import debug_option, json_option, model_argument
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bngrad.inspection import Inspection
+    from bngrad.inspection.inspect import Inspection
 
 
 @click.command("inspect")
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @debug_option
 def inspect_command(model: Path, as_json: bool) -> None:
     """List a model's batch norms, and what stock ONNX Runtime cannot run of it."""
-    from bngrad.files import load
-    from bngrad.inspection import inspect
+    from bngrad.inspection.inspect import inspect
+    from bngrad.io.files import load
 
     found = inspect(load(model))
     print_warnings(found.warnings)

@@ -11,6 +11,6 @@ from bngrad.cli.options import debug_option
 @debug_option
 def library_path_command() -> None:
     """Print the path of the custom-op library, for programs in any language."""
-    from bngrad.native_library import library_path
+    from bngrad.runtime.native_library import library_path
 
     click.echo(library_path())

@@ -19,7 +19,7 @@ from bngrad.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bngrad.external_data import ExternalData
+    from bngrad.io.external_data import ExternalData
     from bngrad.passes.pipeline import Target
 
 
@@ -52,7 +52,7 @@ def rewrite_command(
     Every batch norm becomes a bngrad op, every other training op standard ONNX. State that ONNX Runtime's training
     ops update in place becomes an output: feed it back in the next step.
     """
-    from bngrad import files
+    from bngrad.io import files
     from bngrad.passes.pipeline import rewrite
 
     source = files.load(model)

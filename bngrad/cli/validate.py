@@ -90,9 +90,9 @@ def validate_command(
     --against numeric also one that differentiate or rewrite made. Exit code 1 if anything differs, or nothing was
     compared.
     """
-    from bngrad import files
     from bngrad.cli.console import stdout_console
     from bngrad.cli.progress import progress
+    from bngrad.io import files
     from bngrad.validation import output
     from bngrad.validation.arrays import load_arrays
     from bngrad.validation.validate import validate

@@ -12,12 +12,12 @@ import onnx
 import onnx_ir as ir
 from onnx import shape_inference
 
-from bngrad.autodiff.builder import moving_values
 from bngrad.autodiff.edges import reads, smooth_inputs
-from bngrad.autodiff.targets import reaching_values
+from bngrad.autodiff.selection import reaching_values
+from bngrad.autodiff.walk import moving_values
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
-from bngrad.files import as_ir
+from bngrad.io.files import as_ir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

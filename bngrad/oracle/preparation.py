@@ -14,7 +14,7 @@ import onnx
 from onnx import external_data_helper, inliner, version_converter
 
 from bngrad.errors import ModelError
-from bngrad.names import listed, unknown_name
+from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.oracle import dims
 from bngrad.oracle.dropped import refuse_dropped
 from bngrad.oracle.graph import Differentiation, label, opset, types

@@ -12,9 +12,9 @@ import onnx
 from onnx import helper
 
 from bngrad.errors import ModelError
-from bngrad.names import listed
+from bngrad.graph.name_messages import listed
+from bngrad.graph.subgraphs import proto_subgraphs
 from bngrad.oracle.graph import attribute, is_default_domain, label, opset
-from bngrad.subgraphs import proto_subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from google.protobuf.message import EncodeError
 from onnx import external_data_helper, helper, numpy_helper
 
 from bngrad.errors import InputError, ModelError, OracleError
-from bngrad.names import listed, unknown_name
+from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.oracle import dims
 
 if TYPE_CHECKING:

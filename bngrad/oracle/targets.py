@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from bngrad.errors import ModelError
-from bngrad.names import listed, unknown_name
+from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.oracle.graph import Type, label
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-# Both register schemas with onnx, which the checker needs.
-from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.errors import ModelError
-from bngrad.external_data import in_memory, is_external
-from bngrad.passes.set_aside import is_large, set_aside
+from bngrad.io.external_data import in_memory, is_external
+
+# Both register schemas with onnx, which the checker needs.
+from bngrad.opset import ort_dialect, schemas  # noqa: F401
+from bngrad.passes.prepare.large_initializers import is_large, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

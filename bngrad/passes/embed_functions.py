@@ -12,9 +12,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.opset import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, VERSION, function_proto
-from bngrad.passes.nodes import all_nodes, describe
-from bngrad.schemas import signature
+from bngrad.graph.nodes import all_nodes, describe
+from bngrad.opset.functions import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, VERSION, function_proto
+from bngrad.opset.schemas import signature
 
 
 class EmbedFunctionsPass(ir.passes.InPlacePass):

@@ -8,41 +8,41 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
-# Both register schemas with onnx, which shape inference and the checker need.
-from bngrad import ort_dialect, schemas  # noqa: F401
 from bngrad.arguments import require_choice
-from bngrad.collector import without_collections
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
-from bngrad.opset import DOMAIN, FUNCTIONS, MIN_OPSET
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
-from bngrad.passes import lower_training
-from bngrad.passes.chain_sums import ChainSumsPass
+from bngrad.graph.gc_pause import without_collections
+from bngrad.graph.nodes import all_nodes, describe, op_nodes, require_parameters
+
+# Both register schemas with onnx, which shape inference and the checker need.
+from bngrad.opset import ort_dialect, schemas  # noqa: F401
+from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
+from bngrad.passes.base import STANDARD
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.passes.fuse_relu import FuseReluPass
-from bngrad.passes.import_aten import ImportAtenPass
-from bngrad.passes.import_directml import ImportDirectmlPass
-from bngrad.passes.import_miopen_activation import ImportMiopenActivationPass
-from bngrad.passes.import_miopen_backward import ImportMiopenBackwardPass
-from bngrad.passes.import_miopen_forward import ImportMiopenForwardPass
-from bngrad.passes.import_ngraph import ImportNgraphPass
-from bngrad.passes.import_onnx import ImportOnnxPass
-from bngrad.passes.import_ort import ImportOrtPass
-from bngrad.passes.import_pass import STANDARD
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from bngrad.passes.infer_types import InferTypesPass, require_possible
-from bngrad.passes.inline_functions import ResolveAttributesPass
-from bngrad.passes.lower import LOWERINGS
-from bngrad.passes.lower_training import LowerTrainingPass, is_lowered
-from bngrad.passes.nodes import all_nodes, describe, op_nodes, require_parameters
-from bngrad.passes.order_by_depth import OrderByDepthPass
-from bngrad.passes.raise_opset import RaiseOpsetPass
-from bngrad.passes.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
+from bngrad.passes.imports.aten.gradients import ImportAtenPass
+from bngrad.passes.imports.directml import ImportDirectmlPass
+from bngrad.passes.imports.miopen.activation import ImportMiopenActivationPass
+from bngrad.passes.imports.miopen.backward import ImportMiopenBackwardPass
+from bngrad.passes.imports.miopen.forward import ImportMiopenForwardPass
+from bngrad.passes.imports.ngraph import ImportNgraphPass
+from bngrad.passes.imports.onnx import ImportOnnxPass
+from bngrad.passes.imports.ort import ImportOrtPass
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
+from bngrad.passes.lower import LOWERINGS, lower_training
+from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
+from bngrad.passes.optimize.chain_sums import ChainSumsPass
+from bngrad.passes.optimize.fuse_relu import FuseReluPass
+from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
+from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
+from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.passes.prepare.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bngrad.passes.import_pass import ImportPass
+    from bngrad.passes.base import ImportPass
 
 Target = Literal["stock", "training"]
 """What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""

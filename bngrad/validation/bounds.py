@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bngrad import reference
+from bngrad.opset import reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

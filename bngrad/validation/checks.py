@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import InputError, UnsupportedNodeError
-from bngrad.passes.nodes import all_nodes
+from bngrad.graph.nodes import all_nodes
 from bngrad.validation.common_values import CommonValues
 from bngrad.validation.double import forward_in_float64, whole_in_float64
 from bngrad.validation.float64 import Evaluator, evaluate
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.oracle import Oracle
-    from bngrad.runtime import Provider
+    from bngrad.runtime.session import Provider
     from bngrad.validation.lockstep import Tolerance
     from bngrad.validation.sites import Site
     from bngrad.validation.steps import Step

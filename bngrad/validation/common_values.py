@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import ACCUMULATION
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import ACCUMULATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.own_statistics import chain_statistics
+from bngrad.autodiff.prepare import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.running_statistics import find_statistics
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.passes.constants import Names
-from bngrad.passes.inline_functions import inline
-from bngrad.passes.nodes import all_nodes, default_opset
-from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.nodes import all_nodes, default_opset
+from bngrad.passes.prepare.inline_functions import inline
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
 from bngrad.validation.unbiased import unbias_running_variances
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.training_metadata import KEY, TrainingGraph, read_training_graph
+from bngrad.autodiff.metadata import KEY, TrainingGraph, read_training_graph
 
 if TYPE_CHECKING:
     import onnx_ir as ir

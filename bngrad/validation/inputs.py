@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import InputError
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
-from bngrad.passes.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

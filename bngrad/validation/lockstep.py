@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.report import Check, Row, absolute_difference, differences
 from bngrad.validation.sites import Site, replacement
 from bngrad.validation.step_bounds import bounds
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnxruntime import InferenceSession
 
-    from bngrad.runtime import Provider
+    from bngrad.runtime.session import Provider
 
     Array = NDArray[Any]
     Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]

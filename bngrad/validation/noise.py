@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.inputs import feeds_of
 from bngrad.validation.report import Check, Row, differences, distance, norm
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.oracle import Oracle
-    from bngrad.runtime import Provider
+    from bngrad.runtime.session import Provider
 
     Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bngrad.files import replacing
+from bngrad.io.files import replacing
 
 if TYPE_CHECKING:
     from pathlib import Path

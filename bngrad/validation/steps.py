@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bngrad.ort_dialect import ACCUMULATION
+from bngrad.opset.ort_dialect import ACCUMULATION
 from bngrad.passes.lower import LOWERINGS
 
 if TYPE_CHECKING:

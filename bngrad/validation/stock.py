@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.nodes import all_nodes
-from bngrad.runtime import session
+from bngrad.graph.nodes import all_nodes
+from bngrad.runtime.session import session
 from bngrad.validation.double import too_large
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.inputs import feeds_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.runtime import Provider
+    from bngrad.runtime.session import Provider
     from bngrad.validation.float64 import Evaluator
 
     Array = NDArray[Any]

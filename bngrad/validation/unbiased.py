@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
 _INV_STD = 4
 """The output of BatchNormInternal that tells the batch's variance: ORT overwrites the old running variance."""

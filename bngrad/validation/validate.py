@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import onnx_ir as ir
 
-from bngrad import native_library
 from bngrad.arguments import require_choice, require_names
 from bngrad.autodiff.differentiate import Builder, RunningVariance
+from bngrad.autodiff.model_warnings import model_warnings
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.errors import InputError, LibraryError, OracleError
-from bngrad.files import as_ir
-from bngrad.model_warnings import model_warnings
-from bngrad.opset import DOMAIN
-from bngrad.passes.nodes import all_nodes
-from bngrad.runtime import PROVIDERS, Provider
+from bngrad.graph.nodes import all_nodes
+from bngrad.io.files import as_ir
+from bngrad.opset.functions import DOMAIN
+from bngrad.runtime import native_library
+from bngrad.runtime.session import PROVIDERS, Provider
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.lockstep import Tolerance
 from bngrad.validation.report import Report
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.files import AnyModel
+    from bngrad.io.files import AnyModel
     from bngrad.oracle import Oracle
     from bngrad.validation.checks import Progress
 

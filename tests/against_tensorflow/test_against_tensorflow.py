@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad import reference
 from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.nodes import all_nodes
+from bngrad.opset import reference
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from bngrad.passes.nodes import all_nodes
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
 from ort_values import DTYPES
 from tensorflow_formulas import (

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from autodiff.gradient_cases import Case, differentiated, feeds_of, forward, in_standard_onnx, lowered
 from bngrad.oracle import prepare_forward
 from bngrad.passes.pipeline import for_target
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.oracle import prepare_forward
 from bngrad.passes.pipeline import check, rewrite
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 CUBE = np.ones(3) * 3 * X**2

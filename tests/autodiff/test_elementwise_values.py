@@ -15,7 +15,7 @@ from autodiff.gradient_cases import NO_RULE, Case, forward, in_standard_onnx, lo
 from autodiff.gradient_checks import check_on_stock
 from bngrad.oracle import prepare_forward
 from bngrad.passes.pipeline import rewrite
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 LIMITS = "float low = {-1}, float high = {2}"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autodiff.gradient_cases import Case, lowered
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 # The gradient left and right of everything that bends.

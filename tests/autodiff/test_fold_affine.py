@@ -10,8 +10,8 @@ import pytest
 from onnx_ir.passes.common import ShapeInferencePass
 
 from bngrad.autodiff.differentiate import differentiate
-from bngrad.autodiff.fold_affine import fold_affine
-from bngrad.passes.constants import Names
+from bngrad.graph.fresh_names import Names
+from bngrad.passes.optimize.fold_affine import fold_affine
 from bngrad.validation.float64 import evaluate
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>\n'

@@ -12,7 +12,7 @@ from autodiff.gradient_cases import Case, each, lowered
 from autodiff.gradient_checks import check_against_oracle, check_on_stock
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.pipeline import rewrite
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 
 
 @each(loss=BEFORE_OPSET_13)

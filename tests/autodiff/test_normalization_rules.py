@@ -12,7 +12,7 @@ from autodiff.gradient_cases import Case, feeds_of, lowered, positive
 from autodiff.gradient_checks import check_against_differences
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import UnsupportedNodeError
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 NOT_ON_STOCK = [

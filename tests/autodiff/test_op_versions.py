@@ -12,7 +12,7 @@ import pytest
 from autodiff.gradient_checks import check_against_differences, check_on_stock
 from autodiff.small_models import SUM, gradients, model
 from autodiff.test_rules import TABLES
-from bngrad.autodiff.forward import OPSET
+from bngrad.autodiff.prepare import OPSET
 from bngrad.autodiff.rules import RULES
 
 RANDOM = ("Bernoulli", "RandomNormalLike", "RandomUniformLike")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autodiff.gradient_cases import Case, lowered
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 TIES = np.array([[[3, 1, 3], [2, 2, 2]], [[0, 5, 1], [-1, -1, -7]]], np.float32)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from autodiff.cases.resampling import CASES, IMAGE, RESIZES, mode, resize
 from autodiff.gradient_cases import each, feeds_of, forward, in_standard_onnx, lowered
 from bngrad.oracle import prepare_forward
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 
 POSITIVE, NEGATIVE = (
     resize(f"by scales of axes {axes}", IMAGE, f"{mode('linear')}, axes = {axes}", scales=[2.0, 1.5])

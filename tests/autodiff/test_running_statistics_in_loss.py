@@ -7,7 +7,7 @@ import pytest
 
 import bngrad
 from autodiff.small_models import model
-from bngrad.runtime import PROVIDERS
+from bngrad.runtime.session import PROVIDERS
 from bngrad.validation.float64 import evaluate
 
 STEP = 1e-6

@@ -8,7 +8,7 @@ import pytest
 import bngrad
 from autodiff.small_models import summed
 from bngrad.errors import InputError
-from bngrad.runtime import PROVIDERS
+from bngrad.runtime.session import PROVIDERS
 from bngrad.validation.float64 import evaluate
 
 MOMENTUM = 0.75

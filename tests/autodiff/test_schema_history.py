@@ -14,13 +14,13 @@ import onnx
 import pytest
 
 from autodiff.small_models import SUM, differentiated, model, output_names
-from bngrad.autodiff.forward import OPSET
+from bngrad.autodiff.prepare import OPSET
 from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.rules.without_rule import WITHOUT_RULE
 from bngrad.errors import UnsupportedNodeError
-from bngrad.opset import NEWEST_OPSET
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
-from bngrad.passes.nodes import SUPPORTED_DTYPES
+from bngrad.graph.nodes import SUPPORTED_DTYPES
+from bngrad.opset.functions import NEWEST_OPSET
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 
 FLOATS = {f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES}
 OF_ORT = {"AveragePoolGrad", "MaxPoolGrad"}

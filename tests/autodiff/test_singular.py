@@ -11,7 +11,7 @@ import pytest
 from autodiff.gradient_cases import Case, feeds_of, fixed, in_standard_onnx, lowered
 from autodiff.gradient_checks import check_against_differences, check_on_stock
 from autodiff.small_models import differentiated, summed
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -12,7 +12,7 @@ from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, model, output_names, summed
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 
 TWO = f"y = Exp(x) {SUM} other = ReduceMean <keepdims = 0> (y)"
 TWO_LOSSES = model("float[3] x", TWO, outputs="float loss, float other, float[3] y")

@@ -12,7 +12,7 @@ import pytest
 import bngrad
 from bngrad.autodiff.differentiate import differentiate
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.runtime import PROVIDERS
+from bngrad.runtime.session import PROVIDERS
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.validate import validate
 

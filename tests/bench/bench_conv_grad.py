@@ -25,12 +25,12 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, shape_inference
 
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.oracle import ensure
-from bngrad.ort_dialect import MICROSOFT
 from bngrad.passes.lower import LOWERINGS, data_gradient, depthwise, weight_gradient
+from bngrad.passes.lower.convolution_operands import Parts
 from bngrad.passes.lower.geometry import windows_of
-from bngrad.passes.lower.parts import Parts
-from bngrad.passes.lower_training import LowerTrainingPass
+from bngrad.passes.lower.lower_training import LowerTrainingPass
 from models import light
 
 if TYPE_CHECKING:

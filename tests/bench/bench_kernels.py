@@ -23,8 +23,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bngrad import native_library
 from bngrad.bench.timing import Spread
+from bngrad.runtime import native_library
 from kernel_cases import GROUPS, Row, full_rows, quick_rows
 from kernel_models import write_models
 from kernel_report import Timed, draw, section_table, summary_table

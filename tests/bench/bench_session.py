@@ -26,7 +26,7 @@ from onnxruntime_extensions import PyCustomOpDef
 
 import bngrad
 from bngrad.bench.timing import run_turn, take_turns
-from bngrad.extensions import _Handover
+from bngrad.runtime.extensions import _Handover
 
 CHAIN = 200
 SMALL, LARGE = (2, 4, 2, 4), (8, 64, 56, 56)

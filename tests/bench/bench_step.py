@@ -20,8 +20,8 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.differentiate import differentiate
-from bngrad.native_library import library_path
 from bngrad.oracle import ensure
+from bngrad.runtime.native_library import library_path
 from bngrad.validation.inputs import bind_dimensions, draw_inputs
 from models import light
 

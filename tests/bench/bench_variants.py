@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
-from bngrad import native_library
 from bngrad.bench.timing import take_turns
+from bngrad.runtime import native_library
 from kernel_serve import Asked
 from kernel_ways import LeftOutError, start_bare, start_ours
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from bngrad.bench.timing import calls_of_turn
 from bngrad.errors import BngradError
-from bngrad.native_library import library_path
 from bngrad.oracle import ensure
+from bngrad.runtime.native_library import library_path
 
 if TYPE_CHECKING:
     import argparse

@@ -450,7 +450,7 @@ def test_a_bug_is_called_one(command, monkeypatch):
     def broken(*_arguments):
         raise ZeroDivisionError("over\nlines")
 
-    monkeypatch.setattr("bngrad.inspection.inspect", broken)
+    monkeypatch.setattr("bngrad.inspection.inspect.inspect", broken)
     assert command("inspect", "model.onnx") == (
         2,
         "",
@@ -468,7 +468,7 @@ def test_a_want_of_memory_is_called_one_whatever_was_made_of_it(command, monkeyp
     def broken(*_arguments):
         raise errors[-1]
 
-    monkeypatch.setattr("bngrad.inspection.inspect", broken)
+    monkeypatch.setattr("bngrad.inspection.inspect.inspect", broken)
     code, out, err = command("inspect", "model.onnx")
     assert (code, out) == (2, "")
     assert err.startswith("bngrad: error: out of memory: ")
@@ -478,7 +478,7 @@ def test_an_interrupt(command, monkeypatch):
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bngrad.inspection.inspect", interrupted)
+    monkeypatch.setattr("bngrad.inspection.inspect.inspect", interrupted)
     code, out, err = command("inspect", "model.onnx")
     assert (code, out, err.strip()) == (130, "", "")
 

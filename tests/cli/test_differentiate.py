@@ -12,7 +12,7 @@ import pytest
 import bngrad
 from bngrad.cli import run
 from bngrad.passes.pipeline import unknown_to_stock
-from bngrad.runtime import session
+from bngrad.runtime.session import session
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 NET = """g (float[N,2,4,4] x, float[2] m, float[2] v) => (float loss, float[2] m_new, float[2] v_new)

@@ -53,7 +53,7 @@ def contents(folder):
 # As `ulimit -f` does; Python ignores the signal, so that a write past the limit fails as on a full disk.
 LIMITED = """
 import resource, sys
-from bngrad.ort_dialect import stock_ops
+from bngrad.opset.ort_dialect import stock_ops
 stock_ops()
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 from bngrad.cli import run

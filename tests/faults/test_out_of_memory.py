@@ -15,9 +15,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, an
 # Everything is imported before: a library that cannot be loaded has a message of its own.
 PROGRAM = """
 import resource, sys
-from bngrad import cli, finalization, runtime
+from bngrad import cli
+from bngrad.training import finalize as finalization
+from bngrad.runtime import session as runtime
 from bngrad.__main__ import main
-from bngrad.ort_dialect import stock_ops
+from bngrad.opset.ort_dialect import stock_ops
 stock_ops()
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (int(sys.argv.pop(1)) << 20)

@@ -94,9 +94,9 @@ def test_interrupted(arguments, stride, tmp_path):
 # signal, as Python does.
 KILLED_AT_A_BYTE = """
 import resource, signal, sys
-import bngrad.files, bngrad.passes.pipeline
+import bngrad.io.files, bngrad.passes.pipeline
 from bngrad.cli import run
-from bngrad.ort_dialect import stock_ops
+from bngrad.opset.ort_dialect import stock_ops
 stock_ops()
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)

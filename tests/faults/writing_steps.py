@@ -18,8 +18,9 @@ from pathlib import Path
 
 import onnx
 
-from bngrad import cli, external_data, files
-from bngrad.ort_dialect import stock_ops
+from bngrad import cli
+from bngrad.io import external_data, files
+from bngrad.opset.ort_dialect import stock_ops
 from bngrad.passes import pipeline
 
 WRITERS = {files.save.__name__, files.replacing.__name__, files._arrange.__name__, files._write_data.__name__}

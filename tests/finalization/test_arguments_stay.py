@@ -9,8 +9,8 @@ import pytest
 
 import bngrad
 from bngrad.errors import BngradError
-from bngrad.inspection import inspect
-from bngrad.passes.nodes import all_nodes
+from bngrad.graph.nodes import all_nodes
+from bngrad.inspection.inspect import inspect
 from finalization.training_cases import CASES
 
 # Shared and aliased weights are what these models are about.

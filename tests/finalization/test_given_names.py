@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 import bngrad
 from bngrad.errors import InputError
-from bngrad.finalization import finalize
+from bngrad.training.finalize import finalize
 from finalization.training_cases import ALIASED, BN, CASES, Case, check, data, own
 
 ALIAS = Case(f"[bn] z, mn, vn = {BN} (x, one, zero, zero, one)", [], ALIASED)

@@ -32,10 +32,10 @@ import onnx_ir as ir
 import onnxruntime
 
 from bngrad.cli import run
-from bngrad.files import load
-from bngrad.passes.infer_types import InferTypesPass
+from bngrad.io.files import load
 from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
-from bngrad.runtime import register
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.runtime.session import register
 from fuzz.cases import MODEL, OUTPUT, WEIGHTS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from bngrad import ort_dialect, schemas  # noqa: F401 - both register schemas
+from bngrad.opset import ort_dialect, schemas  # noqa: F401 - both register schemas
 from fuzz.draw import EXTENTS, FLOATS, NAMES, graphs, nodes, value_names
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import onnx
 
 from bngrad.autodiff.rules import RULES
-from bngrad.passes.node_view import like
+from bngrad.graph.node_reader import like
 from fuzz.campaign import run_cases
 from fuzz.judge import Find
 from gradient_fuzz.cases import make, rules

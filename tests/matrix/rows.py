@@ -39,7 +39,7 @@ ENDS = ("numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime-extensions")
 """The packages that have a row with their oldest release, the others as pip then chooses them."""
 
 NUMPY_1 = "numpy<2"
-"""What ONNX Runtime before 1.19 was built for, and 1.17 does not say: bngrad.versions does."""
+"""What ONNX Runtime before 1.19 was built for, and 1.17 does not say: bngrad.runtime.versions does."""
 
 
 @dataclass(frozen=True)

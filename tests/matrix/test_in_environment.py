@@ -19,7 +19,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import bngrad
-from bngrad import native_library, reference
+from bngrad.opset import reference
+from bngrad.runtime import native_library
 from op_models import CASES, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
 PROVIDERS = ["native", "python", "function"]

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 import report
 import trial
-from bngrad import versions
+from bngrad.runtime import versions
 from rows import ENDS, ONNXRUNTIME, REFUSED, ROOT, TRAINING, dependencies, floor, rows
 from run_matrix import BASE, DOCUMENT, is_as_expected
 

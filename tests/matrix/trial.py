@@ -124,7 +124,9 @@ def try_refusal(refusal: Refusal, python: Path) -> dict:
         refused.append(ways["bngrad"].returncode == 2 and len(ways["bngrad"].stderr.splitlines()) == 1)
     remarks = [lines[0].removeprefix("bngrad.errors.VersionError: ")]
     if refusal.native is not None:
-        library = _call(python, "-c", "import bngrad.native_library as n; print(n.library_path())").stdout.strip()
+        library = _call(
+            python, "-c", "import bngrad.runtime.native_library as n; print(n.library_path())"
+        ).stdout.strip()
         said = _call(python, "-c", REGISTER, library, before=folder).stderr.strip().splitlines()[-1]
         refused.append(refusal.native in said)
         remarks.append(f"the library, registered: {said}")

@@ -28,7 +28,7 @@ from metamorphic.rule_mutants import RULE_MUTANTS
 
 OPS, MODELS = "tests/metamorphic/test_op_relations.py", "tests/metamorphic/test_model_relations.py"
 MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
-ARRAYS = ("bngrad/native.py", "bngrad/opset.py")
+ARRAYS = ("bngrad/runtime/native.py", "bngrad/opset/functions.py")
 """Of the package, what the relations of single ops are about."""
 
 
@@ -74,7 +74,7 @@ class Campaign:
 
     def __init__(self, folder, *, kernels):
         # Not above: a process that tests loads this file, and then the package from its copy.
-        from bngrad import native_library
+        from bngrad.runtime import native_library
 
         self._isas = native_library.isas()
         self._package = folder / "package"

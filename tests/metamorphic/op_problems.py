@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
-from bngrad import native
+from bngrad.runtime import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -2,7 +2,7 @@
 
 A relation is a function of a problem that gives pairs (got, due), each with what difference rounding may make:
 none where the same operations are done in the same order, else `op_rounding.ROUNDINGS` roundings of the sum of the
-absolute terms. Every one is a consequence of the formulas in bngrad/opset.py; none needs a second implementation.
+absolute terms. Every one follows from the formulas in bngrad/opset/functions.py, without a second implementation.
 """
 
 from __future__ import annotations

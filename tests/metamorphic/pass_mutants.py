@@ -53,7 +53,7 @@ LOWER = (
         ("site.constant(-1, dtype)", "site.constant(-2, dtype)", "the label weighs twice"),
     )
     + of(
-        "bngrad/passes/labels.py",
+        "bngrad/graph/class_labels.py",
         (
             'at.op("Gather", at.cast(weights, dtype), classes)',
             'at.op("Gather", at.cast(weights, dtype), at.int64(0))',
@@ -126,7 +126,7 @@ LOWER = (
 
 PASSES = (
     of(
-        "bngrad/passes/import_ort.py",
+        "bngrad/passes/imports/ort.py",
         (
             'ir.AttrInt64("training_mode", 1)]',
             'ir.AttrInt64("training_mode", 0)]',
@@ -134,7 +134,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/retarget.py",
+        "bngrad/passes/imports/channel_axis.py",
         (
             'node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)',
             'ir.AttrFloat32("epsilon", 1e-5)',
@@ -158,7 +158,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/fuse_relu.py",
+        "bngrad/passes/optimize/fuse_relu.py",
         (
             "operands = [*relu_grad.inputs, *node.inputs[1:]]",
             "operands = [*reversed(relu_grad.inputs), *node.inputs[1:]]",
@@ -166,7 +166,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/chain_sums.py",
+        "bngrad/passes/optimize/chain_sums.py",
         (
             'total = site.op("Add", total, value)',
             'total = site.op("Max", total, value)',
@@ -174,7 +174,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/glue.py",
+        "bngrad/graph/batch_norm_terms.py",
         ("emit.constant(epsilon, dtype))", "emit.constant(0.0, dtype))", "a variance without epsilon"),
         (
             'emit.op("Sub", new, old), emit.constant(factor, dtype)',
@@ -184,7 +184,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/tensorflow/forward.py",
+        "bngrad/passes/imports/tensorflow/forward.py",
         (
             "momentum=0.0 if exact else 1.0 - factor,",
             "momentum=0.0 if exact else factor,",
@@ -199,7 +199,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/tensorflow/layout.py",
+        "bngrad/passes/imports/tensorflow/layout.py",
         (
             "return self._rank - 1 if self._last else 1",
             "return 1 if self._last else self._rank - 1",
@@ -208,7 +208,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/import_miopen_forward.py",
+        "bngrad/passes/imports/miopen/forward.py",
         (
             "momentum=0.0 if spelled_out else 1 - factor,",
             "momentum=0.0 if spelled_out else factor,",
@@ -223,7 +223,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/import_miopen_backward.py",
+        "bngrad/passes/imports/miopen/backward.py",
         (
             "x, scale, mean, inv_std, axes=operands.axes, training_mode=1",
             "x, scale, mean, inv_std, axes=operands.axes, training_mode=0",
@@ -232,7 +232,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/import_directml.py",
+        "bngrad/passes/imports/directml.py",
         (
             "training_mode=0,",
             "training_mode=1,",
@@ -241,7 +241,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/import_aten.py",
+        "bngrad/passes/imports/aten/gradients.py",
         (
             'for role in ("mean", "inv_std")]',
             'for role in ("inv_std", "mean")]',
@@ -250,7 +250,7 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/import_ngraph.py",
+        "bngrad/passes/imports/ngraph.py",
         (
             "return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)",
             "return emit.cast(mean, dtype), inverse_std(emit, variance, 0.0, dtype)",

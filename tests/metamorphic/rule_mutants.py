@@ -12,7 +12,7 @@ _RULES = (
 _SINGULAR = ("tests/autodiff/test_singular.py",)
 
 OPSET = of(
-    "bngrad/opset.py",
+    "bngrad/opset/functions.py",
     ("axes) * inv_std_x * of_xhat, X)", "axes) * of_xhat, X)", "dX without inv_std"),
     ("dy - through_statistics, dy)", "dy + through_statistics, dy)", "the statistics' part has the other sign"),
     ("op.Cast(Z, to=COMPUTE) > zero", "op.Cast(Z, to=COMPUTE) >= zero", "a ReLU lets through where Z is 0"),
@@ -35,7 +35,7 @@ OPSET = of(
 )
 
 DOOR = of(
-    "bngrad/native.py",
+    "bngrad/runtime/native.py",
     ("*problem.scales(scale=scale, bias=bias)]", "*problem.scales(bias=bias, scale=scale)]", "bias for scale"),
     (
         "ctypes.c_double(epsilon), ctypes.c_double(momentum),",
@@ -151,7 +151,7 @@ RULES = (
         ("if singular:", "if not singular:", "no guard at a singular point", _SINGULAR),
     )
     + of(
-        "bngrad/autodiff/builder.py",
+        "bngrad/autodiff/walk.py",
         ("if back.unbounded or is_singular(node):", "if back.unbounded:", "nothing is singular", _SINGULAR),
     )
     + of(
@@ -212,7 +212,7 @@ RULES = (
         ),
     )
     + of(
-        "bngrad/autodiff/broadcasting.py",
+        "bngrad/graph/broadcasting.py",
         (
             "make.int64(missing), keepdims=0)",
             "make.int64(missing[:1]), keepdims=0)",
@@ -224,14 +224,14 @@ RULES = (
 )
 
 BUILDER = of(
-    "bngrad/autodiff/forward.py",
+    "bngrad/autodiff/prepare.py",
     (
         "for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=False):",
         "for value, old in zip(node.outputs[1:], node.inputs[4:2:-1], strict=False):",
         "frozen statistics are exchanged",
     ),
 ) + of(
-    "bngrad/autodiff/fold_affine.py",
+    "bngrad/passes/optimize/fold_affine.py",
     (
         'for slot in (1, 2) if after.op_type == "Mul" else (2,):',
         'for slot in (1,) if after.op_type == "Mul" else (2,):',

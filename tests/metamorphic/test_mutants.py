@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bngrad.native_library import LIBRARY_VARIABLE, library_path
+from bngrad.runtime.native_library import LIBRARY_VARIABLE, library_path
 from metamorphic.driver_mutants import DRIVER_MUTANTS
 from metamorphic.kernel_mutants import KERNEL_MUTANTS
 from metamorphic.mutant_process import PASSED, run_tests
@@ -47,8 +47,8 @@ def package(tmp_path_factory):
 
 
 SHORT = {
-    "bngrad/passes/fuse_relu.py": "conv and unfused",
-    "bngrad/passes/retarget.py": "dense and differences",
+    "bngrad/passes/optimize/fuse_relu.py": "conv and unfused",
+    "bngrad/passes/imports/channel_axis.py": "dense and differences",
     "bngrad/autodiff/rules/normalization.py": "norms and functions or norms and differences",
 }
 """One mistake in each of some files, and the relations that it is tried on."""

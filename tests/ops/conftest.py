@@ -7,7 +7,7 @@ import os
 import pytest
 from filelock import FileLock
 
-from bngrad import native_library
+from bngrad.runtime import native_library
 from cmake_build import CMAKE, SOURCES, cmake
 from isa_process import Kernels
 

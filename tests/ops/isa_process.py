@@ -12,13 +12,13 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from bngrad import native, native_library
+from bngrad.runtime import native, native_library
 
 _PAGE = 4096
 
 
 class Kernels:
-    """The functions of `bngrad.native`, computed with one instruction set, in a process of its own.
+    """The functions of `bngrad.runtime.native`, computed with one instruction set, in a process of its own.
 
     The library chooses once for a process, so forcing it takes one each. Outputs of X's shape are full of NaN
     before it writes to them: what it leaves out is not a number that an earlier call left there.

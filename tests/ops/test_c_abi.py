@@ -1,4 +1,4 @@
-"""bngrad.native and the C ABI beneath it: what they refuse, and how they say so."""
+"""bngrad.runtime.native and the C ABI beneath it: what they refuse, and how they say so."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import bngrad
-from bngrad import native, native_library
 from bngrad.errors import InputError, LibraryError
-from bngrad.schemas import QUANTITIES
+from bngrad.opset.schemas import QUANTITIES
+from bngrad.runtime import native, native_library
 
 X = np.ones((2, 3, 4), np.float32)
 C = np.ones(3, np.float32)

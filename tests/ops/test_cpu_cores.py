@@ -168,7 +168,7 @@ def test_files_that_may_not_be_read(build, tmp_path):
 COUNT = """
 import os, sys
 import numpy as np
-from bngrad import native
+from bngrad.runtime import native
 
 os.sched_setaffinity(0, {int(cpu) for cpu in sys.argv[1].split(",")})
 before = len(os.listdir("/proc/self/task"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bngrad import native_library
+from bngrad.runtime import native_library
 from test_programs import build_sanitized, only_linux, run, sanitized
 
 forks = pytest.mark.skipif(sys.platform == "win32", reason="a process for each instruction set is a fork")

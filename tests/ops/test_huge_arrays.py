@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from bngrad.native_library import Layout, call
+from bngrad.runtime.native_library import Layout, call
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="how memory is had without taking it is Linux's"),

@@ -20,7 +20,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bngrad import native, native_library, reference
+from bngrad.opset import reference
+from bngrad.runtime import native, native_library
 
 FLOAT, DOUBLE, FLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

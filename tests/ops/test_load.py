@@ -245,7 +245,7 @@ def test_fork_after_load():
         """
         import os
         import numpy as np
-        from bngrad import native
+        from bngrad.runtime import native
         from test_load import AXES, SHAPE, bits, given
         from test_ort_op import grad_op, make_feeds, make_session
         op = grad_op()

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit is Li
 PRELUDE = """
 import contextlib, resource, sys
 import numpy as np
-from bngrad import native
+from bngrad.runtime import native
 from bngrad.errors import LibraryError
 from test_ort_op import FLOAT, FLOAT16, grad_op, make_feeds, make_session, statistics_op, training_op
 

@@ -34,7 +34,7 @@ TRAINING_ATTRIBUTES = {"epsilon": 1e-3, "momentum": 0.9, "unbiased_running_var":
 def library() -> str:
     if path := os.environ.get("BNGRAD_LIBRARY"):
         return path
-    from bngrad import native_library
+    from bngrad.runtime import native_library
 
     return str(native_library.library_path())
 

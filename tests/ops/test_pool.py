@@ -14,7 +14,7 @@ import pytest
 PRELUDE = """
 import os, sys, threading, time
 import numpy as np
-from bngrad import native
+from bngrad.runtime import native
 
 rng = np.random.default_rng(0)
 X, dY = rng.normal(size=(2, 8, 32, 40, 50)).astype(np.float32)

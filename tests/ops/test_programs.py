@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from bngrad import native_library
+from bngrad.runtime import native_library
 from cmake_build import SOURCES, cmake
 
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")

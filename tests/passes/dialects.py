@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import helper
 from onnx_ir.passes.common import CheckerPass, ShapeInferencePass
 
-from bngrad import ort_dialect, schemas  # noqa: F401 - both register schemas
+from bngrad.opset import ort_dialect, schemas  # noqa: F401 - both register schemas
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from ort_values import TypedSession
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_directml import ImportDirectmlPass
+from bngrad.passes.imports.directml import ImportDirectmlPass
 from dialects import node_model, rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS, TOLERANCES
 from pass_models import content, model

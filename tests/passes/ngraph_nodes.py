@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_ngraph import ImportNgraphPass
+from bngrad.passes.imports.ngraph import ImportNgraphPass
 from dialects import node_model, rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS, TOLERANCES
 from pass_models import content, proto

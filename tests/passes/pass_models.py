@@ -7,8 +7,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from bngrad import ort_dialect, schemas  # noqa: F401 - shape inference must know the ops
-from bngrad.passes.nodes import all_nodes
+from bngrad.graph.nodes import all_nodes
+from bngrad.opset import ort_dialect, schemas  # noqa: F401 - shape inference must know the ops
 
 AXES_OF_RANK = {rank: [0, *range(2, rank)] for rank in range(2, 9)}
 
@@ -94,7 +94,7 @@ def close(got, want, tolerance=1e-5):
 
 def run(graph, feeds, provider="function"):
     """Runs a proto on the installed, stock ONNX Runtime."""
-    from bngrad.runtime import session
+    from bngrad.runtime.session import session
 
     names = [output.name for output in graph.graph.output]
     return dict(zip(names, session(graph, provider).run(names, feeds), strict=True))

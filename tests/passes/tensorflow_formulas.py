@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import node_model, rewritten, run, worst_error
 from ort_values import DTYPES, TOLERANCES
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.chain_sums import ChainSumsPass
+from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from pass_models import close, header, model, ops, proto, run
 
 TEXT = (

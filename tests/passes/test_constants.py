@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.constants import ConstantAxes, Names, int64_constant
+from bngrad.graph.fresh_names import ConstantAxes, Names, int64_constant
 from pass_models import axes_of, header, model
 
 GRAPH = """g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.opset import FUNCTIONS, MIN_IR_VERSION, function_proto
+from bngrad.opset.functions import FUNCTIONS, MIN_IR_VERSION, function_proto
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from pass_models import content, header, proto
 

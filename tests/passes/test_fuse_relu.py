@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.fuse_relu import FuseReluPass
+from bngrad.passes.optimize.fuse_relu import FuseReluPass
 from bngrad.passes.pipeline import rewrite
 from pass_models import close, feeds_for, header, model, ops, proto, run
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_aten import ImportAtenPass
+from bngrad.passes.imports.aten.gradients import ImportAtenPass
 from dialects import node_model, rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS, TOLERANCES
 from pass_models import content, find, model, ops

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.aten_nodes import SCHEMAS
-from bngrad.passes.import_aten import ImportAtenPass
+from bngrad.passes.imports.aten.gradients import ImportAtenPass
+from bngrad.passes.imports.aten.nodes import SCHEMAS
 from dialects import rewritten, run, worst_error
 from ort_values import DTYPES, TOLERANCES
 from test_import_aten import EPS, MODES, NATIVE, OPTIONAL_WEIGHT, ORDER, OUTPUTS, TYPES, feeds, node, tensors

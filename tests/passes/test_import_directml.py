@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad.passes.import_directml import ImportDirectmlPass
+from bngrad.passes.imports.directml import ImportDirectmlPass
 from dialects import node_model, rewritten, run, worst_error
 from directml_nodes import (
     ADVICE,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.import_directml import ImportDirectmlPass
+from bngrad.passes.imports.directml import ImportDirectmlPass
 from dialects import node_model
 from directml_nodes import (
     ADVICE,

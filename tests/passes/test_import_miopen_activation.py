@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad.passes.import_miopen_activation import ImportMiopenActivationPass
+from bngrad.passes.imports.miopen.activation import ImportMiopenActivationPass
 from dialects import node_model, rewritten
 from miopen_reference import MODES, SHAPES, backward, check, ncs, of_ncs, parameter, run_node, tensors
 from ort_values import DTYPES, PROVIDERS, TOLERANCES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad.passes.import_miopen_backward import ImportMiopenBackwardPass
+from bngrad.passes.imports.miopen.backward import ImportMiopenBackwardPass
 from dialects import node_model, rewritten, run
 from miopen_reference import (
     MODES,

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_miopen_activation import ImportMiopenActivationPass
-from bngrad.passes.import_miopen_backward import ImportMiopenBackwardPass
-from bngrad.passes.import_miopen_forward import ImportMiopenForwardPass
+from bngrad.passes.imports.miopen.activation import ImportMiopenActivationPass
+from bngrad.passes.imports.miopen.backward import ImportMiopenBackwardPass
+from bngrad.passes.imports.miopen.forward import ImportMiopenForwardPass
 from dialects import rewritten, run, worst_error
 from miopen_reference import backward, content, parameter
 from pass_models import all_nodes, header, model, ops

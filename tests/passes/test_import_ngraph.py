@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad.passes.import_ngraph import ImportNgraphPass
+from bngrad.passes.imports.ngraph import ImportNgraphPass
 from dialects import node_model, rewritten, run, worst_error
 from ngraph_nodes import (
     BACKPROP,

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.import_ngraph import ImportNgraphPass
+from bngrad.passes.imports.ngraph import ImportNgraphPass
 from dialects import node_model, rewritten, run
 from ngraph_nodes import (
     FORWARD,

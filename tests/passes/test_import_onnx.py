@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from bngrad import reference
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.passes.import_onnx import ImportOnnxPass, is_training_batch_norm
+from bngrad.opset import reference
+from bngrad.passes.imports.onnx import ImportOnnxPass, is_training_batch_norm
 from bngrad.passes.pipeline import rewrite
 from pass_models import (
     AXES_OF_RANK,
@@ -117,7 +117,7 @@ def test_equal_initializers_are_not_overwritten(rng):
     feeds = feeds_for(original, rng)
     one, zero = np.ones(3), np.zeros(3)
     want = reference.batch_normalization_training(feeds["x"], one, zero, zero, one, (0, 2, 3), 1e-5, 0.9, False).Y
-    from bngrad.runtime import session
+    from bngrad.runtime.session import session
 
     for provider in ("function", "native"):
         again = session(rewritten(original), provider)

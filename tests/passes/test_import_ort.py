@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_ort import ImportOrtPass
+from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.pipeline import rewrite
 from pass_models import (
     AXES_OF_RANK,

@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from bngrad.passes.nodes import all_nodes
+from bngrad.graph.nodes import all_nodes
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import node_model, rewritten, run, worst_error
 from pass_models import attributes_of, axes_of, content, find, ops
 from tensorflow_formulas import (

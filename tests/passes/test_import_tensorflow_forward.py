@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
-from bngrad.passes.nodes import all_nodes
+from bngrad.graph.nodes import all_nodes
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS
 from pass_models import find, ops

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
 from pass_models import content, find
 from tensorflow_formulas import forward, forward_inputs, gradient

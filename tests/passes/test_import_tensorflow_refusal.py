@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.import_tensorflow import ImportTensorflowPass
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from pass_models import content
 from tensorflow_formulas import parsed
 

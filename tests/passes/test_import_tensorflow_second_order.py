@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad import reference
+from bngrad.opset import reference
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from dialects import run, worst_error
 from ort_values import TOLERANCES

@@ -6,7 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.infer_types import InferTypesPass
+from bngrad.passes.prepare.infer_types import InferTypesPass
 
 NODES = {
     "gelu": "y = com.microsoft.Gelu(x)",

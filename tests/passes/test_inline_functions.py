@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.inspection import inspect
+from bngrad.inspection.inspect import inspect
 from bngrad.passes.pipeline import rewrite
 from pass_models import close, content, feeds_for, header, ops, proto, run
 

@@ -10,11 +10,10 @@ import pytest
 from onnx import helper
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.opset import NEWEST_OPSET
-from bngrad.passes import lower_training
-from bngrad.passes.lower import LOWERINGS
-from bngrad.passes.lower_training import LowerTrainingPass
-from bngrad.passes.node_view import attribute_refusal
+from bngrad.graph.node_reader import attribute_refusal
+from bngrad.opset.functions import NEWEST_OPSET
+from bngrad.passes.lower import LOWERINGS, lower_training
+from bngrad.passes.lower.lower_training import LowerTrainingPass
 from bngrad.passes.pipeline import rewrite
 
 KEYS = {key[1]: key for key in LOWERINGS}

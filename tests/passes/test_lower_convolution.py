@@ -16,11 +16,11 @@ import pytest
 from onnx import helper
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.ort_dialect import MICROSOFT
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.lower import LOWERINGS, data_gradient, depthwise, weight_gradient
+from bngrad.passes.lower.convolution_operands import Parts
 from bngrad.passes.lower.geometry import windows_of
-from bngrad.passes.lower.parts import Parts
-from bngrad.passes.lower_training import LowerTrainingPass
+from bngrad.passes.lower.lower_training import LowerTrainingPass
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops._windows import slide
 from bngrad.validation.training_ops.convolution import conv_grad

@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from bngrad import ort_dialect  # noqa: F401 - registers the schemas of both
 from bngrad.errors import UnsupportedNodeError
-from bngrad.passes.lower_training import LowerTrainingPass
+from bngrad.opset import ort_dialect  # noqa: F401 - registers the schemas of both
+from bngrad.passes.lower.lower_training import LowerTrainingPass
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops.pooling import average_pool, average_pool_grad, max_pool, max_pool_grad
 

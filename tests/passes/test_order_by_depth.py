@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from bngrad.passes.order_by_depth import OrderByDepthPass
+from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from pass_models import close, header, model, proto, run
 
 CHAIN = (

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import ModelError
-from bngrad.opset import MIN_IR_VERSION, MIN_OPSET
-from bngrad.passes.raise_opset import RaiseOpsetPass
+from bngrad.opset.functions import MIN_IR_VERSION, MIN_OPSET
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from pass_models import close, content, feeds_for, header, ops, proto, run
 
 OLD = range(7, MIN_OPSET)

@@ -6,7 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.signs import is_nonnegative, is_nonzero, is_positive, is_singular, may_overflow
+from bngrad.graph.signs import is_nonnegative, is_nonzero, is_positive, is_singular, may_overflow
 
 CONSTANTS = """e = Constant <value_float = 0.1> () minus = Constant <value_float = -0.1> ()
     zero = Constant <value_float = 0.0> () two = Constant <value_float = 2.0> ()

@@ -7,8 +7,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.constants import Names
-from bngrad.passes.unknown_rank import COLLAPSED_AXES, collapse_spatial
+from bngrad.graph.fresh_names import Names
+from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
 from pass_models import feeds_for, find, header, model, ops, proto, run
 
 # BatchNormalization itself tells what the reshapes do to its numbers: it takes [N, C, S] as any other rank.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.opset import function_proto
+from bngrad.opset.functions import function_proto
 
 if TYPE_CHECKING:
     from collections.abc import Callable

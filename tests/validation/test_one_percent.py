@@ -11,7 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 import bngrad
-from bngrad.autodiff import edges, forward
+from bngrad.autodiff import edges
+from bngrad.autodiff import prepare as forward
 from bngrad.autodiff.rules import RULES
 from bngrad.validation import stock
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from bngrad.opset import function_proto
+from bngrad.opset.functions import function_proto
 from bngrad.validation.common_values import CommonValues
 from bngrad.validation.lockstep import lock_step
 from bngrad.validation.sites import find_sites

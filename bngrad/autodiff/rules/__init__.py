@@ -20,16 +20,16 @@ from bngrad.autodiff.rules import (
     pooling,
     reduction,
     resampling,
-    response,
     selection,
     shape,
     unary,
 )
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
-from bngrad.passes import op_attributes
+from bngrad.autodiff.rules import local_response as response
+from bngrad.opset import op_attributes
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.op_attributes import ALPHA, ANY, AXIS, FLAG, LOSS, REDUCTION, SCATTER
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.passes.lower import resize
-from bngrad.passes.op_attributes import ALPHA, ANY, AXIS, FLAG, LOSS, REDUCTION, SCATTER
 
 _TYPES = (21, 23, 24, 25)
 """The versions that brought new types alone, to ops that move elements of any type."""

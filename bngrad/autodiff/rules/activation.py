@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.broadcasting import sum_to
-from bngrad.passes.node_view import dtype_of, like
+from bngrad.graph.broadcasting import sum_to
+from bngrad.graph.node_reader import dtype_of, like
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.broadcasting import for_each_input
-from bngrad.ort_dialect import MICROSOFT
-from bngrad.passes.guards import zero_where_zero
-from bngrad.passes.node_view import constant_of, dtype_of, like
-from bngrad.passes.signs import is_nonzero, is_positive, is_singular, may_overflow
+from bngrad.graph.broadcasting import for_each_input
+from bngrad.graph.guards import zero_where_zero
+from bngrad.graph.node_reader import constant_of, dtype_of, like
+from bngrad.graph.signs import is_nonzero, is_positive, is_singular, may_overflow
+from bngrad.opset.ort_dialect import MICROSOFT
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.passes.extents import shape_of
-from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.node_view import dtype_of
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.shapes import shape_of
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward

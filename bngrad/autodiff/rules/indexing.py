@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.extents import shape_of, zeros
-from bngrad.passes.node_view import dtype_of
+from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.shapes import shape_of, zeros
 
 if TYPE_CHECKING:
     from collections.abc import Callable

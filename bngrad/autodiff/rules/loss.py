@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.extents import shape_of, zeros
-from bngrad.passes.glue import cast_like
-from bngrad.passes.labels import gradient_of_weights, read_labels
-from bngrad.passes.node_view import dtype_of, like
+from bngrad.graph.batch_norm_terms import cast_like
+from bngrad.graph.class_labels import gradient_of_weights, read_labels
+from bngrad.graph.node_reader import dtype_of, like
+from bngrad.graph.shapes import shape_of, zeros
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward

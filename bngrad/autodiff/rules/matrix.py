@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.broadcasting import sum_to
-from bngrad.passes.node_view import like
+from bngrad.graph.broadcasting import sum_to
+from bngrad.graph.node_reader import like
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward

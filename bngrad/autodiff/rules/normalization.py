@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.opset import DOMAIN
-from bngrad.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
-from bngrad.passes.extents import shape_of, zeros
-from bngrad.passes.glue import cast_like, inverse_std, statistics_dtype
-from bngrad.passes.node_view import dtype_of, like
-from bngrad.passes.nodes import refusal
+from bngrad.graph.batch_norm_terms import cast_like, inverse_std, statistics_dtype
+from bngrad.graph.node_reader import dtype_of, like
+from bngrad.graph.nodes import refusal
+from bngrad.graph.shapes import shape_of, zeros
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

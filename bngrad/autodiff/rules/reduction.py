@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.guards import zero_where_zero
-from bngrad.passes.node_view import like
-from bngrad.passes.signs import is_singular, may_overflow
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.guards import zero_where_zero
+from bngrad.graph.node_reader import like
+from bngrad.graph.signs import is_singular, may_overflow
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.passes.extents import extent_of, shape_of, zeros
-from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.linear_map import identity, pull_back
-from bngrad.passes.pads import pads_of_all_axes
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.linear_map import identity, pull_back
+from bngrad.graph.pads import pads_of_all_axes
+from bngrad.graph.shapes import extent_of, shape_of, zeros
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward

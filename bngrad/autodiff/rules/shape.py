@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.broadcasting import sum_to
-from bngrad.passes.extents import extent_of, lengths_of, shape_of, zeros
-from bngrad.passes.node_view import dtype_of
+from bngrad.graph.broadcasting import sum_to
+from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.shapes import extent_of, lengths_of, shape_of, zeros
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bngrad.passes.guards import zero_where_zero
-from bngrad.passes.node_view import dtype_of, like
-from bngrad.passes.signs import is_singular
+from bngrad.graph.guards import zero_where_zero
+from bngrad.graph.node_reader import dtype_of, like
+from bngrad.graph.signs import is_singular
 
 if TYPE_CHECKING:
     import onnx_ir as ir

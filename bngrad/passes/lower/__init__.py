@@ -6,23 +6,7 @@ output (None for one that the node leaves out). `LowerTrainingPass` does it all 
 
 from __future__ import annotations
 
-from bngrad.ort_dialect import MICROSOFT
-from bngrad.passes.lower import (
-    accumulation,
-    activation,
-    arithmetic,
-    convolution,
-    indexing,
-    joining,
-    loss,
-    normalization,
-    pooling,
-    reduction,
-    resize,
-    slicing,
-)
-from bngrad.passes.lower.site import Lowering
-from bngrad.passes.op_attributes import (
+from bngrad.opset.op_attributes import (
     ALPHA,
     ANY,
     AVERAGE_POOL,
@@ -34,6 +18,22 @@ from bngrad.passes.op_attributes import (
     MAX_POOL,
     NORM,
 )
+from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.passes.lower import (
+    accumulation,
+    activation,
+    arithmetic,
+    convolution,
+    indexing,
+    loss,
+    normalization,
+    pooling,
+    reduction,
+    resize,
+    slicing,
+)
+from bngrad.passes.lower import concatenation as joining
+from bngrad.passes.lower.site import Lowering
 
 # Attributes are those of ORT's schemas and those that its builder copies from the forward node.
 LOWERINGS: dict[tuple[str, str], Lowering] = {

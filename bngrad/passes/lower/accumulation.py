@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.passes.nodes import raise_refusals
-from bngrad.passes.return_state import return_state
+from bngrad.graph.nodes import raise_refusals
+from bngrad.passes.prepare.return_state import return_state
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bngrad.known_shapes import extents_of, may_be_equal, text
-from bngrad.passes.node_view import constant_of, dtype_of, is_off, like
+from bngrad.graph.node_reader import constant_of, dtype_of, is_off, like
+from bngrad.opset.known_shapes import extents_of, may_be_equal, text
 
 if TYPE_CHECKING:
     import onnx_ir as ir

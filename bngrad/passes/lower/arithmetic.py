@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.broadcasting import sum_to
-from bngrad.passes.guards import zero_where_zero
-from bngrad.passes.signs import is_nonzero
+from bngrad.graph.broadcasting import sum_to
+from bngrad.graph.guards import zero_where_zero
+from bngrad.graph.signs import is_nonzero
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from bngrad.graph.builder import NodeMaker
     from bngrad.passes.lower.site import Outputs, Site
-    from bngrad.passes.maker import NodeMaker
 
 
 def div_grad(site: Site) -> Outputs:

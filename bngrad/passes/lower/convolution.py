@@ -15,15 +15,15 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from bngrad.passes.extents import known_extent
+from bngrad.graph.node_reader import read_attribute
+from bngrad.graph.nodes import known_rank
+from bngrad.graph.shapes import known_extent
 from bngrad.passes.lower import sliding
+from bngrad.passes.lower.convolution_operands import Parts
 from bngrad.passes.lower.data_gradient import data_gradient, delayed
 from bngrad.passes.lower.geometry import transposed_windows_of, windows_of
-from bngrad.passes.lower.parts import Parts
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.weight_gradient import weight_gradient
-from bngrad.passes.node_view import read_attribute
-from bngrad.passes.nodes import known_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.passes.lower.parts import Parts
+    from bngrad.passes.lower.convolution_operands import Parts
     from bngrad.passes.lower.site import Site
 
 _LARGE_MATRIX = 1000

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from bngrad.graph.node_reader import dtype_of
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.shapes import reshape, spatial
-from bngrad.passes.node_view import dtype_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     from numpy.typing import NDArray
 
-    from bngrad.passes.lower.parts import Parts
+    from bngrad.passes.lower.convolution_operands import Parts
     from bngrad.passes.lower.site import Site
     from bngrad.passes.lower.windows import Axis
 

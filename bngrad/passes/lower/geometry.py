@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.nodes import raise_refusals
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.windows import Axis, Windows
-from bngrad.passes.nodes import raise_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

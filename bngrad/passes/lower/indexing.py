@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.extents import known_extent, zeros
-from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.node_view import axis_refusal, read_attribute
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.node_reader import axis_refusal, read_attribute
+from bngrad.graph.shapes import known_extent, zeros
 
 if TYPE_CHECKING:
     import onnx_ir as ir

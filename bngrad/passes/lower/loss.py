@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.glue import cast_like
-from bngrad.passes.guards import zero_where_zero
-from bngrad.passes.labels import read_labels
-from bngrad.passes.node_view import axis_refusal
-from bngrad.passes.nodes import known_rank
+from bngrad.graph.batch_norm_terms import cast_like
+from bngrad.graph.class_labels import read_labels
+from bngrad.graph.guards import zero_where_zero
+from bngrad.graph.node_reader import axis_refusal
+from bngrad.graph.nodes import known_rank
 
 if TYPE_CHECKING:
     import onnx_ir as ir

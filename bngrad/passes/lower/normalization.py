@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.node_view import axis_refusal
-from bngrad.passes.nodes import known_rank
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.node_reader import axis_refusal
+from bngrad.graph.nodes import known_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

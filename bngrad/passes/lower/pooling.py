@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.graph.node_reader import like, read_attribute
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.geometry import declared_pads, windows_of
 from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
 from bngrad.passes.lower.site import forward_node
-from bngrad.passes.node_view import like, read_attribute
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.glue import cast_like, statistics_dtype
-from bngrad.passes.node_view import static_shape
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.node_reader import static_shape
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site

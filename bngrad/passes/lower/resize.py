@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.known_shapes import extents_of
-from bngrad.passes.extents import extent_of
-from bngrad.passes.linear_map import identity, pull_back
-from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, like, read_attribute
-from bngrad.passes.nodes import known_rank
+from bngrad.graph.linear_map import identity, pull_back
+from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, like, read_attribute
+from bngrad.graph.nodes import known_rank
+from bngrad.graph.shapes import extent_of
+from bngrad.opset.known_shapes import extents_of
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site

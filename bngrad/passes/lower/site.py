@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from bngrad.passes.emit import Emitter
-from bngrad.passes.node_view import NodeView
+from bngrad.graph.node_reader import NodeView
+from bngrad.passes.replace import Emitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
 
-    from bngrad.passes.import_pass import Context
+    from bngrad.passes.base import Context
 
     Outputs: TypeAlias = Sequence[ir.Value | None]
     """What takes the place of each output; None for one that the node leaves out."""

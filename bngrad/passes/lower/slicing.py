@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.passes.extents import known_extent, zeros
+from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, known_integers
+from bngrad.graph.pads import pads_of_all_axes
+from bngrad.graph.shapes import known_extent, zeros
 from bngrad.passes.lower import indexing
-from bngrad.passes.node_view import axes_refusal, constant_of, dtype_of, known_integers
-from bngrad.passes.pads import pads_of_all_axes
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site

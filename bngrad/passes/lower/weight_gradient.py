@@ -8,14 +8,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from bngrad.passes.extents import extent_of
+from bngrad.graph.shapes import extent_of
 from bngrad.passes.lower import depthwise, sliding
 from bngrad.passes.lower.shapes import by_channel, by_image, number, reshape, spatial
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.passes.lower.parts import Parts
+    from bngrad.passes.lower.convolution_operands import Parts
 
 
 def weight_gradient(parts: Parts) -> ir.Value:

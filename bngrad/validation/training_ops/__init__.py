@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx.reference.op_run import OpRun
 
-from bngrad.opset import DOMAIN
+from bngrad.opset.functions import DOMAIN
 from bngrad.validation.training_ops import (
     activation,
     arithmetic,

@@ -1,4 +1,4 @@
-"""Batch norm in ORT's dialect, in ONNX's and as ops of ``bngrad``, by way of `bngrad.reference`.
+"""Batch norm in ORT's dialect, in ONNX's and as ops of ``bngrad``, by way of `bngrad.opset.reference`.
 
 ONNX's op is here although onnx's reference evaluator has it: at opsets 9 to 13 that one mixes batch statistics
 into inference, and it always computes 1 - momentum in float32.
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.reference import batch_normalization_grad as reference_grad
-from bngrad.reference import batch_normalization_statistics as reference_statistics
-from bngrad.reference import batch_normalization_training as reference_training
+from bngrad.opset.reference import batch_normalization_grad as reference_grad
+from bngrad.opset.reference import batch_normalization_statistics as reference_statistics
+from bngrad.opset.reference import batch_normalization_training as reference_training
 from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def bngrad_batch_normalization_grad(
     *,
     training_mode: int,
 ) -> tuple[Array, ...]:
-    """BatchNormalizationGrad of ``bngrad``; see `bngrad.reference.batch_normalization_grad`."""
+    """BatchNormalizationGrad of ``bngrad``; see `bngrad.opset.reference.batch_normalization_grad`."""
     results = reference_grad(dY, X, scale, mean, inv_std, axes=axes, training_mode=bool(training_mode))
     return tuple(result.astype(X.dtype, copy=False) for result in results)
 
@@ -126,14 +126,14 @@ def bngrad_batch_normalization_training(
     momentum: float,
     unbiased_running_var: int,
 ) -> tuple[Array, ...]:
-    """BatchNormalizationTraining of ``bngrad``; see `bngrad.reference.batch_normalization_training`."""
+    """BatchNormalizationTraining of ``bngrad``; see `bngrad.opset.reference.batch_normalization_training`."""
     unbiased = bool(unbiased_running_var)
     numbers = (float(epsilon), float(momentum), unbiased)
     return tuple(reference_training(X, scale, bias, running_mean, running_var, axes, *numbers))
 
 
 def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: float) -> tuple[Array, ...]:
-    """BatchNormalizationStatistics of ``bngrad``; see `bngrad.reference.batch_normalization_statistics`."""
+    """BatchNormalizationStatistics of ``bngrad``; see `bngrad.opset.reference.batch_normalization_statistics`."""
     return tuple(reference_statistics(X, axes, float(epsilon)))
 
 

@@ -1,0 +1,287 @@
+"""What is probably wrong with a forward model that is to be trained: what an exporter did to it.
+
+Each check is a function of the model as the user has it, and returns one line a finding: what, where, the likely
+cause and the remedy. Nothing here changes what a command does.
+
+What the exporters of PyTorch do (torch 2.13, onnxscript 0.7):
+
+* ``torch.onnx.export(dynamo=True)`` writes every batch norm in inference mode, also in training; the node's
+  metadata has the op that it was made of, ``_native_batch_norm_legit_functional`` in training. With its default
+  ``optimize=True`` it folds it into the Conv or Gemm in front, which the metadata tells as well, and merges equal
+  initializers.
+* ``dynamo=False`` does both unless ``training=TrainingMode.TRAINING``; folded weights are ``onnx::Conv_<n>``.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.autodiff.metadata import KEY
+from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers, through_same_values
+from bngrad.graph.name_messages import listed
+from bngrad.graph.nodes import all_nodes, default_opset, describe, is_gradient
+from bngrad.passes.imports.onnx import is_training_batch_norm
+from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+
+_REWRITE_RULE = "pkg.onnxscript.rewriter.rule_name"
+_TORCH_NODE = "pkg.torch.onnx.fx_node"
+_TRAINING_IN_TORCH = "legit_functional"
+"""A part of the name of PyTorch's op for a batch norm that updates its running statistics."""
+
+_FOLDED_BY_TORCHSCRIPT = re.compile(r"onnx::Conv(Transpose)?_\d+")
+_MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
+"""What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
+
+_NAMED_PARAMETER = re.compile(
+    r"weight|bias|scale|gamma|beta|alpha|slope|temperature|kernel|shift|param|logit|gain", re.IGNORECASE
+)
+_NAMED_STATISTIC = re.compile(r"(running|moving)_?(mean|var|std)", re.IGNORECASE)
+
+_MOST_ELEMENTS = 1 << 16
+"""Of a parameter of equal elements: beyond, it is a matrix that was drawn."""
+
+_TORCH_REMEDY = (
+    "export with torch.onnx.export(..., dynamo=True, optimize=False) and pass --training '*legit_functional*', or "
+    "with dynamo=False, training=TrainingMode.TRAINING, do_constant_folding=False"
+)
+
+
+def model_warnings(
+    model: ir.Model,
+    *,
+    wrt: Collection[str] | None = None,
+    default_wrt: bool = True,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+) -> list[str]:
+    """Returns what is probably wrong with a forward model that is to be trained; empty for a training graph.
+
+    Args:
+        model: The model as the user has it; it is not changed.
+        wrt: The names of what the loss is differentiated with respect to; by default of all likely weights.
+        default_wrt: Whether the names are the default, and not the user's choice.
+        frozen: Patterns of the batch norms that are to use their running statistics.
+        training: Patterns of those that are to use the batch's.
+    """
+    if KEY in model.metadata_props or any(map(is_gradient, all_nodes(model))):
+        return []
+    names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
+    return [
+        *_folded_batch_norms(model),
+        *_batch_norms_in_inference_mode(model, frozen, training),
+        *_batch_norms_without_running_statistics(model, frozen, training),
+        *_running_statistics_in_bodies(model),
+        *_tied_weights(model, names),
+        *(_unlikely_weights(model, names) if default_wrt else ()),
+    ]
+
+
+def running_variance_warnings(model: ir.Model) -> list[str]:
+    """Returns a warning for a model of PyTorch's whose training graph has ONNX's rule, as ORT's dialect does."""
+    if model.producer_name != "pytorch":
+        return []
+    message = (
+        "the model comes from PyTorch, which updates running variances with the unbiased variance of a batch; "
+        "ORT's dialect has the biased one alone: use --target stock or training, or pass --running-variance "
+        "biased (running_variance=) to accept it"
+    )
+    return [message]
+
+
+def _folded_batch_norms(model: ir.Model) -> Iterator[str]:
+    """Layers that an exporter folded batch norms into: scale, bias and statistics are gone."""
+    rule = [node for node in all_nodes(model) if "BatchNorm" in node.metadata_props.get(_REWRITE_RULE, "")]
+    named = [
+        node
+        for node in all_nodes(model)
+        if model.producer_name == "pytorch"
+        and node.op_type in ("Conv", "ConvTranspose")
+        and len(node.inputs) > 1
+        and node.inputs[1] is not None
+        and _FOLDED_BY_TORCHSCRIPT.fullmatch(node.inputs[1].name or "")
+    ]
+    folded = list(dict.fromkeys([*rule, *named]))
+    if folded:
+        yield (
+            f"PyTorch's exporter folded batch norms into {_nodes(folded, 'layer')}, so that they are not trained; "
+            f"{_TORCH_REMEDY}"
+        )
+
+
+def _batch_norms_in_inference_mode(
+    model: ir.Model, frozen: Sequence[str], training: Sequence[str]
+) -> Iterator[str]:
+    """Batch norms whose statistics are frozen by the model, not by the user's choice."""
+    opset = default_opset(model) or 0
+    modes = {node: _mode(node, opset) for node in all_nodes(model)}
+    batch_norms = {node: mode for node, mode in modes.items() if mode is not None}
+    chosen = [node for node in batch_norms if _matches(node, (*frozen, *training))]
+    left = [node for node, mode in batch_norms.items() if not mode and node not in chosen]
+    of_torch = [node for node in left if _was_in_training_mode(node)]
+    if of_torch:
+        by_name = all(_TRAINING_IN_TORCH in str(node.name) for node in of_torch)
+        pattern = f"'*{_TRAINING_IN_TORCH}*'" if by_name else "NAME for each"
+        yield (
+            f"PyTorch's exporter wrote {_nodes(of_torch, 'batch norm')} in inference mode that PyTorch had in "
+            f"training mode, so that their statistics are frozen; pass --training {pattern} (training=), or "
+            "--frozen to keep them so"
+        )
+    elif left and not chosen and not any(batch_norms.values()):
+        yield (
+            f"the model has no batch norm in training mode, but {_nodes(left, 'batch norm')} in inference mode, "
+            "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
+            "or --frozen '*' to keep them so"
+        )
+
+
+def _batch_norms_without_running_statistics(
+    model: ir.Model, frozen: Sequence[str], training: Sequence[str]
+) -> Iterator[str]:
+    """Batch norms of TensorFlow's that return the statistics of the batch, and leave averaging to other ops."""
+    found = [
+        node
+        for node in all_nodes(model)
+        if node.op_type in FORWARDS
+        and not keeps_statistics(node)
+        and (_matches(node, training) or (is_training(node) and not _matches(node, frozen)))
+    ]
+    if found:
+        yield (
+            f"running statistics are not updated by {_nodes(found, 'batch norm')} of TensorFlow's, whose "
+            "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 "
+            "for Keras's momentum of 0.99"
+        )
+
+
+def _running_statistics_in_bodies(model: ir.Model) -> Iterator[str]:
+    """Batch norms in training mode in bodies of If, Loop and Scan: no new statistic leaves a body by itself."""
+    main = set(model.graph)
+    bodies = ir.traversal.RecursiveGraphIterator(model.graph)
+    found = [node for node in bodies if node not in main and is_training_batch_norm(node)]
+    if found:
+        yield (
+            f"running statistics are not updated by {_nodes(found, 'batch norm')} in the body of another node; "
+            "move it out of the body, or make its new running statistics outputs of the model"
+        )
+
+
+def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
+    """Parameters of equal elements that several nodes have as their weight."""
+    tied = []
+    for value in _values(model.graph, names):
+        nodes = list(dict.fromkeys(node for node, index in readers(value) if _is_weight_slot(node, index)))
+        if len(nodes) > 1 and _has_equal_elements(value):
+            tied.append((str(value.name), nodes))
+    if tied:
+        name, nodes = tied[0]
+        more = f" (and {listed(name for name, _ in tied[1:])} likewise)" if len(tied) > 1 else ""
+        yield (
+            f"{name!r} is a weight of {_nodes(nodes, 'node')}, trained as one{more}; its elements are all "
+            "equal, and exporters merge equal initial values: if the network does not share it, export with "
+            "torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, training=TrainingMode.TRAINING"
+        )
+
+
+def _unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
+    """Values that are weights by default, and look as if they were none."""
+    found: dict[str, list[str]] = {}
+    for value in _values(model.graph, names):
+        reason = _why_no_weight(value)
+        if reason is not None:
+            found.setdefault(reason, []).append(str(value.name))
+    for reason, values in found.items():
+        looks = "looks" if len(values) == 1 else "look"
+        yield (
+            f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
+            "every float initializer by default; name the weights with --wrt (wrt=)"
+        )
+
+
+def _values(graph: ir.Graph, names: Sequence[str]) -> Iterator[ir.Value]:
+    """The inputs and initializers that have these names."""
+    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    return (given[name] for name in names if name in given)
+
+
+def _why_no_weight(value: ir.Value) -> str | None:
+    """What a value looks like that is no weight; None for one that may be."""
+    name = str(value.name)
+    if _NAMED_STATISTIC.search(name):
+        return "named like a running statistic"
+    made = _MADE_BY_EXPORTER.fullmatch(name) is not None
+    slots = {index for node, index in readers(value) if _is_weight_slot(node, index)}
+    if slots:
+        zero_bias = made and slots == {2} and _has_equal_elements(value, 0.0)
+        return "a bias of zeros named by an exporter" if zero_bias else None
+    if made:
+        return "named like an exporter's constant"
+    scalar = value.const_value is not None and value.const_value.size == 1
+    if scalar and not _NAMED_PARAMETER.search(name) and "." not in name:
+        return "a scalar"
+    return None
+
+
+def _is_weight_slot(node: ir.Node, index: int) -> bool:
+    return node.domain in ("", "ai.onnx") and index in WEIGHT_SLOTS.get(node.op_type, ())
+
+
+def _mode(node: ir.Node, opset: int) -> bool | None:
+    """Whether a forward batch norm is in training mode, or its statistics are computed; None for another node."""
+    if node.op_type in FORWARDS:
+        return is_training(node)
+    if (node.domain, node.op_type) == ("bngrad", "BatchNormalizationTraining"):
+        return True
+    if node.domain not in ("", "ai.onnx") or node.op_type != "BatchNormalization":
+        return None
+    if any(map(_is_computed, node.inputs[3:5])):
+        return True
+    if opset >= 14:
+        return is_training_batch_norm(node)
+    # Before opset 14 the number of outputs told, and before 7 an attribute.
+    attribute = node.attributes.get("is_test")
+    return attribute.value == 0 if attribute is not None else any(value.name for value in node.outputs[1:])
+
+
+def _is_computed(statistic: ir.Value | None) -> bool:
+    """Whether the model computes a statistic, as PyTorch's does of a module without running statistics."""
+    source = through_same_values(statistic)
+    node = None if source is None else source.producer()
+    return node is not None and node.op_type != "Constant"
+
+
+def _was_in_training_mode(node: ir.Node) -> bool:
+    """Whether PyTorch's exporter says that a batch norm in inference mode was in training mode."""
+    return _TRAINING_IN_TORCH in f"{node.name} {node.metadata_props.get(_TORCH_NODE, '')}"
+
+
+def _matches(node: ir.Node, patterns: Sequence[str]) -> bool:
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    return any(fnmatchcase(str(name), pattern) for pattern in patterns)
+
+
+def _has_equal_elements(value: ir.Value, want: float | None = None) -> bool:
+    """Whether all elements of a parameter are the same number, which may be asked for."""
+    tensor = value.const_value
+    if tensor is None or not 1 < tensor.size <= _MOST_ELEMENTS:
+        return False
+    try:
+        array = tensor.numpy()
+    except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
+        return False
+    first = array.flat[0] if want is None else want
+    return bool(np.all(array == first))
+
+
+def _nodes(nodes: Sequence[ir.Node], what: str) -> str:
+    """How many nodes there are, and which is the first."""
+    plural, first = ("s", "first: ") if len(nodes) > 1 else ("", "")
+    return f"{len(nodes)} {what}{plural} ({first}{describe(nodes[0])})"

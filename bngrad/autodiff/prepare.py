@@ -1,0 +1,285 @@
+"""What is done to a forward model before it is differentiated.
+
+Functions are inlined, the opset is raised, every value gets its type, and every batch norm becomes what it is to
+be in training: BatchNormInternal, which saves its statistics, or a BatchNormalization that is frozen. TensorFlow's
+becomes what `rewrite` makes of it: a BatchNormalizationTraining of ours in training mode, else arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.autodiff.modes import chosen_modes
+from bngrad.autodiff.own_statistics import chain_statistics, separate_statistics
+from bngrad.autodiff.running_statistics import (
+    find_statistics,
+    is_given,
+    is_of_onnx,
+    is_of_tensorflow,
+    is_ours,
+    is_statistic,
+    is_updated,
+)
+from bngrad.graph.constant_value import lift_constant
+from bngrad.graph.fresh_names import Names, node_names
+from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph, require_parameters
+from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
+from bngrad.passes.imports.tensorflow.node import is_training, keeps_statistics
+from bngrad.passes.imports.unknown_rank import collapse_spatial
+from bngrad.passes.optimize.fold_affine import fold_affine
+from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
+from bngrad.passes.prepare.inline_functions import inline
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bngrad.autodiff.running_statistics import SharedStatistics
+
+_NEW_STATISTICS = "bngrad.new_statistics"
+"""The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
+
+OPSET = 18
+"""What a forward model is raised to: since it, every op takes axes as an input."""
+
+
+def prepare(
+    model: ir.Model,
+    *,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+    shared_statistics: SharedStatistics = "separate",
+) -> ir.Model:
+    """Returns a copy of a forward model that the builder can walk through.
+
+    Args:
+        model: The forward model.
+        frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics;
+            the others do what their attribute training_mode says.
+        training: The same for those that use the batch's statistics.
+        shared_statistics: What batch norms get that read the same running statistic.
+
+    Raises:
+        ModelError: It is a training graph, its opset cannot be raised, a pattern matches no batch norm, or its
+            shapes cannot be.
+    """
+    model, names = with_modes(model, OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
+    _import_tensorflow(model)
+    InferTypesPass()(model)
+    require_possible(model)
+    require_parameters(model)
+    if _reshape_to_channels(model.graph, names):
+        InferTypesPass()(model)
+    fold_affine(model.graph, names)
+    for node in filter(is_trained, _batch_norms(model.graph)):
+        _save_statistics(node, names)
+    return model
+
+
+def with_modes(
+    model: ir.Model,
+    opset: int,
+    *,
+    frozen: Sequence[str],
+    training: Sequence[str],
+    shared_statistics: SharedStatistics,
+) -> tuple[ir.Model, Names]:
+    """Returns a copy of a forward model without functions, and where further names come from.
+
+    Every node has a name, and every batch norm its mode, its own running statistics, and the outputs that its mode
+    has.
+
+    Raises:
+        ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
+    """
+    refuse_training_graph(model)
+    model = RaiseOpsetPass(opset)(inlined(model)).model
+    names = Names(model)
+    statistics = find_statistics(model, names)
+    name_nodes(model)
+    set_modes(model, frozen, training)
+    give_own = chain_statistics if shared_statistics == "chain" else separate_statistics
+    give_own(model.graph, statistics, is_trained)
+    for node in list(model.graph):
+        # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
+        if is_trained(node):
+            _return_statistics(model.graph, node, names)
+        elif is_of_onnx(node):
+            _freeze(node)
+    return model, names
+
+
+def inlined(model: ir.Model) -> ir.Model:
+    """Returns a model without functions: itself, or a copy with their bodies in the place of their calls.
+
+    Raises:
+        ModelError: A function and the model, or a call of it, do not go together.
+    """
+    if not model.functions:
+        return model
+    model = model.clone()
+    for name in FUNCTIONS:  # the definitions of our own ops, which have gradients as they are
+        model.functions.pop((DOMAIN, name, ""), None)
+    inline(model)
+    return model
+
+
+def name_nodes(model: ir.Model) -> None:
+    """Gives every node without a name that of its first output: it is what errors and patterns can call it by."""
+    for node, name in node_names(model).items():
+        node.name = name
+
+
+def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+    """Makes graph inputs of initializers and constants, whose values become their defaults.
+
+    A training loop feeds them; and ORT merges equal initializers that are no inputs, which a batch norm of its own
+    then writes into.
+    """
+    for value in values:
+        given = value if value.producer() is None else lift_constant(graph, value)
+        if not given.is_graph_input():
+            graph.inputs.append(given)
+
+
+def running_statistics(model: ir.Model) -> list[ir.Value]:
+    """The initializers, inputs and constants that training-mode batch norms read as running statistics."""
+    return [value for value in _updated(model) if is_given(value)]
+
+
+def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """The new running statistics of the training-mode batch norms, by the initializers or inputs that are the old.
+
+    Where batch norms update one statistic in turn, that is the output of the last.
+    """
+    return _ends(_updated(model))
+
+
+def _ends(updated: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+    found = {}
+    for old, new in updated.items():
+        last = new
+        while last in updated:
+            last = updated[last]
+        if old.producer() is None:
+            found[old] = last
+    return found
+
+
+def _updated(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """What each training-mode batch norm makes of the running statistics that it reads."""
+    graph = model.graph
+    found = _updates(node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node))
+    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    outputs = {value.name: value for value in graph.outputs}
+    named = model.meta.get(_NEW_STATISTICS, {})
+    return found | {given[old]: outputs[new] for old, new in named.items()}
+
+
+def _updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
+    return {
+        old: new
+        for node in nodes
+        for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=True)
+        if old is not None and new.name
+    }
+
+
+def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
+    """Puts batch norms of the main graph into a mode, by the names of their nodes or patterns of them.
+
+    Raises:
+        ModelError: A pattern matches none, or `chosen_modes` finds that both options ask for one.
+    """
+    called = node_names(model)
+    names = {node: called[node] for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)}
+    for node, mode in chosen_modes(names, frozen, training).items():
+        attribute = "training_mode" if is_of_onnx(node) else "is_training"
+        node.attributes[attribute] = ir.AttrInt64(attribute, mode)
+
+
+def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
+    return [node for node in graph if is_of_onnx(node)]
+
+
+def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
+    """Gives the data of a batch norm a dimension of channels where its rank is 1, or a rule has to know it."""
+    found = [n for n in _batch_norms(graph) if (x := n.inputs[0]) is not None and _lacks_channels(n, x)]
+    for node in found:
+        described = describe(node)
+        collapse_spatial(node, [0], [0], names)
+        node.meta[ORIGIN] = described
+    return bool(found)
+
+
+def _lacks_channels(node: ir.Node, x: ir.Value) -> bool:
+    return not is_trained(node) if x.shape is None else len(x.shape) == 1
+
+
+def is_trained(node: ir.Node) -> bool:
+    """Whether a node is a batch norm that updates its running statistics."""
+    if is_of_tensorflow(node):
+        return len(node.inputs) > 4 and is_training(node) and keeps_statistics(node)
+    if not is_of_onnx(node):
+        return is_ours(node)
+    # Below opset 14, which has no such attribute, one of that name may be anything.
+    attribute = node.attributes.get("training_mode")
+    return attribute is not None and attribute.type == ir.AttributeType.INT and bool(attribute.value)
+
+
+def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+    """Makes the new running statistics of a batch norm in training mode outputs of the graph.
+
+    Those that the next batch norm of a chain reads are no outputs, unless the model says so; nor are those of
+    another kind than ONNX's that are computed from something that is no input.
+    """
+    node.resize_outputs(max(3, len(node.outputs)))
+    for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=True):
+        if old is None or not (is_of_onnx(node) or is_given(old) or is_updated(old)):
+            continue
+        value.name = value.name or names.fresh(f"{old.name}_new")
+        value.type, value.shape = old.type or value.type, old.shape or value.shape
+        if not value.is_graph_output() and not any(is_statistic(*use) for use in value.uses()):
+            graph.outputs.append(value)
+
+
+def _import_tensorflow(model: ir.Model) -> None:
+    """Rewrites TensorFlow's batch norms; which new statistic is whose is told by names from then on."""
+    if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
+        return
+    keeping = [node for node in model.graph if is_of_tensorflow(node) and is_trained(node)]
+    make_inputs(model.graph, [old for old in _updates(keeping) if is_given(old)])
+    pairs = _ends(_updates(keeping))
+    model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
+    InferTypesPass()(model)
+    ImportTensorflowPass()(model)
+    model.opset_imports.setdefault(DOMAIN, VERSION)  # without it nothing tells the types of our ops
+
+
+def _save_statistics(node: ir.Node, names: Names) -> None:
+    """BatchNormalization -> BatchNormInternal, which saves the batch's statistics for the way back."""
+    node.meta[ORIGIN] = describe(node)
+    node.domain, node.op_type = BATCH_NORM_INTERNAL
+    node.version = None
+    node.resize_outputs(5)
+    running = node.outputs[1:3]
+    for value, old, what in zip(node.outputs[3:], running, ("saved_mean", "saved_inv_std"), strict=True):
+        value.name = names.fresh(f"{node.name}_{what}")
+        value.type, value.shape = old.type, old.shape
+
+
+def _freeze(node: ir.Node) -> None:
+    """Leaves one output: what a frozen batch norm gives for its running statistics is what it was given."""
+    for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=False):
+        if not value.name:
+            continue
+        graph = node.graph
+        assert graph is not None, "it is in the main graph"  # noqa: S101
+        copy = ir.node("Identity", [old], name=f"{node.name}_{value.name}")
+        ir.convenience.replace_nodes_and_values(graph, node, [], [copy], [value], copy.outputs)
+    node.resize_outputs(1)
+    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)

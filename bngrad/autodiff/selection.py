@@ -1,0 +1,155 @@
+"""What to differentiate, and by what: the names that were given, checked, or the obvious ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.prepare import new_statistics
+from bngrad.autodiff.weights import default_weights
+from bngrad.errors import ModelError
+from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.passes.imports.tensorflow.node import FORWARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import onnx_ir as ir
+
+_BATCH_NORMS = ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTraining", *FORWARDS)
+"""Forward batch norms, whose outputs but the first are statistics."""
+
+
+def find_loss(model: ir.Model, name: str | None) -> ir.Value:
+    """Returns the loss: a float value of one element that a node of the main graph makes.
+
+    Args:
+        model: The forward model, with types.
+        name: Its name; None for the only float output of one element that a gradient can flow from. A running
+            statistic of a batch norm is none.
+
+    Raises:
+        ModelError: There is no such value, none that it can only be, or it is no scalar.
+    """
+    made = {value.name: value for node in model.graph for value in node.outputs if value.name}
+    if name is None:
+        statistics = set(new_statistics(model).values())
+        scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v)]
+        scalars = [v for v in scalars if v not in statistics and not _is_new_statistic(v)]
+        if len(scalars) > 1:
+            # An accuracy, or a learning rate that is passed on, is no loss.
+            scalars = [
+                v for v in scalars if any(given.producer() is None for given in reaching_values(v))
+            ] or scalars
+        if len(scalars) != 1:
+            outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
+            raise ModelError(
+                f"the model has {len(scalars) or 'no'} float scalar outputs; name the loss with --loss (its float "
+                f"outputs are {outputs or 'none'})"
+            )
+        return scalars[0]
+    if name not in made:
+        if any(name == value.name for value in (*model.graph.inputs, *model.graph.initializers.values())):
+            raise ModelError(f"loss {name!r} is an input of the graph, so it depends on nothing; name an output")
+        raise ModelError(unknown_name(name, [n for n in made if n], "a value"))
+    loss = made[name]
+    if not _is_float(loss) or not (loss.shape is None or _is_scalar(loss)):
+        raise ModelError(
+            f"loss {_typed(loss)} is not a float scalar; expected one element: reduce it to its mean or its sum"
+        )
+    return loss
+
+
+def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> list[ir.Value]:
+    """Returns what to differentiate by: inputs and initializers of the main graph that reach the loss.
+
+    Args:
+        model: The forward model, with types.
+        names: Their names; by default the weights, see `weights`.
+        loss: The loss.
+
+    Raises:
+        ModelError: A name is unknown, is no float, or the loss does not depend on it; there are no weights.
+    """
+    graph = model.graph
+    given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+    if not names:
+        reaching = reaching_values(loss, as_weights=True)
+        weights = [value for value in default_weights(graph) if value in reaching]
+        if not weights:
+            raise ModelError(
+                f"loss {loss.name!r} depends on no weights; name what to differentiate by with --wrt (the inputs "
+                f"are {listed(str(value.name) for value in graph.inputs)})"
+            )
+        return weights
+    reaching = reaching_values(loss)
+    constants = {
+        str(node.outputs[0].name): node.outputs[0]
+        for node in graph
+        if (node.domain, node.op_type) == ("", "Constant")
+    }
+    found = []
+    for name in dict.fromkeys(names):
+        value = given.get(name, constants.get(name))
+        if value is None:
+            if any(name == v.name for node in all_nodes(model) for v in node.outputs):
+                raise ModelError(
+                    f"{name!r} is computed by the model; differentiate with respect to inputs and initializers"
+                )
+            raise ModelError(unknown_name(name, given, "an input or initializer"))
+        if not _is_float(value):
+            raise ModelError(f"{_typed(value)} has no gradient; expected a float")
+        if value not in reaching:
+            raise ModelError(f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}")
+        found.append(value)
+    return found
+
+
+def reaching_values(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value]:
+    """The values that a loss depends on through inputs that a gradient can flow to.
+
+    Args:
+        loss: The loss.
+        as_weights: Whether to leave out what it depends on only as a statistic of a batch norm, or through inputs
+            that have no gradient.
+    """
+    found, waiting = {loss}, [loss]
+    while waiting:
+        node = waiting.pop().producer()
+        values = () if node is None else _reads_weights(node) if as_weights else reads(node)
+        new = set(values) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
+    rule = rule_of(node)
+    if rule is None:
+        yield from reads(node)
+        return
+    for index, value in smooth_inputs(node):
+        if rule.differentiates(index) and not (node.op_type in _BATCH_NORMS and index in (3, 4)):
+            yield value
+
+
+def _is_new_statistic(value: ir.Value) -> bool:
+    """Whether an output is a running statistic of a batch norm, or a copy of what the model is given."""
+    while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return node is None or (node.op_type in _BATCH_NORMS and value is not node.outputs[0])
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype in SUPPORTED_DTYPES
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and all(extent == 1 for extent in value.shape)
+
+
+def _typed(value: ir.Value) -> str:
+    dtype = value.dtype.name.lower() if value.dtype is not None else "of unknown type"
+    shape = "" if value.shape is None else "[" + ", ".join(str(extent) for extent in value.shape) + "]"
+    return f"{value.name!r} ({dtype}{shape})"

@@ -1,0 +1,261 @@
+"""The walk back through a forward graph: from the loss to what it is to be differentiated by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.autodiff.backward import Backward
+from bngrad.autodiff.contradictions import contradiction
+from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.rule import NoGradientError
+from bngrad.autodiff.rules.without_rule import NOT_WRITTEN, WITHOUT_RULE
+from bngrad.autodiff.schema_versions import version_refusal
+from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.graph.node_reader import attribute_refusal
+from bngrad.graph.nodes import describe
+from bngrad.graph.signs import is_singular
+from bngrad.opset.ort_dialect import ACCUMULATION
+from bngrad.passes.base import Context
+from bngrad.passes.pipeline import is_foreign
+from bngrad.passes.prepare.infer_types import CONTRADICTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from bngrad.autodiff.rule import Gradients, Rule
+
+
+def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
+    """Appends to a graph what computes the gradients of a loss, and makes them its outputs.
+
+    The gradient with respect to ``x`` has x's type and shape. It is called ``x_grad``, or ``x_grad_1`` where an
+    inner value or an input of the model has that name. Where several nodes read a value, what comes back from them
+    is summed by a node ``AccumulateGrad_<name>_grad``.
+
+    Args:
+        model: The forward model, sorted and with the types of all its values; it is changed.
+        loss: A scalar of the main graph.
+        wrt: Inputs or initializers of the main graph that the loss depends on.
+
+    Returns:
+        The name of the output that holds the gradient, by the name of each value in ``wrt``.
+
+    Raises:
+        UnsupportedNodeError: Nodes on the way have no gradient; the first is named, and what others there are.
+        ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or an output has a
+            gradient's name.
+    """
+    moving = moving_values(model.graph, wrt)
+    if loss not in moving:
+        names = ", ".join(repr(value.name) for value in wrt)
+        raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
+    refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
+    refuse_hidden_paths(loss, moving)
+    return _Walk(model, moving).run(loss, wrt)
+
+
+def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
+    """Refuses a forward value that has the name of a gradient: a training loop would take it for the gradient.
+
+    Args:
+        taken: The names of forward values.
+        wrt: The names of what the loss is differentiated with respect to.
+
+    Raises:
+        ModelError: A name is taken.
+    """
+    names = set(taken)
+    for name in wrt:
+        if f"{name}_grad" in names:
+            raise ModelError(
+                f"the model has a value '{name}_grad', the name of the gradient with respect to {name!r}; rename "
+                f"that value, or leave {name!r} out with --wrt"
+            )
+
+
+def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
+    """The values that change with ``wrt`` in a differentiable way, as far as rules tell."""
+    moving = set(wrt)
+    for node in graph:
+        if any(value in moving for value in reads(node)):
+            moving.update(filter(can_have_gradient, node.outputs))
+    return moving
+
+
+def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
+    """Refuses nodes that carry a float on as bits or as text: nothing comes back from values of such types.
+
+    Raises:
+        UnsupportedNodeError: The loss depends on the output of one, whose input is not constant.
+    """
+    seen, waiting = {loss.producer()}, [loss.producer()]
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if _hides_a_float(node) and node.inputs[0] in moving:
+            raise UnsupportedNodeError(
+                f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "
+                f"{node.inputs[0].name!r}, whose number its output holds in another form; expected a constant"
+            )
+        makers = {value.producer() for value in node.inputs if value is not None} - seen
+        seen |= makers
+        waiting += makers
+
+
+def _hides_a_float(node: ir.Node) -> bool:
+    if node.domain or not node.inputs or not node.outputs:
+        return False
+    return node.op_type == "BitCast" or (node.op_type == "Cast" and node.outputs[0].dtype == ir.DataType.STRING)
+
+
+class _Walk:
+    """One walk; what it holds is what has come back so far."""
+
+    def __init__(self, model: ir.Model, moving: set[ir.Value]) -> None:
+        self._graph = model.graph
+        self._imports = model.opset_imports
+        self._contradicts = model.meta.get(CONTRADICTS, False)
+        self._context = Context(model)
+        self._moving = moving
+        self._contributions: dict[ir.Value, list[tuple[Backward, ir.Value]]] = {}
+        self._unbounded: set[ir.Value] = set()
+        self._blocked: list[tuple[ir.Node, str]] = []
+        self._untyped: list[tuple[ir.Node, str]] = []
+
+    def run(self, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
+        forward = list(self._graph)
+        gradients = {loss: self._seed(loss)}
+        for node in reversed(forward):
+            dY = [gradients.get(value) or self._accumulated(value) for value in node.outputs]
+            if any(value is not None for value in dY):
+                self._back_through(node, dY)
+        self._raise_blocked()
+        outputs: dict[str, str] = {}
+        for value in wrt:
+            gradient = gradients.get(value) or self._accumulated(value)
+            if gradient is None:
+                raise ModelError(
+                    f"the loss {loss.name!r} does not depend on {value.name!r} in a way that has a gradient"
+                    f"{why_no_gradient(value)}"
+                )
+            self._graph.outputs.append(gradient)
+            outputs[str(value.name)] = str(gradient.name)
+        return outputs
+
+    def _seed(self, loss: ir.Value) -> ir.Value:
+        """The gradient of the loss by itself, an initializer as ORT has it."""
+        assert loss.dtype is not None, "a loss is a float"  # noqa: S101
+        name = self._context.names.fresh(f"{loss.name}_grad")
+        shape = [1 for _ in loss.shape or ()]
+        tensor = ir.tensor(np.ones(shape, loss.dtype.numpy()), dtype=loss.dtype, name=name)
+        seed = ir.Value(name=name, type=ir.TensorType(loss.dtype), shape=ir.Shape(shape), const_value=tensor)
+        self._graph.register_initializer(seed)
+        return seed
+
+    def _back_through(self, node: ir.Node, dY: Sequence[ir.Value | None]) -> None:
+        rule = rule_of(node)
+        moving = [(index, value) for index, value in smooth_inputs(node) if value in self._moving]
+        needed = frozenset(index for index, _ in moving if rule is None or rule.differentiates(index))
+        back = Backward(node, dY, needed, self._context)
+        back.unbounded = any(value in self._unbounded for value in dY)
+        gradients = self._gradients(back, rule, moving)
+        if gradients is None:
+            # What lies behind it is walked through all the same: one error names everything that is in the way.
+            for read in self._moving.intersection(reads(node)):
+                self._contributions.setdefault(read, []).append((back, ir.Value(type=read.type)))
+            return
+        for index, value in moving:
+            gradient = gradients[index]
+            if gradient is not None:
+                self._contributions.setdefault(value, []).append((back, gradient))
+                if back.unbounded or is_singular(node):
+                    self._unbounded.add(gradient)
+
+    def _gradients(
+        self, back: Backward, rule: Rule | None, moving: Sequence[tuple[int, ir.Value]]
+    ) -> Gradients | None:
+        """What a rule gives; None where there is none, or it cannot be asked, which is noted.
+
+        Args:
+            back: The node.
+            rule: Its rule.
+            moving: The inputs, by index, that depend on what the loss is differentiated with respect to.
+        """
+        node = back.node
+        if reason := _no_rule(node, rule, moving, self._imports):
+            self._blocked.append((node, reason))
+            return None
+        assert rule is not None, "see above"  # noqa: S101
+        # Rules make constants of the type of what they work on.
+        outputs = [value for value, dY in zip(node.outputs, back.all_dY, strict=True) if dY is not None]
+        for value in (*(value for _, value in moving), *outputs):
+            if value.dtype is None:
+                reason = f"the type of {value.name!r} is not known; expected it in the model's value_info"
+                self._untyped.append((node, reason))
+                return None
+        if self._contradicts and (against := contradiction(node, self._imports)):
+            self._blocked.append((node, f"what is known of its inputs contradicts its op: {against}"))
+            return None
+        try:
+            return rule.gradients(back)
+        except NoGradientError as error:
+            self._blocked.append((node, str(error)))
+            return None
+
+    def _accumulated(self, value: ir.Value) -> ir.Value | None:
+        """The gradient by a value, once every node that reads it was walked through."""
+        contributions = self._contributions.pop(value, [])
+        if not contributions:
+            return None
+        name = self._context.names.fresh(f"{value.name}_grad")
+        if len(contributions) == 1:
+            ((back, gradient),) = contributions
+            result = back.name(gradient, name)
+        else:
+            parts = [
+                back.name(gradient, self._context.names.fresh(f"{name}_{i}"))
+                for i, (back, gradient) in enumerate(contributions)
+            ]
+            for part in parts:
+                part.type, part.shape = value.type, value.shape
+            node = ir.node("Sum", parts, name=self._context.names.fresh(f"{ACCUMULATION}{name}"))
+            self._graph.append(node)
+            (result,) = node.outputs
+            result.name = name
+        result.type, result.shape = value.type, value.shape
+        if any(gradient in self._unbounded for _, gradient in contributions):
+            self._unbounded.add(result)
+        return result
+
+    def _raise_blocked(self) -> None:
+        # Behind a node that nobody knows, no value has a type: those are its fault.
+        blocked = self._blocked or self._untyped
+        if not blocked:
+            return
+        # The first in the order of the graph: what comes after it may be in the way only because of it.
+        *after, (node, reason) = blocked
+        others = sorted({other.op_type for other, _ in after})
+        more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
+        raise UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
+
+
+def _no_rule(
+    node: ir.Node, rule: Rule | None, moving: Iterable[tuple[int, ir.Value]], opset_imports: Mapping[str, int]
+) -> str | None:
+    """Why no rule covers a node of this op, version and form, with these inputs that are not constant."""
+    if rule is None:
+        if is_foreign(node):
+            return "it has no gradient rule; make it an op of bngrad first, with bngrad rewrite"
+        why = WITHOUT_RULE.get(node.op_type, NOT_WRITTEN) if node.domain == "" else NOT_WRITTEN
+        return "it has no gradient rule" + ("" if why == NOT_WRITTEN else f" for {why}")
+    for index, value in moving:
+        if not rule.differentiates(index):
+            return (
+                f"it has no gradient with respect to input {index}, {value.name!r}, which is a value of --wrt or "
+                "depends on one (by default the weights); expected a constant"
+            )
+    return version_refusal(node, rule.versions, opset_imports) or attribute_refusal(node, rule.attributes)

@@ -1,0 +1,1 @@
+"""Reading and building onnx-ir graphs: no pass and no gradient rule."""

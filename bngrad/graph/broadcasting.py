@@ -1,0 +1,105 @@
+"""The way back through broadcasting: a gradient is summed over the dimensions in which an input was repeated.
+
+Which those are is known before anything runs where the extents are numbers, or the same symbol; elsewhere it is
+computed: BroadcastGradientArgs gives the axes for two shapes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import onnx_ir as ir
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+    from bngrad.graph.builder import NodeMaker
+
+
+def for_each_input(back: Backward, flow: Callable[[int], ir.Value]) -> Gradients:
+    """Returns the gradients of the inputs of an op that broadcasts all of them against each other.
+
+    Args:
+        back: The node.
+        flow: What flows to an input, by index, in the shape of the output; called for those that need it.
+    """
+    inputs = [back.x(index) for index in range(len(back.node.inputs))]
+    return [
+        sum_to(back, flow(index), x, back.y(), others=inputs[:index] + inputs[index + 1 :])
+        if back.needs(index)
+        else None
+        for index, x in enumerate(inputs)
+    ]
+
+
+def _gradient_args(make: NodeMaker, x_shape: ir.Value, y_shape: ir.Value) -> ir.Value:
+    """ORT's op for the axes; its second output, those of y, would be empty."""
+    return make.microsoft("BroadcastGradientArgs", x_shape, y_shape)
+
+
+def sum_to(
+    make: NodeMaker,
+    gradient: ir.Value,
+    x: ir.Value,
+    y: ir.Value,
+    *,
+    others: Iterable[ir.Value] = (),
+    axes_of: Callable[[NodeMaker, ir.Value, ir.Value], ir.Value] = _gradient_args,
+) -> ir.Value:
+    """Returns a gradient with the shape of an input, from one with the shape of the output.
+
+    Args:
+        make: Where the nodes go.
+        gradient: What flows to x, in the shape of y.
+        x: An input that was broadcast.
+        y: The output, or anything of its shape.
+        others: The other inputs, where these are all that x was broadcast against.
+        axes_of: Makes the nodes that compute, from the shapes of x and y, along which axes x was repeated.
+    """
+    repeated = repeated_axes(x, y, others)
+    if repeated is None:
+        x_shape = make.op("Shape", x)
+        axes = axes_of(make, x_shape, make.op("Shape", y))
+        summed = make.op("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
+        return make.op("Reshape", summed, x_shape, allowzero=1)
+    if not repeated:
+        return gradient
+    missing = list(range(len(y.shape or ()) - len(x.shape or ())))
+    if repeated == missing:
+        return make.op("ReduceSum", gradient, make.int64(missing), keepdims=0)
+    summed = make.op("ReduceSum", gradient, make.int64(repeated), keepdims=1)
+    return make.op("Squeeze", summed, make.int64(missing)) if missing else summed
+
+
+def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> list[int] | None:
+    """The axes of y along which x was repeated, those that x lacks first; None where it takes a run to tell.
+
+    An axis of y with extent 1 may be among them: a sum over one element changes nothing.
+
+    Args:
+        x: An input that was broadcast.
+        y: The output, or anything of its shape.
+        others: The other inputs, where these are all that x was broadcast against.
+    """
+    if x.shape is None or y.shape is None or len(x.shape) > len(y.shape):
+        # The last is a shape that the model says, and says wrong.
+        return None
+    rank, others = len(y.shape), list(others)
+    leading = rank - len(x.shape)
+    axes = list(range(leading))
+    for axis in range(leading, rank):
+        mine, whole = x.shape[axis - leading], y.shape[axis]
+        same = isinstance(mine, int) or (mine.value is not None and mine == whole)
+        alone = bool(others) and all(_is_one(other, axis - rank) for other in others)
+        if not same and not alone:
+            return None
+        if mine == 1 != whole:
+            axes.append(axis)
+    return axes
+
+
+def _is_one(x: ir.Value, axis: int) -> bool:
+    """Whether x has extent 1 along an axis, counted from the last, or does not have it."""
+    return x.shape is not None and (-axis > len(x.shape) or x.shape[axis] == 1)

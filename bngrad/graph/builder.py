@@ -1,0 +1,126 @@
+"""Making new nodes: ops, constants and casts, each named after what it is made for."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.opset.schemas import signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bngrad.graph.fresh_names import Names
+
+
+class NodeMaker(abc.ABC):
+    """Makes nodes; where they go, and what they are called, is what its children are about.
+
+    Every new node is named ``<prefix>_<op type>`` and its values ``<prefix>_<what they are>``, with a number where
+    the model has that name already.
+
+    Args:
+        names: Where names come from.
+        prefix: What all names begin with.
+    """
+
+    def __init__(self, names: Names, prefix: str) -> None:
+        self.names = names
+        self._prefix = prefix
+        self._unnamed: set[ir.Value] = set()
+
+    @abc.abstractmethod
+    def _place(self, node: ir.Node) -> None:
+        """Puts a new node into its graph."""
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:  # noqa: ANN401
+        """Makes a node of the default domain with one output, and returns that."""
+        return self._emit("", op_type, inputs, [op_type.lower()], attributes)[0]
+
+    def microsoft(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:  # noqa: ANN401
+        """Makes a node of com.microsoft with one output, and returns that."""
+        return self._emit(MICROSOFT, op_type, inputs, [op_type.lower()], attributes)[0]
+
+    def outputs_of(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        outputs: Sequence[str],
+        domain: str = "",
+        **attributes: Any,  # noqa: ANN401
+    ) -> Sequence[ir.Value]:
+        """Makes a node and returns all its outputs.
+
+        Args:
+            op_type: The op.
+            inputs: Its inputs; None for one that is left out.
+            outputs: A word for each output, which its name ends with; empty for one that the node leaves out.
+            domain: The op's domain.
+            attributes: Its attributes.
+        """
+        return self._emit(domain, op_type, inputs, outputs, attributes)
+
+    def bngrad(self, op_type: str, *inputs: ir.Value, axes: ir.Value, **attributes: float) -> Sequence[ir.Value]:
+        """Makes a node of ours and returns all its outputs.
+
+        Args:
+            op_type: A key of `opset.FUNCTIONS`.
+            inputs: All its inputs but axes, which come last.
+            axes: The reduction axes.
+            attributes: All its attributes; int or float as its signature says.
+        """
+        _, outputs, kinds = signature(op_type)
+        make = {"int": ir.AttrInt64, "float": ir.AttrFloat32}
+        typed = {name: make[kind](name, attributes[name]) for name, kind in kinds.items()}  # type: ignore[arg-type]
+        return self._emit(DOMAIN, op_type, [*inputs, axes], outputs, typed)
+
+    def constant(self, value: Any, dtype: ir.DataType) -> ir.Value:  # noqa: ANN401
+        """Returns a constant of a type, from anything that NumPy makes an array of."""
+        with np.errstate(over="ignore"):  # beyond the type's range it is infinite, as the op's own arithmetic is
+            array = np.asarray(value).astype(dtype.numpy())
+        result = self.op("Constant", value=ir.tensor(array, dtype=dtype))
+        result.dtype, result.shape = dtype, ir.Shape(array.shape)
+        return result
+
+    def int64(self, value: Any) -> ir.Value:  # noqa: ANN401
+        """Returns an int64 constant: axes, shapes, indices."""
+        return self.constant(value, ir.DataType.INT64)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Returns a value as a type; itself if it has that type already."""
+        if value.dtype == dtype:
+            return value
+        result = self.op("Cast", value, to=int(dtype))
+        result.dtype, result.shape = dtype, value.shape
+        return result
+
+    def name(self, value: ir.Value, name: str) -> ir.Value:
+        """Gives a value a name of its own: itself if it was made here and has none, else a copy of it."""
+        new = value if value in self._unnamed else self.op("Identity", value)
+        self._unnamed.discard(new)
+        new.name = name
+        return new
+
+    def _node_name(self, domain: str, op_type: str) -> str:  # noqa: ARG002 - for its children
+        return self.names.fresh(f"{self._prefix}_{op_type}")
+
+    def _emit(
+        self,
+        domain: str,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        outputs: Sequence[str],
+        attributes: Mapping[str, Any],
+    ) -> Sequence[ir.Value]:
+        name = self._node_name(domain, op_type)
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), name=name)
+        for value, what in zip(node.outputs, outputs, strict=True):
+            value.name = self.names.fresh(f"{self._prefix}_{what}") if what else ""
+        self._unnamed.update(value for value in node.outputs if value.name)
+        self._place(node)
+        return node.outputs

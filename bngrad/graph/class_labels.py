@@ -1,0 +1,121 @@
+"""What a loss over class labels gives each sample, for the gradients of NegativeLogLikelihoodLoss and its like.
+
+loss_i = -w_i log_prob_i[label_i], where w_i is the weight of the class, and 0 for a label that is ignored; then
+their sum, or their mean: the sum divided by the sum of w.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import onnx_ir as ir
+
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.shapes import shape_of
+
+if TYPE_CHECKING:
+    from bngrad.autodiff.backward import Backward
+    from bngrad.passes.lower.site import Site
+
+
+class Labels(NamedTuple):
+    """What the samples of a loss have, in shapes that broadcast over dimension 1, the classes."""
+
+    classes: ir.Value
+    """The label of each sample, int64; some class where it is ignored, for what is done there comes to nothing."""
+    share: ir.Value
+    """dY w / (sum of w, for the mean) of each sample, or a scalar where all have the same."""
+    dtype: ir.DataType
+    """The type of the share: sums of weights do not fit 16 bits."""
+
+
+def read_labels(
+    at: Backward | Site, dY: ir.Value, scores: ir.Value, labels: ir.Value, weights: ir.Value | None
+) -> Labels:
+    """Makes the nodes that read the labels of a loss.
+
+    Args:
+        at: The node, with the attributes ``ignore_index`` and ``reduction``.
+        dY: The gradient of the loss: a scalar, or for reduction ``none`` that of each sample.
+        scores: What was selected from, with the classes in dimension 1.
+        labels: int32 or int64; the shape of scores without the classes.
+        weights: The weight of each class.
+    """
+    dtype = statistics_dtype(scores)
+    classes, ignored = _classes(at, labels)
+    w = _weight_of_each(at, classes, ignored, weights, dtype)
+    share, reduction = at.cast(dY, dtype), at.attribute("reduction", "mean")
+    if reduction == "mean":
+        share = at.op("Div", share, _total(at, labels, w, dtype))
+    if w is not None:
+        share = at.op("Mul", share, w)
+    if w is not None or reduction == "none":
+        share = at.op("Unsqueeze", share, at.int64([1]))
+    share.dtype = dtype
+    return Labels(at.op("Unsqueeze", classes, at.int64([1])), share, dtype)
+
+
+def gradient_of_weights(
+    at: Backward, dY: ir.Value, log_prob: ir.Value, loss: ir.Value, labels: ir.Value, weights: ir.Value
+) -> ir.Value:
+    """The gradient of a loss with respect to the weights of its classes.
+
+    dw_c is the sum of -dY log_prob_i[c] over the samples i of class c; for the mean L = sum loss_i / W, where W is
+    the sum of w over the samples, that of dY (-log_prob_i[c] - L) / W.
+
+    Args:
+        at: The node, with the attributes ``ignore_index`` and ``reduction``.
+        dY: See `read_labels`.
+        log_prob: With the classes in dimension 1.
+        loss: What the node makes, of which the mean is L.
+        labels: See `read_labels`.
+        weights: The weight of each class.
+    """
+    dtype = statistics_dtype(log_prob)
+    classes, ignored = _classes(at, labels)
+    axis = at.int64([1])
+    picked = at.op("Squeeze", at.op("GatherElements", log_prob, at.op("Unsqueeze", classes, axis), axis=1), axis)
+    picked.type = log_prob.type
+    slope, share = at.op("Neg", at.cast(picked, dtype)), at.cast(dY, dtype)
+    if at.attribute("reduction", "mean") == "mean":
+        slope = at.op("Sub", slope, at.cast(loss, dtype))
+        w = _weight_of_each(at, classes, ignored, weights, dtype)
+        share = at.op("Div", share, _total(at, labels, w, dtype))
+    if ignored is not None:
+        slope = at.op("Where", ignored, at.constant(0, dtype), slope)
+    of_each = at.op("Mul", slope, share)
+    of_each.dtype = dtype
+    result = at.microsoft("GatherGrad", shape_of(at, weights), classes, of_each, axis=0)
+    result.shape = weights.shape
+    return cast_like(at, result, dtype, weights)
+
+
+def _classes(at: Backward | Site, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """The labels in int64, some class where they are ignored; and where that is, if it can be."""
+    classes = at.cast(labels, ir.DataType.INT64)
+    if "ignore_index" not in at.node.attributes:
+        return classes, None
+    ignored = at.op("Equal", classes, at.int64(at.attribute("ignore_index", 0)))
+    return at.op("Where", ignored, at.int64(0), classes), ignored
+
+
+def _weight_of_each(
+    at: Backward | Site,
+    classes: ir.Value,
+    ignored: ir.Value | None,
+    weights: ir.Value | None,
+    dtype: ir.DataType,
+) -> ir.Value | None:
+    """The weight w of each sample; None where that is 1."""
+    w = None if weights is None else at.op("Gather", at.cast(weights, dtype), classes)
+    if ignored is None:
+        return w
+    return at.op("Where", ignored, at.constant(0, dtype), at.constant(1, dtype) if w is None else w)
+
+
+def _total(at: Backward | Site, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:
+    """The sum of w; 1 where all labels are ignored, so that the gradient is 0, as ORT has it."""
+    if w is None:
+        return at.op("Cast", at.op("Size", labels), to=int(dtype))
+    total = at.op("ReduceSum", w, keepdims=0)
+    return at.op("Where", at.op("Equal", total, at.constant(0, dtype)), at.constant(1, dtype), total)

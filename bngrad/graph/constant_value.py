@@ -1,0 +1,110 @@
+"""The value of what a forward model computes from its initializers and constants alone."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from bngrad.graph.nodes import owner
+
+RANDOM_OPS = frozenset(
+    {
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike", "Dropout"),
+    }
+)
+"""The ops of ONNX whose outputs differ from run to run."""
+
+_MOST_NODES = 100
+"""That are worth an evaluation: a running statistic is at most cast, reshaped or filled."""
+
+
+def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
+    """Returns the value of an initializer, a constant, or what standard nodes compute from these; else None.
+
+    A graph input with a default counts as that. Nodes with subgraphs, and random ones, are not evaluated.
+    """
+    tensor = constant_tensor(value)
+    return tensor if tensor is not None or value.producer() is None else _evaluated(value)
+
+
+def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Returns the tensor of an initializer or a Constant; else None.
+
+    onnx-ir's function of that purpose renames the tensor of a Constant, which a clone shares with its model.
+    """
+    node = value.producer()
+    attribute = None if node is None or node.op_type != "Constant" else node.attributes.get("value")
+    if value.const_value is None and attribute is not None and attribute.type == ir.AttributeType.TENSOR:
+        return None if attribute.is_ref() else attribute.as_tensor()
+    return ir.convenience.get_const_tensor(value)
+
+
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """Returns a tensor with the same data and another name; another model may have the first."""
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+
+
+def new_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Returns a new initializer with the data of a tensor, which keeps its name where it comes from."""
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), const_value=renamed(tensor, name))
+    value.shape = ir.Shape(tensor.shape.numpy())
+    graph.register_initializer(value)
+    return value
+
+
+def lift_constant(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    """Makes an initializer of the output of a Constant node, under the same name."""
+    node, tensor = value.producer(), constant_tensor(value)
+    assert node is not None and tensor is not None, "a Constant has a value"  # noqa: S101, PT018
+    name, value.const_value = str(value.name), None  # a tensor that it has would be renamed
+    value.name = None
+    initializer = new_initializer(graph, name, tensor)
+    value.replace_all_uses_with(initializer, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    return initializer
+
+
+def _evaluated(value: ir.Value) -> ir.TensorProtocol | None:
+    nodes: dict[ir.Node, None] = {}
+    given: dict[ir.Value, None] = {}
+    waiting = [value]
+    while waiting:
+        read = waiting.pop()
+        node = read.producer()
+        if node is None:
+            if read.const_value is None:
+                return None
+            given[read] = None
+        elif node not in nodes:
+            if len(nodes) == _MOST_NODES or not _is_evaluable(node):
+                return None
+            nodes[node] = None
+            waiting += [one for one in node.inputs if one is not None]
+    graph = owner(next(iter(nodes)))
+    proto = onnx.helper.make_graph(
+        [ir.to_proto(node) for node in graph if node in nodes],
+        "constants",
+        [],
+        [onnx.ValueInfoProto(name=value.name)],
+        [ir.to_proto(renamed(one.const_value, str(one.name))) for one in given if one.const_value is not None],
+    )
+    imports = [onnx.helper.make_opsetid("", version) for version in _opset(graph)]
+    try:
+        (array,) = ReferenceEvaluator(onnx.helper.make_model(proto, opset_imports=imports)).run(None, {})
+        return ir.tensor(array)
+    except Exception:  # noqa: BLE001 - whatever it does not evaluate is not constant
+        return None
+
+
+def _is_evaluable(node: ir.Node) -> bool:
+    return (
+        node.domain == ""
+        and node.op_type not in RANDOM_OPS
+        and all(a.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+    )
+
+
+def _opset(graph: ir.Graph) -> list[int]:
+    return [version for domain, version in graph.opset_imports.items() if domain in ("", "ai.onnx")]

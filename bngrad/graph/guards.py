@@ -1,0 +1,41 @@
+"""Products on the way back that are 0 where a factor is, even if the other is infinite or NaN.
+
+An element that does not reach the loss has the gradient 0, and a local derivative of 0 passes nothing on. In
+floating point 0 times infinity is NaN, and one NaN spoils the gradients of all that is behind it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.graph.node_reader import dtype_of, like
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.graph.builder import NodeMaker
+
+
+def zero_where_zero(
+    make: NodeMaker, factor: ir.Value, product: ir.Value, *, typed: ir.Value | None = None
+) -> ir.Value:
+    """Returns a product, or a quotient, that is 0 wherever one factor is.
+
+    Args:
+        make: Makes the nodes.
+        factor: The factor; it is broadcast to the product.
+        product: Of the same type.
+        typed: A value of that type, where the factor's is not known.
+    """
+    zero = like(make, 0, typed or factor)
+    result = make.op("Where", make.op("Equal", factor, zero), zero, product)
+    result.dtype = dtype_of(zero)
+    return result
+
+
+def cut(make: NodeMaker, condition: ir.Value, dY: ir.Value, *, typed: ir.Value | None = None) -> ir.Value:
+    """Returns dY where a condition is true, else 0, whatever dY is there."""
+    zero = like(make, 0, typed or dY)
+    result = make.op("Where", condition, dY, zero)
+    result.dtype = dtype_of(zero)
+    return result

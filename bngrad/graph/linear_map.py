@@ -1,0 +1,69 @@
+"""Ops that are a linear map of each axis, and their way back.
+
+What such an op makes of the identity matrix along an axis is the matrix M of that axis, n by m: row i holds what
+element i of the input gives to each element of the output. So dX = M dY along the axis.
+
+M comes from the op itself, so that it is right for every mode. Where the extent is known, a runtime makes it once,
+when it loads the model.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.shapes import known_extent, shape_of, zeros
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bngrad.graph.builder import NodeMaker
+
+
+def identity(make: NodeMaker, extent: ir.Value) -> ir.Value:
+    """Returns the identity matrix, in float, of an extent that is a vector of one number."""
+    square = make.op("Concat", extent, extent, axis=0)
+    return make.op("EyeLike", zeros(make, square, ir.DataType.FLOAT))
+
+
+def pull_back(make: NodeMaker, dY: ir.Value, matrices: Mapping[int, ir.Value], x: ir.Value, rank: int) -> ir.Value:
+    """Returns dX = M dY along each axis that has a matrix M, whose type is float.
+
+    Args:
+        make: Makes the nodes.
+        dY: The gradient of the output.
+        matrices: M by axis.
+        x: The input, in whose shape the result is.
+        rank: Of both.
+    """
+    result, merged = dY, False
+    for axis, matrix in sorted(matrices.items(), reverse=True):
+        matrix.dtype = ir.DataType.FLOAT
+        factor = make.cast(matrix, dtype_of(x))
+        if axis == rank - 1:
+            result = make.op("MatMul", result, make.op("Transpose", factor))
+            continue
+        if axis < rank - 2:
+            # The axes behind this one become one, so that a product of matrices is all there is to do.
+            result = _merged(make, result, x, axis)
+            merged = True
+        result = make.op("MatMul", factor, result)
+    return make.op("Reshape", result, shape_of(make, x), allowzero=1) if merged else result
+
+
+def _merged(make: NodeMaker, result: ir.Value, x: ir.Value, axis: int) -> ir.Value:
+    """A result with all axes behind one, which are those of x, as one.
+
+    Not as -1, which Reshape does not take of an empty batch.
+    """
+    behind_it = range(axis + 1, len(x.shape or ()))
+    known = [extent for place in behind_it if (extent := known_extent(x, place)) is not None]
+    if prod(known) and len(known) == len(behind_it):
+        return make.op("Reshape", result, make.int64([0] * (axis + 1) + [prod(known)]))
+    behind = make.op("ReduceProd", make.op("Shape", x, start=axis + 1), keepdims=1)
+    # Not 0 in front: ONNX Runtime writes -1 for the only part of a shape that it does not know.
+    shape = make.op("Concat", make.op("Shape", result, end=axis + 1), behind, axis=0)
+    return make.op("Reshape", result, shape, allowzero=1)

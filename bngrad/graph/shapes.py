@@ -1,0 +1,52 @@
+"""Shapes and extents of values for new nodes: constants where they are known, computed in a run elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.graph.node_reader import static_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.graph.builder import NodeMaker
+
+
+def known_extent(value: ir.Value, axis: int) -> int | None:
+    """Returns one extent of a value, if it is a number; None if it is not, or the value has no such axis."""
+    if value.shape is None or not -len(value.shape) <= axis < len(value.shape):
+        return None
+    known = value.shape[axis]
+    return known if isinstance(known, int) else None
+
+
+def shape_of(make: NodeMaker, value: ir.Value) -> ir.Value:
+    """Returns the shape of a value."""
+    known = static_shape(value)
+    return make.op("Shape", value) if known is None else make.int64(list(known))
+
+
+def extent_of(make: NodeMaker, value: ir.Value, axis: int) -> ir.Value:
+    """Returns one extent of a value, as a vector of one number; a negative axis counts from the last."""
+    known = known_extent(value, axis)
+    if known is not None:
+        return make.int64([known])
+    # The end after the last axis has no number where the axis counts from the last.
+    return make.op("Shape", value, start=axis, **({} if axis == -1 else {"end": axis + 1}))
+
+
+def zeros(make: NodeMaker, shape: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Returns zeros of a shape and type."""
+    result = make.op("Expand", make.constant(0, dtype), shape)
+    result.dtype = dtype
+    return result
+
+
+def lengths_of(make: NodeMaker, values: Sequence[ir.Value], axis: int) -> ir.Value:
+    """Returns the extents of several values along an axis, as a vector."""
+    known = [known_extent(value, axis) for value in values]
+    if None not in known:
+        return make.int64(known)
+    return make.op("Concat", *(extent_of(make, value, axis) for value in values), axis=0)

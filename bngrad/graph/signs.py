@@ -1,0 +1,149 @@
+"""What a graph tells of the numbers that a value can hold: whether they are positive, and whether they are finite.
+
+All answers are safe: False is also what is said where nothing is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.graph.node_reader import constant_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+_DEEPEST = 16
+"""Nodes on the way to an answer."""
+
+_MOVES = frozenset(
+    ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+)
+"""Ops whose output has the numbers of their first input."""
+
+_MEANS = frozenset(("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"))
+_SUMS = _MEANS | {"ReduceMin", "ReduceSum"}
+"""Ops that keep the sign of all numbers that they read."""
+
+_NONNEGATIVE = frozenset(
+    (
+        *("Abs", "Exp", "HardSigmoid", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Relu", "Sigmoid"),
+        *("Softmax", "Softplus", "Sqrt"),
+    )
+)
+
+
+def is_positive(value: ir.Value | None, depth: int = 0) -> bool:
+    """Whether all numbers of a value are above 0, whatever is fed."""
+    known, node = _known(value), _producer(value, depth)
+    if known is not None:
+        return bool((known > 0).all())
+    if node is None:
+        return False
+    inputs, deeper = node.inputs, depth + 1
+    if node.op_type in _MOVES | _SUMS | {"Sqrt"} or _is_widening(node):
+        return is_positive(inputs[0], deeper)
+    if node.op_type == "Pow":
+        exponent = _number(inputs[1])
+        return exponent is not None and 0 < exponent <= 1 and is_positive(inputs[0], deeper)
+    if node.op_type == "Add":
+        return any(
+            is_positive(a, deeper) and is_nonnegative(b, deeper) for a, b in (inputs, reversed(tuple(inputs)))
+        )
+    return _has_floor(node, lambda floor: is_positive(floor, deeper))
+
+
+def is_nonnegative(value: ir.Value | None, depth: int = 0) -> bool:
+    """Whether no number of a value is below 0, whatever is fed."""
+    known, node = _known(value), _producer(value, depth)
+    if known is not None:
+        return bool((known >= 0).all())
+    if node is None:
+        return False
+    inputs, deeper = node.inputs, depth + 1
+    if node.op_type in _NONNEGATIVE or _is_square(node):
+        return True
+    if node.op_type in _MOVES | _SUMS | {"Cast", "Pow"}:
+        return is_nonnegative(inputs[0], deeper)
+    if node.op_type in ("Add", "Div", "Mul", "Sum"):
+        return all(is_nonnegative(each, deeper) for each in inputs)
+    return _has_floor(node, lambda floor: is_nonnegative(floor, deeper))
+
+
+def is_nonzero(value: ir.Value | None) -> bool:
+    """Whether no number of a value is 0, whatever is fed."""
+    known = _known(value)
+    return bool((known != 0).all()) if known is not None else is_positive(value)
+
+
+def may_overflow(value: ir.Value | None) -> bool:
+    """Whether a value may be infinite or NaN where all that its node reads is finite: 1 / 0, log 0, exp 1000."""
+    node = _producer(value, 0)
+    for _ in range(_DEEPEST):
+        if node is None or node.op_type not in _MOVES:
+            break
+        node = _producer(node.inputs[0], 0)
+    return node is not None and (node.op_type == "Exp" or is_singular(node))
+
+
+def is_singular(node: ir.Node) -> bool:
+    """Whether the derivative of a node may be infinite or NaN at finite inputs, as that of Sqrt is at 0."""
+    if node.domain:
+        return False
+    if node.op_type in ("Log", "ReduceLogSum", "Reciprocal", "Sqrt"):
+        return not is_positive(node.inputs[0])
+    if node.op_type == "Div":
+        return not is_nonzero(node.inputs[1])
+    if node.op_type == "Pow":
+        exponent = _number(node.inputs[1])
+        smooth = exponent is not None and (exponent >= 1 or exponent == 0)
+        return not smooth and not is_positive(node.inputs[0])
+    return node.op_type in ("Acos", "Acosh", "Asin", "Atanh")
+
+
+def _has_floor(node: ir.Node, fits: Callable[[ir.Value | None], bool]) -> bool:
+    """Whether a node is a Max or Clip with a lower limit that fits."""
+    if node.op_type == "Max":
+        return any(map(fits, node.inputs))
+    # Where the limits of Clip cross, the result is the upper one.
+    return (
+        node.op_type == "Clip"
+        and all(index >= len(node.inputs) or fits(node.inputs[index]) for index in (1, 2))
+        and len(node.inputs) > 1
+    )
+
+
+def _is_square(node: ir.Node) -> bool:
+    """Whether a node makes an even power of its input."""
+    if node.op_type == "Mul":
+        return node.inputs[0] is node.inputs[1]
+    exponent = _number(node.inputs[1]) if node.op_type == "Pow" else None
+    return exponent is not None and exponent % 2 == 0
+
+
+def _is_widening(node: ir.Node) -> bool:
+    """Whether a node is a Cast to a type in which no number becomes 0 that is none."""
+    to = node.attributes.get("to")
+    return node.op_type == "Cast" and to is not None and to.value in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+def _producer(value: ir.Value | None, depth: int) -> ir.Node | None:
+    node = None if value is None or depth > _DEEPEST else value.producer()
+    return node if node is not None and node.domain == "" else None
+
+
+def _known(value: ir.Value | None) -> NDArray[np.float64] | None:
+    """The numbers of a constant; None where it is computed, is not finite, or holds none."""
+    array = constant_of(value)
+    if array is None or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        return None
+    return np.asarray(array, np.float64)
+
+
+def _number(value: ir.Value | None) -> float | None:
+    known = _known(value)
+    return float(known.item()) if known is not None and known.size == 1 else None

@@ -1,0 +1,184 @@
+"""What a model has of batch norms, and what of it stock ONNX Runtime cannot run, or runs wrongly."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from bngrad.autodiff.model_warnings import model_warnings
+from bngrad.errors import ModelError
+from bngrad.graph.constant_value import constant_tensor
+from bngrad.graph.nodes import default_opset, op_nodes
+
+# Both register schemas with onnx, which shape inference needs.
+from bngrad.opset import ort_dialect, schemas  # noqa: F401
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.imports.onnx import is_training_batch_norm
+from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
+
+_FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
+_GRADIENT = {BATCH_NORM_GRAD: 1, (DOMAIN, "BatchNormalizationGrad"): 1, (DOMAIN, "BatchNormalizationReluGrad"): 2}
+"""Which input of a gradient X is; scale and the saved mean come next."""
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """A forward batch norm, or a gradient whose forward node is not in the model."""
+
+    name: str
+    op: str
+    mode: str
+    """What is known of it.
+
+    ``training``: with the batch's statistics; ``frozen``: with given ones; ``gradient``: it has no forward node;
+    ``foreign``: another system's, which `rewrite` knows; ``unknown``: its function's calls say it.
+    """
+    axes: list[int] | None
+    """The reduction axes; None where neither they nor the rank are known."""
+    dtype: str
+    shape: str
+    gradient: str
+    """The op that computes its gradient; empty if nothing does."""
+    hazards: list[str] = field(default_factory=list)
+    """What stock ONNX Runtime does wrong with it."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `inspect` found."""
+
+    opset: int
+    ir_version: int
+    batch_norms: list[BatchNorm]
+    not_in_stock: dict[str, int]
+    """How many nodes there are of each op that stock ONNX Runtime does not have."""
+    warnings: list[str] = field(default_factory=list)
+    """What is probably wrong with a forward model that is to be trained."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what ``--json`` prints."""
+        return asdict(self)
+
+
+def inspect(model: ir.Model) -> Inspection:
+    """Lists the batch norms of a model, its subgraphs and its functions.
+
+    Args:
+        model: Any model; it is not changed.
+    """
+    warnings = model_warnings(model)
+    model = model.clone()
+    with suppress(ModelError):
+        ResolveAttributesPass(reads_attribute)(model)
+    InferTypesPass()(model)
+    nodes = list(op_nodes(model))
+    gradients = [node for node in nodes if _key(node) in _GRADIENT]
+    batch_norms = []
+    for node in nodes:
+        if _key(node) in _FORWARD:
+            matching = [g for g in gradients if _belongs(g, node)]
+            gradients = [g for g in gradients if g not in matching]
+            batch_norms.append(_describe(node, matching))
+    batch_norms += [_describe(gradient, [gradient]) for gradient in gradients]
+    batch_norms += [_describe_foreign(n) for n in foreign_nodes(model) if _key(n) not in (*_FORWARD, *_GRADIENT)]
+    unknown: dict[str, int] = {}
+    for node in unknown_to_stock(model):
+        op = _op(node)
+        unknown[op] = unknown.get(op, 0) + 1
+    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown, warnings)
+
+
+def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
+    x = _input(node, _GRADIENT.get(_key(node), 0))
+    shape = x.shape if x is not None else None
+    return BatchNorm(
+        name=_name(node),
+        op=_op(node),
+        mode=_mode(node),
+        axes=_axes(node, None if shape is None else len(shape)),
+        dtype=_dtype(x),
+        shape=_shape(x),
+        gradient=", ".join(sorted({_op(gradient) for gradient in gradients})),
+        hazards=_hazards(node),
+    )
+
+
+def _describe_foreign(node: ir.Node) -> BatchNorm:
+    """Only the system's own pass knows what its inputs are; the first output is Y or dX, which is like X."""
+    like_x = node.outputs[0] if node.outputs else None
+    return BatchNorm(_name(node), _op(node), "foreign", None, _dtype(like_x), _shape(like_x), gradient="")
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or (str(node.outputs[0].name) if node.outputs else node.op_type)
+
+
+def _dtype(value: ir.Value | None) -> str:
+    return "unknown" if value is None or value.dtype is None else value.dtype.name.lower()
+
+
+def _shape(value: ir.Value | None) -> str:
+    if value is None or value.shape is None:
+        return "unknown"
+    return "x".join("?" if extent is None else str(extent) for extent in value.shape)
+
+
+def _mode(node: ir.Node) -> str:
+    if _key(node) in _GRADIENT:
+        return "gradient"
+    training_mode = node.attributes.get("training_mode")
+    if training_mode is not None and training_mode.is_ref():
+        return "unknown"
+    training = is_training_batch_norm(node) or node.op_type != "BatchNormalization"
+    return "training" if training else "frozen"
+
+
+def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
+    if node.domain == DOMAIN:
+        value = _input(node, -1)
+        axes = None if value is None else constant_tensor(value)
+        if axes is None or axes.dtype != ir.DataType.INT64 or len(axes.shape) != 1:
+            return None
+        return [int(axis) for axis in axes.numpy()]
+    return None if rank is None else [0, *range(2, rank)]
+
+
+def _hazards(node: ir.Node) -> list[str]:
+    """The ways in which stock ONNX Runtime's kernel fails on a training-mode BatchNormalization."""
+    if not is_training_batch_norm(node):
+        return []
+    running = [value for value in node.outputs[1:3] if value.name]
+    if len(running) < 2:
+        return ["a running output is left out: stock ONNX Runtime crashes"]
+    if not all(value.is_graph_output() for value in running):
+        return ["a running output is no graph output: stock ONNX Runtime overwrites running_mean and running_var"]
+    return []
+
+
+def _belongs(gradient: ir.Node, forward: ir.Node) -> bool:
+    """Whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
+    first = _GRADIENT[_key(gradient)]
+    saved_mean = _input(gradient, first + 2)
+    if saved_mean is not None and saved_mean in forward.outputs[3:4]:
+        return True
+    x, scale = _input(gradient, first), _input(gradient, first + 1)
+    return x is not None and x is _input(forward, 0) and scale is _input(forward, 1)
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of a node that may be malformed: inspecting is for models of any kind."""
+    return node.inputs[index] if -len(node.inputs) <= index < len(node.inputs) else None
+
+
+def _key(node: ir.Node) -> tuple[str, str]:
+    return node.domain, node.op_type
+
+
+def _op(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

@@ -1,0 +1,298 @@
+"""Models in and out: whatever kind a caller has, and files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from bngrad.errors import InputError, ModelError
+from bngrad.graph.nodes import all_nodes
+from bngrad.io import external_data
+from bngrad.io.domains import tidy_domains
+from bngrad.io.external_files import require_external_data
+from bngrad.io.negative_dimensions import forget_negative_extents
+from bngrad.io.well_formed import require_well_formed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from bngrad.io.external_data import ExternalData
+
+AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+MAX_PROTOBUF_BYTES = 1_900_000_000
+"""A model with more weights than this is written with external data; protobuf ends at 2 GiB."""
+
+
+_NO_PATH = "give the model's path, or read its data with it, as onnx.load(path) does"
+"""What to do where a model in memory has data in files that are not in the current folder."""
+
+
+def load(path: str | os.PathLike[str]) -> ir.Model:
+    """Reads a model; tensors in external data stay in their file until they are needed.
+
+    An extent below 0 in its shapes is one that is not known.
+
+    Raises:
+        InputError: There is no such file, it cannot be read, or it is a directory; or its external data is not
+            all there.
+        ModelError: It is empty, truncated, or not an ONNX model.
+    """
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+        if file.is_dir():
+            raise InputError(f"{file} is a directory; expected an ONNX model file")
+        if size == 0:
+            raise ModelError(f"{file} is empty; expected an ONNX model")
+        _refuse_other_format(file)
+        model = _from_proto(onnx.load(file, format="protobuf", load_external_data=False))
+        # Absolute: onnx-ir lets external data lead anywhere when a model's folder is "".
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            ir.external_data.set_base_dir(graph, file.absolute().parent)
+    except FileNotFoundError:
+        raise InputError(f"{file} does not exist; expected an ONNX model file") from None
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from None
+    except DecodeError as error:
+        if "alloc failed" in str(error):
+            raise MemoryError from error
+        raise ModelError(
+            f"{file} is not an ONNX model, or is truncated ({size} bytes): not valid protobuf"
+        ) from None
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{file} is not an ONNX model that can be read: {_reason(error)}") from error
+    if not model.ir_version or (not len(model.graph) and not model.graph.outputs):
+        raise ModelError(f"{file} is not an ONNX model: it has no graph")
+    require_well_formed(model, str(file))
+    require_external_data(model, file.parent)
+    forget_negative_extents(model)
+    return tidy_domains(model)
+
+
+_FORMATS = (
+    (
+        4,
+        b"ORTM",
+        "a model in ORT format (.ort), which only ONNX Runtime reads; give the .onnx file of it",
+    ),
+    (4, b"ODTC", "a checkpoint of onnxruntime.training; give its training_model.onnx or the forward model"),
+    (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
+    (0, b"version http", "a Git LFS pointer, not the model; run git lfs pull"),
+    (0, b"PK\x03\x04", "a zip archive, as PyTorch writes; export the model with torch.onnx.export"),
+    (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
+)
+"""What a file is that has these bytes at an offset, and what to do."""
+
+
+def _refuse_other_format(file: Path) -> None:
+    """Raises `ModelError` for a file that is known to be something else."""
+    with file.open("rb") as content:
+        start = content.read(32)
+    for offset, magic, what in _FORMATS:
+        if start[offset : offset + len(magic)] == magic:
+            raise ModelError(f"{file} is {what}")
+
+
+def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """What a file says of an input holds, whatever it says of an output that is the same value."""
+    model = ir.from_proto(proto)
+    _refuse_two_versions(model, proto)
+    for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
+        value.type = ir.serde.deserialize_type_proto_for_type(info.type)
+        value.shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+    return model
+
+
+def _refuse_two_versions(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Raises `ValueError` where a domain that nodes use is imported twice, and not alike."""
+    versions: dict[str, set[int]] = {}
+    for entry in proto.opset_import:
+        versions.setdefault(entry.domain, set()).add(entry.version)
+    twice = {domain for domain, found in versions.items() if len(found) > 1}
+    for domain in twice and {node.domain for node in all_nodes(model)} & twice:
+        found = " and ".join(map(str, sorted(versions[domain])))
+        raise ValueError(f"it imports {domain or 'ai.onnx'} in two versions, {found}; expected one")
+
+
+def as_ir(model: AnyModel) -> ir.Model:
+    """Returns a model of any kind as an `onnx_ir.Model`.
+
+    Raises:
+        InputError: A path cannot be read, or the argument is no model.
+        ModelError: A file is not an ONNX model.
+    """
+    if isinstance(model, ir.Model):
+        return tidy_domains(model)
+    if isinstance(model, onnx.ModelProto):
+        try:
+            converted = _from_proto(model)
+        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+            raise ModelError(f"the model cannot be read: {_reason(error)}") from error
+        require_well_formed(converted, "the model")
+        require_external_data(converted, Path(), missing=_NO_PATH)
+        forget_negative_extents(converted)
+        return tidy_domains(converted)
+    if isinstance(model, str | os.PathLike):
+        return load(model)
+    raise InputError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
+
+
+def in_memory(model: ir.Model) -> ir.Model:
+    """Returns a model whose tensors are all in memory, so that it does not matter where it is: itself, or a copy.
+
+    Raises:
+        InputError: Its external data cannot be read.
+    """
+    try:
+        return external_data.in_memory(model)
+    except (OSError, ValueError) as error:
+        raise _unreadable(error) from None
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Returns a model as an `onnx.ModelProto` that has all its weights.
+
+    Raises:
+        InputError: Its external data cannot be read.
+        ModelError: Protobuf cannot take all its weights.
+    """
+    tensors = [value.const_value for value in external_data.initializers(model)]
+    size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    if size > MAX_PROTOBUF_BYTES:
+        raise ModelError(
+            f"the model has {size / 1e9:.1f} GB of weights, more than an onnx.ModelProto can hold; "
+            "give it as onnx_ir.load(path), to get an onnx_ir.Model, or use the command line"
+        )
+    return ir.to_proto(in_memory(model))
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause, in one line; what onnx-ir wraps it in has whole graphs in its text."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())
+
+
+def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> Path:
+    """Returns the output path, before any work is done for it.
+
+    Args:
+        output: Where a file is to be written.
+        source: The input file, which must not be overwritten.
+
+    Raises:
+        InputError: The path is a directory, its folder does not exist or cannot be written, or it is the input.
+    """
+    path = Path(output)
+    if path.is_dir():
+        raise InputError(f"output {path} is a directory; name a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"output {path} is a device or a pipe, which a file would take the place of; name a file")
+    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+        raise InputError(f"output {path} is the input; name another file")
+    if not path.parent.is_dir():
+        raise InputError(f"output folder {path.parent} does not exist; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"output folder {path.parent} is not writable")
+    return path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a temporary file beside ``path`` to write, and renames it to ``path`` if nothing was raised.
+
+    A process that is killed leaves ``.<name>.<8 digits>.tmp`` behind, which nothing ever reads.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        temporary.touch(exist_ok=False)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> None:
+    """Writes a model, whole or not at all.
+
+    What is at ``path`` is the old model with its own weights until it is the new one with its own.
+
+    Args:
+        model: The model; its tensors may be others afterwards.
+        path: Where it goes.
+        weights: Whether weights are ``copied`` to ``<path>.data`` or ``shared`` with the input; by default they
+            are in the model's own file if protobuf can take them, else copied.
+
+    Raises:
+        InputError: A file cannot be written, the model's external data cannot be read, or not be shared.
+        ModelError: What has to be in the model's own file is too large for protobuf.
+    """
+    try:
+        data = external_data.replaced_files(path, model)
+        moved = _arrange(model, path, weights)
+    except (OSError, ValueError) as error:
+        raise _unreadable(error) from None
+    try:
+        try:
+            with replacing(path) as temporary:
+                if moved:
+                    with external_data.create(path, data) as file:
+                        _write_data(moved, file, data[-1])
+                temporary.write_bytes(_serialized(model))
+        finally:
+            external_data.tidy(path, data)
+    finally:  # once more: Ctrl-C may have come in the middle of it
+        external_data.tidy(path, data)
+
+
+def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:
+    """Brings into memory, or has shared, what does not go to a data file; returns what does."""
+    external_data.load_attributes(model)
+    if weights == "shared":
+        external_data.share(model, path.parent)
+        values = [v for v in external_data.initializers(model) if not external_data.is_external(v)]
+    else:
+        values = external_data.initializers(model)
+    size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
+    if weights != "copied" and size < MAX_PROTOBUF_BYTES:
+        external_data.load(values)
+        return []
+    moved = [value for value in values if external_data.is_movable(value)]
+    external_data.load([value for value in values if not external_data.is_movable(value)])
+    external_data.require_whole(moved)
+    return moved
+
+
+def _write_data(values: list[ir.Value], file: BinaryIO, data: Path) -> None:
+    try:
+        external_data.write(values, file, data)
+    except ValueError as error:
+        raise _unreadable(error) from None
+    except OSError as error:
+        raise InputError(f"{data} cannot be written: {error.strerror or error}") from None
+
+
+def _serialized(model: ir.Model) -> bytes:
+    try:
+        content: bytes = ir.to_proto(model).SerializeToString()
+    except (ValueError, EncodeError) as error:
+        raise ModelError(f"the model does not fit in one file of 2 GB: {error}") from None
+    return content
+
+
+def _unreadable(error: Exception) -> InputError:
+    return InputError(f"the model's external data cannot be read: {_reason(error)}")

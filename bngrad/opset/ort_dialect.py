@@ -1,0 +1,149 @@
+"""What ONNX Runtime's gradient builder writes: ops that stock onnx and stock ONNX Runtime do not know.
+
+Importing this module registers schemas with onnx for those of them that shape inference must see through (they
+stand in the forward part of a training graph), or that are in the default domain, where onnx's checker refuses
+a name it does not know.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx.defs import OpSchema
+
+from bngrad.opset import onnx_registry
+from bngrad.opset.stock_ops import MICROSOFT_OPS
+
+if TYPE_CHECKING:
+    from onnx.shape_inference import InferenceContext
+
+MICROSOFT = "com.microsoft"
+_ONNX = ("", "ai.onnx.ml")
+
+BATCH_NORM_INTERNAL = (MICROSOFT, "BatchNormInternal")
+"""(X, scale, bias, running_mean, running_var) -> (Y, running_mean, running_var, saved_mean, saved_inv_std)."""
+
+BATCH_NORM_GRAD = (MICROSOFT, "BatchNormalizationGrad")
+"""(dY, X, scale, saved_mean, saved_inv_std) -> (dX, dscale, dbias).
+
+ORT's own schema names input 4 ``variance``; what its builder connects and its kernel takes is 1 / sqrt(var + eps).
+"""
+
+ACCUMULATION = "AccumulateGrad_"
+"""What the names of the nodes begin with that sum up a gradient's contributions."""
+
+_TYPES = [("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "Data")]
+_POOL_ATTRIBUTES = {
+    "auto_pad": OpSchema.AttrType.STRING,
+    "ceil_mode": OpSchema.AttrType.INT,
+    "count_include_pad": OpSchema.AttrType.INT,
+    "dilations": OpSchema.AttrType.INTS,
+    "kernel_shape": OpSchema.AttrType.INTS,
+    "pads": OpSchema.AttrType.INTS,
+    "storage_order": OpSchema.AttrType.INT,
+    "strides": OpSchema.AttrType.INTS,
+}
+
+
+def register_schemas() -> None:
+    """Registers the schemas with onnx; a second call changes nothing."""
+    onnx_registry.register(_schemas())
+
+
+@cache
+def stock_ops() -> frozenset[tuple[str, str]]:
+    """Returns (domain, op type) of everything that stock ONNX Runtime has a schema for.
+
+    That is what the installed one lists. A training build lists nothing: there, what onnx defines, and what every
+    stock release has beside it.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as ort  # noqa: PLC0415 - slow to import
+
+    if list_ops := getattr(ort, "get_all_operator_schema", None):
+        return frozenset((schema.domain, schema.name) for schema in list_ops())
+    of_training = {(schema.domain, schema.name) for schema in _schemas()}
+    defined = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas() if schema.domain in _ONNX}
+    return frozenset(defined - of_training | {(MICROSOFT, name) for name in MICROSOFT_OPS})
+
+
+def _schemas() -> list[OpSchema]:
+    float_attribute, int_attribute = OpSchema.AttrType.FLOAT, OpSchema.AttrType.INT
+    internal = _schema(
+        *BATCH_NORM_INTERNAL,
+        inputs=["X", "scale", "bias", "running_mean", "running_var"],
+        outputs=["Y", "new_running_mean", "new_running_var", "saved_mean", "saved_inv_std"],
+        attributes={"epsilon": float_attribute, "momentum": float_attribute, "training_mode": int_attribute},
+    )
+    internal.set_type_and_shape_inference_function(_infer_batch_norm_internal)
+    concat = _schema(
+        MICROSOFT,
+        "ConcatTraining",
+        inputs=["*inputs"],
+        outputs=["Y", "#per_input_length"],
+        attributes={"axis": int_attribute},
+    )
+    concat.set_type_and_shape_inference_function(_infer_concat_training)
+    max_pool = _schema("", "MaxPoolGrad", inputs=["dY", "#indices"], outputs=["dX"], attributes=_POOL_ATTRIBUTES)
+    average_pool = _schema("", "AveragePoolGrad", inputs=["dY"], outputs=["dX"], attributes=_POOL_ATTRIBUTES)
+    return [internal, concat, max_pool, average_pool]
+
+
+def _schema(
+    domain: str, name: str, *, inputs: list[str], outputs: list[str], attributes: dict[str, OpSchema.AttrType]
+) -> OpSchema:
+    """One schema; a name that begins with * is variadic, one that begins with # holds int64."""
+    return OpSchema(
+        name,
+        domain,
+        1,
+        doc="Emitted by ONNX Runtime's gradient builder.",
+        inputs=[_formal_parameter(parameter) for parameter in inputs],
+        outputs=[_formal_parameter(parameter, optional=i > 0) for i, parameter in enumerate(outputs)],
+        type_constraints=_TYPES,
+        attributes=[OpSchema.Attribute(a, kind, required=False) for a, kind in attributes.items()],
+    )
+
+
+def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalParameter:
+    option = OpSchema.FormalParameterOption
+    kind = option.Variadic if name.startswith("*") else option.Optional if optional else option.Single
+    type_name = "tensor(int64)" if name.startswith("#") else "T"
+    return OpSchema.FormalParameter(name.lstrip("*#"), type_name, param_option=kind)
+
+
+def _infer_batch_norm_internal(context: InferenceContext) -> None:
+    for output in range(context.get_num_outputs()):
+        like = context.get_input_type(0 if output == 0 else 1)
+        if like is not None:
+            context.set_output_type(output, like)
+
+
+def _infer_concat_training(context: InferenceContext) -> None:
+    """Every extent but that of the axis is the first input's; along the axis they add up."""
+    types = [context.get_input_type(i) for i in range(context.get_num_inputs())]
+    if context.get_num_outputs() > 1:
+        lengths = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [len(types)])
+        context.set_output_type(1, lengths)
+    axis_attribute = context.get_attribute("axis")
+    if axis_attribute is None or not types or any(t is None for t in types):
+        return
+    result = onnx.TypeProto()
+    result.CopyFrom(types[0])
+    if not all(t.tensor_type.HasField("shape") for t in types):
+        result.tensor_type.ClearField("shape")
+        context.set_output_type(0, result)
+        return
+    extents = result.tensor_type.shape.dim
+    if any(len(t.tensor_type.shape.dim) != len(extents) for t in types) or not extents:
+        return
+    axis = axis_attribute.i % len(extents)
+    along = [t.tensor_type.shape.dim[axis] for t in types]
+    extents[axis].Clear()
+    if all(extent.HasField("dim_value") for extent in along):
+        extents[axis].dim_value = sum(extent.dim_value for extent in along)
+    context.set_output_type(0, result)
+
+
+register_schemas()

@@ -1,0 +1,102 @@
+"""What every import pass does: find the nodes of a dialect, refuse before anything changes, rewrite them all."""
+
+from __future__ import annotations
+
+import abc
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.fresh_names import ConstantAxes, Names
+from bngrad.graph.nodes import all_nodes, default_opset, op_nodes, raise_refusals, remove
+from bngrad.opset.functions import DOMAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+STANDARD = "bngrad.standard"
+"""The key in a model's ``meta`` for how many nodes of each op became standard ONNX alone."""
+
+
+class Context:
+    """What rewrites in one model share."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.names = Names(model)
+        self.axes = ConstantAxes(self.names)
+        self.opset = default_opset(model) or 0
+        self.ours = 0
+        """How many nodes of ours were made beside those that became ours in place."""
+        self.replaced: list[ir.Node] = []
+        """Nodes that others have taken the place of; the pass removes them."""
+
+
+def _no_outputs(node: ir.Node) -> str | None:
+    return None if node.outputs else "it has no outputs; expected one at least"
+
+
+def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None:
+    """Gives each of the nodes a name that no other node has: what takes its place may have the same."""
+    users = Counter(node.name for node in all_nodes(model)) if nodes else Counter()
+    for node in nodes:
+        if node.name and users[node.name] > 1:
+            users[node.name] -= 1
+            node.name = names.fresh(node.name)
+
+
+class ImportPass(ir.passes.InPlacePass, abc.ABC):
+    """Rewrites the batch norms of one dialect in a model, its subgraphs and its functions.
+
+    A call of a function of the model is none, whatever the function's name.
+
+    Refuses, with `UnsupportedNodeError` and before it changes anything, if any of them cannot be rewritten.
+    Guarantees: none is left; names of nodes and of their outputs are as before, but for a node that has its name
+    from another one, which ONNX Runtime would refuse.
+
+    Args:
+        unbiased_running_var: Whether a forward batch norm is to give the running variance the unbiased variance of
+            the batch where its own rule is ONNX's, the biased one.
+    """
+
+    def __init__(self, *, unbiased_running_var: bool = False) -> None:
+        super().__init__()
+        self.unbiased_running_var = unbiased_running_var
+
+    @abc.abstractmethod
+    def matches(self, node: ir.Node) -> bool:
+        """Whether a node is one of the dialect's batch norms."""
+
+    @abc.abstractmethod
+    def refusal(self, node: ir.Node) -> str | None:
+        """Why a node that matches cannot be rewritten: what it has, and what was expected. None if it can."""
+
+    @abc.abstractmethod
+    def rewrite(self, node: ir.Node, context: Context) -> None:
+        """Rewrites a node that matches and was not refused."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Runs the pass."""
+        found = list(self._found(model))
+        raise_refusals([(node, reason) for node in found if (reason := _no_outputs(node) or self.refusal(node))])
+        context = Context(model)
+        _name_apart(model, found, context.names)
+        standard: Counter[str] = Counter(model.meta.get(STANDARD, {}))
+        for node in found:
+            op_type, ours = node.op_type, context.ours
+            self.rewrite(node, context)
+            if node.domain != DOMAIN and context.ours == ours:
+                standard[op_type] += 1
+        model.meta[STANDARD] = dict(standard)
+        remove(context.replaced)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+    def ensures(self, model: ir.Model) -> None:
+        """No batch norm of the dialect is left."""
+        for node in self._found(model):
+            raise ir.passes.PostconditionError(f"{node.name} is still {node.op_type}")
+
+    def _found(self, model: ir.Model) -> Iterator[ir.Node]:
+        return (node for node in op_nodes(model) if self.matches(node))

@@ -1,0 +1,1 @@
+"""The batch norms of other systems, one module or package a system."""

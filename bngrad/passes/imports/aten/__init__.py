@@ -1,0 +1,1 @@
+"""PyTorch's batch norms, as ATen nodes."""

@@ -1,0 +1,75 @@
+"""How a foreign batch-norm node over dimension 1 becomes one of ours.
+
+The node is changed in place, never replaced: its name, its outputs' names, its doc string and its metadata stay
+as they were.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.nodes import known_rank
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.reference import MAX_RANK
+from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bngrad.graph.fresh_names import Names
+    from bngrad.passes.base import Context
+
+
+def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], context: Context) -> None:
+    """Makes a node, whose inputs are already those of ``op_type`` but for axes, that op.
+
+    It reduces over every dimension but 1, whatever the rank of X: one that is not known, or that our ops do not
+    take, is reshaped to 3. The node must not have been refused.
+
+    Args:
+        node: The node.
+        op_type: The op of ``bngrad``.
+        attributes: All its attributes.
+        context: The model's.
+    """
+    inputs, outputs, _ = signature(op_type)
+    data_inputs = [i for i, name in enumerate(inputs) if QUANTITIES[name].shape == "data"]
+    data_outputs = [i for i, name in enumerate(outputs) if QUANTITIES[name].shape == "data"]
+    rank = known_rank([*(node.inputs[i] for i in data_inputs), *(node.outputs[i] for i in data_outputs)])
+    reduced: tuple[int, ...] = COLLAPSED_AXES
+    if rank is None or rank == 1 or rank > MAX_RANK:
+        collapse_spatial(node, data_inputs, data_outputs, context.names)
+    else:
+        reduced = (0, *range(2, rank))
+    axes = context.axes.value(node, reduced)
+    node.domain, node.op_type, node.overload, node.version = DOMAIN, op_type, "", None
+    node.attributes.clear()
+    node.attributes.update({attribute.name: attribute for attribute in attributes})
+    node.resize_inputs(len(inputs))
+    node.replace_input_with(inputs.index("axes"), axes)
+    _name_outputs(node, outputs, context.names)
+
+
+def _name_outputs(node: ir.Node, outputs: Sequence[str], names: Names) -> None:
+    """Gives the node all its outputs, for an op of onnxruntime-extensions cannot leave one out."""
+    node.resize_outputs(len(outputs))
+    for value, name in zip(node.outputs, outputs, strict=True):
+        if not value.name:
+            value.name = names.fresh(f"{node.name or node.op_type}_{name}")
+
+
+def forward_attributes(node: ir.Node, *, unbiased_running_var: bool) -> list[ir.Attr]:
+    """The attributes of a BatchNormalizationTraining that does what an ONNX-like forward node did.
+
+    The defaults are ONNX's.
+
+    Args:
+        node: The forward node.
+        unbiased_running_var: Whether the running variance takes the unbiased variance, against ONNX's rule.
+    """
+    epsilon = node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)
+    momentum = node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)
+    return [epsilon, momentum, ir.AttrInt64("unbiased_running_var", int(unbiased_running_var))]

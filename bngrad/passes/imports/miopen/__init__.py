@@ -1,0 +1,1 @@
+"""MIOpen's batch norms."""

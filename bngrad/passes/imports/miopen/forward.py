@@ -1,0 +1,205 @@
+"""MIOpen's batch-norm forward, in training and in inference -> BatchNormalizationTraining, or arithmetic.
+
+::
+
+    miopenBatchNormalizationForwardTraining(_V2)                                                     any domain
+        (x, bnScale, bnBias, resultRunningMean?, resultRunningVariance?, y?)
+        {bn_mode, layout, epsilon, expAvgFactor, alpha, beta}
+        -> (y, resultRunningMean, resultRunningVariance, resultSaveMean, resultSaveInvVariance)
+
+    =>  bn, resultRunningMean, resultRunningVariance, resultSaveMean, resultSaveInvVariance =
+            bngrad.BatchNormalizationTraining(x, bnScale, bnBias, resultRunningMean, resultRunningVariance, axes)
+            {epsilon, momentum = 1 - expAvgFactor, unbiased_running_var = 1}
+        y = alpha * bn + beta * the input y
+
+expAvgFactor is the weight of the *new* value, and the running variance takes Bessel's correction. Without both
+running statistics the scale stands in for them, and what becomes of it is dropped.
+
+::
+
+    miopenBatchNormalizationForwardInference(_V2)                                                    any domain
+        (x, bnScale, bnBias, estimatedMean?, estimatedVariance?, y?)    {bn_mode, layout, epsilon, alpha, beta}
+        -> (y)
+
+    =>  bn = (x - estimatedMean) / sqrt(estimatedVariance + epsilon) * bnScale + bnBias
+        or, without both estimates, BatchNormalizationTraining's: that of the batch
+
+The inference is spelled out and not made ONNX's BatchNormalization, which has no mode per activation and no
+channels last, and which ONNX Runtime computes as x * a + b: that loses digits where the mean is large.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.graph.batch_norm_terms import inverse_std, is_momentum
+from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.imports.miopen.form import Form, MiopenNode
+from bngrad.passes.imports.miopen.operands import Operands, computing, typed, wider
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
+
+_RUNNING = ("resultRunningMean", "resultRunningVariance")
+_SAVED = ("resultSaveMean", "resultSaveInvVariance")
+_ESTIMATED = ("estimatedMean", "estimatedVariance")
+_FACTORS = ("expAvgFactor", "exponentialAverageFactor")
+"""The name in MIOpen, and that in cuDNN, by which converters know it."""
+
+TRAINING = Form(
+    inputs={
+        "x": "data",
+        "bnScale": "parameter",
+        "bnBias": "parameter",
+        "resultRunningMean": "parameter",
+        "resultRunningVariance": "parameter",
+        "y": "data",
+    },
+    required=("x", "bnScale", "bnBias"),
+    outputs={"y": "data", **dict.fromkeys((*_RUNNING, *_SAVED), "parameter")},
+    numbers=("epsilon", *_FACTORS, "alpha", "beta"),
+)
+INFERENCE = Form(
+    inputs={
+        "x": "data",
+        "bnScale": "parameter",
+        "bnBias": "parameter",
+        "estimatedMean": "parameter",
+        "estimatedVariance": "parameter",
+        "y": "data",
+    },
+    required=("x", "bnScale", "bnBias"),
+    outputs={"y": "data"},
+    numbers=("epsilon", "alpha", "beta"),
+)
+_FORMS = {
+    f"miopenBatchNormalizationForward{what}{version}": form
+    for what, form in (("Training", TRAINING), ("Inference", INFERENCE))
+    for version in ("", "_V2")
+}
+
+
+class ImportMiopenForwardPass(ImportPass):
+    """Rewrites every miopenBatchNormalizationForwardTraining and ...ForwardInference, and their _V2.
+
+    Matches: x of rank 4 or 5 (or not known), channels first or last, parameters of shape C, 1C11, 1CHW and the
+    like.
+    Refuses: what is not of that form, a beta without the contents to blend in, no epsilon, running statistics
+    that are used and were not given.
+    """
+
+    def matches(self, node: ir.Node) -> bool:
+        """See `ImportPass`."""
+        return node.op_type in _FORMS
+
+    def refusal(self, node: ir.Node) -> str | None:
+        """See `ImportPass`."""
+        return next(_reasons(MiopenNode(node, _FORMS[node.op_type])), None)
+
+    def rewrite(self, node: ir.Node, context: Context) -> None:
+        """See `ImportPass`."""
+        read = MiopenNode(node, _FORMS[node.op_type])
+        if read.form is INFERENCE and read.has(*_ESTIMATED):
+            _rewrite_with_estimates(read, context)
+        else:
+            _rewrite_with_batch_statistics(read, context)
+
+
+def _reasons(node: MiopenNode) -> Iterator[str]:
+    yield from node.reasons()
+    yield from node.same_type_reasons("y", like="x")
+    yield from node.blend_reasons(beta="y")
+    yield from node.missing_reasons("epsilon")
+    if node.form is TRAINING:
+        yield from _running_reasons(node)
+    elif node.has(*_ESTIMATED):
+        yield from node.unknown_type_reasons()
+
+
+def _running_reasons(node: MiopenNode) -> Iterator[str]:
+    given = [name for name in _FACTORS if name in node.node.attributes]
+    if len(given) > 1:
+        yield f"it has both {given[0]} and {given[1]}; expected one of them"
+    for name in given:
+        if not 0 <= node.number(name) <= 1:
+            yield f"it has {name} {node.number(name):g}; expected 0 to 1, the weight of the new value"
+    for name in filter(node.used, _RUNNING):
+        if not node.has(*_RUNNING):
+            yield f"its output {name} is used, and it has not both inputs {' and '.join(_RUNNING)} to update"
+        if not given:
+            yield from node.missing_reasons("expAvgFactor")
+
+
+def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
+    blending, dtype = _blending(node)
+    operands = Operands(node, context, dtype)
+    scale_dtype = operands.parameter_dtype(node.present("bnScale").dtype, node.present("bnBias").dtype)
+    training = node.form is TRAINING
+    running = _RUNNING if training and node.has(*_RUNNING) else ()
+    saved = {name: _saved_dtype(node, name) for name in _SAVED} if training else {}
+    statistics_dtype = operands.parameter_dtype(*(node.present(name).dtype for name in running), *saved.values())
+
+    factor = next((node.number(name) for name in _FACTORS if name in node.node.attributes), 0.0)
+    spelled_out = not is_momentum(factor, statistics_dtype)
+    old = [operands.parameter(name, statistics_dtype) for name in running or ("bnScale", "bnScale")]
+    y, *statistics = operands.emit.bngrad(
+        "BatchNormalizationTraining",
+        operands.data("x"),
+        operands.parameter("bnScale", scale_dtype),
+        operands.parameter("bnBias", scale_dtype),
+        *old,
+        axes=operands.axes,
+        epsilon=node.number("epsilon"),
+        momentum=0.0 if spelled_out else 1 - factor,
+        unbiased_running_var=1,
+    )
+    results = {"y": operands.data_result(y, "x", *blending, "y")}
+    for name, statistic, before in zip(running, statistics, old, strict=False):
+        if node.used(name):
+            new = typed(statistic, statistics_dtype)
+            new = operands.average(new, before, factor) if spelled_out else new
+            results[name] = operands.parameter_result(new, name, _declared(node, name, node.present(name).dtype))
+    for name, statistic in zip(saved, statistics[2:], strict=False):
+        if node.used(name):
+            results[name] = operands.parameter_result(typed(statistic, statistics_dtype), "bnScale", saved[name])
+    operands.replace(**results)
+
+
+def _rewrite_with_estimates(node: MiopenNode, context: Context) -> None:
+    blending, _ = _blending(node)
+    dtype = computing(node.present("x").dtype)
+    assert dtype is not None, "refused otherwise"  # noqa: S101
+    operands = Operands(node, context, dtype)
+    emit = operands.emit
+    variance = operands.parameter("estimatedVariance", dtype)
+    inv_std = inverse_std(emit, variance, node.number("epsilon"), dtype)
+    centered = emit.op("Sub", operands.data("x"), operands.broadcast("estimatedMean", dtype))
+    xhat = emit.op("Mul", centered, emit.op("Unsqueeze", inv_std, operands.axes))
+    scaled = emit.op("Mul", xhat, operands.broadcast("bnScale", dtype))
+    y = operands.data_result(emit.op("Add", scaled, operands.broadcast("bnBias", dtype)), "x", *blending, "y")
+    # No op of ours comes after the node, so what makes y does.
+    last = y.producer()
+    operands.replace(y=y)
+    assert last is not None, "y was made above"  # noqa: S101
+    last.name, last.doc_string = node.node.name, node.node.doc_string
+    last.metadata_props.update(node.node.metadata_props)
+
+
+def _blending(node: MiopenNode) -> tuple[tuple[float, float], ir.DataType | None]:
+    """The weights of y and of its old contents, and the type to have data in."""
+    blending = node.number("alpha", 1), node.number("beta", 0)
+    dtype = node.present("x").dtype
+    return blending, dtype if blending == (1, 0) else computing(dtype)
+
+
+def _saved_dtype(node: MiopenNode, name: str) -> ir.DataType | None:
+    """The type of a saved statistic: what the graph says, that of the running ones, or what it is computed in."""
+    given = [node.present(its).dtype for its in _RUNNING] if node.has(*_RUNNING) else []
+    return _declared(node, name, wider(*given) or computing(node.present("x").dtype))
+
+
+def _declared(node: MiopenNode, name: str, default: ir.DataType | None) -> ir.DataType | None:
+    value = node.output(name)
+    return default if value is None or value.dtype is None else value.dtype

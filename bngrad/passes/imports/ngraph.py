@@ -1,0 +1,241 @@
+"""nGraph's batch norm in training -> the ops of ``bngrad``.
+
+nGraph stores a node's inputs in another order than its documentation and its constructors have. These are the
+stored ones, those of its serialized graphs, in any domain::
+
+    BatchNormTrainingBackprop(gamma, beta, input, mean, variance, delta)    {eps}
+        -> (input_delta, gamma_delta, beta_delta)
+    =>  inv_std = 1 / sqrt(variance + eps)
+        bngrad.BatchNormalizationGrad(delta, input, gamma, mean, inv_std, axes)    {training_mode=1}
+
+    BatchNormTraining(gamma, beta, input)    {eps}
+        -> (output, mean, variance)
+    =>  bngrad.BatchNormalizationTraining(input, gamma, beta, 0, 0, axes)
+            {epsilon=eps, momentum=0, unbiased_running_var=0}
+
+``BatchNormBackprop`` is an older name of the first. ``eps`` is what nGraph's JSON calls the attribute, ``epsilon``
+what its visitor does: either will do. nGraph rounds it to float32, also for data in double.
+
+The channels are dimension 1, at every rank from 2 on. With N elements a channel, nGraph's kernel computes::
+
+    beta_delta  = sum delta
+    gamma_delta = sum delta * (input - mean) / sqrt(variance + eps)
+    input_delta = gamma / sqrt(variance + eps) / N
+                  * (N * delta - beta_delta - gamma_delta * (input - mean) / sqrt(variance + eps))
+
+for any mean and variance, not only those of the input: training_mode 1 of ours, term by term. (Its documentation
+has slips: as written there, gamma_delta and input_delta are wrong.) beta is checked and never read.
+
+The mean and variance that the forward node returns are the batch's, the variance biased: they are what running
+statistics become with momentum 0, whatever they were. nGraph itself keeps no running statistics.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.batch_norm_terms import inverse_std, statistics_dtype
+from bngrad.graph.nodes import raise_refusals, type_refusal
+from bngrad.opset.functions import DOMAIN
+from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.imports.channel_axis import retarget_over_channels
+from bngrad.passes.imports.node_form import NodeForm
+from bngrad.passes.replace import Emitter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Extents = tuple[int | ir.SymbolicDim, ...]
+
+
+_EPSILON_NAMES = ("eps", "epsilon")
+_FORWARD = NodeForm(("gamma", "beta", "input"), ("output", "mean", "variance"), _EPSILON_NAMES)
+_BACKPROP = NodeForm(
+    ("gamma", "beta", "input", "mean", "variance", "delta"),
+    ("input_delta", "gamma_delta", "beta_delta"),
+    _EPSILON_NAMES,
+)
+_FORMS = {
+    "BatchNormTraining": _FORWARD,
+    "BatchNormTrainingBackprop": _BACKPROP,
+    "BatchNormBackprop": _BACKPROP,
+}
+
+_DATA = ("input", "delta")
+"""Those with the shape of the data; the others have one element a channel."""
+
+
+class ImportNgraphPass(ImportPass):
+    """Rewrites every BatchNormTraining and BatchNormTrainingBackprop.
+
+    Matches: input of rank 2 or more, or of a rank that is not known; above 8 it is reshaped to [N, C, S].
+    Refuses: what nGraph itself does when a node is made, by the same rules in the same order; types that are none
+    of ours; and attributes that nGraph's ops do not have, for other systems have a BatchNormTraining too.
+    Guarantees: outputs without a type get what nGraph infers for them from all inputs together.
+    """
+
+    def matches(self, node: ir.Node) -> bool:
+        """See `ImportPass`."""
+        return node.op_type in _FORMS and node.domain != DOMAIN
+
+    def refusal(self, node: ir.Node) -> str | None:
+        """See `ImportPass`."""
+        # Last, the types that nGraph takes and we do not: by now they are all the same.
+        reasons = itertools.chain(_FORMS[node.op_type].malformed(node), _violations(node))
+        return next(reasons, None) or type_refusal(node.inputs, ())
+
+    def rewrite(self, node: ir.Node, context: Context) -> None:
+        """See `ImportPass`."""
+        # Once more: what it reads of another node has a shape since that one was rewritten.
+        raise_refusals([(node, reason)] if (reason := self.refusal(node)) else [])
+        given = _inputs(node)
+        _share_what_is_known(node, given)
+        form = _FORMS[node.op_type]
+        emit, epsilon = Emitter(node, context), form.epsilon(node)
+        if form is _FORWARD:
+            # As many zeros as there are channels, in the type of the input, whatever is known of either.
+            zeros = emit.op(
+                "CastLike", emit.op("ConstantOfShape", emit.op("Shape", given["gamma"])), given["input"]
+            )
+            _replace_inputs(node, [given["input"], given["gamma"], given["beta"], zeros, zeros])
+            attributes = [
+                ir.AttrFloat32("epsilon", epsilon),
+                ir.AttrFloat32("momentum", 0.0),
+                ir.AttrInt64("unbiased_running_var", 0),
+            ]
+            retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)
+        else:
+            statistics = _statistics(emit, given, epsilon)
+            _replace_inputs(node, [given["delta"], given["input"], given["gamma"], *statistics])
+            training = [ir.AttrInt64("training_mode", 1)]
+            retarget_over_channels(node, "BatchNormalizationGrad", training, context)
+
+
+# ---- the rewrite ----
+
+
+def _share_what_is_known(node: ir.Node, given: Mapping[str, ir.Value]) -> None:
+    """Gives the input its type, and the outputs their types and shapes, from all that is known of any input."""
+    dtype = next((value.dtype for value in given.values() if value.dtype is not None), None)
+    if dtype is not None:
+        given["input"].dtype = dtype
+    channels = _merged([*_channel_shapes(given), _channels_of(given)])
+    data = _merged(_data_shapes(given))
+    if data is not None and channels is not None and isinstance(channels[0], int):
+        data = (data[0], channels[0], *data[2:])
+    for value, shape in zip(node.outputs, (data, channels, channels), strict=False):
+        if value.dtype is None and dtype is not None:
+            value.dtype = dtype
+        if value.shape is None and value.dtype is not None and shape is not None:
+            value.shape = ir.Shape(shape)
+
+
+def _statistics(emit: Emitter, given: Mapping[str, ir.Value], epsilon: float) -> tuple[ir.Value, ir.Value]:
+    """The mean and inv_std of a backprop node, of one type."""
+    x, mean, variance = given["input"], given["mean"], given["variance"]
+    if x.dtype is None:
+        # As in the body of a function. Double loses nothing, whatever the type turns out to be.
+        return mean, emit.op("CastLike", inverse_std(emit, variance, epsilon, ir.DataType.DOUBLE), x)
+    dtype = statistics_dtype(x)
+    return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)
+
+
+def _replace_inputs(node: ir.Node, inputs: Sequence[ir.Value]) -> None:
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+
+
+# ---- what is refused ----
+
+
+def _violations(node: ir.Node) -> Iterator[str]:
+    """Why nGraph would not make a node: its eight rules, in its order and in its words.
+
+    What is not known contradicts nothing. Each rule relies on those before it.
+    """
+    given = _inputs(node)
+    data, channel_shapes = _data_shapes(given), _channel_shapes(given)
+    if _contradict(data):
+        shapes = f"input data shape: {_text(data[0])}, delta shape: {_text(data[1])}"
+        yield f"shape of delta does not match the shape of the input data ({shapes})"
+    dtypes = {name: value.dtype.name.lower() for name, value in given.items() if value.dtype is not None}
+    x, delta = (dtypes.get(name) for name in _DATA)
+    if x is not None and delta is not None and x != delta:
+        yield f"element type for input ({x}) does not match element type for delta ({delta})"
+    if len(set(dtypes.values())) > 1:
+        all_types = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        yield f"input element types do not match ({all_types})"
+    merged = _merged(data)
+    if merged is not None and len(merged) < 2:
+        yield f"input argument must have rank of at least 2 (input argument shape: {_text(merged)})"
+    names = "/".join(_channel_shaped(given))
+    if _contradict(channel_shapes):
+        yield f"shapes for {names} do not match ({'/'.join(map(_text, channel_shapes))})"
+    channels, of_data = _merged(channel_shapes), _channels_of(given)
+    if channels is not None and len(channels) != 1:
+        yield f"shape for {names} ({_text(channels)}) does not have rank 1"
+    if _contradict([of_data, channels]):
+        count = _text(of_data)[1:-1]
+        yield f"input channel dimension ({count}) does not match shape for {names} ({_text(channels)})"
+    if _merged([of_data, channels]) == (0,):
+        yield "channel count must be at least 1"
+
+
+# ---- what is known of a node ----
+
+
+def _inputs(node: ir.Node) -> dict[str, ir.Value]:
+    """The inputs by nGraph's names; all are there unless the node is refused."""
+    names = _FORMS[node.op_type].inputs
+    return {name: value for name, value in zip(names, node.inputs, strict=True) if value is not None}
+
+
+def _channel_shaped(given: Mapping[str, ir.Value]) -> list[str]:
+    return [name for name in given if name not in _DATA]
+
+
+def _data_shapes(given: Mapping[str, ir.Value]) -> list[Extents | None]:
+    return [_extents(given[name]) for name in _DATA if name in given]
+
+
+def _channel_shapes(given: Mapping[str, ir.Value]) -> list[Extents | None]:
+    return [_extents(given[name]) for name in _channel_shaped(given)]
+
+
+def _channels_of(given: Mapping[str, ir.Value]) -> Extents | None:
+    """The shape [C], by the data."""
+    data = _merged(_data_shapes(given))
+    return None if data is None else data[1:2]
+
+
+def _extents(value: ir.Value) -> Extents | None:
+    return None if value.shape is None else tuple(value.shape)
+
+
+def _contradict(shapes: Sequence[Extents | None]) -> bool:
+    """Whether shapes cannot be the same: they differ in rank, or in an extent that is a number in both."""
+    known = [shape for shape in shapes if shape is not None]
+    if len({len(shape) for shape in known}) > 1:
+        return True
+    return any(len({d for d in extents if isinstance(d, int)}) > 1 for extents in zip(*known, strict=True))
+
+
+def _merged(shapes: Sequence[Extents | None]) -> Extents | None:
+    """What is known of a shape from several sources that do not contradict each other."""
+    known = [shape for shape in shapes if shape is not None]
+    if not known:
+        return None
+    return tuple(
+        next((d for d in extents if isinstance(d, int)), extents[0]) for extents in zip(*known, strict=True)
+    )
+
+
+def _text(shape: Extents | None) -> str:
+    """A shape as nGraph prints it."""
+    if shape is None:
+        return "?"
+    return "{" + ",".join(str(d) if isinstance(d, int) else "?" for d in shape) + "}"

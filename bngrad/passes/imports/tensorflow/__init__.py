@@ -1,0 +1,1 @@
+"""TensorFlow's FusedBatchNorm and its gradient."""

@@ -1,0 +1,1 @@
+"""Passes that bring a model into the form that the others take."""

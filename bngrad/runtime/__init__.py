@@ -1,0 +1,1 @@
+"""The library and the sessions that use it."""

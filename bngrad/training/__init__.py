@@ -1,0 +1,1 @@
+"""What surrounds a training graph: trained values back into the forward model."""

@@ -1,0 +1,154 @@
+"""From training back to inference: trained weights and running statistics put into the forward model.
+
+What a training loop holds after its last step goes into the model that the training graph was made from. Every
+batch norm then normalizes by its running statistics, every Dropout passes its data on, and the loss is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onnx_ir.passes.common import (
+    RemoveInitializersFromInputsPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
+
+from bngrad.arguments import require_names
+from bngrad.autodiff.prepare import inlined
+from bngrad.errors import InputError, ModelError
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes, describe, refuse_training_graph
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.passes.check import check
+from bngrad.passes.pipeline import foreign_nodes
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.training.to_inference import refuse_random, to_inference
+from bngrad.training.trained_values import put_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+_BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
+_ANY_OPSET, _OLDEST = 1, 7
+"""An inference model has the opset of the forward model, but for those that ONNX Runtime does not run."""
+
+
+class Finalized(NamedTuple):
+    """An inference model, and what was put into it."""
+
+    model: ir.Model
+    weights: list[str]
+    """What got a new value."""
+    kept: list[str]
+    """Weights and statistics that kept the value that the forward model had."""
+
+
+def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence[str] | None = None) -> Finalized:
+    """Returns a copy of a forward model for inference, with new weights and running statistics.
+
+    Args:
+        model: The forward model; it is not changed.
+        weights: New values by the names of the training graph's inputs, or of its outputs that are new running
+            statistics: see `put_values`.
+        outputs: Names of the outputs to keep; by default all but running statistics and losses.
+
+    Raises:
+        InputError: A name is unknown or means several things that training keeps apart, a value has another shape
+            or type than what it is for, or ``outputs`` is a string.
+        ModelError: It is a training graph, no output is left, or one depends on a random node.
+    """
+    require_names(outputs=outputs)
+    refuse_training_graph(model)
+    source = model
+    _refuse_other_systems(model)
+    model = RaiseOpsetPass(_ANY_OPSET)(inlined(model)).model
+    names = Names(model)
+    given = put_values(model, weights, names)
+    InferTypesPass()(model)
+    _keep_outputs(model, outputs)
+    # What only the loss reads need not be possible in inference mode.
+    RemoveUnusedNodesPass()(model)
+    to_inference(model, names)
+    RemoveUnusedNodesPass()(model)
+    refuse_random(model)
+    model = RaiseOpsetPass(_OLDEST)(model).model
+    # A default that a training loop overrides is a constant from here on.
+    RemoveInitializersFromInputsPass()(model)
+    _drop_unused_inputs(model.graph)
+    RemoveUnusedOpsetsPass()(model)
+    check(model, source)
+    return Finalized(model, given, sorted(set(model.graph.initializers) - set(given)))
+
+
+def _refuse_other_systems(model: ir.Model) -> None:
+    """Refuses batch norms that would stay in training mode."""
+    for node in (*foreign_nodes(model), *(node for node in all_nodes(model) if node.domain == DOMAIN)):
+        if (node.domain, node.op_type) not in _BATCH_NORMS and not _is_inference(node):
+            raise ModelError(
+                f"{describe(node)} cannot be put into inference mode; expected ONNX's BatchNormalization: give "
+                "the forward model as it was before bngrad rewrite, or export it to ONNX's ops"
+            )
+
+
+def _is_inference(node: ir.Node) -> bool:
+    mode = node.attributes.get("is_training")
+    return "Inference" in node.op_type or (mode is not None and not mode.value)
+
+
+def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
+    graph = model.graph
+    known = {str(value.name): value for value in graph.outputs}
+    if names:
+        for name in names:
+            if name not in known:
+                raise InputError(unknown_name(name, known, "an output"))
+        kept = [known[name] for name in dict.fromkeys(names)]
+    else:
+        left_out = {value for node in all_nodes(model) if _is_batch_norm(node) for value in node.outputs[1:]}
+        left_out |= _losses(graph)
+        kept = [value for value in known.values() if value not in left_out]
+    if not kept:
+        raise ModelError(
+            f"the model has no output but losses and running statistics ({listed(known)}); name what to keep with "
+            "--keep (outputs=), after making it an output of the forward model"
+        )
+    graph.outputs.clear()
+    graph.outputs.extend(kept)
+
+
+def _is_batch_norm(node: ir.Node) -> bool:
+    return (node.domain, node.op_type) in _BATCH_NORMS
+
+
+def _losses(graph: ir.Graph) -> set[ir.Value]:
+    """The outputs that are a loss: float scalars, and what depends on an op that is a loss.
+
+    Where there is none of these, the loss is the only float output of one element, as for `differentiate`.
+    """
+    depending = {node.outputs[0] for node in graph if node.domain == "" and node.op_type in _LOSSES}
+    for node in graph:
+        if any(value in depending for value in node.inputs):
+            depending.update(node.outputs)
+    computed = [v for v in graph.outputs if v.producer() is not None and v.dtype in (None, *SUPPORTED_DTYPES)]
+    found = {v for v in computed if v in depending or (v.shape is not None and len(v.shape) == 0)}
+    if found:
+        return found
+    single = [v for v in computed if v.shape is not None and all(extent == 1 for extent in v.shape)]
+    return set(single) if len(single) == 1 else set()
+
+
+def _drop_unused_inputs(graph: ir.Graph) -> None:
+    """Takes out inputs that only the loss read, such as labels."""
+    for value in list(graph.inputs):
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)

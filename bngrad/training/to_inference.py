@@ -1,0 +1,124 @@
+"""Puts the nodes of a forward model into inference mode.
+
+=========================================== =======================================================================
+node                                        becomes
+=========================================== =======================================================================
+BatchNormalization, BatchNormInternal       BatchNormalization in inference mode; a new running statistic that is
+                                            read is the old one
+Dropout                                     Identity; a mask that is read is all true
+SoftmaxCrossEntropyLoss, its log_prob alone LogSoftmax over the classes
+=========================================== =======================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.errors import ModelError
+from bngrad.graph.constant_value import RANDOM_OPS
+from bngrad.graph.nodes import all_nodes, default_opset, describe, owner
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bngrad.graph.fresh_names import Names
+
+_BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
+_RANDOM = {("", op_type) for op_type in RANDOM_OPS} | {
+    ("com.microsoft", op_type) for op_type in ("BiasDropout", "BitmaskBiasDropout", "BitmaskDropout")
+}
+_TRAINING_MODE = 14
+"""Since this opset BatchNormalization has the attribute training_mode; before 7 it has is_test."""
+
+
+def to_inference(model: ir.Model, names: Names) -> None:
+    """Puts every node of a model into inference mode, also in subgraphs.
+
+    Raises:
+        ModelError: A node reads what a batch norm or a Dropout has in training mode alone.
+    """
+    opset = default_opset(model) or 0
+    for node in list(all_nodes(model)):
+        if (node.domain, node.op_type) in _BATCH_NORMS:
+            _batch_norm(node, opset, names)
+        elif (node.domain, node.op_type) == ("", "Dropout"):
+            _dropout(node, opset, names)
+        elif (node.domain, node.op_type) == ("", "SoftmaxCrossEntropyLoss"):
+            _loss(node, opset)
+
+
+def refuse_random(model: ir.Model) -> None:
+    """Sees to it that a model gives the same outputs for the same inputs.
+
+    Raises:
+        ModelError: It has a random node, which is named.
+    """
+    for node in all_nodes(model):
+        if (node.domain, node.op_type) in _RANDOM:
+            raise ModelError(
+                f"{describe(node)} makes the inference model random; expected outputs that depend on no random "
+                "node: keep others with --keep (outputs=), or make its output an input of the model"
+            )
+
+
+def _batch_norm(node: ir.Node, opset: int, names: Names) -> None:
+    read = [value for value in node.outputs[3:] if _is_read(value)]
+    if read:
+        raise ModelError(
+            f"{describe(node)} cannot be put into inference mode: its output {read[0].name!r}, which only "
+            "training has, is read; keep outputs that do not depend on it with --keep (outputs=)"
+        )
+    for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=False):
+        if _is_read(value):
+            _replace(node, [ir.node("Identity", [old], name=names.fresh(f"{value.name}_old"))], value)
+    node.resize_outputs(1)
+    node.domain, node.op_type, node.version = "", "BatchNormalization", None
+    if opset >= _TRAINING_MODE:
+        node.attributes["training_mode"] = ir.AttrInt64("training_mode", 0)
+    elif "is_test" in node.attributes:
+        node.attributes["is_test"] = ir.AttrInt64("is_test", 1)
+
+
+def _dropout(node: ir.Node, opset: int, names: Names) -> None:
+    x, mask = node.inputs[0], next(iter(node.outputs[1:]), None)
+    if mask is not None and _is_read(mask):
+        # Before opset 10 it has the type of the data.
+        dtype = ir.DataType.BOOL if opset >= 10 else None if x is None else x.dtype
+        if opset < 9 or dtype is None:
+            raise ModelError(
+                f"{describe(node)} cannot be put into inference mode: its mask {mask.name!r} is read, which opset "
+                f"{opset} defines for training alone; keep other outputs with --keep (outputs=)"
+            )
+        shape = ir.node("Shape", [x], name=names.fresh(f"{mask.name}_shape"))
+        shape.outputs[0].name = shape.name
+        ones = {"value": ir.tensor([1], dtype=dtype)}
+        _replace(
+            node,
+            [shape, ir.node("ConstantOfShape", [*shape.outputs], ones, name=names.fresh(f"{mask.name}_ones"))],
+            mask,
+        )
+    if _is_read(node.outputs[0]):
+        _replace(node, [ir.node("Identity", [x], name=node.name)], node.outputs[0])
+    owner(node).remove(node, safe=True)
+
+
+def _loss(node: ir.Node, opset: int) -> None:
+    # Before opset 13 LogSoftmax takes everything from its axis on for classes.
+    if opset >= 13 and len(node.outputs) > 1 and not _is_read(node.outputs[0]):
+        log_prob = ir.node("LogSoftmax", [node.inputs[0]], {"axis": 1}, name=node.name)
+        _replace(node, [log_prob], node.outputs[1])
+        owner(node).remove(node, safe=True)
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _replace(node: ir.Node, made: Sequence[ir.Node], value: ir.Value) -> None:
+    """Has the last of some new nodes make an output of a node, under its name."""
+    new = made[-1].outputs
+    ir.convenience.replace_nodes_and_values(owner(node), node, [], made, [value], new)
+    value.name = None
