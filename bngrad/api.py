@@ -13,11 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.arguments import require_choice
+from bngrad.errors import warn
 from bngrad.io.external_data import ExternalData
 from bngrad.io.files import as_ir, check_output, to_proto
 from bngrad.io.files import save as save_ir
 from bngrad.passes import pipeline
-from bngrad.warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.differentiate import Builder, DifferentiationTarget, RunningVariance
     from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.inspection.inspect import Inspection
     from bngrad.passes.pipeline import Target
+    from bngrad.training.differentiate import Builder, DifferentiationTarget, RunningVariance
 
 
 @overload
@@ -159,7 +159,7 @@ def differentiate(
         BngradWarning: The model is probably not what is to be trained: an exporter folded, froze or tied what
             should be trained.
     """
-    from bngrad.autodiff.differentiate import differentiate as differentiate_ir  # noqa: PLC0415 - rarely needed
+    from bngrad.training.differentiate import differentiate as differentiate_ir  # noqa: PLC0415 - rarely needed
 
     result = differentiate_ir(
         as_ir(model),

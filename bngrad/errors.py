@@ -6,6 +6,14 @@ with 2; nothing was written. A warning is one line, too, and changes nothing in 
 
 from __future__ import annotations
 
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CALLER_OF_A_PUBLIC_FUNCTION = 3
+
 
 class BngradError(Exception):
     """Base of every error that bad input, or a missing piece of the system, causes."""
@@ -37,3 +45,9 @@ class OracleError(BngradError):
 
 class BngradWarning(UserWarning):
     """A model that is probably not what the user means to train: what, where, the likely cause and the remedy."""
+
+
+def warn(messages: Iterable[str]) -> None:
+    """Warns of each, at the line that called the public function which calls this."""
+    for message in messages:
+        warnings.warn(message, BngradWarning, stacklevel=_CALLER_OF_A_PUBLIC_FUNCTION)

@@ -136,7 +136,7 @@ def bngrad_step() -> Iterator[Step]:
     import onnx_ir as ir  # noqa: PLC0415
 
     import bngrad  # noqa: PLC0415
-    from bngrad.autodiff.differentiate import differentiate  # noqa: PLC0415
+    from bngrad.training.differentiate import differentiate  # noqa: PLC0415
 
     made = differentiate(ir.load(MODEL))
     session = bngrad.session(made.model)
@@ -148,8 +148,8 @@ def ort_step() -> Iterator[Step]:
     """ORT's own training graph, on its training build."""
     import onnx_ir as ir  # noqa: PLC0415
 
-    from bngrad.autodiff.differentiate import differentiate  # noqa: PLC0415
     from bngrad.oracle import Oracle  # noqa: PLC0415
+    from bngrad.training.differentiate import differentiate  # noqa: PLC0415
 
     made = differentiate(ir.load(MODEL), builder="ort", target="ort")
     with Oracle() as oracle, oracle.load(ir.to_proto(made.model)) as session:

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.autodiff.model_warnings import model_warnings, running_variance_warnings
+from bngrad.inspection.model_warnings import model_warnings, running_variance_warnings
 from models import digits_resnet20, light
 
 RULE, FX_NODE = "pkg.onnxscript.rewriter.rule_name", "pkg.torch.onnx.fx_node"

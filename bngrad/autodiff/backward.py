@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bngrad.autodiff.rule import NoGradientError
-from bngrad.graph.builder import NodeMaker
 from bngrad.graph.guards import cut, zero_where_zero
-from bngrad.graph.node_reader import NodeView, dtype_of
+from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.node_site import NodeSite
 from bngrad.graph.nodes import ORIGIN, describe
 
 if TYPE_CHECKING:
@@ -18,7 +17,11 @@ if TYPE_CHECKING:
     from bngrad.passes.base import Context
 
 
-class Backward(NodeMaker, NodeView):
+class NoGradientError(Exception):
+    """A rule does not cover a node; the text says what it has and what was expected."""
+
+
+class Backward(NodeSite):
     """One forward node, on its way back.
 
     New nodes go to the end of the graph. They are named as ORT's gradient builder names them:

@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.rules import RULES
-from bngrad.graph.nodes import SUPPORTED_DTYPES, describe
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import subgraphs
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from bngrad.autodiff.running_statistics import (
     is_statistic,
     is_updated,
 )
+from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
-from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph, require_parameters
+from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     """The gradient with respect to each input; None where it is zero, or nobody asks for it."""
 
 
-class NoGradientError(Exception):
-    """A rule does not cover a node; the text says what it has and what was expected."""
-
-
 @dataclass(frozen=True)
 class Rule:
     """A gradient rule of an op.

@@ -8,8 +8,9 @@ from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.autodiff.prepare import new_statistics
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.name_messages import listed, unknown_name
-from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.graph.nodes import all_nodes
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.autodiff.backward import Backward
+from bngrad.autodiff.backward import Backward, NoGradientError
 from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
-from bngrad.autodiff.rule import NoGradientError
 from bngrad.autodiff.rules.without_rule import NOT_WRITTEN, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.errors import ModelError, UnsupportedNodeError

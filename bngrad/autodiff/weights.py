@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.node_reader import constant_of
-from bngrad.graph.nodes import SUPPORTED_DTYPES
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:

@@ -75,8 +75,8 @@ def differentiate_command(
     The gradient with respect to NAME is the output NAME_grad; weights and running statistics become inputs with
     defaults, the new running statistics outputs. OUTPUT's metadata says which output is what.
     """
-    from bngrad.autodiff.differentiate import differentiate
     from bngrad.io import files
+    from bngrad.training.differentiate import differentiate
 
     source = files.load(model)
     path = files.check_output(output, source=model)

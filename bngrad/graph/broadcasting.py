@@ -13,25 +13,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.autodiff.backward import Backward
-    from bngrad.autodiff.rule import Gradients
     from bngrad.graph.builder import NodeMaker
-
-
-def for_each_input(back: Backward, flow: Callable[[int], ir.Value]) -> Gradients:
-    """Returns the gradients of the inputs of an op that broadcasts all of them against each other.
-
-    Args:
-        back: The node.
-        flow: What flows to an input, by index, in the shape of the output; called for those that need it.
-    """
-    inputs = [back.x(index) for index in range(len(back.node.inputs))]
-    return [
-        sum_to(back, flow(index), x, back.y(), others=inputs[:index] + inputs[index + 1 :])
-        if back.needs(index)
-        else None
-        for index, x in enumerate(inputs)
-    ]
 
 
 def _gradient_args(make: NodeMaker, x_shape: ir.Value, y_shape: ir.Value) -> ir.Value:

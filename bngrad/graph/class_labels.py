@@ -14,8 +14,7 @@ from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.shapes import shape_of
 
 if TYPE_CHECKING:
-    from bngrad.autodiff.backward import Backward
-    from bngrad.passes.lower.site import Site
+    from bngrad.graph.node_site import NodeSite
 
 
 class Labels(NamedTuple):
@@ -30,7 +29,7 @@ class Labels(NamedTuple):
 
 
 def read_labels(
-    at: Backward | Site, dY: ir.Value, scores: ir.Value, labels: ir.Value, weights: ir.Value | None
+    at: NodeSite, dY: ir.Value, scores: ir.Value, labels: ir.Value, weights: ir.Value | None
 ) -> Labels:
     """Makes the nodes that read the labels of a loss.
 
@@ -56,7 +55,7 @@ def read_labels(
 
 
 def gradient_of_weights(
-    at: Backward, dY: ir.Value, log_prob: ir.Value, loss: ir.Value, labels: ir.Value, weights: ir.Value
+    at: NodeSite, dY: ir.Value, log_prob: ir.Value, loss: ir.Value, labels: ir.Value, weights: ir.Value
 ) -> ir.Value:
     """The gradient of a loss with respect to the weights of its classes.
 
@@ -90,7 +89,7 @@ def gradient_of_weights(
     return cast_like(at, result, dtype, weights)
 
 
-def _classes(at: Backward | Site, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+def _classes(at: NodeSite, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:
     """The labels in int64, some class where they are ignored; and where that is, if it can be."""
     classes = at.cast(labels, ir.DataType.INT64)
     if "ignore_index" not in at.node.attributes:
@@ -100,7 +99,7 @@ def _classes(at: Backward | Site, labels: ir.Value) -> tuple[ir.Value, ir.Value 
 
 
 def _weight_of_each(
-    at: Backward | Site,
+    at: NodeSite,
     classes: ir.Value,
     ignored: ir.Value | None,
     weights: ir.Value | None,
@@ -113,7 +112,7 @@ def _weight_of_each(
     return at.op("Where", ignored, at.constant(0, dtype), at.constant(1, dtype) if w is None else w)
 
 
-def _total(at: Backward | Site, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:
+def _total(at: NodeSite, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:
     """The sum of w; 1 where all labels are ignored, so that the gradient is 0, as ORT has it."""
     if w is None:
         return at.op("Cast", at.op("Size", labels), to=int(dtype))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -10,14 +9,9 @@ import onnx_ir as ir
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import MICROSOFT
-from bngrad.opset.reference import MAX_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-"""The types that data may have; a parameter or statistic has that type too, or is float."""
-
 
 ORIGIN = "bngrad.origin"
 """The key in a node's ``meta`` for how errors name it, where it is not one that the user has."""
@@ -106,117 +100,6 @@ def known_rank(values: Iterable[ir.Value | None]) -> int | None:
         if value is not None and value.shape is not None:
             return len(value.shape)
     return None
-
-
-def refusal(
-    node: ir.Node, *, inputs: int, data: Sequence[int], minimum_rank: int, layout: str = "NC..."
-) -> str | None:
-    """Why a foreign batch-norm node cannot become one of ours; None if it can.
-
-    Args:
-        node: The node.
-        inputs: How many inputs it must have, all present.
-        data: The indices of the inputs that have X's shape.
-        minimum_rank: The lowest rank that this kind of node has.
-        layout: What the rank is of, for the message.
-    """
-    present = [value for value in node.inputs if value is not None]
-    if len(present) != inputs or len(node.inputs) != inputs:
-        given = str(len(present)) if len(present) == len(node.inputs) else f"{len(present)} of {len(node.inputs)}"
-        return f"it has {given} inputs; expected {inputs}, all present"
-    reason = type_refusal([node.inputs[i] for i in data], [v for i, v in enumerate(node.inputs) if i not in data])
-    if reason:
-        return reason
-    rank = known_rank(node.inputs[i] for i in data)
-    if rank is not None and not minimum_rank <= rank <= MAX_RANK:
-        return f"its X has rank {rank}; expected {minimum_rank} to {MAX_RANK} ({layout})"
-    return None
-
-
-def batch_norm_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
-    """Why a batch norm as ONNX defines it, or a gradient of one, cannot become one of ours; None if it can.
-
-    Args:
-        node: A node of 5 inputs; those that are no data have one number for each channel.
-        data: The indices of the inputs that have X's shape.
-    """
-    reason = refusal(node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
-    return reason or parameter_refusal(node, data=data) or _epsilon_refusal(node)
-
-
-def _epsilon_refusal(node: ir.Node) -> str | None:
-    epsilon = node.attributes.get("epsilon")
-    if epsilon is None or epsilon.is_ref() or epsilon.type != ir.AttributeType.FLOAT:
-        return None
-    if isfinite(epsilon.value) and epsilon.value >= 0:
-        return None
-    return f"its epsilon is {epsilon.value:g}; expected a finite number of 0 or more"
-
-
-def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
-    """Why scale, bias or statistics of a batch norm cannot belong to its data; None if they can, or are not known.
-
-    Args:
-        node: The node.
-        data: The indices of the inputs that have X's shape, in which dimension 1 is the channels.
-    """
-    shapes = [
-        value.shape for index in data if (value := node.inputs[index]) is not None and value.shape is not None
-    ]
-    channels: object = None
-    if shapes:
-        channels = shapes[0][1] if len(shapes[0]) > 1 else 1
-    expected = f"[{channels}]" if isinstance(channels, int) else "one dimension, the channels of its X"
-    for index, value in enumerate(node.inputs):
-        if index in data or value is None or value.shape is None:
-            continue
-        wrong = len(value.shape) != 1 or (
-            isinstance(channels, int) and isinstance(value.shape[0], int) and value.shape[0] != channels
-        )
-        if wrong:
-            return f"its input {value.name!r} has shape [{', '.join(map(str, value.shape))}]; expected {expected}"
-    return None
-
-
-def require_parameters(model: ir.Model) -> None:
-    """Sees to it that every BatchNormalization has parameters of one number for each channel.
-
-    Raises:
-        ModelError: One has not.
-    """
-    for node in op_nodes(model):
-        if (node.domain, node.op_type) == ("", "BatchNormalization") and node.inputs:
-            reason = parameter_refusal(node, data=(0,))
-            if reason:
-                raise ModelError(f"{describe(node)} is not valid: {reason}")
-
-
-def type_refusal(data: Iterable[ir.Value | None], parameters: Iterable[ir.Value | None]) -> str | None:
-    """Why values of these types cannot be the inputs of one of our ops; None if they can, or are not known.
-
-    Args:
-        data: What has X's type.
-        parameters: What has X's type or is float, after ONNX's rule for BatchNormalization.
-    """
-    found: ir.DataType | None = None
-    for value in data:
-        if value is None or value.dtype is None:
-            continue
-        if value.dtype not in SUPPORTED_DTYPES:
-            return _wrong_type(value, "one of " + ", ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES))
-        if found not in (None, value.dtype):
-            return _wrong_type(value, f"{found.name.lower()}, the type of the data before it")
-        found = value.dtype
-    allowed = dict.fromkeys((ir.DataType.FLOAT, found) if found is not None else SUPPORTED_DTYPES)
-    for value in parameters:
-        if value is not None and value.dtype not in (None, *allowed):
-            return _wrong_type(value, " or ".join(dtype.name.lower() for dtype in allowed))
-    return None
-
-
-def _wrong_type(value: ir.Value, expected: str) -> str:
-    got = value.dtype.name.lower() if value.dtype is not None else "of no type"
-    return f"its input {value.name!r} is {got}; expected {expected}"
 
 
 def owner(node: ir.Node) -> ir.Graph:

@@ -8,16 +8,16 @@ from typing import Any
 
 import onnx_ir as ir
 
-from bngrad.autodiff.model_warnings import model_warnings
 from bngrad.errors import ModelError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.constant_value import constant_tensor
 from bngrad.graph.nodes import default_opset, op_nodes
+from bngrad.inspection.model_warnings import model_warnings
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
-from bngrad.passes.imports.onnx import is_training_batch_norm
 from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass

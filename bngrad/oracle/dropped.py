@@ -14,10 +14,10 @@ import onnx_ir as ir
 from bngrad.autodiff.edges import rule_of, smooth_inputs
 from bngrad.autodiff.walk import refuse_hidden_paths
 from bngrad.errors import ModelError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.subgraphs import subgraphs
 from bngrad.oracle.graph import label
-from bngrad.passes.imports.onnx import is_training_batch_norm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

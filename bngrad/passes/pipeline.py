@@ -10,8 +10,9 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
+from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.gc_pause import without_collections
-from bngrad.graph.nodes import all_nodes, describe, op_nodes, require_parameters
+from bngrad.graph.nodes import all_nodes, describe, op_nodes
 
 # Both register schemas with onnx, which shape inference and the checker need.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401

@@ -17,9 +17,10 @@ from onnx_ir.passes.common import (
 from bngrad.arguments import require_names
 from bngrad.autodiff.prepare import inlined
 from bngrad.errors import InputError, ModelError
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed, unknown_name
-from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes, describe, refuse_training_graph
+from bngrad.graph.nodes import all_nodes, describe, refuse_training_graph
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec
 
+from bngrad.errors import warn
 from bngrad.validation.validate import validate as _validate
-from bngrad.warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

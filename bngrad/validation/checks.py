@@ -102,7 +102,7 @@ class Checks:
         sites = find_sites(subject.original, common)
         looked_at: list[Site | Step] = [*sites]
         if subject.against == "ort":
-            looked_at += find_steps(subject.original, common, sites)
+            looked_at += find_steps(subject.original, common, {site.node for site in sites})
         check = Check("lock-step", unit="of its bound", limit=1.0)
         if not looked_at and subject.against == "reference":
             check.skipped = "no op of bngrad is in the main graph"

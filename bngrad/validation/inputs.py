@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import InputError
-from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.graph.nodes import all_nodes
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
 

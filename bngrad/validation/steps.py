@@ -14,12 +14,11 @@ from bngrad.opset.ort_dialect import ACCUMULATION
 from bngrad.passes.lower import LOWERINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     import onnx_ir as ir
 
     from bngrad.validation.common_values import CommonValues
-    from bngrad.validation.sites import Site
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Step:
         return [*self.reads, *self.outputs.values()]
 
 
-def find_steps(original: ir.Model, common: CommonValues, sites: Sequence[Site]) -> list[Step]:
+def find_steps(original: ir.Model, common: CommonValues, done: Collection[ir.Node]) -> list[Step]:
     """Returns the steps that are no sites, in the order of the original.
 
     Where another builder made the graph under test, these are all gradients, and all values that an op of ours
@@ -55,9 +54,9 @@ def find_steps(original: ir.Model, common: CommonValues, sites: Sequence[Site]) 
     Args:
         original: The training graph as ORT's builder made it.
         common: What it shares with the graph under test.
-        sites: The batch norms that are looked at as such.
+        done: Nodes of the original that are checked in another way.
     """
-    steps, done = [], {site.node for site in sites}
+    steps = []
     for node in original.graph:
         lowered = (node.domain, node.op_type) in LOWERINGS
         if node in done or (common.same_builder and not lowered):

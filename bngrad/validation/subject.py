@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.differentiate import default_running_variance
 from bngrad.autodiff.prepare import name_nodes, prepare, set_modes
 from bngrad.autodiff.selection import find_loss, find_wrt
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError, ModelError, OracleError
-from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.graph.nodes import all_nodes
 from bngrad.io.files import as_ir, in_memory
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
@@ -19,6 +19,7 @@ from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.training.differentiate import default_running_variance
 from bngrad.validation.gradients import described_training_graph, gradients_of
 from bngrad.validation.inputs import bind_dimensions, draw_inputs, feeds_of, symbolic_dimensions
 from bngrad.validation.unbiased import unbias_running_variances
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.differentiate import Builder, RunningVariance
     from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.io.files import AnyModel
     from bngrad.oracle import Oracle, Prepared
+    from bngrad.training.differentiate import Builder, RunningVariance
 
     Array = NDArray[Any]
 

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import onnx_ir as ir
 
 from bngrad.arguments import require_choice, require_names
-from bngrad.autodiff.differentiate import Builder, RunningVariance
-from bngrad.autodiff.model_warnings import model_warnings
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.graph.nodes import all_nodes
+from bngrad.inspection.model_warnings import model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.runtime import native_library
 from bngrad.runtime.session import PROVIDERS, Provider
+from bngrad.training.differentiate import Builder, RunningVariance
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.lockstep import Tolerance
 from bngrad.validation.report import Report

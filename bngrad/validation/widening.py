@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from bngrad.graph.nodes import SUPPORTED_DTYPES
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 
 if TYPE_CHECKING:
     import onnx

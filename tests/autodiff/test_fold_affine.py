@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.passes.common import ShapeInferencePass
 
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.graph.fresh_names import Names
 from bngrad.passes.optimize.fold_affine import fold_affine
+from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import evaluate
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>\n'

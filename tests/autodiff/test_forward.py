@@ -11,10 +11,10 @@ import pytest
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import differentiated, output_names, summed
 from bngrad.api import differentiate
-from bngrad.autodiff.differentiate import differentiate as differentiate_ir
 from bngrad.autodiff.prepare import set_modes
 from bngrad.errors import InputError, ModelError
 from bngrad.runtime.session import session
+from bngrad.training.differentiate import differentiate as differentiate_ir
 from bngrad.validation.float64 import evaluate
 
 STATISTICS = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {3, 4}, float[2] v = {1, 1}"

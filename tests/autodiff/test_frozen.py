@@ -9,9 +9,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.oracle import prepare_forward
 from bngrad.runtime.session import PROVIDERS, session
+from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import Evaluator, evaluate
 from bngrad.validation.forward import forward_part
 from bngrad.validation.numeric import central_differences

@@ -18,7 +18,7 @@ from bngrad.autodiff.prepare import OPSET
 from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.rules.without_rule import WITHOUT_RULE
 from bngrad.errors import UnsupportedNodeError
-from bngrad.graph.nodes import SUPPORTED_DTYPES
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.opset.functions import NEWEST_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.runtime.session import PROVIDERS
+from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.validate import validate
 

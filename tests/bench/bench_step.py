@@ -19,9 +19,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.oracle import ensure
 from bngrad.runtime.native_library import library_path
+from bngrad.training.differentiate import differentiate
 from bngrad.validation.inputs import bind_dimensions, draw_inputs
 from models import light
 

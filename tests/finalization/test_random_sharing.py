@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import bngrad
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.errors import InputError
+from bngrad.training.differentiate import differentiate
 
 SEEDS = range(60)
 POOL = ("p", "q", "r", "u")

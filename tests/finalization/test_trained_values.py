@@ -8,8 +8,8 @@ import pytest
 from onnx import numpy_helper
 
 import bngrad
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.errors import InputError, ModelError
+from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import evaluate
 from finalization.training_cases import CASES, check, data
 

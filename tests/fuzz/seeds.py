@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 import autodiff.cases
 from autodiff.gradient_cases import differentiated, forward
-from bngrad.autodiff.differentiate import differentiate
 from bngrad.autodiff.training_graph import training_graph
+from bngrad.training.differentiate import differentiate
 from oracle.oracle_cases import CNN
 
 if TYPE_CHECKING:

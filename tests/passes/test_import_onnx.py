@@ -7,8 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.opset import reference
-from bngrad.passes.imports.onnx import ImportOnnxPass, is_training_batch_norm
+from bngrad.passes.imports.onnx import ImportOnnxPass
 from bngrad.passes.pipeline import rewrite
 from pass_models import (
     AXES_OF_RANK,

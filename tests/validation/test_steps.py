@@ -118,7 +118,7 @@ def measures(case, planted: float) -> list[float]:
     original, tested = (parsed(text, arrays) for text in (original_text, tested_text))
     common = CommonValues(ir.from_proto(original), ir.from_proto(tested), same_builder=False)
     sites = find_sites(ir.from_proto(original), common)
-    steps = find_steps(ir.from_proto(original), common, sites)
+    steps = find_steps(ir.from_proto(original), common, {site.node for site in sites})
     assert len(steps) == 1
     (name,) = steps[0].outputs.values()
     run = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"]).run

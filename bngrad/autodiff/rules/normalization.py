@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import cast_like, inverse_std, statistics_dtype
+from bngrad.graph.batch_norms import refusal
 from bngrad.graph.node_reader import dtype_of, like
-from bngrad.graph.nodes import refusal
 from bngrad.graph.shapes import shape_of, zeros
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, MICROSOFT

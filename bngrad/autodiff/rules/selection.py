@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.broadcasting import for_each_input
 from bngrad.graph.batch_norm_terms import statistics_dtype
-from bngrad.graph.broadcasting import for_each_input, sum_to
+from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.guards import cut
 from bngrad.graph.node_reader import dtype_of, is_off, like
 from bngrad.graph.signs import may_overflow

@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import inverse_std, statistics_dtype
-from bngrad.graph.nodes import raise_refusals, type_refusal
+from bngrad.graph.batch_norms import type_refusal
+from bngrad.graph.nodes import raise_refusals
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.channel_axis import retarget_over_channels

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.graph.nodes import batch_norm_refusal
+from bngrad.graph.batch_norms import batch_norm_refusal, is_training_batch_norm
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.channel_axis import forward_attributes, retarget_over_channels
 
@@ -44,11 +44,3 @@ class ImportOnnxPass(ImportPass):
         """See `ImportPass`."""
         attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
         retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)
-
-
-def is_training_batch_norm(node: ir.Node) -> bool:
-    """Whether a node is ONNX's BatchNormalization with training_mode = 1."""
-    if (node.domain, node.op_type) != ("", "BatchNormalization"):
-        return False
-    training_mode = node.attributes.get("training_mode")
-    return training_mode is not None and training_mode.value == 1

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bngrad.graph.nodes import batch_norm_refusal
+from bngrad.graph.batch_norms import batch_norm_refusal
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.channel_axis import forward_attributes, retarget_over_channels

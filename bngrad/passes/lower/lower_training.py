@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.node_reader import attribute_refusal
-from bngrad.graph.nodes import SUPPORTED_DTYPES, default_opset, raise_refusals
+from bngrad.graph.nodes import default_opset, raise_refusals
 from bngrad.opset.functions import NEWEST_OPSET
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.lower import LOWERINGS

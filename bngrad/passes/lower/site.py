@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from bngrad.graph.node_reader import NodeView
+from bngrad.graph.node_site import NodeSite
 from bngrad.passes.replace import Emitter
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     """What takes the place of each output; None for one that the node leaves out."""
 
 
-class Site(Emitter, NodeView):
+class Site(Emitter, NodeSite):
     """A node of ORT's training dialect, and the place where its standard form goes.
 
     Args:

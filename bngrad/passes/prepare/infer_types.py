@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.graph.nodes import SUPPORTED_DTYPES, all_nodes, describe
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.subgraphs import proto_subgraphs, subgraphs
 from bngrad.io.external_data import with_small_tensors
 from bngrad.io.negative_dimensions import has_negative_extent

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from bngrad.errors import ModelError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.nodes import all_nodes
 from bngrad.io.well_formed import require_well_formed
-from bngrad.passes.imports.onnx import is_training_batch_norm
 from bngrad.passes.prepare.raise_opset import align_functions
 
 if TYPE_CHECKING:

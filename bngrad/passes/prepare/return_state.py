@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.nodes import describe, op_nodes
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
-from bngrad.passes.imports.onnx import is_training_batch_norm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -26,7 +26,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import inverse_std
-from bngrad.graph.nodes import known_rank, type_refusal
+from bngrad.graph.batch_norms import type_refusal
+from bngrad.graph.nodes import known_rank
 from bngrad.opset.known_shapes import extents_of, may_be_equal, text
 from bngrad.opset.reference import MAX_RANK
 from bngrad.passes.base import Context, ImportPass

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import onnx_ir as ir
 
 from bngrad.errors import InputError
-from bngrad.graph.nodes import known_rank, type_refusal
+from bngrad.graph.batch_norms import type_refusal
+from bngrad.graph.nodes import known_rank
 from bngrad.opset.parameter_shape import Mode, batch_norm_mode
 
 if TYPE_CHECKING:

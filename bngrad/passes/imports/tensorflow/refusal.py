@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.graph.nodes import type_refusal
+from bngrad.graph.batch_norms import type_refusal
 from bngrad.opset.known_shapes import extents_of, may_be_equal, text
 from bngrad.passes.imports.tensorflow.lost_reserves import GRADIENTS, lost_refusal
 from bngrad.passes.imports.tensorflow.node import (

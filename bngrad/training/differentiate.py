@@ -9,19 +9,19 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice, require_names
 from bngrad.autodiff.metadata import write_training_graph
-from bngrad.autodiff.model_warnings import model_warnings, running_variance_warnings
 from bngrad.autodiff.prepare import make_inputs, new_statistics, running_statistics, with_modes
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.autodiff.walk import refuse_taken_names
 from bngrad.errors import InputError, ModelError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.nodes import describe
+from bngrad.inspection.model_warnings import model_warnings, running_variance_warnings
 from bngrad.io.files import in_memory
 from bngrad.opset.functions import MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.passes.imports.onnx import is_training_batch_norm
 from bngrad.passes.pipeline import for_target
 
 if TYPE_CHECKING:

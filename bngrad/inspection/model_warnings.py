@@ -23,9 +23,9 @@ import onnx_ir as ir
 
 from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers, through_same_values
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import all_nodes, default_opset, describe, is_gradient
-from bngrad.passes.imports.onnx import is_training_batch_norm
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
