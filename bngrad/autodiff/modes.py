@@ -55,13 +55,17 @@ def chosen_modes(
     return modes
 
 
-def _match(names: Mapping[ir.Node, str], pattern: str, mode: int) -> _Choice:
-    """A pattern that is a name, such as ``bn[0]``, stands for that alone."""
+def matching(names: Mapping[ir.Node, str], pattern: str) -> frozenset[ir.Node]:
+    """The nodes that a pattern matches; one that is a name, such as ``bn[0]``, matches that name alone."""
     named = frozenset(node for node, name in names.items() if name == pattern)
-    found = named or frozenset(node for node, name in names.items() if fnmatchcase(name, pattern))
+    return named or frozenset(node for node, name in names.items() if fnmatchcase(name, pattern))
+
+
+def _match(names: Mapping[ir.Node, str], pattern: str, mode: int) -> _Choice:
+    found = matching(names, pattern)
     if not found:
         raise ModelError(unknown_name(pattern, set(names.values()), "a batch norm"))
-    return _Choice(pattern, mode, found, bool(named))
+    return _Choice(pattern, mode, found, is_name=pattern in names.values())
 
 
 def _is_narrower(one: _Choice, other: _Choice) -> bool:

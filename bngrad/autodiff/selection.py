@@ -11,6 +11,7 @@ from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes
+from bngrad.opset.known_shapes import type_text
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
@@ -151,6 +152,4 @@ def _is_scalar(value: ir.Value) -> bool:
 
 
 def _typed(value: ir.Value) -> str:
-    dtype = value.dtype.name.lower() if value.dtype is not None else "of unknown type"
-    shape = "" if value.shape is None else "[" + ", ".join(str(extent) for extent in value.shape) + "]"
-    return f"{value.name!r} ({dtype}{shape})"
+    return f"{value.name!r} ({type_text(value)})"

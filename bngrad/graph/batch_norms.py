@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from bngrad.errors import ModelError
 from bngrad.graph.nodes import describe, known_rank, op_nodes
+from bngrad.opset.known_shapes import shape_text
 from bngrad.opset.reference import MAX_RANK
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
             isinstance(channels, int) and isinstance(value.shape[0], int) and value.shape[0] != channels
         )
         if wrong:
-            return f"its input {value.name!r} has shape [{', '.join(map(str, value.shape))}]; expected {expected}"
+            return f"its input {value.name!r} has shape {shape_text(value.shape)}; expected {expected}"
     return None
 
 

@@ -17,6 +17,7 @@ from bngrad.inspection.model_warnings import model_warnings
 # Both register schemas with onnx, which shape inference needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN
+from bngrad.opset.known_shapes import known_shape, size_text
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -124,9 +125,8 @@ def _dtype(value: ir.Value | None) -> str:
 
 
 def _shape(value: ir.Value | None) -> str:
-    if value is None or value.shape is None:
-        return "unknown"
-    return "x".join("?" if extent is None else str(extent) for extent in value.shape)
+    shape = known_shape(value)
+    return "unknown" if shape is None else "x".join(map(size_text, shape))
 
 
 def _mode(node: ir.Node) -> str:

@@ -15,15 +15,16 @@ What the exporters of PyTorch do (torch 2.13, onnxscript 0.7):
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from bngrad.autodiff.metadata import KEY
+from bngrad.autodiff.modes import matching
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers, through_same_values
 from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.fresh_names import node_names
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import all_nodes, default_opset, describe, is_gradient
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
@@ -124,7 +125,7 @@ def _batch_norms_in_inference_mode(
     opset = default_opset(model) or 0
     modes = {node: _mode(node, opset) for node in all_nodes(model)}
     batch_norms = {node: mode for node, mode in modes.items() if mode is not None}
-    chosen = [node for node in batch_norms if _matches(node, (*frozen, *training))]
+    chosen = _matching(model, (*frozen, *training)) & set(batch_norms)
     left = [node for node, mode in batch_norms.items() if not mode and node not in chosen]
     of_torch = [node for node in left if _was_in_training_mode(node)]
     if of_torch:
@@ -147,12 +148,13 @@ def _batch_norms_without_running_statistics(
     model: ir.Model, frozen: Sequence[str], training: Sequence[str]
 ) -> Iterator[str]:
     """Batch norms of TensorFlow's that return the statistics of the batch, and leave averaging to other ops."""
+    to_train, to_freeze = _matching(model, training), _matching(model, frozen)
     found = [
         node
         for node in all_nodes(model)
         if node.op_type in FORWARDS
         and not keeps_statistics(node)
-        and (_matches(node, training) or (is_training(node) and not _matches(node, frozen)))
+        and (node in to_train or (is_training(node) and node not in to_freeze))
     ]
     if found:
         yield (
@@ -263,9 +265,9 @@ def _was_in_training_mode(node: ir.Node) -> bool:
     return _TRAINING_IN_TORCH in f"{node.name} {node.metadata_props.get(_TORCH_NODE, '')}"
 
 
-def _matches(node: ir.Node, patterns: Sequence[str]) -> bool:
-    name = node.name or next((value.name for value in node.outputs if value.name), "")
-    return any(fnmatchcase(str(name), pattern) for pattern in patterns)
+def _matching(model: ir.Model, patterns: Sequence[str]) -> set[ir.Node]:
+    names = node_names(model) if patterns else {}
+    return {node for pattern in patterns for node in matching(names, pattern)}
 
 
 def _has_equal_elements(value: ir.Value, want: float | None = None) -> bool:

@@ -1,29 +1,44 @@
-"""Shapes as far as a model says them: whether two may be one, and how a message writes them."""
+"""Shapes as far as a model states them: whether two may be equal, and how a message writes them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import onnx_ir as ir
 
-    Extents: TypeAlias = tuple[int | str | None, ...]
-    """Numbers, names of those that only a run tells, and None where there is not even a name."""
+    KnownShape: TypeAlias = tuple[int | str | None, ...]
+    """Sizes, the names of symbolic dimensions, and None for dimensions that have neither."""
 
 
-def extents_of(value: ir.Value | None) -> Extents | None:
-    """The shape of a value; None if it is not known."""
+def known_shape(value: ir.Value | None) -> KnownShape | None:
+    """The shape of a value; None if its rank is unknown."""
     if value is None or value.shape is None:
         return None
-    return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
+    return tuple(size if isinstance(size, int) else size.value for size in value.shape)
 
 
-def may_be_equal(a: Extents, b: Extents) -> bool:
-    """Whether two shapes agree wherever both have a number."""
+def may_be_equal(a: KnownShape, b: KnownShape) -> bool:
+    """Whether two shapes agree wherever both have a size."""
     pairs = zip(a, b, strict=False)
     return len(a) == len(b) and all(m == n for m, n in pairs if isinstance(m, int) and isinstance(n, int))
 
 
-def text(shape: Extents) -> str:
-    """A shape in a message."""
-    return f"[{', '.join('?' if extent is None else str(extent) for extent in shape)}]"
+def shape_text(shape: Iterable[int | str | ir.SymbolicDimProtocol | None]) -> str:
+    """A shape as messages write it, such as ``[N, 3, ?]``."""
+    return f"[{', '.join(map(size_text, shape))}]"
+
+
+def size_text(size: int | str | ir.SymbolicDimProtocol | None) -> str:
+    """A dimension as messages write it: its size, its name, or a question mark."""
+    known = size if size is None or isinstance(size, int | str) else size.value
+    return "?" if known is None else str(known)
+
+
+def type_text(value: ir.Value) -> str:
+    """The type of a value as messages write it, such as ``float[N, 3]``."""
+    dtype = "of unknown type" if value.dtype is None else value.dtype.name.lower()
+    shape = known_shape(value)
+    return dtype if shape is None else f"{dtype}{shape_text(shape)}"

@@ -17,7 +17,7 @@ from onnx.defs import OpSchema
 from bngrad.errors import InputError
 from bngrad.opset import onnx_registry
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
-from bngrad.opset.known_shapes import may_be_equal, text
+from bngrad.opset.known_shapes import may_be_equal, shape_text
 from bngrad.opset.reference import normalize_axes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx.shape_inference import InferenceContext
 
-    from bngrad.opset.known_shapes import Extents
+    from bngrad.opset.known_shapes import KnownShape
 
 
 class Quantity(NamedTuple):
@@ -220,7 +220,7 @@ def _common_shape(known: Mapping[str, onnx.TypeProto.Tensor]) -> onnx.TypeProto.
         one, other = _extents(known[first]), _extents(given)
         if not may_be_equal(one, other):
             raise onnx.shape_inference.InferenceError(
-                f"{first} has the shape {text(one)}, {name} {text(other)}; expected one shape"
+                f"{first} has the shape {shape_text(one)}, {name} {shape_text(other)}; expected one shape"
             )
     return known[first]
 
@@ -237,7 +237,7 @@ def _without(x: onnx.TypeProto.Tensor, axes: NDArray[np.int64]) -> onnx.TypeProt
     return result
 
 
-def _extents(tensor: onnx.TypeProto.Tensor) -> Extents:
+def _extents(tensor: onnx.TypeProto.Tensor) -> KnownShape:
     return tuple(extent.dim_value if extent.HasField("dim_value") else None for extent in tensor.shape.dim)
 
 

@@ -13,6 +13,7 @@ from bngrad.errors import InputError
 from bngrad.graph.constant_value import constant_tensor, lift_constant, new_initializer
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import describe
+from bngrad.opset.known_shapes import shape_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,8 +180,8 @@ def _fitting(name: str, place: str, array: Array, held: ir.TensorProtocol | None
         len(shape) != array.ndim
         or any(isinstance(want, int) and want != got for want, got in zip(shape, array.shape, strict=True))
     ):
-        want = ", ".join(str(extent) for extent in shape)
-        raise InputError(f"{name!r} has shape {list(array.shape)}; expected [{want}], the shape of {place!r}")
+        want = shape_text(shape)
+        raise InputError(f"{name!r} has shape {list(array.shape)}; expected {want}, the shape of {place!r}")
     return array
 
 

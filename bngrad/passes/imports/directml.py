@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import inverse_std
+from bngrad.opset.known_shapes import shape_text
 from bngrad.opset.reference import MAX_RANK
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.node_form import NodeForm
@@ -84,7 +85,7 @@ class _Tensor(NamedTuple):
     @property
     def sizes(self) -> str:
         """Its shape as text."""
-        return f"[{', '.join('?' if dim == ir.SymbolicDim(None) else str(dim) for dim in self.dims)}]"
+        return shape_text(self.dims)
 
 
 class ImportDirectmlPass(ImportPass):

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bngrad.graph.node_reader import constant_of, dtype_of, is_off, like
-from bngrad.opset.known_shapes import extents_of, may_be_equal, text
+from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -16,21 +16,24 @@ if TYPE_CHECKING:
 
 def refusal(node: ir.Node) -> str | None:
     """dY and what the activation read, or made, have one shape."""
-    shapes = [shape for value in node.inputs[:2] if (shape := extents_of(value)) is not None]
+    shapes = [shape for value in node.inputs[:2] if (shape := known_shape(value)) is not None]
     if len(shapes) == 2 and not may_be_equal(*shapes):
-        return f"its tensors have the shapes {text(shapes[0])} and {text(shapes[1])}; expected one shape"
+        return (
+            f"its tensors have the shapes {shape_text(shapes[0])} and {shape_text(shapes[1])}; expected one shape"
+        )
     return None
 
 
 def biased_refusal(node: ir.Node) -> str | None:
     """The same, and its bias has the last dimensions of X, or 1 instead."""
-    x, bias = (extents_of(value) for value in (*node.inputs, None, None)[1:3])
+    x, bias = (known_shape(value) for value in (*node.inputs, None, None)[1:3])
     if x is not None and bias is not None:
         pairs = list(zip(reversed(bias), reversed(x), strict=False))
         if len(bias) > len(x) or any(
             isinstance(b, int) and isinstance(n, int) and b not in (1, n) for b, n in pairs
         ):
-            return f"its bias has the shape {text(bias)}, its X {text(x)}; expected the last dimensions of X"
+            got = f"its bias has the shape {shape_text(bias)}, its X {shape_text(x)}"
+            return f"{got}; expected the last dimensions of X"
     return refusal(node)
 
 

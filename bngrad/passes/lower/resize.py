@@ -12,7 +12,7 @@ from bngrad.graph.linear_map import identity, pull_back
 from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, like, read_attribute
 from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import extent_of
-from bngrad.opset.known_shapes import extents_of
+from bngrad.opset.known_shapes import known_shape
 
 if TYPE_CHECKING:
     from bngrad.passes.lower.site import Outputs, Site
@@ -68,7 +68,7 @@ def refusal(node: ir.Node) -> str | None:
 def _axes_refusal(node: ir.Node) -> str | None:
     """Why its axes, or its scales, are not those of its data."""
     rank = known_rank(node.inputs[:2]) or 0
-    ranks = [len(shape) for value in node.inputs[:2] if (shape := extents_of(value)) is not None]
+    ranks = [len(shape) for value in node.inputs[:2] if (shape := known_shape(value)) is not None]
     if len(set(ranks)) > 1:
         return f"its dY has {ranks[0]} dimensions, its X {ranks[1]}; expected as many"
     axes = read_attribute(node, "axes", list(range(rank)))

@@ -28,7 +28,7 @@ import onnx_ir as ir
 from bngrad.graph.batch_norm_terms import inverse_std
 from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import known_rank
-from bngrad.opset.known_shapes import extents_of, may_be_equal, text
+from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.opset.reference import MAX_RANK
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.aten.nodes import SCHEMAS, Call, call_of, operator_of
@@ -207,9 +207,9 @@ def _tensor_refusal(call: Call) -> str | None:
     for rank in map(len, shapes):
         if rank < 2:
             return f"its input has rank {rank}; expected 2 or more ([N, C, ...])"
-    dy, x = map(extents_of, data)
+    dy, x = map(known_shape, data)
     if dy is not None and x is not None and not may_be_equal(dy, x):
-        return f"its input has shape {text(x)}; expected {text(dy)} like grad_out"
+        return f"its input has shape {shape_text(x)}; expected {shape_text(dy)} like grad_out"
     channels = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
     for value in parameters:
         size = _size(value)

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from bngrad.errors import InputError
 from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import known_rank
+from bngrad.opset.known_shapes import shape_text
 from bngrad.opset.parameter_shape import Mode, batch_norm_mode
 
 if TYPE_CHECKING:
@@ -221,9 +222,11 @@ class MiopenNode:
                 continue
             if not _agree(extents, merged):
                 known = any(extent is not None for extent in merged)
-                expected = f"{_text(merged)} like x" if known else f"{rank} dimensions"
+                expected = f"{shape_text(merged)} like x" if known else f"{rank} dimensions"
                 yield _of_output(
-                    f"its input {value.name!r} has shape {_text(extents)}; expected {expected}", value, self.node
+                    f"its input {value.name!r} has shape {shape_text(extents)}; expected {expected}",
+                    value,
+                    self.node,
                 )
                 return
             merged = [a if a is not None else b for a, b in zip(merged, extents, strict=True)]
@@ -231,9 +234,11 @@ class MiopenNode:
             extents = _extents(value)
             forms = self._parameter_forms(merged)
             if extents is not None and not any(_agree(extents, form) for form in forms):
-                expected = " or ".join(dict.fromkeys(map(_text, forms)))
+                expected = " or ".join(dict.fromkeys(map(shape_text, forms)))
                 yield _of_output(
-                    f"its input {value.name!r} has shape {_text(extents)}; expected {expected}", value, self.node
+                    f"its input {value.name!r} has shape {shape_text(extents)}; expected {expected}",
+                    value,
+                    self.node,
                 )
 
     def _parameter_forms(self, x: _Extents) -> list[_Extents]:
@@ -262,7 +267,3 @@ def _agree(got: Sequence[int | None], expected: Sequence[int | None]) -> bool:
     if len(got) != len(expected):
         return False
     return all(a is None or b is None or a == b for a, b in zip(got, expected, strict=True))
-
-
-def _text(extents: Sequence[int | None]) -> str:
-    return f"[{', '.join('?' if extent is None else str(extent) for extent in extents)}]"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import type_refusal
-from bngrad.opset.known_shapes import extents_of, may_be_equal, text
+from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.passes.imports.tensorflow.lost_reserves import GRADIENTS, lost_refusal
 from bngrad.passes.imports.tensorflow.node import (
     ATTRIBUTES,
@@ -94,18 +94,18 @@ def _rank_refusal(node: ir.Node) -> str | None:
 
 
 def _shape_refusal(node: ir.Node) -> str | None:
-    shapes = [extents_of(node.inputs[i]) for i in data_indices(node)]
+    shapes = [known_shape(node.inputs[i]) for i in data_indices(node)]
     known = [shape for shape in shapes if shape is not None]
     if len(known) == 2 and not may_be_equal(*known):
-        return f"its y_backprop has shape {text(known[1])}; expected {text(known[0])} like x"
+        return f"its y_backprop has shape {shape_text(known[1])}; expected {shape_text(known[0])} like x"
     at = -1 if channels_last(node) else 1
     counts = [shape[at] for shape in known if isinstance(shape[at], int)]
     for name, value in read_parameters(node).items():
-        shape = extents_of(value)
+        shape = known_shape(value)
         if shape is None:
             continue
         if len(shape) != 1:
-            return f"its {name} has shape {text(shape)}; expected one dimension, the channels of x"
+            return f"its {name} has shape {shape_text(shape)}; expected one dimension, the channels of x"
         if counts and isinstance(shape[0], int) and shape[0] != counts[0]:
             return (
                 f"its {name} has {shape[0]} elements; expected {counts[0]}, the channels of x "
