@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.running_statistics import is_statistic, readers
+from bngrad.autodiff.running_statistics import is_statistic
 from bngrad.graph.constant_value import new_initializer
+from bngrad.graph.same_values import readers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

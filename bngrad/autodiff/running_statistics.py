@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.fresh_names import node_names
+from bngrad.graph.same_values import origin, readers
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -83,7 +84,7 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
     chains: dict[tuple[ir.Value, int], tuple[str, str]] = {}
     found = []
     for node, index, source, value in places:
-        reading = readers(source) if is_given(source) else []
+        reading = list(readers(source)) if is_given(source) else []
         alone = reading == [(node, index)]
         name = str(source.name) if alone else names.fresh(f"{called[node]}/{_KINDS[index]}")
         new_name = output_name(node, index) or names.fresh(f"{name}_new")
@@ -153,13 +154,6 @@ def is_updated(value: ir.Value) -> bool:
     return node is not None and _reads_statistics(node) and value in node.outputs[1:3]
 
 
-def origin(value: ir.Value) -> ir.Value:
-    """What a value is a copy of, through Identity nodes."""
-    while (maker := value.producer()) is not None and _is_identity(maker) and maker.inputs[0] is not None:
-        value = maker.inputs[0]
-    return value
-
-
 def is_given(value: ir.Value) -> bool:
     """Whether a value is an initializer, a graph input or a Constant."""
     return value.producer() is None or _is_constant(value)
@@ -168,18 +162,3 @@ def is_given(value: ir.Value) -> bool:
 def _is_constant(value: ir.Value) -> bool:
     maker = value.producer()
     return maker is not None and (maker.domain, maker.op_type) == ("", "Constant")
-
-
-def readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
-    """The nodes that read a value, and as which input; Identity nodes of the main graph are seen through."""
-    found = []
-    for node, index in value.uses():
-        if _is_identity(node) and node.graph is (value.graph or node.graph):
-            found += readers(node.outputs[0])
-        else:
-            found.append((node, index))
-    return found
-
-
-def _is_identity(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) == ("", "Identity")

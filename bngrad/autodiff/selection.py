@@ -11,6 +11,7 @@ from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes
+from bngrad.graph.same_values import origin
 from bngrad.opset.known_shapes import type_text
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -138,8 +139,8 @@ def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
 
 def _is_new_statistic(value: ir.Value) -> bool:
     """Whether an output is a running statistic of a batch norm, or a copy of what the model is given."""
-    while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
-        value = node.inputs[0]
+    value = origin(value)
+    node = value.producer()
     return node is None or (node.op_type in _BATCH_NORMS and value is not node.outputs[0])
 
 

@@ -16,7 +16,7 @@ from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import describe
 from bngrad.graph.signs import is_singular
-from bngrad.opset.ort_dialect import ACCUMULATION
+from bngrad.opset.gradient_names import accumulation_node_name, gradient_name
 from bngrad.passes.base import Context
 from bngrad.passes.pipeline import is_foreign
 from bngrad.passes.prepare.infer_types import CONTRADICTS
@@ -68,9 +68,9 @@ def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
     """
     names = set(taken)
     for name in wrt:
-        if f"{name}_grad" in names:
+        if (gradient := gradient_name(name)) in names:
             raise ModelError(
-                f"the model has a value '{name}_grad', the name of the gradient with respect to {name!r}; rename "
+                f"the model has a value {gradient!r}, the name of the gradient with respect to {name!r}; rename "
                 f"that value, or leave {name!r} out with --wrt"
             )
 
@@ -148,7 +148,7 @@ class _Walk:
     def _seed(self, loss: ir.Value) -> ir.Value:
         """The gradient of the loss by itself, an initializer as ORT has it."""
         assert loss.dtype is not None, "a loss is a float"  # noqa: S101
-        name = self._context.names.fresh(f"{loss.name}_grad")
+        name = self._context.names.fresh(gradient_name(str(loss.name)))
         shape = [1 for _ in loss.shape or ()]
         tensor = ir.tensor(np.ones(shape, loss.dtype.numpy()), dtype=loss.dtype, name=name)
         seed = ir.Value(name=name, type=ir.TensorType(loss.dtype), shape=ir.Shape(shape), const_value=tensor)
@@ -210,7 +210,7 @@ class _Walk:
         contributions = self._contributions.pop(value, [])
         if not contributions:
             return None
-        name = self._context.names.fresh(f"{value.name}_grad")
+        name = self._context.names.fresh(gradient_name(str(value.name)))
         if len(contributions) == 1:
             ((back, gradient),) = contributions
             result = back.name(gradient, name)
@@ -221,7 +221,7 @@ class _Walk:
             ]
             for part in parts:
                 part.type, part.shape = value.type, value.shape
-            node = ir.node("Sum", parts, name=self._context.names.fresh(f"{ACCUMULATION}{name}"))
+            node = ir.node("Sum", parts, name=self._context.names.fresh(accumulation_node_name(name)))
             self._graph.append(node)
             (result,) = node.outputs
             result.name = name

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.node_reader import constant_of
+from bngrad.graph.same_values import SAME_VALUES, origin, readers
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
 }
 """Where an initializer stands that is no weight, though it may have a gradient: a number, or a statistic."""
 
-_SAME_VALUES = (
-    *("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
-)
-"""Ops whose output has the values of input 0, in another type or shape."""
-
 _LARGEST_EPSILON = 0.1
 
 
@@ -76,19 +72,8 @@ def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
     """Whether anything takes a value for more than a number or a statistic."""
     return any(
         index not in _NUMBER_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
-        for node, index in readers(value)
+        for node, index in readers(value, SAME_VALUES)
     )
-
-
-def readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Where a value is read, as it is or in another type or shape: the nodes, and which input it is of each."""
-    waiting = [value]
-    while waiting:
-        for node, index in waiting.pop().uses():
-            if node.op_type in _SAME_VALUES and index == 0 and node.outputs:
-                waiting.append(node.outputs[0])
-            else:
-                yield node, index
 
 
 def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
@@ -112,12 +97,12 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
             return None, 0
     elif node.op_type != "Sqrt":
         return None, 0
-    shifted = through_same_values(node.inputs[0] if node.inputs else None)
+    shifted = _origin(node.inputs[0] if node.inputs else None)
     add = shifted.producer() if shifted is not None else None
     if add is None or add.op_type != "Add" or len(add.inputs) != 2:
         return None, 0
     for index, value in enumerate(add.inputs):
-        epsilon = constant_of(through_same_values(add.inputs[1 - index]))
+        epsilon = constant_of(_origin(add.inputs[1 - index]))
         small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= _LARGEST_EPSILON
         if small and _comes_from_parameter(value):
             return add, index
@@ -130,7 +115,7 @@ def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:
     while waiting:
         for node, index in waiting.pop().uses():
             other = node.inputs[1 - index] if len(node.inputs) == 2 else None
-            same = node.op_type in _SAME_VALUES and index == 0
+            same = node.op_type in SAME_VALUES and index == 0
             scaled = (node.op_type == "Div" and index == 1) or node.op_type == "Mul"
             if same or node.op_type == "Reciprocal" or (scaled and _comes_from_parameter(other)):
                 new = set(node.outputs) - found
@@ -143,26 +128,25 @@ def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[
     """Where a mean is read: for (x - mean) * scale or / deviation, or for bias - mean * scale."""
     if len(node.inputs) != 2 or node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and index == 0):
         return
-    other = through_same_values(node.inputs[1 - index])
+    other = _origin(node.inputs[1 - index])
     centered = other.producer() if other is not None else None
     if centered is not None and centered.op_type == "Sub" and _comes_from_parameter(centered.inputs[1]):
         yield centered, 1
     elif node.op_type == "Mul" and _comes_from_parameter(other) and node.outputs[0] in scales:
-        shifted = [user for user, slot in readers(node.outputs[0]) if user.op_type == "Sub" and slot == 1]
+        shifted = [
+            user for user, slot in readers(node.outputs[0], SAME_VALUES) if user.op_type == "Sub" and slot == 1
+        ]
         if shifted:
             yield node, 1 - index
 
 
-def through_same_values(value: ir.Value | None) -> ir.Value | None:
-    """What a value has its elements from."""
-    while value is not None and (node := value.producer()) is not None and node.op_type in _SAME_VALUES:
-        value = node.inputs[0] if node.inputs else None
-    return value
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    return None if value is None else origin(value, SAME_VALUES)
 
 
 def _comes_from_parameter(value: ir.Value | None) -> bool:
     """Whether a value is an initializer or a constant, in any type or shape."""
-    source = through_same_values(value)
+    source = _origin(value)
     if source is None:
         return False
     node = source.producer()

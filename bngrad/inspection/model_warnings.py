@@ -22,11 +22,12 @@ import onnx_ir as ir
 
 from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.modes import matching
-from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights, readers, through_same_values
+from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.fresh_names import node_names
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import all_nodes, default_opset, describe, is_gradient
+from bngrad.graph.same_values import SAME_VALUES, origin, readers
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
@@ -180,7 +181,9 @@ def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     """Parameters of equal elements that several nodes have as their weight."""
     tied = []
     for value in _values(model.graph, names):
-        nodes = list(dict.fromkeys(node for node, index in readers(value) if _is_weight_slot(node, index)))
+        nodes = list(
+            dict.fromkeys(node for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index))
+        )
         if len(nodes) > 1 and _has_equal_elements(value):
             tied.append((str(value.name), nodes))
     if tied:
@@ -220,7 +223,7 @@ def _why_no_weight(value: ir.Value) -> str | None:
     if _NAMED_STATISTIC.search(name):
         return "named like a running statistic"
     made = _MADE_BY_EXPORTER.fullmatch(name) is not None
-    slots = {index for node, index in readers(value) if _is_weight_slot(node, index)}
+    slots = {index for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index)}
     if slots:
         zero_bias = made and slots == {2} and _has_equal_elements(value, 0.0)
         return "a bias of zeros named by an exporter" if zero_bias else None
@@ -255,8 +258,7 @@ def _mode(node: ir.Node, opset: int) -> bool | None:
 
 def _is_computed(statistic: ir.Value | None) -> bool:
     """Whether the model computes a statistic, as PyTorch's does of a module without running statistics."""
-    source = through_same_values(statistic)
-    node = None if source is None else source.producer()
+    node = None if statistic is None else origin(statistic, SAME_VALUES).producer()
     return node is not None and node.op_type != "Constant"
 
 

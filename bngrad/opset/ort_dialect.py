@@ -31,9 +31,6 @@ BATCH_NORM_GRAD = (MICROSOFT, "BatchNormalizationGrad")
 ORT's own schema names input 4 ``variance``; what its builder connects and its kernel takes is 1 / sqrt(var + eps).
 """
 
-ACCUMULATION = "AccumulateGrad_"
-"""What the names of the nodes begin with that sum up a gradient's contributions."""
-
 _TYPES = [("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "Data")]
 _POOL_ATTRIBUTES = {
     "auto_pad": OpSchema.AttrType.STRING,

@@ -8,11 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.autodiff.own_statistics import replace_statistic
-from bngrad.autodiff.running_statistics import Statistic, find_statistics, is_given, is_statistic, readers
+from bngrad.autodiff.running_statistics import Statistic, find_statistics, is_given, is_statistic
 from bngrad.errors import InputError
 from bngrad.graph.constant_value import constant_tensor, lift_constant, new_initializer
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import describe
+from bngrad.graph.same_values import readers
 from bngrad.opset.known_shapes import shape_text
 
 if TYPE_CHECKING:

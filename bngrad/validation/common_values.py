@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.opset.functions import DOMAIN
-from bngrad.opset.ort_dialect import ACCUMULATION
+from bngrad.opset.gradient_names import is_accumulation_node_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ class CommonValues:
         self.names = self._tested.keys() & {str(value.name) for value in _values(original)}
         self.same_builder = same_builder
         if not same_builder:
-            sums = [node for node in original.graph if (node.name or "").startswith(ACCUMULATION)]
+            sums = [node for node in original.graph if is_accumulation_node_name(node.name or "")]
             self.names -= {str(value.name) for node in sums for value in node.inputs if value is not None}
 
     def of(self, values: Sequence[ir.Value]) -> dict[int, str]:

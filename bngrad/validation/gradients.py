@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.metadata import KEY, TrainingGraph, read_training_graph
+from bngrad.opset.gradient_names import differentiated_name
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-_SUFFIX = "_grad"
 
 
 def gradients_of(model: ir.Model) -> dict[str, str]:
@@ -26,8 +25,7 @@ def gradients_of(model: ir.Model) -> dict[str, str]:
         return described.gradients
     inputs = {str(value.name) for value in model.graph.inputs}
     outputs = [str(value.name) for value in model.graph.outputs]
-    found = {name.removesuffix(_SUFFIX): name for name in outputs if name.endswith(_SUFFIX)}
-    return {name: output for name, output in found.items() if name in inputs}
+    return {name: output for output in outputs if (name := differentiated_name(output)) in inputs}
 
 
 def described_training_graph(model: ir.Model) -> TrainingGraph[ir.Model] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bngrad.opset.ort_dialect import ACCUMULATION
+from bngrad.opset.gradient_names import is_gradient_node_name
 from bngrad.passes.lower import LOWERINGS
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def find_steps(original: ir.Model, common: CommonValues, done: Collection[ir.Nod
 
 
 def _is_gradient(node: ir.Node) -> bool:
-    return "_Grad/" in (node.name or "") or (node.name or "").startswith(ACCUMULATION)
+    return is_gradient_node_name(node.name or "")

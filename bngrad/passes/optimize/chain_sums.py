@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.opset.ort_dialect import ACCUMULATION
+from bngrad.opset.gradient_names import is_accumulation_node_name
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.lower.site import Site
 
@@ -28,7 +28,7 @@ class ChainSumsPass(ImportPass):
 
     def matches(self, node: ir.Node) -> bool:
         """See `ImportPass`."""
-        accumulates = node.op_type == "Sum" and node.domain == "" and (node.name or "").startswith(ACCUMULATION)
+        accumulates = node.op_type == "Sum" and node.domain == "" and is_accumulation_node_name(node.name or "")
         return accumulates and len(node.inputs) > 1 and all(value is not None for value in node.inputs)
 
     def refusal(self, node: ir.Node) -> str | None:
