@@ -20,7 +20,8 @@ def for_each_input(back: Backward, flow: Callable[[int], ir.Value]) -> Gradients
 
     Args:
         back: The node.
-        flow: What flows to an input, by index, in the shape of the output; called for those that need it.
+        flow: Makes the gradient with respect to an input, given its index, in the output's shape; called for the
+            inputs that need one.
     """
     inputs = [back.x(index) for index in range(len(back.node.inputs))]
     return [

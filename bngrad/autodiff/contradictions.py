@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SMALL = 64
-"""Elements that axes, pads and the like have at most, which onnx is told."""
+"""The largest tensors whose values shape inference gets: axes, pads and similar."""
 
 
 def contradiction(node: ir.Node, opset_imports: Mapping[str, int]) -> str | None:

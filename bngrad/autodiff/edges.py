@@ -1,4 +1,4 @@
-"""Where gradients can flow: from a node to the float inputs that its output depends on smoothly."""
+"""The edges that gradients flow along: from a node to the float inputs that it is differentiable in."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def can_have_gradient(value: ir.Value) -> bool:
 def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
     """The inputs, by index, that a gradient can flow to from a node.
 
-    Those that its rule gives a gradient, and those that it has to refuse where they are not constant. All floats
-    for a node without a rule: whether that matters turns out on the way back.
+    They are the inputs that its rule differentiates, those that the rule requires to be constant, and for a node
+    without a rule all float inputs: `add_gradients` refuses the node if a gradient reaches it.
     """
     rule = rule_of(node)
     for index, value in enumerate(node.inputs):
@@ -46,11 +46,11 @@ def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a gradient can flow to from a node: `smooth_inputs`, and what bodies read."""
+    """The values that a gradient can flow to from a node: `smooth_inputs`, and values that its subgraphs read."""
     for _, value in smooth_inputs(node):
         yield value
     if rule_of(node) is None:
-        # The body of an If or a Loop reads values of the graph around it without naming them as inputs.
+        # Subgraphs of If, Loop and Scan read values of outer graphs that are not inputs of the node.
         for body in subgraphs(node):
             yield from filter(can_have_gradient, body.outputs)
             for inner in ir.traversal.RecursiveGraphIterator(body):
@@ -58,7 +58,7 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def why_no_gradient(value: ir.Value) -> str:
-    """Why no gradient flows to a value that is read, as the end of a message; empty where that is unknown."""
+    """Why a value has no gradient, as the end of a message; empty if unknown."""
     for node, index in value.uses():
         if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
             return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"

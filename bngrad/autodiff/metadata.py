@@ -1,7 +1,7 @@
-"""What a training graph says of itself: which output is the gradient of what, and how a step feeds the next.
+"""The metadata of a training graph: its loss, its gradients, and how outputs of one step feed the next.
 
-It is JSON under one key of the model's metadata, so that a training loop in any language reads it: ONNX Runtime
-hands it out as custom metadata (``session.get_modelmeta().custom_metadata_map`` in Python). For example::
+It is JSON under one key of the model's metadata, so that a training loop in any language can read it: ONNX Runtime
+exposes it as custom metadata (``session.get_modelmeta().custom_metadata_map`` in Python). For example::
 
     {"loss": "loss", "gradients": {"w": "w_grad"}, "running_statistics": {"mean": "mean_new"}, "warnings": []}
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEY = "bngrad.training_graph"
 """Of ``ModelProto.metadata_props``."""
 
-_ADVICE = "make the training graph anew with bngrad differentiate"
+_ADVICE = "make the training graph again with bngrad differentiate"
 
 ModelT = TypeVar("ModelT")
 
@@ -44,7 +44,7 @@ class TrainingGraph(Generic[ModelT]):
     running_statistics: dict[str, str]
     """The output that holds a new running statistic, by the name of the input that takes it in the next step."""
     warnings: list[str]
-    """What `differentiate` warned of."""
+    """The warnings of `differentiate`."""
 
 
 def write_training_graph(
@@ -55,7 +55,7 @@ def write_training_graph(
     running_statistics: Mapping[str, str],
     warnings: Sequence[str],
 ) -> None:
-    """Writes the names into a training graph's metadata; `TrainingGraph` has what each is."""
+    """Writes the names into a training graph's metadata; see `TrainingGraph`."""
     document = {
         "loss": loss,
         "gradients": dict(gradients),
@@ -82,12 +82,12 @@ def read_training_graph(
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`; also after `rewrite`.
 
     Returns:
-        The names, and the model: of the kind that came in; for a path an `onnx.ModelProto`.
+        The names, and the model: of the type that was given; for a path an `onnx.ModelProto`.
 
     Raises:
         InputError: The model cannot be read.
-        ModelError: It is no model, or no training graph that `differentiate` made, or its inputs and outputs were
-            renamed since.
+        ModelError: The file is not a model, the model was not made by `differentiate`, or its inputs or outputs
+            were renamed since.
     """
     source = as_ir(model)
     text = source.metadata_props.get(KEY)

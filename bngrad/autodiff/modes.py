@@ -1,4 +1,4 @@
-"""Which mode ``--frozen`` and ``--training`` give each batch norm, by names and patterns of them."""
+"""The mode that ``--frozen`` and ``--training`` give each batch norm, by name or pattern."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Choice(NamedTuple):
-    """A name or pattern, the training_mode that it asks for, and the batch norms that it matches."""
+    """A name or pattern, the training_mode that it selects, and the batch norms that it matches."""
 
     pattern: str
     mode: int

@@ -1,7 +1,7 @@
 """Gives the batch norms of a forward model running statistics that nothing else reads.
 
-In a training graph a running statistic is an input that the next step replaces. What else reads the same
-initializer must not see that: another batch norm, or an op whose weight it is.
+In a training graph a running statistic is an input that the next step replaces. Other readers of the same
+initializer, such as another batch norm or an op that uses it as a weight, must not see the new value.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def separate_statistics(
 ) -> None:
     """Gives every batch norm in training mode statistics of its own, and names its outputs.
 
-    A frozen one gets its own only where it reads what is a weight as well, which training changes.
+    A frozen batch norm gets its own only where the statistic is also used as a weight, which training changes.
 
     Args:
         graph: The main graph.
-        statistics: All that `find_statistics` found in it.
+        statistics: The result of `find_statistics`.
         is_trained: Whether a batch norm is in training mode.
     """
     weights = _read_as_weights(statistics)
@@ -46,8 +46,8 @@ def chain_statistics(
 ) -> None:
     """Gives batch norms in training mode that read the same statistic one input for it, updated by each in turn.
 
-    In the order of the graph, a batch norm in training mode reads what the one before it has made. Frozen ones
-    read the input. The arguments are those of `separate_statistics`.
+    In the order of the graph, a batch norm in training mode reads the output of the previous one. Frozen ones read
+    the input. The arguments are those of `separate_statistics`.
     """
     groups: dict[tuple[ir.Value, int], list[Statistic]] = {}
     for one in statistics:
@@ -67,7 +67,7 @@ def chain_statistics(
 
 
 def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:
-    """Has a batch norm read another value, and removes Identity nodes that nothing reads any more."""
+    """Connects another value to a batch norm, and removes Identity nodes that become unused."""
     old = statistic.node.inputs[statistic.slot]
     statistic.node.replace_input_with(statistic.slot, value)
     while old is not None and old is not value and not old.uses() and not old.is_graph_output():
@@ -79,7 +79,7 @@ def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) ->
 
 
 def _read_as_weights(statistics: Sequence[Statistic]) -> set[ir.Value]:
-    """The sources that are also read as something else than a running statistic."""
+    """The sources that are also used as something other than a running statistic."""
     return {one.source for one in statistics if not all(is_statistic(*reader) for reader in readers(one.source))}
 
 
@@ -103,7 +103,7 @@ def _as_graph_input(graph: ir.Graph, value: ir.Value) -> ir.Value:
 def _read(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:
     replace_statistic(graph, statistic, value)
     source = statistic.source
-    # What is fed for an input that nothing reads would have no effect.
+    # Feeding an unused input would have no effect.
     if source.is_graph_input() and not source.uses() and not source.is_graph_output():
         graph.inputs.remove(source)
         graph.initializers.pop(str(source.name), None)

@@ -1,8 +1,8 @@
-"""What is done to a forward model before it is differentiated.
+"""Prepares a forward model for differentiation.
 
-Functions are inlined, the opset is raised, every value gets its type, and every batch norm becomes what it is to
-be in training: BatchNormInternal, which saves its statistics, or a BatchNormalization that is frozen. TensorFlow's
-becomes what `rewrite` makes of it: a BatchNormalizationTraining of ours in training mode, else arithmetic.
+Functions are inlined, the opset is raised, types are inferred, and every batch norm takes its form in training:
+BatchNormInternal, which saves its statistics, or a frozen BatchNormalization. TensorFlow's batch norms take the
+form that `rewrite` gives them: BatchNormalizationTraining of ``bngrad`` in training mode, else arithmetic.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NEW_STATISTICS = "bngrad.new_statistics"
 """The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
 
 OPSET = 18
-"""What a forward model is raised to: since it, every op takes axes as an input."""
+"""The opset of a prepared model: from 18 on, every reduction takes its axes as an input."""
 
 
 def prepare(
@@ -55,18 +55,18 @@ def prepare(
     training: Sequence[str] = (),
     shared_statistics: SharedStatistics = "separate",
 ) -> ir.Model:
-    """Returns a copy of a forward model that the builder can walk through.
+    """Returns a copy of a forward model that `add_gradients` can differentiate.
 
     Args:
         model: The forward model.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics;
-            the others do what their attribute training_mode says.
+            the others follow their attribute training_mode.
         training: The same for those that use the batch's statistics.
-        shared_statistics: What batch norms get that read the same running statistic.
+        shared_statistics: How batch norms that read the same running statistic are separated.
 
     Raises:
-        ModelError: It is a training graph, its opset cannot be raised, a pattern matches no batch norm, or its
-            shapes cannot be.
+        ModelError: The model is a training graph, its opset cannot be raised, a pattern matches no batch norm, or
+            its shapes are impossible.
     """
     model, names = with_modes(model, OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
     _import_tensorflow(model)
@@ -89,13 +89,12 @@ def with_modes(
     training: Sequence[str],
     shared_statistics: SharedStatistics,
 ) -> tuple[ir.Model, Names]:
-    """Returns a copy of a forward model without functions, and where further names come from.
+    """Returns a copy of a forward model without functions, and the source of further names.
 
-    Every node has a name, and every batch norm its mode, its own running statistics, and the outputs that its mode
-    has.
+    Every node has a name, and every batch norm its mode, its own running statistics and the outputs of its mode.
 
     Raises:
-        ModelError: It is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
+        ModelError: The model is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
     """
     refuse_training_graph(model)
     model = RaiseOpsetPass(opset)(inlined(model)).model
@@ -106,7 +105,7 @@ def with_modes(
     give_own = chain_statistics if shared_statistics == "chain" else separate_statistics
     give_own(model.graph, statistics, is_trained)
     for node in list(model.graph):
-        # Shape inference takes a batch norm with the number of outputs that its mode has, and no other.
+        # Shape inference accepts a batch norm only with the number of outputs of its mode.
         if is_trained(node):
             _return_statistics(model.graph, node, names)
         elif is_of_onnx(node):
@@ -115,10 +114,10 @@ def with_modes(
 
 
 def inlined(model: ir.Model) -> ir.Model:
-    """Returns a model without functions: itself, or a copy with their bodies in the place of their calls.
+    """Returns a model without functions: itself, or a copy in which every call is inlined.
 
     Raises:
-        ModelError: A function and the model, or a call of it, do not go together.
+        ModelError: A function's opset imports, or the arguments of a call, do not match.
     """
     if not model.functions:
         return model
@@ -130,7 +129,7 @@ def inlined(model: ir.Model) -> ir.Model:
 
 
 def name_nodes(model: ir.Model) -> None:
-    """Gives every node without a name that of its first output: it is what errors and patterns can call it by."""
+    """Names every unnamed node after its first output, for error messages and patterns."""
     for node, name in node_names(model).items():
         node.name = name
 
@@ -138,8 +137,8 @@ def name_nodes(model: ir.Model) -> None:
 def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
     """Makes graph inputs of initializers and constants, whose values become their defaults.
 
-    A training loop feeds them; and ORT merges equal initializers that are no inputs, which a batch norm of its own
-    then writes into.
+    A training loop feeds them. ORT also merges equal initializers that are not inputs, and its batch norm then
+    overwrites them in place.
     """
     for value in values:
         given = value if value.producer() is None else lift_constant(graph, value)
@@ -153,9 +152,9 @@ def running_statistics(model: ir.Model) -> list[ir.Value]:
 
 
 def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new running statistics of the training-mode batch norms, by the initializers or inputs that are the old.
+    """The new running statistics of the training-mode batch norms, by the initializers or inputs that they update.
 
-    Where batch norms update one statistic in turn, that is the output of the last.
+    Where batch norms update one statistic in turn, the new one is the output of the last.
     """
     return _ends(_updated(model))
 
@@ -172,7 +171,7 @@ def _ends(updated: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
 
 
 def _updated(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """What each training-mode batch norm makes of the running statistics that it reads."""
+    """The new value of each running statistic that a training-mode batch norm reads."""
     graph = model.graph
     found = _updates(node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node))
     given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
@@ -191,10 +190,10 @@ def _updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
-    """Puts batch norms of the main graph into a mode, by the names of their nodes or patterns of them.
+    """Sets the mode of batch norms of the main graph, by the names of their nodes or patterns.
 
     Raises:
-        ModelError: A pattern matches none, or `chosen_modes` finds that both options ask for one.
+        ModelError: A pattern matches no batch norm, or both options match one and neither is narrower.
     """
     called = node_names(model)
     names = {node: called[node] for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)}
@@ -208,7 +207,7 @@ def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
-    """Gives the data of a batch norm a dimension of channels where its rank is 1, or a rule has to know it."""
+    """Reshapes the data of batch norms of rank 1, and of frozen ones of unknown rank, to [N, C, S]."""
     found = [n for n in _batch_norms(graph) if (x := n.inputs[0]) is not None and _lacks_channels(n, x)]
     for node in found:
         described = describe(node)
@@ -227,7 +226,7 @@ def is_trained(node: ir.Node) -> bool:
         return len(node.inputs) > 4 and is_training(node) and keeps_statistics(node)
     if not is_of_onnx(node):
         return is_ours(node)
-    # Below opset 14, which has no such attribute, one of that name may be anything.
+    # Below opset 14 the op has no such attribute, and one of that name may have any type.
     attribute = node.attributes.get("training_mode")
     return attribute is not None and attribute.type == ir.AttributeType.INT and bool(attribute.value)
 
@@ -235,8 +234,8 @@ def is_trained(node: ir.Node) -> bool:
 def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     """Makes the new running statistics of a batch norm in training mode outputs of the graph.
 
-    Those that the next batch norm of a chain reads are no outputs, unless the model says so; nor are those of
-    another kind than ONNX's that are computed from something that is no input.
+    Statistics that the next batch norm of a chain reads stay internal unless the model outputs them. So do those
+    of other systems' batch norms that are computed from something other than an input.
     """
     node.resize_outputs(max(3, len(node.outputs)))
     for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=True):
@@ -249,7 +248,7 @@ def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
 
 
 def _import_tensorflow(model: ir.Model) -> None:
-    """Rewrites TensorFlow's batch norms; which new statistic is whose is told by names from then on."""
+    """Rewrites TensorFlow's batch norms; from then on names relate old and new statistics."""
     if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
         return
     keeping = [node for node in model.graph if is_of_tensorflow(node) and is_trained(node)]
@@ -258,11 +257,11 @@ def _import_tensorflow(model: ir.Model) -> None:
     model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
     InferTypesPass()(model)
     ImportTensorflowPass()(model)
-    model.opset_imports.setdefault(DOMAIN, VERSION)  # without it nothing tells the types of our ops
+    model.opset_imports.setdefault(DOMAIN, VERSION)  # shape inference needs the import
 
 
 def _save_statistics(node: ir.Node, names: Names) -> None:
-    """BatchNormalization -> BatchNormInternal, which saves the batch's statistics for the way back."""
+    """BatchNormalization -> BatchNormInternal, which saves the batch's statistics for the backward pass."""
     node.meta[ORIGIN] = describe(node)
     node.domain, node.op_type = BATCH_NORM_INTERNAL
     node.version = None
@@ -274,7 +273,7 @@ def _save_statistics(node: ir.Node, names: Names) -> None:
 
 
 def _freeze(node: ir.Node) -> None:
-    """Leaves one output: what a frozen batch norm gives for its running statistics is what it was given."""
+    """Leaves one output: a frozen batch norm does not change its running statistics."""
     for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=False):
         if not value.name:
             continue

@@ -1,9 +1,9 @@
-"""The running statistics of a forward model: which batch norm reads which, and what a training graph calls them.
+"""The running statistics of a forward model: which batch norm reads which, and their names in a training graph.
 
-Exporters write equal initializers once, and a module that is called twice reads the same ones twice. What a
-training graph updates must not be read by anything else, so `differentiate` separates such statistics, and
-`finalize` puts the trained ones back by the same names. Both get them here: the names depend on the forward model
-alone, not on which batch norms are frozen.
+Exporters write equal initializers once, and a module that is called twice reads the same statistics twice. Nothing
+else may read a statistic that a training graph updates, so `differentiate` separates shared statistics, and
+`finalize` restores the trained ones by the same names. The names depend on the forward model alone, not on which
+batch norms are frozen.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bngrad.graph.fresh_names import Names
 
 SharedStatistics = Literal["separate", "chain"]
-"""What batch norms in training mode get that read the same running statistic.
+"""How batch norms in training mode that read the same running statistic are separated.
 
-``separate``: each its own. ``chain``: one for all of them, which each updates in turn, as in PyTorch where a
+``separate``: each gets its own. ``chain``: they share one, which each updates in turn, as in PyTorch where a
 module is called several times.
 """
 
@@ -40,32 +40,32 @@ class Statistic(NamedTuple):
     slot: int
     """Which input of the node it is."""
     source: ir.Value
-    """The initializer, graph input or Constant that it is, perhaps through Identity, or what computes it."""
+    """The initializer, graph input or Constant behind any Identity nodes, or the value that is computed."""
     value: ir.TensorProtocol | None
     """Its value in the forward model; None if it is a graph input without a default."""
     name: str
-    """The name of its own input of a training graph: the source's if nothing else reads that."""
+    """The name of its own input of a training graph: the source's name if nothing else reads the source."""
     new_name: str
     """The name of the output with its new value."""
     chain: str
     """The name of the input for all batch norms that read the source as the same statistic."""
     new_chain: str
-    """The name of the output with the new value of that, if the last batch norm's output has no name."""
+    """The name of the output with its new value, if the last batch norm's output has no name."""
 
     @property
     def group(self) -> tuple[ir.Value, int]:
-        """Equal for the statistics that ``chain`` makes one of."""
+        """The key that statistics have in common which ``chain`` merges."""
         return self.source, self.slot
 
 
 def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
     """Returns the running statistics of the batch norms of the main graph, in the order of the nodes.
 
-    Those that depend on the data or on weights are left out: no input could take their new values.
+    Statistics that depend on the data or on weights are left out, since no input could hold their new values.
 
     Args:
         model: The forward model, with its functions inlined.
-        names: Where new names come from; nothing else may have asked it yet.
+        names: The source of new names; it must be unused, so that the names depend on the model alone.
     """
     called = node_names(model)
     places = []
@@ -100,7 +100,7 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
 
 
 def _moves_with_weights(source: ir.Value) -> bool:
-    """Whether something else than running statistics reads what a value is computed from, or the value itself."""
+    """Whether anything but running statistics reads a value or one that it is computed from."""
     computing: set[ir.Node] = set()
     values, waiting = {source}, [source]
     while waiting:

@@ -1,6 +1,6 @@
 """The version of an op's definition in a model, against those that its gradient rule was written for.
 
-An op of onnx is defined anew when it gets an attribute, a type or another meaning. A rule that does not know the
+An ONNX op gets a new version with a new attribute, type or meaning. A rule that does not know the
 newer definition may ignore what it says.
 """
 
@@ -38,6 +38,6 @@ def version_refusal(node: ir.Node, known: Sequence[int], opset_imports: Mapping[
     what = "an older" if version > known[-1] else "a newer"
     expected = " or ".join(str(number) for number in known)
     return (
-        f"its op was defined anew in ai.onnx {version}, which its gradient rule does not know; expected version "
+        f"its op has a new definition in ai.onnx {version}, which its gradient rule lacks; expected version "
         f"{expected}: export the model with {what} opset"
     )

@@ -1,4 +1,4 @@
-"""What to differentiate, and by what: the names that were given, checked, or the obvious ones."""
+"""Selects the loss and what to differentiate it with respect to, by name or by default."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
 
     Args:
         model: The forward model, with types.
-        name: Its name; None for the only float output of one element that a gradient can flow from. A running
-            statistic of a batch norm is none.
+        name: Its name; by default the only float output of one element that is not a running statistic.
 
     Raises:
-        ModelError: There is no such value, none that it can only be, or it is no scalar.
+        ModelError: The value does not exist, there is no unique default, or it is not a scalar.
     """
     made = {value.name: value for node in model.graph for value in node.outputs if value.name}
     if name is None:
@@ -65,15 +64,15 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
 
 
 def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> list[ir.Value]:
-    """Returns what to differentiate by: inputs and initializers of the main graph that reach the loss.
+    """Returns what to differentiate with respect to: inputs and initializers that the loss depends on.
 
     Args:
         model: The forward model, with types.
-        names: Their names; by default the weights, see `weights`.
+        names: Their names; by default the weights, see `default_weights`.
         loss: The loss.
 
     Raises:
-        ModelError: A name is unknown, is no float, or the loss does not depend on it; there are no weights.
+        ModelError: A name is unknown or not a float, the loss does not depend on it, or there are no weights.
     """
     graph = model.graph
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
@@ -82,7 +81,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         weights = [value for value in default_weights(graph) if value in reaching]
         if not weights:
             raise ModelError(
-                f"loss {loss.name!r} depends on no weights; name what to differentiate by with --wrt (the inputs "
+                f"loss {loss.name!r} depends on no weights; name inputs or initializers with --wrt (the inputs "
                 f"are {listed(str(value.name) for value in graph.inputs)})"
             )
         return weights

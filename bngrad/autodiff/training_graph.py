@@ -1,4 +1,4 @@
-"""From a forward model to a training graph."""
+"""Builds the training graph of a forward model."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def training_graph(
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
-    Weights and running statistics become graph inputs whose values are their defaults; the new running statistics
+    Weights and running statistics become graph inputs with their values as defaults; the new running statistics
     become outputs. Frozen batch norms, which ORT's dialect cannot express, are ops of ``bngrad``.
 
     Args:
         model: The forward model; it is not changed.
         loss: The name of a float scalar; by default the only one among the outputs.
         wrt: Names of inputs and initializers; by default the weights.
-        frozen: Names of batch norms, or patterns, that are to use their running statistics.
-        training: The same for those that are to use the batch's.
-        shared_statistics: What batch norms get that read the same running statistic.
-        unbiased_running_var: Whether their running variances are made unbiased later, which matters to a loss that
-            reads them.
+        frozen: Names of batch norms, or patterns, that use their running statistics.
+        training: The same for those that use the batch's statistics.
+        shared_statistics: How batch norms that read the same running statistic are separated.
+        unbiased_running_var: Whether the running variances become unbiased later, which changes the gradient of a
+            loss that reads them.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.
-        UnsupportedNodeError: Nodes on the way have no gradient.
+        UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient.
     """
     result = prepare(model, frozen=frozen, training=training, shared_statistics=shared_statistics)
     for node in result.graph:

@@ -1,4 +1,4 @@
-"""The walk back through a forward graph: from the loss to what it is to be differentiated by."""
+"""Reverse-mode differentiation: the gradient rules applied to a forward graph, from the loss backward."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
-    """Appends to a graph what computes the gradients of a loss, and makes them its outputs.
+    """Appends the nodes that compute the gradients of a loss, and makes the gradients outputs of the graph.
 
-    The gradient with respect to ``x`` has x's type and shape. It is called ``x_grad``, or ``x_grad_1`` where an
-    inner value or an input of the model has that name. Where several nodes read a value, what comes back from them
-    is summed by a node ``AccumulateGrad_<name>_grad``.
+    The gradient with respect to ``x`` has x's type and shape. Its name is ``x_grad``, or ``x_grad_1`` where an
+    intermediate value or an input of the model has that name. Where several nodes read a value, a node sums their
+    contributions: ``AccumulateGrad_<name>_grad``.
 
     Args:
-        model: The forward model, sorted and with the types of all its values; it is changed.
+        model: The forward model, topologically sorted, with the types of all values; modified in place.
         loss: A scalar of the main graph.
         wrt: Inputs or initializers of the main graph that the loss depends on.
 
@@ -43,7 +43,8 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
         The name of the output that holds the gradient, by the name of each value in ``wrt``.
 
     Raises:
-        UnsupportedNodeError: Nodes on the way have no gradient; the first is named, and what others there are.
+        UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient; the message names the first and
+            lists the op types of the others.
         ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or an output has a
             gradient's name.
     """
@@ -57,7 +58,7 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
 
 
 def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
-    """Refuses a forward value that has the name of a gradient: a training loop would take it for the gradient.
+    """Refuses a forward value that has the name of a gradient: a training loop would read it as the gradient.
 
     Args:
         taken: The names of forward values.
@@ -76,7 +77,7 @@ def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
 
 
 def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
-    """The values that change with ``wrt`` in a differentiable way, as far as rules tell."""
+    """The values that depend on ``wrt`` in a differentiable way, according to the gradient rules."""
     moving = set(wrt)
     for node in graph:
         if any(value in moving for value in reads(node)):
@@ -85,7 +86,7 @@ def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
-    """Refuses nodes that carry a float on as bits or as text: nothing comes back from values of such types.
+    """Refuses nodes that pass a float on as bits or as text, types that carry no gradient.
 
     Raises:
         UnsupportedNodeError: The loss depends on the output of one, whose input is not constant.
@@ -98,7 +99,7 @@ def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
         if _hides_a_float(node) and node.inputs[0] in moving:
             raise UnsupportedNodeError(
                 f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "
-                f"{node.inputs[0].name!r}, whose number its output holds in another form; expected a constant"
+                f"{node.inputs[0].name!r}, whose value it outputs as bits or text; expected a constant"
             )
         makers = {value.producer() for value in node.inputs if value is not None} - seen
         seen |= makers
@@ -112,7 +113,7 @@ def _hides_a_float(node: ir.Node) -> bool:
 
 
 class _Walk:
-    """One walk; what it holds is what has come back so far."""
+    """One backward pass over a graph, with the gradient contributions found so far."""
 
     def __init__(self, model: ir.Model, moving: set[ir.Value]) -> None:
         self._graph = model.graph
@@ -146,7 +147,7 @@ class _Walk:
         return outputs
 
     def _seed(self, loss: ir.Value) -> ir.Value:
-        """The gradient of the loss by itself, an initializer as ORT has it."""
+        """The gradient of the loss with respect to itself: an initializer of ones, as in ORT's graphs."""
         assert loss.dtype is not None, "a loss is a float"  # noqa: S101
         name = self._context.names.fresh(gradient_name(str(loss.name)))
         shape = [1 for _ in loss.shape or ()]
@@ -163,7 +164,7 @@ class _Walk:
         back.unbounded = any(value in self._unbounded for value in dY)
         gradients = self._gradients(back, rule, moving)
         if gradients is None:
-            # What lies behind it is walked through all the same: one error names everything that is in the way.
+            # The pass goes on, so that one error lists every node that has no gradient.
             for read in self._moving.intersection(reads(node)):
                 self._contributions.setdefault(read, []).append((back, ir.Value(type=read.type)))
             return
@@ -177,7 +178,7 @@ class _Walk:
     def _gradients(
         self, back: Backward, rule: Rule | None, moving: Sequence[tuple[int, ir.Value]]
     ) -> Gradients | None:
-        """What a rule gives; None where there is none, or it cannot be asked, which is noted.
+        """The gradients that a rule returns; None if it cannot be applied, with the reason recorded.
 
         Args:
             back: The node.
@@ -189,11 +190,11 @@ class _Walk:
             self._blocked.append((node, reason))
             return None
         assert rule is not None, "see above"  # noqa: S101
-        # Rules make constants of the type of what they work on.
+        # Rules create constants of their operands' types.
         outputs = [value for value, dY in zip(node.outputs, back.all_dY, strict=True) if dY is not None]
         for value in (*(value for _, value in moving), *outputs):
             if value.dtype is None:
-                reason = f"the type of {value.name!r} is not known; expected it in the model's value_info"
+                reason = f"the type of {value.name!r} is unknown; add it to the model's value_info"
                 self._untyped.append((node, reason))
                 return None
         if self._contradicts and (against := contradiction(node, self._imports)):
@@ -206,7 +207,7 @@ class _Walk:
             return None
 
     def _accumulated(self, value: ir.Value) -> ir.Value | None:
-        """The gradient by a value, once every node that reads it was walked through."""
+        """The gradient with respect to a value, once every node that reads it was visited."""
         contributions = self._contributions.pop(value, [])
         if not contributions:
             return None
@@ -231,11 +232,11 @@ class _Walk:
         return result
 
     def _raise_blocked(self) -> None:
-        # Behind a node that nobody knows, no value has a type: those are its fault.
+        # Values computed by a node of an unknown op have no type: report the node instead.
         blocked = self._blocked or self._untyped
         if not blocked:
             return
-        # The first in the order of the graph: what comes after it may be in the way only because of it.
+        # The first in the order of the graph: later ones may fail only because of it.
         *after, (node, reason) = blocked
         others = sorted({other.op_type for other, _ in after})
         more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
@@ -245,7 +246,7 @@ class _Walk:
 def _no_rule(
     node: ir.Node, rule: Rule | None, moving: Iterable[tuple[int, ir.Value]], opset_imports: Mapping[str, int]
 ) -> str | None:
-    """Why no rule covers a node of this op, version and form, with these inputs that are not constant."""
+    """Why no gradient rule covers a node: its op, version, attributes or non-constant inputs."""
     if rule is None:
         if is_foreign(node):
             return "it has no gradient rule; make it an op of bngrad first, with bngrad rewrite"

@@ -1,8 +1,7 @@
-"""Which values of a forward model are weights: what is differentiated by default.
+"""Which values of a forward model are weights, the default for what to differentiate with respect to.
 
-A float initializer is one, unless all that reads it takes it for something else: for a number that says what an op
-does (an exponent, a limit), or for a running statistic of a batch norm, also of one that is spelled out as
-arithmetic, in inference mode::
+A float initializer is a weight unless all its readers use it as a hyperparameter of an op (an exponent, a limit)
+or as a running statistic of a batch norm, including one in inference mode that is decomposed into arithmetic::
 
     y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias
     y = x * factor + (bias - mean * factor)                         factor = scale / sqrt(variance + epsilon)
@@ -31,7 +30,7 @@ WEIGHT_SLOTS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization"), frozenset({1, 2})),
     **dict.fromkeys(("MatMul", "PRelu", "RMSNormalization"), frozenset({1})),
 }
-"""Where an op takes a weight: a graph input without a value is one if it stands there, rather than data."""
+"""The inputs of ops that are weights: a graph input without a value is a weight if it is used there."""
 
 _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
@@ -42,7 +41,7 @@ _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(("Dropout", "Pow", "Upsample"), frozenset({1})),
     "Range": frozenset({0, 1, 2}),
 }
-"""Where an initializer stands that is no weight, though it may have a gradient: a number, or a statistic."""
+"""The inputs of ops that are hyperparameters or statistics, even if they have a gradient."""
 
 _LARGEST_EPSILON = 0.1
 
@@ -50,8 +49,8 @@ _LARGEST_EPSILON = 0.1
 def default_weights(graph: ir.Graph) -> list[ir.Value]:
     """The inputs and initializers of a graph that are weights, in their order.
 
-    They are the float initializers in the role of a weight, and the graph inputs of fixed shape that stand where
-    an op takes one.
+    They are the float initializers that are used as weights, and the graph inputs of static shape that are used
+    where an op takes a weight.
     """
     statistics = set(_spelled_out_statistics(graph))
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
@@ -69,7 +68,7 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
 
 
 def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
-    """Whether anything takes a value for more than a number or a statistic."""
+    """Whether any reader uses a value as something other than a hyperparameter or a statistic."""
     return any(
         index not in _NUMBER_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
         for node, index in readers(value, SAME_VALUES)
@@ -77,7 +76,7 @@ def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
 
 
 def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
-    """Where arithmetic reads the mean or the variance of a batch norm in inference mode."""
+    """The uses of a mean or variance by a batch norm in inference mode that is decomposed into arithmetic."""
     for node in graph:
         add, index = _shifted_variance(node)
         if add is not None:
@@ -90,7 +89,7 @@ def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
-    """The Add of variance + epsilon whose root, or power -0.5, a node takes, and which input is the variance."""
+    """The Add of variance + epsilon whose square root or power -0.5 a node computes, and its variance input."""
     if node.op_type == "Pow" and len(node.inputs) > 1:
         exponent = constant_of(node.inputs[1])
         if exponent is None or exponent.size != 1 or abs(float(exponent.flat[0])) != 0.5:
@@ -110,7 +109,7 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
 
 
 def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:
-    """A standard deviation, its inverse, and what they are with a scale, in any type or shape."""
+    """A standard deviation, its inverse, and both multiplied by a scale, in any type or shape."""
     found, waiting = {deviation}, [deviation]
     while waiting:
         for node, index in waiting.pop().uses():
@@ -125,7 +124,7 @@ def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:
 
 
 def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[tuple[ir.Node, int]]:
-    """Where a mean is read: for (x - mean) * scale or / deviation, or for bias - mean * scale."""
+    """The uses of a mean: in (x - mean) * scale, (x - mean) / deviation, or bias - mean * scale."""
     if len(node.inputs) != 2 or node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and index == 0):
         return
     other = _origin(node.inputs[1 - index])

@@ -1,4 +1,4 @@
-"""Nodes that several dialects need in front of our ops."""
+"""Nodes that compute the operands of batch-norm ops from those of other systems."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def cast_like(make: NodeMaker, value: ir.Value, dtype: ir.DataType, like: ir.Val
 
 
 def inverse_std(emit: NodeMaker, variance: ir.Value, epsilon: float, dtype: ir.DataType) -> ir.Value:
-    """1 / sqrt(variance + epsilon), for a system that hands a gradient the variance.
+    """1 / sqrt(variance + epsilon), for a system whose gradient op takes the variance.
 
     Args:
         emit: Where the nodes go.
         variance: The biased variance.
-        epsilon: Added to it; where the system keeps a float32, that number and not the decimal it came from.
+        epsilon: Added to the variance; the float32 value where the system stores a float32.
         dtype: What to compute and return, see `statistics_dtype`.
     """
     shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(epsilon, dtype))
@@ -38,9 +38,9 @@ def inverse_std(emit: NodeMaker, variance: ir.Value, epsilon: float, dtype: ir.D
 
 
 def is_momentum(factor: float, dtype: ir.DataType | None) -> bool:
-    """Whether 1 - (1 - factor) still is the factor where 1 - factor is a float32, the attribute momentum.
+    """Whether the float32 attribute momentum, 1 - factor, represents the factor accurately.
 
-    The weight of the new value loses what 1 has more digits: 0.001 comes out 5e-5 of itself too large.
+    The subtraction cancels digits: a factor of 0.001 becomes 5e-5 of itself too large.
 
     Args:
         factor: The weight of the new value in a running average.
@@ -54,9 +54,9 @@ def is_momentum(factor: float, dtype: ir.DataType | None) -> bool:
 
 
 def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype: ir.DataType) -> ir.Value:
-    """A running average: old + factor * (new - old), or just the new value if it has all the weight.
+    """A running average: old + factor * (new - old), or the new value if factor is 1.
 
-    Not (1 - factor) * old + ..., for ONNX Runtime leaves out a product with a double that is 1 as a float.
+    Not (1 - factor) * old + ...: ONNX Runtime removes a product with a double that rounds to 1 in float.
     """
     if factor == 1.0:
         return new
@@ -67,9 +67,9 @@ def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype:
 
 
 def collapsed_shape(emit: NodeMaker, x: ir.Value) -> ir.Value:
-    """The shape [N, C, S] for data with channels in dimension 1, of a rank that is not known, or 1: then C is 1.
+    """The shape [N, C, S] of data with channels in dimension 1, of unknown rank or of rank 1, where C is 1.
 
-    S is computed, and Reshape is to take it with allowzero = 1: -1 does not say what it is of an empty batch.
+    S is computed, for Reshape with allowzero = 1: -1 is ambiguous for an empty batch.
 
     Args:
         emit: Where the nodes go.

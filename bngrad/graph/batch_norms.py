@@ -1,4 +1,4 @@
-"""What batch-norm nodes of any system have in common: their types, shapes and parameters, checked."""
+"""Checks that batch-norm nodes of all systems share: inputs, types, ranks and parameter shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-"""The types that data may have; a parameter or statistic has that type too, or is float."""
+"""The types of data; a parameter or statistic has the type of the data, or is float."""
 
 
 def is_training_batch_norm(node: ir.Node) -> bool:
@@ -30,14 +30,14 @@ def is_training_batch_norm(node: ir.Node) -> bool:
 def refusal(
     node: ir.Node, *, inputs: int, data: Sequence[int], minimum_rank: int, layout: str = "NC..."
 ) -> str | None:
-    """Why a foreign batch-norm node cannot become one of ours; None if it can.
+    """Why a batch-norm node cannot become an op of ``bngrad``; None if it can.
 
     Args:
         node: The node.
         inputs: How many inputs it must have, all present.
-        data: The indices of the inputs that have X's shape.
-        minimum_rank: The lowest rank that this kind of node has.
-        layout: What the rank is of, for the message.
+        data: The indices of the inputs of X's shape.
+        minimum_rank: The lowest rank that the op accepts.
+        layout: The layout of the data, for the message.
     """
     present = [value for value in node.inputs if value is not None]
     if len(present) != inputs or len(node.inputs) != inputs:
@@ -53,11 +53,11 @@ def refusal(
 
 
 def batch_norm_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
-    """Why a batch norm as ONNX defines it, or a gradient of one, cannot become one of ours; None if it can.
+    """Why a batch norm of ONNX's form, or its gradient, cannot become an op of ``bngrad``; None if it can.
 
     Args:
-        node: A node of 5 inputs; those that are no data have one number for each channel.
-        data: The indices of the inputs that have X's shape.
+        node: A node of 5 inputs; those that are not data have shape [C].
+        data: The indices of the inputs of X's shape.
     """
     reason = refusal(node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
     return reason or parameter_refusal(node, data=data) or _epsilon_refusal(node)
@@ -73,7 +73,7 @@ def _epsilon_refusal(node: ir.Node) -> str | None:
 
 
 def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
-    """Why scale, bias or statistics of a batch norm cannot belong to its data; None if they can, or are not known.
+    """Why the shapes of parameters or statistics do not match the data; None if they match or are unknown.
 
     Args:
         node: The node.
@@ -98,10 +98,10 @@ def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
 
 
 def require_parameters(model: ir.Model) -> None:
-    """Sees to it that every BatchNormalization has parameters of one number for each channel.
+    """Refuses a BatchNormalization whose parameters do not have shape [C].
 
     Raises:
-        ModelError: One has not.
+        ModelError: There is one; the message names it.
     """
     for node in op_nodes(model):
         if (node.domain, node.op_type) == ("", "BatchNormalization") and node.inputs:
@@ -111,11 +111,11 @@ def require_parameters(model: ir.Model) -> None:
 
 
 def type_refusal(data: Iterable[ir.Value | None], parameters: Iterable[ir.Value | None]) -> str | None:
-    """Why values of these types cannot be the inputs of one of our ops; None if they can, or are not known.
+    """Why values of these types cannot be inputs of an op of ``bngrad``; None if they can or are unknown.
 
     Args:
-        data: What has X's type.
-        parameters: What has X's type or is float, after ONNX's rule for BatchNormalization.
+        data: The values of X's type.
+        parameters: The values of X's type or float, as in ONNX's BatchNormalization.
     """
     found: ir.DataType | None = None
     for value in data:

@@ -1,7 +1,7 @@
-"""The way back through broadcasting: a gradient is summed over the dimensions in which an input was repeated.
+"""The gradient of broadcasting: a sum over the dimensions along which an input was repeated.
 
-Which those are is known before anything runs where the extents are numbers, or the same symbol; elsewhere it is
-computed: BroadcastGradientArgs gives the axes for two shapes.
+The dimensions are known statically where sizes are numbers or the same symbol. Elsewhere BroadcastGradientArgs
+computes the axes from two shapes at run time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def sum_to(
 
     Args:
         make: Where the nodes go.
-        gradient: What flows to x, in the shape of y.
+        gradient: The gradient with respect to x before the sum, in the shape of y.
         x: An input that was broadcast.
         y: The output, or anything of its shape.
         others: The other inputs, where these are all that x was broadcast against.
-        axes_of: Makes the nodes that compute, from the shapes of x and y, along which axes x was repeated.
+        axes_of: Makes the nodes that compute the axes along which x was repeated, from the shapes of x and y.
     """
     repeated = repeated_axes(x, y, others)
     if repeated is None:
@@ -56,9 +56,9 @@ def sum_to(
 
 
 def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> list[int] | None:
-    """The axes of y along which x was repeated, those that x lacks first; None where it takes a run to tell.
+    """The axes of y along which x was repeated, those that x lacks first; None if they are unknown statically.
 
-    An axis of y with extent 1 may be among them: a sum over one element changes nothing.
+    An axis of y of size 1 may be among them: a sum over one element changes nothing.
 
     Args:
         x: An input that was broadcast.
@@ -66,7 +66,7 @@ def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> 
         others: The other inputs, where these are all that x was broadcast against.
     """
     if x.shape is None or y.shape is None or len(x.shape) > len(y.shape):
-        # The last is a shape that the model says, and says wrong.
+        # A higher rank than y's is an error in the model's shapes.
         return None
     rank, others = len(y.shape), list(others)
     leading = rank - len(x.shape)
@@ -83,5 +83,5 @@ def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> 
 
 
 def _is_one(x: ir.Value, axis: int) -> bool:
-    """Whether x has extent 1 along an axis, counted from the last, or does not have it."""
+    """Whether x has size 1 along an axis, counted from the last, or lacks the axis."""
     return x.shape is not None and (-axis > len(x.shape) or x.shape[axis] == 1)

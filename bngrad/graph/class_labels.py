@@ -1,4 +1,4 @@
-"""What a loss over class labels gives each sample, for the gradients of NegativeLogLikelihoodLoss and its like.
+"""Per-sample factors of a loss over class labels, for the gradients of NegativeLogLikelihoodLoss and others.
 
 loss_i = -w_i log_prob_i[label_i], where w_i is the weight of the class, and 0 for a label that is ignored; then
 their sum, or their mean: the sum divided by the sum of w.
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Labels(NamedTuple):
-    """What the samples of a loss have, in shapes that broadcast over dimension 1, the classes."""
+    """Labels and factors of the samples, in shapes that broadcast over dimension 1, the classes."""
 
     classes: ir.Value
-    """The label of each sample, int64; some class where it is ignored, for what is done there comes to nothing."""
+    """The label of each sample, int64; class 0 where it is ignored, since its factor is 0."""
     share: ir.Value
-    """dY w / (sum of w, for the mean) of each sample, or a scalar where all have the same."""
+    """dY w of each sample, divided by the sum of w for the mean; a scalar if all samples have the same."""
     dtype: ir.DataType
-    """The type of the share: sums of weights do not fit 16 bits."""
+    """The type of ``share``: sums of weights overflow 16-bit types."""
 
 
 def read_labels(
@@ -36,8 +36,8 @@ def read_labels(
     Args:
         at: The node, with the attributes ``ignore_index`` and ``reduction``.
         dY: The gradient of the loss: a scalar, or for reduction ``none`` that of each sample.
-        scores: What was selected from, with the classes in dimension 1.
-        labels: int32 or int64; the shape of scores without the classes.
+        scores: The input of the loss, with the classes in dimension 1.
+        labels: int32 or int64, in the shape of scores without dimension 1.
         weights: The weight of each class.
     """
     dtype = statistics_dtype(scores)
@@ -66,7 +66,7 @@ def gradient_of_weights(
         at: The node, with the attributes ``ignore_index`` and ``reduction``.
         dY: See `read_labels`.
         log_prob: With the classes in dimension 1.
-        loss: What the node makes, of which the mean is L.
+        loss: The output of the node, which is L for the mean.
         labels: See `read_labels`.
         weights: The weight of each class.
     """
@@ -90,7 +90,7 @@ def gradient_of_weights(
 
 
 def _classes(at: NodeSite, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """The labels in int64, some class where they are ignored; and where that is, if it can be."""
+    """The labels in int64, 0 where they are ignored; and where that is, if the node ignores an index."""
     classes = at.cast(labels, ir.DataType.INT64)
     if "ignore_index" not in at.node.attributes:
         return classes, None
@@ -105,7 +105,7 @@ def _weight_of_each(
     weights: ir.Value | None,
     dtype: ir.DataType,
 ) -> ir.Value | None:
-    """The weight w of each sample; None where that is 1."""
+    """The weight w of each sample; None if all are 1."""
     w = None if weights is None else at.op("Gather", at.cast(weights, dtype), classes)
     if ignored is None:
         return w
@@ -113,7 +113,7 @@ def _weight_of_each(
 
 
 def _total(at: NodeSite, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:
-    """The sum of w; 1 where all labels are ignored, so that the gradient is 0, as ORT has it."""
+    """The sum of w; 1 if all labels are ignored, so that the gradient is 0 as in ORT."""
     if w is None:
         return at.op("Cast", at.op("Size", labels), to=int(dtype))
     total = at.op("ReduceSum", w, keepdims=0)

@@ -1,4 +1,4 @@
-"""The value of what a forward model computes from its initializers and constants alone."""
+"""The values that a model computes from initializers and constants alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ RANDOM_OPS = frozenset(
 """The ops of ONNX whose outputs differ from run to run."""
 
 _MOST_NODES = 100
-"""That are worth an evaluation: a running statistic is at most cast, reshaped or filled."""
+"""The most nodes that are evaluated: a running statistic is at most cast, reshaped or filled."""
 
 
 def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
     """Returns the value of an initializer, a constant, or what standard nodes compute from these; else None.
 
-    A graph input with a default counts as that. Nodes with subgraphs, and random ones, are not evaluated.
+    A graph input with a default counts as an initializer. Random nodes and nodes with subgraphs are not evaluated.
     """
     tensor = constant_tensor(value)
     return tensor if tensor is not None or value.producer() is None else _evaluated(value)
@@ -32,7 +32,7 @@ def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """Returns the tensor of an initializer or a Constant; else None.
 
-    onnx-ir's function of that purpose renames the tensor of a Constant, which a clone shares with its model.
+    onnx-ir's get_const_tensor renames the tensor of a Constant, which a clone shares with its model.
     """
     node = value.producer()
     attribute = None if node is None or node.op_type != "Constant" else node.attributes.get("value")
@@ -42,12 +42,12 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """Returns a tensor with the same data and another name; another model may have the first."""
+    """Returns a tensor with the same data under another name; the first may belong to another model."""
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
 
 
 def new_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """Returns a new initializer with the data of a tensor, which keeps its name where it comes from."""
+    """Returns a new initializer with the data of a tensor, whose own name stays."""
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), const_value=renamed(tensor, name))
     value.shape = ir.Shape(tensor.shape.numpy())
     graph.register_initializer(value)
@@ -55,7 +55,7 @@ def new_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir
 
 
 def lift_constant(graph: ir.Graph, value: ir.Value) -> ir.Value:
-    """Makes an initializer of the output of a Constant node, under the same name."""
+    """Replaces a Constant node by an initializer of the same name."""
     node, tensor = value.producer(), constant_tensor(value)
     assert node is not None and tensor is not None, "a Constant has a value"  # noqa: S101, PT018
     name, value.const_value = str(value.name), None  # a tensor that it has would be renamed

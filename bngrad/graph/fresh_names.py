@@ -1,4 +1,4 @@
-"""New constants, with names that nothing in the model has yet."""
+"""Names that are unused in a model, and the constants that passes add under them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Hands out names that no value and no node has in any graph, subgraph or function of a model."""
+    """Makes names that no value and no node has in any graph, subgraph or function of a model."""
 
     def __init__(self, model: ir.Model) -> None:
         values = (value for node in all_nodes(model) for value in (*node.inputs, *node.outputs))
@@ -35,14 +35,14 @@ class Names:
 
 
 class NodeNames(Names):
-    """The same for nodes, whose names are apart from those of values."""
+    """The same for nodes, whose names are independent of those of values."""
 
     def __init__(self, model: ir.Model) -> None:
         self._taken = {node.name for node in all_nodes(model)}
 
 
 def node_names(model: ir.Model) -> dict[ir.Node, str]:
-    """What errors and patterns call every node: its name, or else that of its first output."""
+    """The name of every node in messages and patterns: its own, or else that of its first output."""
     names = NodeNames(model)
     return {node: node.name or names.fresh(_output_or_op(node)) for node in all_nodes(model)}
 
@@ -54,7 +54,7 @@ def _output_or_op(node: ir.Node) -> str:
 class ConstantAxes:
     """The int64 constants that the ops take as ``axes``: one for each graph and set of axes.
 
-    They are Constant nodes, not initializers, for functions have no initializers.
+    They are Constant nodes, since functions have no initializers.
     """
 
     def __init__(self, names: Names) -> None:
@@ -62,7 +62,7 @@ class ConstantAxes:
         self._made: dict[tuple[int, tuple[int, ...]], ir.Value] = {}
 
     def value(self, node: ir.Node, axes: tuple[int, ...]) -> ir.Value:
-        """Returns a constant that ``node`` can take as an input."""
+        """Returns a constant in the graph of ``node``."""
         graph = owner(node)
         key = (id(graph), axes)
         if key not in self._made:

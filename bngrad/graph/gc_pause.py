@@ -1,4 +1,4 @@
-"""The garbage collector, paused: building a graph makes hundreds of thousands of objects, and none is garbage."""
+"""Pauses the garbage collector: building a graph allocates hundreds of thousands of live objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products on the way back that are 0 where a factor is, even if the other is infinite or NaN.
+"""Products in gradients that are 0 where one factor is 0, even if the other is infinite or NaN.
 
 An element that does not reach the loss has the gradient 0, and a local derivative of 0 passes nothing on. In
 floating point 0 times infinity is NaN, and one NaN spoils the gradients of all that is behind it.

@@ -1,4 +1,4 @@
-"""What to say about a name that a graph does not have."""
+"""Messages about names that a graph does not have."""
 
 from __future__ import annotations
 

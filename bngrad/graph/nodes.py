@@ -1,4 +1,4 @@
-"""What passes share: which nodes they look at, and why they refuse one."""
+"""Walks over the nodes of a model, how messages name a node, and the removal of nodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 ORIGIN = "bngrad.origin"
-"""The key in a node's ``meta`` for how errors name it, where it is not one that the user has."""
+"""The key in a node's ``meta`` for how messages name a node that a pass made."""
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yields every node of the main graph and its subgraphs, and of the functions and theirs.
 
-    The functions that define our own ops are left out: they are no part of the model, but of this package.
+    The functions that define the ops of ``bngrad`` are left out.
     """
     yield from ir.traversal.RecursiveGraphIterator(model.graph)
     for (domain, _, _), function in model.functions.items():
@@ -29,21 +29,21 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def op_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yields those of `all_nodes` that are ops: a call of a model's function is what the function says.
+    """Yields those of `all_nodes` that are ops, not calls of the model's functions.
 
-    Our own functions are the definitions of our ops.
+    The functions of the domain ``bngrad`` define its ops; calls of them count as ops.
     """
     functions = {key for key in model.functions if key[0] != DOMAIN}
     return (node for node in all_nodes(model) if node.op_identifier() not in functions)
 
 
 def default_opset(model: ir.Model) -> int | None:
-    """The version of the default domain that a model imports, by either of its names; None if it does not."""
+    """The version of the default domain, "" or ai.onnx, that a model imports; None if it imports neither."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
 
 
 def describe(node: ir.Node) -> str:
-    """How an error names a node: as the user has it, where a pass made it of another one."""
+    """How messages name a node: by the user's node that it was made from, where there is one."""
     if described := node.meta.get(ORIGIN):
         return str(described)
     domain = f"{node.domain}." if node.domain else ""
@@ -52,15 +52,15 @@ def describe(node: ir.Node) -> str:
 
 
 def is_gradient(node: ir.Node) -> bool:
-    """Whether a node is a gradient's, which only a training graph has."""
+    """Whether a node is a gradient op, which only a training graph has."""
     return node.op_type.endswith("Grad") and node.domain in ("", MICROSOFT, DOMAIN)
 
 
 def refuse_training_graph(model: ir.Model) -> None:
-    """Sees to it that a model is a forward one.
+    """Refuses a model that has gradient nodes.
 
     Raises:
-        ModelError: There is a gradient's node in it, which is named.
+        ModelError: The model has a gradient node; the message names it.
     """
     for node in all_nodes(model):
         if is_gradient(node):
@@ -70,7 +70,7 @@ def refuse_training_graph(model: ir.Model) -> None:
 
 
 def raise_refusals(refusals: Sequence[tuple[ir.Node, str]]) -> None:
-    """Raises one error for all the nodes that a pass cannot rewrite, the first of them named with its reason.
+    """Raises one error for all the nodes that a pass cannot rewrite, with the name and reason of the first.
 
     Raises:
         UnsupportedNodeError: There is at least one.
@@ -83,9 +83,9 @@ def raise_refusals(refusals: Sequence[tuple[ir.Node, str]]) -> None:
 
 
 def remove(nodes: Iterable[ir.Node]) -> None:
-    """Takes nodes that nothing reads out of their graphs.
+    """Removes unused nodes from their graphs.
 
-    All nodes of a graph at once, for onnx-ir goes through the graph's outputs each time that it is asked.
+    All nodes of a graph are removed at once, since onnx-ir scans the graph's outputs in every call.
     """
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
     for node in nodes:
@@ -95,7 +95,7 @@ def remove(nodes: Iterable[ir.Node]) -> None:
 
 
 def known_rank(values: Iterable[ir.Value | None]) -> int | None:
-    """The rank that the first value with a known shape has; None where none is known."""
+    """The rank of the first value with a known shape; None if there is none."""
     for value in values:
         if value is not None and value.shape is not None:
             return len(value.shape)
@@ -103,6 +103,6 @@ def known_rank(values: Iterable[ir.Value | None]) -> int | None:
 
 
 def owner(node: ir.Node) -> ir.Graph:
-    """The graph that a visited node is in; for a node of a function that is the function's."""
+    """The graph of a visited node; for a node of a function the function's graph."""
     assert node.graph is not None, "a node that a pass visits is in a graph"  # noqa: S101
     return node.graph

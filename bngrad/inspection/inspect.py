@@ -60,7 +60,7 @@ class Inspection:
     not_in_stock: dict[str, int]
     """How many nodes there are of each op that stock ONNX Runtime does not have."""
     warnings: list[str] = field(default_factory=list)
-    """What is probably wrong with a forward model that is to be trained."""
+    """What is probably wrong with a forward model that will be trained."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""

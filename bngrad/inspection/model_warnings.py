@@ -1,13 +1,13 @@
-"""What is probably wrong with a forward model that is to be trained: what an exporter did to it.
+"""Warnings about forward models that an exporter made unfit for training.
 
-Each check is a function of the model as the user has it, and returns one line a finding: what, where, the likely
-cause and the remedy. Nothing here changes what a command does.
+Each check is a function of the user's model and returns one line per finding: what, where, the likely cause and
+the remedy. The checks change nothing.
 
 What the exporters of PyTorch do (torch 2.13, onnxscript 0.7):
 
-* ``torch.onnx.export(dynamo=True)`` writes every batch norm in inference mode, also in training; the node's
-  metadata has the op that it was made of, ``_native_batch_norm_legit_functional`` in training. With its default
-  ``optimize=True`` it folds it into the Conv or Gemm in front, which the metadata tells as well, and merges equal
+* ``torch.onnx.export(dynamo=True)`` writes every batch norm in inference mode, even of a module in training mode;
+  the node's metadata names PyTorch's op, ``_native_batch_norm_legit_functional`` in training. Its default
+  ``optimize=True`` folds batch norms into the Conv or Gemm in front, recorded in the metadata, and merges equal
   initializers.
 * ``dynamo=False`` does both unless ``training=TrainingMode.TRAINING``; folded weights are ``onnx::Conv_<n>``.
 """
@@ -65,10 +65,10 @@ def model_warnings(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
 ) -> list[str]:
-    """Returns what is probably wrong with a forward model that is to be trained; empty for a training graph.
+    """Returns what is probably wrong with a forward model that will be trained; empty for a training graph.
 
     Args:
-        model: The model as the user has it; it is not changed.
+        model: The user's model; it is not changed.
         wrt: The names of what the loss is differentiated with respect to; by default of all likely weights.
         default_wrt: Whether the names are the default, and not the user's choice.
         frozen: Patterns of the batch norms that are to use their running statistics.
@@ -251,7 +251,7 @@ def _mode(node: ir.Node, opset: int) -> bool | None:
         return True
     if opset >= 14:
         return is_training_batch_norm(node)
-    # Before opset 14 the number of outputs told, and before 7 an attribute.
+    # Below opset 14 the number of outputs decides, and below 7 an attribute.
     attribute = node.attributes.get("is_test")
     return attribute.value == 0 if attribute is not None else any(value.name for value in node.outputs[1:])
 
@@ -273,7 +273,7 @@ def _matching(model: ir.Model, patterns: Sequence[str]) -> set[ir.Node]:
 
 
 def _has_equal_elements(value: ir.Value, want: float | None = None) -> bool:
-    """Whether all elements of a parameter are the same number, which may be asked for."""
+    """Whether all elements of a parameter are equal, and equal to a number if one is given."""
     tensor = value.const_value
     if tensor is None or not 1 < tensor.size <= _MOST_ELEMENTS:
         return False

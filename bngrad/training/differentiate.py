@@ -1,4 +1,4 @@
-"""`differentiate`: a forward model and a loss in, a training graph for a target out."""
+"""`differentiate`: from a forward model and a loss to a training graph for a target."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Builder = Literal["bngrad", "ort"]
-"""Who differentiates: the rules of this package, or ONNX Runtime's own gradient builder."""
+"""The gradient builder: the rules of this package, or ONNX Runtime's own."""
 
 DifferentiationTarget = Literal["stock", "training", "ort"]
-"""What a training graph is for.
+"""Where a training graph runs.
 
 ``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of ``bngrad``. ``ort``: a
-consumer of ORT's dialect, in which nothing is an op of ``bngrad``.
+consumer of ORT's dialect, without ops of ``bngrad``.
 """
 
 
 RunningVariance = Literal["biased", "unbiased"]
-"""The variance of a batch of M elements that a running variance takes in.
+"""The variance of a batch of M elements that updates the running variance.
 
 ``biased``: the mean of the squared deviations, ONNX's rule. ``unbiased``: that times M / max(M - 1, 1), the rule
 of PyTorch, TensorFlow and MIOpen.
@@ -47,7 +47,7 @@ of PyTorch, TensorFlow and MIOpen.
 
 
 class Differentiated(NamedTuple):
-    """A training graph, and what it has."""
+    """A training graph, its names, and the remarks of the builder."""
 
     model: ir.Model
     """Its metadata has the other fields but for the notes, see `bngrad.read_training_graph`."""
@@ -57,9 +57,9 @@ class Differentiated(NamedTuple):
     running_statistics: dict[str, str]
     """The output that holds a new running statistic, by the name of the input that takes it in the next step."""
     warnings: list[str]
-    """What is probably not meant."""
+    """What is probably not intended."""
     notes: list[str]
-    """What was changed in the forward model, in words."""
+    """What was changed in the forward model."""
 
 
 def differentiate(
@@ -82,22 +82,21 @@ def differentiate(
         model: The forward model; it is not changed.
         loss: The name of a float scalar; by default the only one among the outputs.
         wrt: Names of inputs and initializers; by default the weights.
-        frozen: Names of batch norms, or patterns, that are to use their running statistics.
-        training: The same for those that are to use the batch's.
+        frozen: Names of batch norms, or patterns, that use their running statistics.
+        training: The same for those that use the batch's statistics.
         running_variance: Which variance ONNX's batch norms give the running variance; by default
             `default_running_variance`. Batch norms of other systems keep their system's.
-        shared_statistics: What batch norms get that read the same running statistic.
-        builder: Who differentiates.
-        target: What the graph is for.
-        functions: Whether to embed the definitions of our ops, so that it runs where nothing is registered.
-        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
+        shared_statistics: How batch norms that read the same running statistic are separated.
+        builder: The gradient builder.
+        target: Where the graph runs.
+        functions: Whether to embed the definitions of the ops, so that the graph runs without the library.
+        fuse: Whether, for ``stock``, to fuse the gradient of a ReLU with that of the batch norm in front of it.
 
     Raises:
-        InputError: There is no such running variance, way to share statistics, builder or target, a string is
-            given where a sequence of names is expected, or the target ``ort`` is to have the unbiased running
-            variance, which ORT's dialect cannot express.
+        InputError: An option has an unknown value, a string is given where a sequence of names is expected, or the
+            unbiased running variance is asked for with target ``ort``, whose dialect cannot express it.
         ModelError: A name is wrong, or the model cannot be differentiated.
-        UnsupportedNodeError: Nodes on the way have no gradient, or cannot be written for the target.
+        UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient, or cannot run on the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
     _require_options(running_variance, shared_statistics, builder, target)
@@ -146,7 +145,7 @@ def differentiate(
 
 
 def default_running_variance(model: ir.Model) -> RunningVariance:
-    """The rule of the system that a forward model comes from: PyTorch's, or else ONNX's."""
+    """The rule of the system that exported a forward model: PyTorch's, or else ONNX's."""
     return "unbiased" if model.producer_name == "pytorch" else "biased"
 
 
@@ -215,7 +214,7 @@ def _refuse_overwritten(model: ir.Model, remedy: str) -> None:
 
 
 def _in_ort_dialect(model: ir.Model, source: ir.Model) -> ir.Model:
-    """What ORT's dialect cannot say, the gradient of a frozen batch norm, is spelled out in standard ops."""
+    """Inlines the ops of ``bngrad``, such as the gradient of a frozen batch norm, as standard ops."""
     EmbedFunctionsPass(functions=True)(model)
     InlinePass()(model)
     RemoveUnusedOpsetsPass()(model)

@@ -1,7 +1,7 @@
-"""From training back to inference: trained weights and running statistics put into the forward model.
+"""`finalize`: puts trained weights and running statistics into the forward model, for inference.
 
-What a training loop holds after its last step goes into the model that the training graph was made from. Every
-batch norm then normalizes by its running statistics, every Dropout passes its data on, and the loss is left out.
+The state of a training loop goes into the model that the training graph was made from. Batch norms then use their
+running statistics, Dropout becomes the identity, and the loss is removed.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 _BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
 _ANY_OPSET, _OLDEST = 1, 7
-"""An inference model has the opset of the forward model, but for those that ONNX Runtime does not run."""
+"""An inference model keeps the opset of the forward model, if ONNX Runtime supports that."""
 
 
 class Finalized(NamedTuple):
-    """An inference model, and what was put into it."""
+    """An inference model, and which of its values are new."""
 
     model: ir.Model
     weights: list[str]
-    """What got a new value."""
+    """The initializers with a new value."""
     kept: list[str]
-    """Weights and statistics that kept the value that the forward model had."""
+    """The weights and statistics that kept their values."""
 
 
 def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence[str] | None = None) -> Finalized:
@@ -64,9 +64,8 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
 
     Raises:
-        InputError: A name is unknown or means several things that training keeps apart, a value has another shape
-            or type than what it is for, or ``outputs`` is a string.
-        ModelError: It is a training graph, no output is left, or one depends on a random node.
+        InputError: A name is unknown or ambiguous, a value has a wrong shape or type, or ``outputs`` is a string.
+        ModelError: The model is a training graph, no output is left, or one depends on a random node.
     """
     require_names(outputs=outputs)
     refuse_training_graph(model)
@@ -77,13 +76,13 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
     given = put_values(model, weights, names)
     InferTypesPass()(model)
     _keep_outputs(model, outputs)
-    # What only the loss reads need not be possible in inference mode.
+    # Nodes that only the loss needs may be invalid in inference mode.
     RemoveUnusedNodesPass()(model)
     to_inference(model, names)
     RemoveUnusedNodesPass()(model)
     refuse_random(model)
     model = RaiseOpsetPass(_OLDEST)(model).model
-    # A default that a training loop overrides is a constant from here on.
+    # Trained values are constants of the inference model.
     RemoveInitializersFromInputsPass()(model)
     _drop_unused_inputs(model.graph)
     RemoveUnusedOpsetsPass()(model)
@@ -132,9 +131,9 @@ def _is_batch_norm(node: ir.Node) -> bool:
 
 
 def _losses(graph: ir.Graph) -> set[ir.Value]:
-    """The outputs that are a loss: float scalars, and what depends on an op that is a loss.
+    """The outputs that are losses: float scalars, and values that depend on a loss op.
 
-    Where there is none of these, the loss is the only float output of one element, as for `differentiate`.
+    Without these, the loss is the only float output of one element, as in `differentiate`.
     """
     depending = {node.outputs[0] for node in graph if node.domain == "" and node.op_type in _LOSSES}
     for node in graph:
@@ -144,12 +143,12 @@ def _losses(graph: ir.Graph) -> set[ir.Value]:
     found = {v for v in computed if v in depending or (v.shape is not None and len(v.shape) == 0)}
     if found:
         return found
-    single = [v for v in computed if v.shape is not None and all(extent == 1 for extent in v.shape)]
+    single = [v for v in computed if v.shape is not None and all(size == 1 for size in v.shape)]
     return set(single) if len(single) == 1 else set()
 
 
 def _drop_unused_inputs(graph: ir.Graph) -> None:
-    """Takes out inputs that only the loss read, such as labels."""
+    """Removes unused inputs, such as the labels of a loss."""
     for value in list(graph.inputs):
         if not value.uses() and not value.is_graph_output():
             graph.inputs.remove(value)

@@ -207,7 +207,7 @@ NO_RULE = {
     ),
     "no-type-from-beside": (
         "a = local.F(z) b = Mul(a, x) y = Neg(b)",
-        r"Mul node 'b' .*: the type of 'b' is not known; expected it in the model's value_info \(and 2 more: ",
+        r"Mul node 'b' .*: the type of 'b' is unknown; add it to the model's value_info \(and 2 more: ",
     ),
 }
 

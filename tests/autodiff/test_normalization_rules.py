@@ -86,6 +86,6 @@ def test_a_scale_of_groups_is_refused():
     model = ir.from_proto(onnx.parser.parse_model(text))
     with pytest.raises(
         UnsupportedNodeError,
-        match=r"its op was defined anew in ai.onnx 18, .*; expected version 21: .* a newer opset",
+        match=r"its op has a new definition in ai.onnx 18, .*; expected version 21: .* a newer opset",
     ):
         training_graph(model, wrt=["x"])

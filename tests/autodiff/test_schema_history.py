@@ -123,13 +123,13 @@ REFUSALS = {
         "y = Reshape (x, s)",
         21,
         ("Reshape", "versions", (14, 19)),
-        r"Reshape node 'y' .*: its op was defined anew in ai.onnx 21, .*version 14 or 19: .* an older opset$",
+        r"Reshape node 'y' .*: its op has a new definition in ai.onnx 21, .*version 14 or 19: .* an older opset$",
     ),
     "a version that is too old": (
         "y = Reshape (x, s)",
         18,
         ("Reshape", "versions", (19, 21)),
-        "defined anew in ai.onnx 14, .*; expected version 19 or 21: export the model with a newer opset$",
+        "new definition in ai.onnx 14, .*; expected version 19 or 21: export the model with a newer opset$",
     ),
     "a new attribute": (
         "y = Softmax <axis = 0> (x)",

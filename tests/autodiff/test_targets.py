@@ -433,7 +433,7 @@ ERRORS = {
     "wrt-no-weights": (
         summed("float[N, 3] x, float[N, 3] z", "y = Mul(x, z)"),
         {},
-        "loss 'loss' depends on no weights; name what to differentiate by with --wrt (the inputs are 'x' and 'z')",
+        "loss 'loss' depends on no weights; name inputs or initializers with --wrt (the inputs are 'x' and 'z')",
     ),
 }
 
