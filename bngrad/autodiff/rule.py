@@ -1,4 +1,7 @@
-"""What a gradient rule is: a function from the gradients of a node's outputs to those of its inputs."""
+"""What a gradient rule is: a function from the gradients of a node's outputs to those of its inputs.
+
+A module of `bngrad.autodiff.rules` registers each of its rules with `gradient`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx_ir as ir
 
     from bngrad.autodiff.backward import Backward
+    from bngrad.opset.op_attributes import Attributes
 
     Gradients: TypeAlias = Sequence[ir.Value | None]
-    """The gradient with respect to each input; None where it is zero, or nobody asks for it."""
+    """The gradient with respect to each input; None where it is zero, or is not needed."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,48 @@ class Rule:
     """Other inputs that may be floats, with a gradient of zero: the output is constant in them, or jumps."""
     versions: tuple[int, ...] = (1,)
     """The versions of the op's schema that the rule was written for; any other is refused."""
-    attributes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     """The attributes that it was written for, as `attribute_refusal` takes them; any other is refused."""
 
     def differentiates(self, index: int) -> bool:
         """Whether the rule gives an input a gradient."""
         return self.inputs is None or index in self.inputs
+
+
+RULES: dict[tuple[str, str], Rule] = {}
+"""(domain, op type) -> its rule; empty until `bngrad.autodiff.rules` is imported."""
+
+NEW_TYPES = (21, 23, 24, 25)
+"""The versions that only added types to the ops that move elements of any type."""
+
+
+def gradient(
+    op_type: str,
+    *,
+    domain: str = "",
+    inputs: tuple[int, ...] | None = (0,),
+    zero: tuple[int, ...] = (),
+    versions: tuple[int, ...] = (1,),
+    attributes: Attributes | None = None,
+) -> Callable[[Callable[[Backward], Gradients]], Callable[[Backward], Gradients]]:
+    """Registers a function as the gradient rule of an op; a function may be that of several ops.
+
+    Args:
+        op_type: The op.
+        domain: Its domain.
+        inputs: See `Rule`; so are ``zero``, ``versions`` and ``attributes``.
+        zero: See `Rule`.
+        versions: See `Rule`; of an op of ONNX, those that opset 18 and newer resolve to.
+        attributes: See `Rule`.
+
+    Raises:
+        ValueError: The op has a rule already.
+    """
+
+    def register(function: Callable[[Backward], Gradients]) -> Callable[[Backward], Gradients]:
+        if (domain, op_type) in RULES:
+            raise ValueError(f"{domain}.{op_type} has two gradient rules")
+        RULES[domain, op_type] = Rule(function, inputs, zero, versions, attributes or {})
+        return function
+
+    return register

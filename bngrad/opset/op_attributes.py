@@ -27,6 +27,20 @@ MAX_POOL: Attributes = {**POOL, "storage_order": (0,)}
 NORM: Attributes = {"epsilon": ANY, "stash_type": ANY}
 LOSS: Attributes = {"ignore_index": ANY, "reduction": ("none", "sum", "mean")}
 REDUCTION: Attributes = {"keepdims": FLAG, "noop_with_empty_axes": FLAG}
+RESIZE: Attributes = {
+    "antialias": FLAG,
+    "axes": ANY,
+    "coordinate_transformation_mode": (
+        *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),
+        *("tf_half_pixel_for_nn", "tf_crop_and_resize"),
+    ),
+    "cubic_coeff_a": ANY,
+    "exclude_outside": FLAG,
+    "extrapolation_value": ANY,
+    "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
+    "mode": ("nearest", "linear", "cubic"),
+    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+}
 ROUNDING: Attributes = {"round_mode": ANY, "saturate": FLAG}
 SCATTER: Attributes = {"reduction": ("none", "add")}
 RANDOM: Attributes = {"dtype": ANY, "seed": ANY}

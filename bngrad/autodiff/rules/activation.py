@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import dtype_of, like
+from bngrad.opset.op_attributes import ALPHA, ANY
+from bngrad.opset.ort_dialect import MICROSOFT
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Relu", versions=(14,))
 def relu(back: Backward) -> Gradients:
     """dX = dY where Y > 0, else 0; ReluGrad multiplies, which is right for finite dY alone."""
     if back.unbounded:
@@ -21,6 +25,7 @@ def relu(back: Backward) -> Gradients:
     return [back.microsoft("ReluGrad", back.dY, back.y())]
 
 
+@gradient("LeakyRelu", versions=(16,), attributes=ALPHA)
 def leaky_relu(back: Backward) -> Gradients:
     """dX = dY where X > 0, else alpha dY."""
     if back.unbounded:
@@ -31,6 +36,7 @@ def leaky_relu(back: Backward) -> Gradients:
     return [back.microsoft("LeakyReluGrad", back.dY, y, **back.attributes())]
 
 
+@gradient("PRelu", inputs=(0, 1), versions=(16,))
 def prelu(back: Backward) -> Gradients:
     """dX = dY where X > 0, else dY slope; dslope = dY min(X, 0), summed to its shape."""
     dY, x, slope = back.dY, back.x(0), back.x(1)
@@ -42,17 +48,20 @@ def prelu(back: Backward) -> Gradients:
     return [dX, dslope]
 
 
+@gradient("Elu", versions=(6, 22), attributes=ALPHA)
 def elu(back: Backward) -> Gradients:
     """dX = dY where X > 0, else dY alpha exp X, which is dY (Y + alpha)."""
     return _of_exponential(back, back.attribute("alpha", 1.0), 1.0)
 
 
+@gradient("Selu", versions=(6, 22), attributes={"alpha": ANY, "gamma": ANY})
 def selu(back: Backward) -> Gradients:
     """dX = dY gamma where X > 0, else dY gamma alpha exp X, which is dY (Y + gamma alpha)."""
     gamma = back.attribute("gamma", 1.0507009873554805)
     return _of_exponential(back, gamma * back.attribute("alpha", 1.6732632423543772), gamma)
 
 
+@gradient("Celu", versions=(12, 28), attributes=ALPHA)
 def celu(back: Backward) -> Gradients:
     """dX = dY where X > 0, else dY exp(X / alpha), which is dY (Y / alpha + 1)."""
     y = back.y()
@@ -60,18 +69,21 @@ def celu(back: Backward) -> Gradients:
     return [back.times(back.dY, back.op("Add", negative, like(back, 1, y)))]
 
 
+@gradient("ThresholdedRelu", versions=(10, 22), attributes=ALPHA)
 def thresholded_relu(back: Backward) -> Gradients:
     """dX = dY where X > alpha, else 0."""
     above = back.op("Greater", back.x(0), like(back, back.attribute("alpha", 1.0), back.dY))
     return [back.kept(above, back.dY)]
 
 
+@gradient("Softsign", versions=(1, 22))
 def softsign(back: Backward) -> Gradients:
     """dX = dY / (1 + |X|)^2."""
     size = back.op("Add", back.op("Abs", back.x(0)), like(back, 1, back.dY))
     return [back.op("Div", back.dY, back.op("Mul", size, size))]
 
 
+@gradient("Mish", versions=(18, 22))
 def mish(back: Backward) -> Gradients:
     """dX = dY (t + X (1 - t^2) sigmoid X), t = tanh softplus X, of which Y is X t.
 
@@ -84,11 +96,13 @@ def mish(back: Backward) -> Gradients:
     return [back.times(back.dY, back.op("Add", t, back.op("Mul", x, bend)))]
 
 
+@gradient("Softplus", versions=(1, 22))
 def softplus(back: Backward) -> Gradients:
     """dX = dY sigmoid X."""
     return [back.times(back.dY, back.op("Sigmoid", back.x(0)))]
 
 
+@gradient("Sigmoid", versions=(13,))
 def sigmoid(back: Backward) -> Gradients:
     """dX = dY Y (1 - Y)."""
     if back.unbounded:
@@ -97,6 +111,7 @@ def sigmoid(back: Backward) -> Gradients:
     return [back.microsoft("SigmoidGrad", back.dY, back.y())]
 
 
+@gradient("Tanh", versions=(13,))
 def tanh(back: Backward) -> Gradients:
     """dX = dY (1 - Y^2)."""
     if back.unbounded:
@@ -105,12 +120,14 @@ def tanh(back: Backward) -> Gradients:
     return [back.microsoft("TanhGrad", back.dY, back.y())]
 
 
+@gradient("HardSigmoid", versions=(6, 22), attributes={"alpha": ANY, "beta": ANY})
 def hard_sigmoid(back: Backward) -> Gradients:
     """dX = dY alpha where 0 < Y < 1, else 0."""
     scaled = back.op("Mul", back.dY, like(back, back.attribute("alpha", 0.2), back.dY))
     return [back.kept(_inside(back, back.y()), scaled)]
 
 
+@gradient("HardSwish", versions=(14, 22))
 def hard_swish(back: Backward) -> Gradients:
     """dX = dY (h + X / 6 where 0 < h < 1), h = hard sigmoid X."""
     x = back.x(0)
@@ -121,22 +138,27 @@ def hard_swish(back: Backward) -> Gradients:
     return [back.times(back.dY, back.op("Add", h, back.op("Mul", sixth, inside)))]
 
 
+@gradient("Gelu", versions=(20,), attributes={"approximate": ("none", "tanh")})
+@gradient("Gelu", domain=MICROSOFT)
 def gelu(back: Backward) -> Gradients:
     """GeluGrad, or FastGeluGrad of the approximation by tanh; of ONNX's op and of ORT's."""
     op_types = {"none": "GeluGrad", "tanh": "FastGeluGrad"}
     return [back.microsoft(op_types[back.attribute("approximate", "none")], back.dY, back.x(0))]
 
 
+@gradient("QuickGelu", domain=MICROSOFT, attributes=ALPHA)
 def quick_gelu(back: Backward) -> Gradients:
     """QuickGeluGrad, with the alpha of the forward node."""
     return [back.microsoft("QuickGeluGrad", back.dY, back.x(0), **back.attributes())]
 
 
+@gradient("BiasGelu", domain=MICROSOFT, inputs=(0, 1))
 def bias_gelu(back: Backward) -> Gradients:
     """dX = BiasGeluGrad_dX, dB the same, summed to its shape."""
     return _of_biased(back, "BiasGeluGrad_dX")
 
 
+@gradient("FastGelu", domain=MICROSOFT, inputs=(0, 1))
 def fast_gelu(back: Backward) -> Gradients:
     """dX = FastGeluGrad, or with a bias BiasFastGeluGrad_dX, and dB the same, summed to its shape."""
     if back.has(1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.node_reader import constant_of, dtype_of, like
 from bngrad.graph.signs import is_nonzero, is_positive, is_singular, may_overflow
@@ -17,22 +18,27 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Add", inputs=(0, 1), versions=(14,))
+@gradient("Sum", inputs=None, versions=(13,))
 def add(back: Backward) -> Gradients:
     """dA = dB = dY. Of any number of summands."""
     return for_each_input(back, lambda _: back.dY)
 
 
+@gradient("Mean", inputs=None, versions=(13,))
 def mean(back: Backward) -> Gradients:
     """dA = dB = dY / n. Of any number n of summands."""
     share = back.op("Div", back.dY, like(back, len(back.node.inputs), back.dY))
     return for_each_input(back, lambda _: share)
 
 
+@gradient("Sub", inputs=(0, 1), versions=(14,))
 def sub(back: Backward) -> Gradients:
     """dA = dY, dB = -dY."""
     return for_each_input(back, lambda index: back.op("Neg", back.dY) if index else back.dY)
 
 
+@gradient("Mul", inputs=(0, 1), versions=(14,))
 def mul(back: Backward) -> Gradients:
     """dA = dY B, dB = dY A."""
 
@@ -43,6 +49,7 @@ def mul(back: Backward) -> Gradients:
     return for_each_input(back, flow)
 
 
+@gradient("Div", inputs=(0, 1), versions=(14,))
 def div(back: Backward) -> Gradients:
     """dA = dY / B; with dB = -dY A / B^2 it is ORT's DivGrad."""
     if not back.needs(1) or back.unbounded:
@@ -59,6 +66,7 @@ def div(back: Backward) -> Gradients:
     return [dA if dA.name else None, dB]
 
 
+@gradient("Pow", inputs=(0, 1), versions=(15,))
 def power(back: Backward) -> Gradients:
     """dA = dY B A^(B - 1), which is 0 where B is; dB = dY Y log A, which is 0 where A is.
 

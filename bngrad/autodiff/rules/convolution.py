@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import gradient
+from bngrad.opset.op_attributes import CONV, CONV_TRANSPOSE
+
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Conv", inputs=(0, 1, 2), versions=(11, 22), attributes=CONV)
 def conv(back: Backward) -> Gradients:
     """ConvGrad(dY, X, W) -> (dX, dW, dB), each where somebody needs it."""
     return _gradients(back, "ConvGrad")
 
 
+@gradient("ConvTranspose", inputs=(0, 1, 2), versions=(11, 22), attributes=CONV_TRANSPOSE)
 def conv_transpose(back: Backward) -> Gradients:
     """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB), each where somebody needs it."""
     return _gradients(back, "ConvTransposeGrad")

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.shapes import shape_of
+from bngrad.opset.op_attributes import ANY, AXIS
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Range", inputs=(0, 2), zero=(1,), versions=(11, 27), attributes={"stash_type": ANY})
 def range_(back: Backward) -> Gradients:
     """For Y_i = start + i delta: dstart = sum dY, ddelta = sum i dY. The limit only says how many there are."""
     start, delta = back.x(0), back.x(2)
@@ -31,6 +34,7 @@ def range_(back: Backward) -> Gradients:
     return [dstart, None, ddelta]
 
 
+@gradient("OneHot", inputs=(2,), zero=(0, 1), versions=(11, 28), attributes=AXIS)
 def one_hot(back: Backward) -> Gradients:
     """dvalues = the sums of dY where Y is the first value, off, and where it is the second, on."""
     values = back.x(2)

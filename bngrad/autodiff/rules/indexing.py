@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.shapes import shape_of, zeros
+from bngrad.opset.op_attributes import ANY, AXIS, FLAG, SCATTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Slice", versions=(13,))
 def slice_(back: Backward) -> Gradients:
     """SliceGrad(dY, shape of X, starts, ends, axes, steps): dX = dY where it was taken from, else 0."""
     return [back.microsoft("SliceGrad", back.dY, shape_of(back, back.x(0)), *back.node.inputs[1:])]
 
 
+@gradient("Gather", versions=(13,), attributes=AXIS)
 def gather(back: Backward) -> Gradients:
     """GatherGrad(shape of X, indices, dY): dX = dY added up at the indices along the axis."""
     return [
@@ -28,24 +32,28 @@ def gather(back: Backward) -> Gradients:
     ]
 
 
+@gradient("GatherElements", versions=(13,), attributes=AXIS)
 def gather_elements(back: Backward) -> Gradients:
     """GatherElementsGrad(dY, shape of X, indices): dX = each element of dY added at its own index."""
     axis = back.attribute("axis", 0)
     return [back.microsoft("GatherElementsGrad", back.dY, shape_of(back, back.x(0)), back.x(1), axis=axis)]
 
 
+@gradient("GatherND", versions=(13,), attributes={"batch_dims": ANY})
 def gather_nd(back: Backward) -> Gradients:
     """GatherNDGrad(shape of X, indices, dY): dX = dY added up where whole indices point."""
     batch_dims = back.attribute("batch_dims", 0)
     return [back.microsoft("GatherNDGrad", shape_of(back, back.x(0)), back.x(1), back.dY, batch_dims=batch_dims)]
 
 
+@gradient("ScatterElements", inputs=(0, 2), versions=(18,), attributes={**AXIS, **SCATTER})
 def scatter_elements(back: Backward) -> Gradients:
     """dX = dY, but 0 where updates replaced X; dupdates = dY there."""
     axis = {"axis": back.attribute("axis", 0)}
     return _scattered(back, axis, lambda: back.op("GatherElements", back.dY, back.x(1), **axis))
 
 
+@gradient("ScatterND", inputs=(0, 2), versions=(18,), attributes=SCATTER)
 def scatter_nd(back: Backward) -> Gradients:
     """The same, where whole indices point."""
     return _scattered(back, {}, lambda: back.op("GatherND", back.dY, back.x(1)))
@@ -64,17 +72,20 @@ def _scattered(back: Backward, attributes: dict[str, int], picked: Callable[[], 
     return [dX, None, dupdates]
 
 
+@gradient("CumSum", versions=(14,), attributes={"exclusive": FLAG, "reverse": FLAG})
 def cum_sum(back: Backward) -> Gradients:
     """dX = CumSum(dY) from the other end."""
     exclusive, reverse = back.attribute("exclusive", 0), back.attribute("reverse", 0)
     return [back.op("CumSum", back.dY, back.x(1), exclusive=exclusive, reverse=1 - reverse)]
 
 
+@gradient("ReverseSequence", versions=(10, 28), attributes={"batch_axis": FLAG, "time_axis": FLAG})
 def reverse_sequence(back: Backward) -> Gradients:
     """dX = the same sequences of dY reversed."""
     return [back.op("ReverseSequence", back.dY, back.x(1), **back.attributes())]
 
 
+@gradient("Trilu", versions=(14,), attributes={"upper": FLAG})
 def trilu(back: Backward) -> Gradients:
     """dX = the same triangle of dY."""
     return [back.op("Trilu", back.dY, *back.node.inputs[1:], upper=back.attribute("upper", 1))]

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import collapsed_shape, statistics_dtype
 from bngrad.graph.node_reader import like
+from bngrad.opset.op_attributes import ANY, AXIS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("LRN", versions=(13,), attributes={"alpha": ANY, "beta": ANY, "bias": ANY, "size": ANY})
 def lrn(back: Backward) -> Gradients:
     """For Y = X U^-beta with U = bias + alpha A X^2: dX = dY U^-beta - 2 alpha beta X A^T(dY X U^-beta / U).
 
@@ -47,6 +50,7 @@ def lrn(back: Backward) -> Gradients:
     return [back.op("Sub", through_x, back.op("Mul", times(x, 2 * alpha * beta), of_u))]
 
 
+@gradient("LpNormalization", versions=(1, 22), attributes={**AXIS, "p": (1, 2)})
 def lp_normalization(back: Backward) -> Gradients:
     """For Y = X / L along an axis: dX = (dY - D sum dY Y) / L, and 0 where L is.
 

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like
 from bngrad.graph.class_labels import gradient_of_weights, read_labels
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.shapes import shape_of, zeros
+from bngrad.opset.op_attributes import AXIS, LOSS
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Softmax", versions=(13,), attributes=AXIS)
 def softmax(back: Backward) -> Gradients:
     """SoftmaxGrad_13(dY, Y) along the same axis."""
     return [back.microsoft("SoftmaxGrad_13", back.dY, back.y(), axis=back.attribute("axis", -1))]
 
 
+@gradient("LogSoftmax", versions=(13,), attributes=AXIS)
 def log_softmax(back: Backward) -> Gradients:
     """LogSoftmaxGrad_13(dY, Y) along the same axis."""
     return [back.microsoft("LogSoftmaxGrad_13", back.dY, back.y(), axis=back.attribute("axis", -1))]
 
 
+@gradient("SoftmaxCrossEntropyLoss", inputs=(0, 2), versions=(13,), attributes=LOSS)
 def softmax_cross_entropy_loss(back: Backward) -> Gradients:
     """SoftmaxCrossEntropyLossGrad(dY, log_prob, labels[, weights]); log_prob is the node's second output.
 
@@ -47,6 +52,7 @@ def softmax_cross_entropy_loss(back: Backward) -> Gradients:
     return [back.op("Add", *parts) if len(parts) > 1 else parts[0] if parts else None, None, dweights]
 
 
+@gradient("NegativeLogLikelihoodLoss", inputs=(0, 2), versions=(13, 22), attributes=LOSS)
 def negative_log_likelihood_loss(back: Backward) -> Gradients:
     """dX is 0 but at the label of each sample, where it is -dY w; the mean divides by the sum of w."""
     x, dX, dweights = back.x(0), None, None

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import like
+from bngrad.opset.op_attributes import ANY, FLAG
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _BATCH = "abcdefghij"
 
 
+@gradient("MatMul", inputs=(0, 1), versions=(13,))
 def matmul(back: Backward) -> Gradients:
     """dA = dY B^T and dB = A^T dY, each summed over the batch dimensions that its operand was repeated in.
 
@@ -41,6 +44,12 @@ def matmul(back: Backward) -> Gradients:
     return [dA, dB]
 
 
+@gradient(
+    "Gemm",
+    inputs=(0, 1, 2),
+    versions=(13,),
+    attributes={"alpha": ANY, "beta": ANY, "transA": FLAG, "transB": FLAG},
+)
 def gemm(back: Backward) -> Gradients:
     """For Y = alpha A' B' + beta C: dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY summed to its shape."""
     a, b, dY = back.x(0), back.x(1), back.dY

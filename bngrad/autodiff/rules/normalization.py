@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, inverse_std, statistics_dtype
 from bngrad.graph.batch_norms import refusal
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.shapes import shape_of, zeros
 from bngrad.opset.functions import DOMAIN
+from bngrad.opset.op_attributes import ANY, AXIS, FLAG, NORM
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ UNBIASED = "bngrad.unbiased_running_var"
 """The key in the ``meta`` of a BatchNormInternal whose running variance a later pass makes the unbiased one."""
 
 
+@gradient(
+    "BatchNormInternal",
+    domain=MICROSOFT,
+    inputs=(0, 1, 2, 3, 4),
+    attributes={"epsilon": ANY, "momentum": ANY, "training_mode": (1,)},
+)
 def batch_norm_training(back: Backward) -> Gradients:
     """BatchNormalizationGrad of com.microsoft, from the statistics that BatchNormInternal saves."""
 
@@ -35,6 +43,12 @@ def batch_norm_training(back: Backward) -> Gradients:
     return _of_training(back, through_y)
 
 
+@gradient(
+    "BatchNormalizationTraining",
+    domain=DOMAIN,
+    inputs=(0, 1, 2, 3, 4),
+    attributes={"epsilon": ANY, "momentum": ANY, "unbiased_running_var": FLAG},
+)
 def batch_norm_of_ours(back: Backward) -> Gradients:
     """BatchNormalizationGrad of ours, over the same axes and from the statistics that the forward op saves."""
 
@@ -75,6 +89,12 @@ def _of_training(back: Backward, through_y: Callable[..., Sequence[ir.Value]]) -
     return [dX, dscale, dbias, *old]
 
 
+@gradient(
+    "BatchNormalization",
+    inputs=(0, 1, 2, 3, 4),
+    versions=(15,),
+    attributes={"epsilon": ANY, "momentum": ANY, "training_mode": (0,)},
+)
 def batch_norm_frozen(back: Backward) -> Gradients:
     """BatchNormalizationGrad of ours with training_mode = 0: mean and variance are inputs like any other.
 
@@ -111,6 +131,7 @@ def batch_norm_frozen(back: Backward) -> Gradients:
     return [dX, *(cast_like(back, gradient, dtype, parameter) for gradient, parameter in parameters)]
 
 
+@gradient("InstanceNormalization", inputs=(0, 1, 2), versions=(6, 22), attributes={"epsilon": ANY})
 def instance_norm(back: Backward) -> Gradients:
     """A batch norm over the spatial axes alone: each channel of each sample has its statistics.
 
@@ -127,6 +148,7 @@ def instance_norm(back: Backward) -> Gradients:
     return [dX, *(_summed(back, value, [0], scale) for value in parameters)]
 
 
+@gradient("GroupNormalization", inputs=(0, 1, 2), versions=(21,), attributes={"num_groups": ANY, **NORM})
 def group_norm(back: Backward) -> Gradients:
     """A batch norm over a group of channels: each group of each sample has statistics, and takes dY scale for dY.
 
@@ -158,6 +180,7 @@ def group_norm(back: Backward) -> Gradients:
     return [dX, dscale, dbias]
 
 
+@gradient("LayerNormalization", inputs=(0, 1, 2), versions=(17,), attributes={**AXIS, **NORM})
 def layer_norm(back: Backward) -> Gradients:
     """LayerNormalizationGrad(dY, X, scale, mean, inv_std); the statistics are the node's other outputs.
 
@@ -186,6 +209,7 @@ def layer_norm(back: Backward) -> Gradients:
     return [dX, dscale, dbias]
 
 
+@gradient("RMSNormalization", inputs=(0, 1), versions=(23,), attributes={**AXIS, **NORM})
 def rms_norm(back: Backward) -> Gradients:
     """SimplifiedLayerNormalizationGrad(dY, X, scale, inv_std), where inv_std = 1 / sqrt(E[X^2] + epsilon)."""
     _refuse_repeated_scale(back)

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.rule import gradient
+from bngrad.opset.op_attributes import AVERAGE_POOL, MAX_POOL
+
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("MaxPool", versions=(12, 22), attributes=MAX_POOL)
 def max_pool(back: Backward) -> Gradients:
     """MaxPoolGrad(dY, indices) -> dX; the forward node gets the output with its indices."""
     auto_pad, dilations = back.attribute("auto_pad", "NOTSET"), back.attribute("dilations", [])
@@ -46,6 +50,7 @@ def _refuse_windows_beyond(back: Backward) -> None:
             )
 
 
+@gradient("AveragePool", versions=(11, 19, 22), attributes=AVERAGE_POOL)
 def average_pool(back: Backward) -> Gradients:
     """AveragePoolGrad(dY) -> dX."""
     _refuse_windows_beyond(back)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.node_reader import like
 from bngrad.graph.signs import is_singular, may_overflow
+from bngrad.opset.op_attributes import REDUCTION
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("ReduceSum", versions=(13,), attributes=REDUCTION)
 def reduce_sum(back: Backward) -> Gradients:
     """dX = dY."""
     return [_spread(back, back.dY)]
 
 
+@gradient("GlobalAveragePool", versions=(1, 22))
+@gradient("ReduceMean", versions=(18,), attributes=REDUCTION)
 def reduce_mean(back: Backward) -> Gradients:
     """dX = dY / M, where M elements make one of the result. Of GlobalAveragePool too."""
     dtype = statistics_dtype(back.x(0))
@@ -39,6 +44,9 @@ def reduce_mean(back: Backward) -> Gradients:
     return [_spread(back, back.microsoft("Scale", back.dY, count, scale_down=1))]
 
 
+@gradient("GlobalMaxPool", versions=(1, 22))
+@gradient("ReduceMax", versions=(18, 20), attributes=REDUCTION)
+@gradient("ReduceMin", versions=(18, 20), attributes=REDUCTION)
 def reduce_extreme(back: Backward) -> Gradients:
     """dX = dY / the number of elements equal to Y, for those; of ReduceMax, ReduceMin, GlobalMaxPool."""
     x, y, dY = back.x(0), _kept(back, back.y()), _kept(back, back.dY)
@@ -49,12 +57,14 @@ def reduce_extreme(back: Backward) -> Gradients:
     return [cast_like(back, back.kept(hit, share, singular=may_overflow(x)), dtype, x)]
 
 
+@gradient("ReduceL1", versions=(18,), attributes=REDUCTION)
 def reduce_l1(back: Backward) -> Gradients:
     """dX = dY sign(X)."""
     _refuse_nothing_reduced(back)
     return [back.times(_kept(back, back.dY), back.op("Sign", back.x(0)))]
 
 
+@gradient("ReduceL2", versions=(18,), attributes=REDUCTION)
 def reduce_l2(back: Backward) -> Gradients:
     """dX = dY X / Y; 0 where Y is."""
     _refuse_nothing_reduced(back)
@@ -63,6 +73,7 @@ def reduce_l2(back: Backward) -> Gradients:
     return [back.times(_typed(_kept(back, back.op("Div", back.dY, length)), y), back.x(0))]
 
 
+@gradient("ReduceSumSquare", versions=(18,), attributes=REDUCTION)
 def reduce_sum_square(back: Backward) -> Gradients:
     """dX = 2 dY X."""
     _refuse_nothing_reduced(back)
@@ -70,6 +81,7 @@ def reduce_sum_square(back: Backward) -> Gradients:
     return [back.times(_typed(_kept(back, twice), back.dY), back.x(0))]
 
 
+@gradient("ReduceLogSum", versions=(18, 28), attributes=REDUCTION)
 def reduce_log_sum(back: Backward) -> Gradients:
     """dX = dY / exp(Y)."""
     _refuse_nothing_reduced(back)
@@ -77,6 +89,7 @@ def reduce_log_sum(back: Backward) -> Gradients:
     return [_spread(back, zero_where_zero(back, back.dY, quotient) if is_singular(back.node) else quotient)]
 
 
+@gradient("ReduceLogSumExp", versions=(18, 28), attributes=REDUCTION)
 def reduce_log_sum_exp(back: Backward) -> Gradients:
     """dX = dY exp(X - Y), where X may be -inf wherever Y is."""
     _refuse_nothing_reduced(back)
@@ -84,6 +97,7 @@ def reduce_log_sum_exp(back: Backward) -> Gradients:
     return [back.times(_kept(back, back.dY), share, singular=True)]
 
 
+@gradient("ReduceProd", versions=(18,), attributes=REDUCTION)
 def reduce_prod(back: Backward) -> Gradients:
     """dX = dY times the product of the other elements, which is 0 where one of them is."""
     x, dY = back.x(0), _kept(back, back.dY)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.linear_map import identity, pull_back
 from bngrad.graph.pads import pads_of_all_axes
 from bngrad.graph.shapes import extent_of, shape_of, zeros
+from bngrad.opset.op_attributes import RESIZE
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 _MOST_PADS = 2**63 - 1
 
 
+@gradient(
+    "Pad",
+    inputs=(0, 2),
+    versions=(18, 19, *NEW_TYPES),
+    attributes={"mode": ("constant", "reflect", "edge", "wrap")},
+)
 def pad(back: Backward) -> Gradients:
     """dX = dY with the opposite pads; where what is put there is made of X, it goes back there.
 
@@ -75,6 +83,7 @@ def _ends(back: Backward, place: int, count: int) -> tuple[ir.Value, ir.Value] |
     return back.int64([pads[begin]]), back.int64([pads[end]])
 
 
+@gradient("Resize", versions=(18, 19), attributes=RESIZE)
 def resize(back: Backward) -> Gradients:
     """ResizeGrad(dY, X, roi, scales), which takes the scales from the shapes where it has none."""
     policy = back.attribute("keep_aspect_ratio_policy", "stretch")

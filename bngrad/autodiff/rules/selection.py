@@ -6,11 +6,13 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input
+from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.guards import cut
 from bngrad.graph.node_reader import dtype_of, is_off, like
 from bngrad.graph.signs import may_overflow
+from bngrad.opset.op_attributes import ANY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Max", inputs=None, versions=(13,))
+@gradient("Min", inputs=None, versions=(13,))
 def extremum(back: Backward) -> Gradients:
     """Of Min and Max: dY goes to the operand that is Y, in equal parts where several are."""
     operands = [back.x(index) for index in range(len(back.node.inputs))]
@@ -36,6 +40,7 @@ def extremum(back: Backward) -> Gradients:
     return for_each_input(back, lambda index: back.kept(chosen[index], share, singular=singular))
 
 
+@gradient("Where", inputs=(1, 2), versions=(16,))
 def where(back: Backward) -> Gradients:
     """dY goes to X where the condition is true, else to Y. Not a product: 0 times infinity is no 0."""
     condition, zero = back.x(0), like(back, 0, back.dY)
@@ -44,6 +49,7 @@ def where(back: Backward) -> Gradients:
     )
 
 
+@gradient("Clip", inputs=(0, 1, 2), versions=(13,))
 def clip(back: Backward) -> Gradients:
     """dY goes to X from min to max, both included, else to the limit that Y is.
 
@@ -64,6 +70,7 @@ def clip(back: Backward) -> Gradients:
     return result
 
 
+@gradient("Dropout", versions=(13, 22), attributes={"seed": ANY})
 def dropout(back: Backward) -> Gradients:
     """ORT's DropoutGrad(dY, mask, ratio, training_mode); dX = dY where the node never drops anything."""
     training = back.optional(2)

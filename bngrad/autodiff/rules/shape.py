@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.shapes import extent_of, lengths_of, shape_of, zeros
+from bngrad.opset.op_attributes import ANY, AXIS, FLAG
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -14,12 +16,17 @@ if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
+_BLOCKS = {"blocksize": ANY, "mode": ("DCR", "CRD")}
 
+
+@gradient("Flatten", versions=(13, *NEW_TYPES), attributes=AXIS)
+@gradient("Reshape", versions=(14, 19, *NEW_TYPES), attributes={"allowzero": FLAG})
 def reshape(back: Backward) -> Gradients:
     """dX = dY in the shape of X. Of Reshape and Flatten."""
     return [_shaped(back, back.dY, back.x(0))]
 
 
+@gradient("Squeeze", versions=(13, *NEW_TYPES))
 def squeeze(back: Backward) -> Gradients:
     """dX = dY with the axes put back."""
     if not back.has(1):
@@ -27,11 +34,13 @@ def squeeze(back: Backward) -> Gradients:
     return [back.op("Unsqueeze", back.dY, back.x(1))]
 
 
+@gradient("Unsqueeze", versions=(13, *NEW_TYPES))
 def unsqueeze(back: Backward) -> Gradients:
     """dX = dY without the new axes."""
     return [back.op("Squeeze", back.dY, back.x(1))]
 
 
+@gradient("Transpose", versions=(13, *NEW_TYPES), attributes={"perm": ANY})
 def transpose(back: Backward) -> Gradients:
     """dX = dY under the inverse permutation. Without one the axes are reversed, which is its own inverse."""
     perm = back.attribute("perm", None)
@@ -40,11 +49,13 @@ def transpose(back: Backward) -> Gradients:
     return [back.op("Transpose", back.dY, perm=sorted(range(len(perm)), key=list(perm).__getitem__))]
 
 
+@gradient("Expand", versions=(13,))
 def expand(back: Backward) -> Gradients:
     """dX = dY summed over the axes along which X was repeated."""
     return [sum_to(back, back.dY, back.x(0), back.y())]
 
 
+@gradient("Tile", versions=(13,))
 def tile(back: Backward) -> Gradients:
     """dX = dY summed over the copies: each axis of dY is first split into the copies and the axis of X."""
     x, repeats = back.x(0), back.x(1)
@@ -55,6 +66,7 @@ def tile(back: Backward) -> Gradients:
     return [back.op("ReduceSum", split, back.int64(list(range(0, 2 * back.rank(x), 2))), keepdims=0)]
 
 
+@gradient("Concat", inputs=None, versions=(13,), attributes=AXIS)
 def concat(back: Backward) -> Gradients:
     """dX_i = the part of dY that X_i became."""
     axis, inputs = back.attribute("axis", 0), [back.x(index) for index in range(len(back.node.inputs))]
@@ -64,6 +76,7 @@ def concat(back: Backward) -> Gradients:
     return back.outputs_of("Split", back.dY, lengths, outputs=[f"dX{i}" for i in range(len(inputs))], axis=axis)
 
 
+@gradient("Split", versions=(18,), attributes={**AXIS, "num_outputs": ANY})
 def split(back: Backward) -> Gradients:
     """dX = the gradients of the pieces together, zeros where the loss does not depend on one."""
     pieces = [
@@ -73,6 +86,7 @@ def split(back: Backward) -> Gradients:
     return [back.op("Concat", *pieces, axis=back.attribute("axis", 0))]
 
 
+@gradient("DepthToSpace", versions=(13, 28), attributes=_BLOCKS)
 def depth_to_space(back: Backward) -> Gradients:
     """dX = SpaceToDepth(dY), whose channels are blocks first.
 
@@ -89,6 +103,7 @@ def depth_to_space(back: Backward) -> Gradients:
     return [_shaped(back, back.op("SpaceToDepth", images, blocksize=block), back.x(0))]
 
 
+@gradient("SpaceToDepth", versions=(13, 28), attributes=_BLOCKS)
 def space_to_depth(back: Backward) -> Gradients:
     """dX = DepthToSpace(dY) of the same mode, which is DCR below opset 28."""
     block, mode = back.attribute("blocksize", None), back.attribute("mode", "DCR")

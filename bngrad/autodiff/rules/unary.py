@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.signs import is_singular
+from bngrad.opset.op_attributes import ANY, AXIS, RANDOM, ROUNDING
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -16,31 +18,50 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 
+@gradient("Bernoulli", inputs=(), zero=(0,), versions=(15, 22), attributes=RANDOM)
+@gradient("Ceil", inputs=(), zero=(0,), versions=(13,))
+@gradient("EyeLike", inputs=(), zero=(0,), versions=(9, 22), attributes={"dtype": ANY, "k": ANY})
+@gradient("Floor", inputs=(), zero=(0,), versions=(13,))
+@gradient("Hardmax", inputs=(), zero=(0,), versions=(13,), attributes=AXIS)
+@gradient(
+    "RandomNormalLike", inputs=(), zero=(0,), versions=(1, 22), attributes={"mean": ANY, "scale": ANY, **RANDOM}
+)
+@gradient(
+    "RandomUniformLike", inputs=(), zero=(0,), versions=(1, 22), attributes={"high": ANY, "low": ANY, **RANDOM}
+)
+@gradient("Round", inputs=(), zero=(0,), versions=(11, 22))
+@gradient("Sign", inputs=(), zero=(0,), versions=(13,))
 def nothing(_back: Backward) -> Gradients:
     """No gradient: the output is random, or stays the same between the jumps that it makes."""
     return []
 
 
+@gradient("Identity", versions=(16, 19, *NEW_TYPES))
 def identity(back: Backward) -> Gradients:
     """dX = dY."""
     return [back.dY]
 
 
+@gradient("Cast", versions=(13, 19, 21, 23, 24, 25, 28), attributes={"to": ANY, **ROUNDING})
+@gradient("CastLike", zero=(1,), versions=(15, 19, 21, 23, 24, 25), attributes=ROUNDING)
 def cast(back: Backward) -> Gradients:
     """dX = dY in the type of X. Only between floats: no other type has a gradient."""
     return [back.cast(back.dY, dtype_of(back.x(0)))]
 
 
+@gradient("Neg", versions=(13,))
 def neg(back: Backward) -> Gradients:
     """dX = -dY."""
     return [back.op("Neg", back.dY)]
 
 
+@gradient("Abs", versions=(13,))
 def absolute(back: Backward) -> Gradients:
     """dX = dY sign X, which is 0 at 0."""
     return [back.times(back.dY, back.op("Sign", back.x(0)))]
 
 
+@gradient("Reciprocal", versions=(13,))
 def reciprocal(back: Backward) -> Gradients:
     """dX = -dY Y^2."""
     return [
@@ -48,31 +69,37 @@ def reciprocal(back: Backward) -> Gradients:
     ]
 
 
+@gradient("Sqrt", versions=(13,))
 def sqrt(back: Backward) -> Gradients:
     """dX = dY / (2 Y)."""
     return [_over(back, back.op("Mul", back.dY, like(back, 0.5, back.dY)), back.y())]
 
 
+@gradient("Exp", versions=(13,))
 def exp(back: Backward) -> Gradients:
     """dX = dY Y, which may be infinite where X is not."""
     return [back.times(back.dY, back.y(), singular=True)]
 
 
+@gradient("Log", versions=(13,))
 def log(back: Backward) -> Gradients:
     """dX = dY / X."""
     return [_over(back, back.dY, back.x(0))]
 
 
+@gradient("Sin", versions=(7, 22))
 def sin(back: Backward) -> Gradients:
     """dX = dY cos X."""
     return [back.times(back.dY, back.op("Cos", back.x(0)))]
 
 
+@gradient("Cos", versions=(7, 22))
 def cos(back: Backward) -> Gradients:
     """dX = -dY sin X."""
     return [back.op("Neg", back.times(back.dY, back.op("Sin", back.x(0))))]
 
 
+@gradient("Erf", versions=(13,))
 def erf(back: Backward) -> Gradients:
     """dX = dY 2 / sqrt(pi) exp(-X^2)."""
     x = back.x(0)

@@ -7,12 +7,25 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.nodes import raise_refusals
+from bngrad.passes.lower.lowering import lowering
 from bngrad.passes.prepare.return_state import return_state
 
 if TYPE_CHECKING:
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
+def accumulator_refusal(node: ir.Node) -> str | None:
+    """Why an accumulation cannot be lowered; None if it can."""
+    if len(node.inputs) < 2 or None in node.inputs[:2]:
+        return "it lacks an input; expected an accumulation buffer and a gradient"
+    buffer = node.inputs[0]
+    if buffer is not None and sum(user.op_type == node.op_type for user, _ in buffer.uses()) > 1:
+        return f"its buffer {buffer.name!r} is updated by another node too; expected a buffer for each"
+    return None
+
+
+@lowering("InPlaceAccumulatorV2", refusal=accumulator_refusal)
 def in_place_accumulator(site: Site) -> Outputs:
     """InPlaceAccumulatorV2(buffer, gradient, reset) -> done = true, new = reset ? gradient : buffer + gradient.
 
@@ -38,13 +51,3 @@ def in_place_accumulator(site: Site) -> Outputs:
     if buffer.producer() is None:
         return_state(model, buffer, site.name(new, site.names.fresh(f"{buffer.name}_new")))
     return [done]
-
-
-def accumulator_refusal(node: ir.Node) -> str | None:
-    """Why an accumulation cannot be lowered; None if it can."""
-    if len(node.inputs) < 2 or None in node.inputs[:2]:
-        return "it lacks an input; expected an accumulation buffer and a gradient"
-    buffer = node.inputs[0]
-    if buffer is not None and sum(user.op_type == node.op_type for user, _ in buffer.uses()) > 1:
-        return f"its buffer {buffer.name!r} is updated by another node too; expected a buffer for each"
-    return None

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.node_reader import constant_of, dtype_of, is_off, like
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
+from bngrad.opset.op_attributes import ALPHA, ANY
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -37,6 +40,7 @@ def biased_refusal(node: ir.Node) -> str | None:
     return refusal(node)
 
 
+@lowering("ReluGrad", refusal=refusal)
 def relu_grad(site: Site) -> Outputs:
     """ReluGrad(dY, Y) -> dX: dY where Y > 0, else 0.
 
@@ -47,6 +51,7 @@ def relu_grad(site: Site) -> Outputs:
     return [site.op("Mul", dY, site.cast(positive, dtype_of(y)))]
 
 
+@lowering("LeakyReluGrad", refusal=refusal, attributes=ALPHA)
 def leaky_relu_grad(site: Site) -> Outputs:
     """LeakyReluGrad(dY, Y) {alpha} -> dX: dY where Y > 0, else alpha dY."""
     dY, y = site.x(0), site.x(1)
@@ -54,38 +59,45 @@ def leaky_relu_grad(site: Site) -> Outputs:
     return [site.op("Where", positive, dY, site.op("Mul", dY, like(site, site.attribute("alpha", 0.01), y)))]
 
 
+@lowering("SigmoidGrad", refusal=refusal)
 def sigmoid_grad(site: Site) -> Outputs:
     """SigmoidGrad(dY, Y) -> dX = dY Y (1 - Y)."""
     dY, y = site.x(0), site.x(1)
     return [site.op("Mul", site.op("Mul", dY, y), site.op("Sub", like(site, 1, y), y))]
 
 
+@lowering("TanhGrad", refusal=refusal)
 def tanh_grad(site: Site) -> Outputs:
     """TanhGrad(dY, Y) -> dX = dY (1 - Y^2)."""
     dY, y = site.x(0), site.x(1)
     return [site.op("Mul", dY, site.op("Sub", like(site, 1, y), site.op("Mul", y, y)))]
 
 
+@lowering("GeluGrad", refusal=refusal, attributes={"approximate": ("none",)})
 def gelu_grad(site: Site) -> Outputs:
     """GeluGrad(dY, X) -> dX = dY (Phi(X) + X phi(X)), Phi the normal distribution and phi its density."""
     return [_gelu_grad(site, site.x(0), site.x(1))]
 
 
+@lowering("BiasGeluGrad_dX", refusal=biased_refusal)
 def bias_gelu_grad(site: Site) -> Outputs:
     """BiasGeluGrad_dX(dY, X, B) -> GeluGrad(dY, X + B)."""
     return [_gelu_grad(site, site.x(0), _biased(site))]
 
 
+@lowering("FastGeluGrad", refusal=refusal)
 def fast_gelu_grad(site: Site) -> Outputs:
     """FastGeluGrad(dY, X) -> dX = dY / 2 (1 + t + X t'), t = tanh(sqrt(2 / pi) (X + 0.044715 X^3))."""
     return [_fast_gelu_grad(site, site.x(0), site.x(1))]
 
 
+@lowering("BiasFastGeluGrad_dX", refusal=biased_refusal)
 def bias_fast_gelu_grad(site: Site) -> Outputs:
     """BiasFastGeluGrad_dX(dY, X, B) -> FastGeluGrad(dY, X + B)."""
     return [_fast_gelu_grad(site, site.x(0), _biased(site))]
 
 
+@lowering("QuickGeluGrad", refusal=refusal, attributes=ALPHA)
 def quick_gelu_grad(site: Site) -> Outputs:
     """QuickGeluGrad(dY, X) {alpha} -> dX = dY s (1 + z (1 - s)), s = sigmoid z, z = alpha X."""
     dY, x = site.x(0), site.x(1)
@@ -98,6 +110,7 @@ def quick_gelu_grad(site: Site) -> Outputs:
     return [site.op("Mul", site.op("Mul", dY, s), site.op("Add", one, bend))]
 
 
+@lowering("DropoutGrad", refusal=refusal, attributes={"seed": ANY})
 def dropout_grad(site: Site) -> Outputs:
     """DropoutGrad(dY, mask, ratio, training_mode) -> dX = dY mask / (1 - ratio), or dY if not in training mode.
 

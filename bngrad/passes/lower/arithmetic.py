@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.signs import is_nonzero
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from bngrad.graph.builder import NodeMaker
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
+@lowering("DivGrad")
 def div_grad(site: Site) -> Outputs:
     """DivGrad(dY, A, B) -> dA = dY / B, dB = -dY A / B^2, each summed to the shape of its operand.
 
@@ -35,6 +38,7 @@ def div_grad(site: Site) -> Outputs:
     return result
 
 
+@lowering("BroadcastGradientArgs")
 def broadcast_gradient_args(site: Site) -> Outputs:
     """BroadcastGradientArgs(a_shape, b_shape) -> for each, the axes along which it repeats to meet the other."""
     a, b = site.x(0), site.x(1)

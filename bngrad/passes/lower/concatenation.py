@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.graph.shapes import lengths_of
+from bngrad.opset.op_attributes import AXIS
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
+@lowering("ConcatTraining", attributes=AXIS)
 def concat_training(site: Site) -> Outputs:
     """ConcatTraining(X_0, X_1, ...) {axis} -> Y, and the length of each X_i along the axis."""
     inputs, axis = [site.x(index) for index in range(len(site.node.inputs))], site.attribute("axis", 0)
@@ -17,6 +21,7 @@ def concat_training(site: Site) -> Outputs:
     return [site.op("Concat", *inputs, axis=axis), lengths]
 
 
+@lowering("SplitTraining", attributes=AXIS)
 def split_training(site: Site) -> Outputs:
     """SplitTraining(X, lengths) {axis} -> the pieces of X with these lengths."""
     # Split has to have all its outputs, whether or not somebody reads them.

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import known_extent
+from bngrad.opset.op_attributes import CONV, CONV_TRANSPOSE
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.convolution_operands import Parts
 from bngrad.passes.lower.data_gradient import data_gradient, delayed
 from bngrad.passes.lower.geometry import transposed_windows_of, windows_of
+from bngrad.passes.lower.lowering import lowering
 from bngrad.passes.lower.shapes import extents
 from bngrad.passes.lower.weight_gradient import weight_gradient
 
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 _LEAST_RANK = 3
 _MOST_TAPS = 1 << 22
@@ -80,6 +83,7 @@ def _channel_problem(node: ir.Node, group: int) -> str | None:
     return None
 
 
+@lowering("ConvGrad", refusal=refusal, attributes=CONV)
 def conv_grad(site: Site) -> Outputs:
     """ConvGrad(dY, X, W) -> (dX, dW, dB)."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
@@ -89,6 +93,7 @@ def conv_grad(site: Site) -> Outputs:
     return [data_gradient(parts, after) if site.has_output(0) else None, *parameters]
 
 
+@lowering("ConvTransposeGrad", refusal=refusal, attributes=CONV_TRANSPOSE)
 def conv_transpose_grad(site: Site) -> Outputs:
     """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): what Conv does to X is done to dY."""
     dY, x, w = site.x(0), site.x(1), site.x(2)

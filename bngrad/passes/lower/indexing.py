@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import axis_refusal, read_attribute
 from bngrad.graph.shapes import known_extent, zeros
+from bngrad.opset.op_attributes import ANY, AXIS
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 _END = 2**63 - 1
 _MOST_DIMENSIONS = 64
@@ -36,6 +39,7 @@ def gather_grad_refusal(node: ir.Node) -> str | None:
     return axis_refusal(node, 0, len(node.outputs[0].shape)) or refusal(node)
 
 
+@lowering("GatherGrad", refusal=gather_grad_refusal, attributes=AXIS)
 def gather_grad(site: Site) -> Outputs:
     """GatherGrad(shape, indices, dY) {axis} -> dX of the shape: dX[..., indices, ...] += dY along the axis."""
     shape, indices, dY = site.x(0), site.x(1), site.x(2)
@@ -58,6 +62,7 @@ def gather_elements_grad_refusal(node: ir.Node) -> str | None:
     return (axis_refusal(node, 0, len(shape)) if shape is not None else None) or refusal(node)
 
 
+@lowering("GatherElementsGrad", refusal=gather_elements_grad_refusal, attributes=AXIS)
 def gather_elements_grad(site: Site) -> Outputs:
     """GatherElementsGrad(dY, shape, indices) {axis} -> dX of the shape: dY added at the indices along the axis."""
     return [_added(site, _nothing(site, site.x(1)), site.x(2), site.x(0), site.attribute("axis", 0))]
@@ -84,6 +89,7 @@ def _depth_refusal(node: ir.Node, indices: ir.Value) -> str | None:
     return None
 
 
+@lowering("GatherNDGrad", refusal=gather_nd_grad_refusal, attributes={"batch_dims": ANY})
 def gather_nd_grad(site: Site) -> Outputs:
     """GatherNDGrad(shape, indices, dY) {batch_dims} -> dX of the shape: dX[b, indices[b, i]] += dY[b, i].
 

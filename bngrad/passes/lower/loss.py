@@ -9,13 +9,33 @@ from bngrad.graph.class_labels import read_labels
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.node_reader import axis_refusal
 from bngrad.graph.nodes import known_rank
+from bngrad.opset.op_attributes import AXIS, LOSS
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
+def loss_refusal(node: ir.Node) -> str | None:
+    """Why the gradient of a cross entropy cannot be lowered."""
+    if len(node.inputs) > 4:
+        return f"it has {len(node.inputs)} inputs; expected dY, log_prob, labels and perhaps weights"
+    return None
+
+
+def softmax_refusal(node: ir.Node) -> str | None:
+    """Why the gradient of a softmax of an opset before 13, over all axes from one on, cannot be lowered."""
+    rank = known_rank(node.inputs)
+    if rank is None:
+        return "its rank is unknown; expected a model that shape inference can read"
+    return axis_refusal(node, 1, rank)
+
+
+@lowering("SoftmaxGrad", refusal=softmax_refusal, attributes=AXIS)
+@lowering("SoftmaxGrad_13", attributes=AXIS)
 def softmax_grad(site: Site) -> Outputs:
     """SoftmaxGrad_13(dY, Y) {axis} -> dX = Y (dY - sum of dY Y over the axis), and 0 where all of that dY is 0.
 
@@ -29,6 +49,8 @@ def softmax_grad(site: Site) -> Outputs:
     return [zero_where_zero(site, _sum(site, site.op("Abs", dY)), dX, typed=y)]
 
 
+@lowering("LogSoftmaxGrad", refusal=softmax_refusal, attributes=AXIS)
+@lowering("LogSoftmaxGrad_13", attributes=AXIS)
 def log_softmax_grad(site: Site) -> Outputs:
     """LogSoftmaxGrad_13(dY, Y) {axis} -> dX = dY - exp(Y) (sum of dY over the axis), dY where that sum is 0."""
     dY, y = site.x(0), site.x(1)
@@ -39,6 +61,7 @@ def log_softmax_grad(site: Site) -> Outputs:
     return [site.op("Sub", dY, product)]
 
 
+@lowering("SoftmaxCrossEntropyLossGrad", refusal=loss_refusal, attributes=LOSS)
 def softmax_cross_entropy_loss_grad(site: Site) -> Outputs:
     """SoftmaxCrossEntropyLossGrad(dY, log_prob, labels[, weights]) {ignore_index, reduction} -> dX.
 
@@ -56,21 +79,6 @@ def softmax_cross_entropy_loss_grad(site: Site) -> Outputs:
     if of_each or site.optional(3) is not None or "ignore_index" in site.node.attributes:
         dX = zero_where_zero(site, share, dX)
     return [cast_like(site, dX, dtype, log_prob)]
-
-
-def softmax_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of a softmax of an opset before 13, over all axes from one on, cannot be lowered."""
-    rank = known_rank(node.inputs)
-    if rank is None:
-        return "its rank is unknown; expected a model that shape inference can read"
-    return axis_refusal(node, 1, rank)
-
-
-def loss_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of a cross entropy cannot be lowered."""
-    if len(node.inputs) > 4:
-        return f"it has {len(node.inputs)} inputs; expected dY, log_prob, labels and perhaps weights"
-    return None
 
 
 _UNMASKED = frozenset(("Conv", "ConvTranspose", "FusedMatMul", "Gemm", "MatMul"))

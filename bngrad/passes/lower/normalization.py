@@ -16,26 +16,16 @@ from typing import TYPE_CHECKING
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import axis_refusal
 from bngrad.graph.nodes import known_rank
+from bngrad.opset.op_attributes import AXIS, NORM
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx_ir as ir
 
-    from bngrad.passes.lower.site import Outputs, Site
-
-
-def layer_normalization_grad(site: Site) -> Outputs:
-    """LayerNormalizationGrad(dY, X, scale, mean, inv_std) {axis} -> dX, dscale, dbias."""
-    dtype = statistics_dtype(site.x(1))
-    centered = site.op("Sub", site.cast(site.x(1), dtype), site.cast(site.x(3), dtype))
-    return _gradients(site, centered, site.cast(site.x(4), dtype), dtype, with_mean=True)
-
-
-def simplified_layer_normalization_grad(site: Site) -> Outputs:
-    """SimplifiedLayerNormalizationGrad(dY, X, scale, inv_std) {axis} -> dX, dscale."""
-    dtype = statistics_dtype(site.x(1))
-    return _gradients(site, site.cast(site.x(1), dtype), site.cast(site.x(3), dtype), dtype, with_mean=False)
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -44,6 +34,21 @@ def refusal(node: ir.Node) -> str | None:
     if rank is None:
         return "the rank of its X is unknown; expected a model that shape inference can read"
     return axis_refusal(node, -1, rank)
+
+
+@lowering("LayerNormalizationGrad", refusal=refusal, attributes={**AXIS, **NORM})
+def layer_normalization_grad(site: Site) -> Outputs:
+    """LayerNormalizationGrad(dY, X, scale, mean, inv_std) {axis} -> dX, dscale, dbias."""
+    dtype = statistics_dtype(site.x(1))
+    centered = site.op("Sub", site.cast(site.x(1), dtype), site.cast(site.x(3), dtype))
+    return _gradients(site, centered, site.cast(site.x(4), dtype), dtype, with_mean=True)
+
+
+@lowering("SimplifiedLayerNormalizationGrad", refusal=refusal, attributes={**AXIS, **NORM})
+def simplified_layer_normalization_grad(site: Site) -> Outputs:
+    """SimplifiedLayerNormalizationGrad(dY, X, scale, inv_std) {axis} -> dX, dscale."""
+    dtype = statistics_dtype(site.x(1))
+    return _gradients(site, site.cast(site.x(1), dtype), site.cast(site.x(3), dtype), dtype, with_mean=False)
 
 
 def _gradients(

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.node_reader import like, read_attribute
+from bngrad.opset.op_attributes import AVERAGE_POOL, MAX_POOL
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.geometry import declared_pads, windows_of
+from bngrad.passes.lower.lowering import lowering
 from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
 from bngrad.passes.lower.site import forward_node
 
 if TYPE_CHECKING:
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
     from bngrad.passes.lower.windows import Windows
 
 
@@ -55,6 +58,7 @@ def average_refusal(node: ir.Node) -> str | None:
 _SAME = "it has auto_pad = SAME_* and {}, of which ONNX Runtime's AveragePool makes other windows; expected pads"
 
 
+@lowering("MaxPoolGrad", domain="", refusal=refusal, attributes=MAX_POOL)
 def max_pool_grad(site: Site) -> Outputs:
     """MaxPoolGrad(dY, indices) -> dX: zeros, with dY added where the flat indices say."""
     dY, indices = site.x(0), site.x(1)
@@ -80,6 +84,7 @@ def max_pool_grad(site: Site) -> Outputs:
     return [site.op("Cast", dX, to=int(dY.dtype)) if narrow and dY.dtype else dX]
 
 
+@lowering("AveragePoolGrad", domain="", refusal=average_refusal, attributes=AVERAGE_POOL)
 def average_pool_grad(site: Site) -> Outputs:
     """AveragePoolGrad(dY) -> dX: each window hands its share, dY / its count, to its elements.
 

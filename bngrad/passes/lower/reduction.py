@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import static_shape
+from bngrad.opset.op_attributes import FLAG
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 
+@lowering("Scale", attributes={"scale_down": FLAG})
 def scale(site: Site) -> Outputs:
     """Scale(X, factor) {scale_down} -> X / factor if scale_down, else X factor.
 

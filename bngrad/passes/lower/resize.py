@@ -13,9 +13,12 @@ from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, like, 
 from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import extent_of
 from bngrad.opset.known_shapes import known_shape
+from bngrad.opset.op_attributes import RESIZE
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 _SAME_FOR_A_MATRIX = (
     "antialias",
@@ -33,23 +36,6 @@ _REPEATS = {("asymmetric", "floor")} | {
     for way in ("floor", "ceil")
 }
 """The coordinates and roundings with which nearest repeats every element k times where the scale is a number k."""
-
-
-ATTRIBUTES: dict[str, tuple[int | str, ...]] = {
-    "antialias": (0, 1),
-    "axes": (),
-    "coordinate_transformation_mode": (
-        *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"),
-        *("tf_half_pixel_for_nn", "tf_crop_and_resize"),
-    ),
-    "cubic_coeff_a": (),
-    "exclude_outside": (0, 1),
-    "extrapolation_value": (),
-    "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
-    "mode": ("nearest", "linear", "cubic"),
-    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
-}
-"""What Resize has; onnx has no schema for its gradient, so that nothing has looked at it before."""
 
 
 def refusal(node: ir.Node) -> str | None:
@@ -80,6 +66,7 @@ def _axes_refusal(node: ir.Node) -> str | None:
     return axes_refusal(axes, rank)
 
 
+@lowering("ResizeGrad", refusal=refusal, attributes=RESIZE)
 def resize_grad(site: Site) -> Outputs:
     """ResizeGrad(dY, X, roi, scales) -> dX; without scales they are what the shapes say.
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from bngrad.graph.node_site import NodeSite
 from bngrad.passes.replace import Emitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import onnx_ir as ir
 
     from bngrad.passes.base import Context
-
-    Outputs: TypeAlias = Sequence[ir.Value | None]
-    """What takes the place of each output; None for one that the node leaves out."""
 
 
 class Site(Emitter, NodeSite):
@@ -49,15 +45,3 @@ def forward_node(node: ir.Node) -> ir.Node | None:
     if not mark or node.graph is None:
         return None
     return next((other for other in node.graph if other.name == name), None)
-
-
-@dataclass(frozen=True)
-class Lowering:
-    """How an op is lowered."""
-
-    rewrite: Callable[[Site], Outputs]
-    """Makes the nodes, in front of the node."""
-    refusal: Callable[[ir.Node], str | None] = lambda _node: None
-    """Why a node cannot be lowered: what it has, and what was expected. None if it can."""
-    attributes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
-    """The attributes that the op may have, as `attribute_refusal` takes them. Any other is refused."""

@@ -10,9 +10,11 @@ from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, known_
 from bngrad.graph.pads import pads_of_all_axes
 from bngrad.graph.shapes import known_extent, zeros
 from bngrad.passes.lower import indexing
+from bngrad.passes.lower.lowering import lowering
 
 if TYPE_CHECKING:
-    from bngrad.passes.lower.site import Outputs, Site
+    from bngrad.passes.lower.lowering import Outputs
+    from bngrad.passes.lower.site import Site
 
 _PARTS = ("starts", "ends", "axes", "steps")
 
@@ -31,6 +33,7 @@ def refusal(node: ir.Node) -> str | None:
     return reason or indexing.refusal(node)
 
 
+@lowering("SliceGrad", refusal=refusal)
 def slice_grad(site: Site) -> Outputs:
     """SliceGrad(dY, shape, starts, ends, axes, steps) -> dX of the shape: dX[slice] = dY, else 0.
 
