@@ -10,7 +10,7 @@ import onnx_ir as ir
 from bngrad.autodiff.backward import Backward, NoGradientError
 from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
-from bngrad.autodiff.rules.without_rule import NOT_WRITTEN, WITHOUT_RULE
+from bngrad.autodiff.rules.without_rule import WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
@@ -250,8 +250,8 @@ def _no_rule(
     if rule is None:
         if is_foreign(node):
             return "it has no gradient rule; make it an op of bngrad first, with bngrad rewrite"
-        why = WITHOUT_RULE.get(node.op_type, NOT_WRITTEN) if node.domain == "" else NOT_WRITTEN
-        return "it has no gradient rule" + ("" if why == NOT_WRITTEN else f" for {why}")
+        why = WITHOUT_RULE.get(node.op_type) if node.domain == "" else None
+        return "it has no gradient rule" + (f" for {why}" if why else "")
     for index, value in moving:
         if not rule.differentiates(index):
             return (

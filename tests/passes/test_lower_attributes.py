@@ -14,6 +14,7 @@ from bngrad.graph.node_reader import attribute_refusal
 from bngrad.opset.functions import NEWEST_OPSET
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.lower_training import LowerTrainingPass
+from bngrad.passes.lower.lowering import lowering
 from bngrad.passes.pipeline import rewrite
 
 KEYS = {key[1]: key for key in LOWERINGS}
@@ -26,6 +27,11 @@ def lower(op_type, **attributes):
     graph = helper.make_graph([node], "g", [], [])
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     return LowerTrainingPass()(ir.from_proto(helper.make_model(graph, opset_imports=imports)))
+
+
+def test_an_op_has_one_lowering():
+    with pytest.raises(ValueError, match=r"^com.microsoft.ReluGrad has two lowerings$"):
+        lowering("ReluGrad")(lambda site: [site.x(0)])
 
 
 @pytest.mark.parametrize("op_type", KEYS)
