@@ -78,6 +78,17 @@ def positive(rng, shape):
     return rng.uniform(0.5, 2, shape)
 
 
+@dataclass(frozen=True)
+class Between:
+    """A draw of numbers between two; campaigns of random graphs stay there too."""
+
+    low: float
+    high: float
+
+    def __call__(self, rng, shape):
+        return rng.uniform(self.low, self.high, shape)
+
+
 def fixed(*numbers):
     """A draw of these."""
     return lambda _rng, _shape: numbers

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from importlib import import_module
-from pkgutil import iter_modules
 
 import pytest
 
-from autodiff import cases
-from autodiff.cases import indexing, resampling, shape
+from autodiff.cases import TABLES, cases_of, indexing, resampling, shape
 from autodiff.gradient_cases import each
 from autodiff.gradient_checks import check_against_differences, check_against_oracle, check_on_stock
+from bngrad.autodiff.rules import RULES
 from bngrad.errors import BngradError
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
-TABLES = {
-    module.name: import_module(f"{cases.__name__}.{module.name}").CASES for module in iter_modules(cases.__path__)
+WITHOUT_CASE = {
+    *(("", f"{name}") for name in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")),
+    *(BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")),
 }
+"""test_op_versions.py has the random ops; a batch norm in a case becomes one of the others."""
 # ORT's kernel of ResizeGrad is for CUDA alone; test_resampling_rules.py has what is done instead.
 WITH_ORACLE = TABLES | {"resampling": resampling.PADS}
 SHOWN_WRONG = {*indexing.CASES, *resampling.PADS, *shape.CASES}
@@ -30,6 +32,12 @@ SHOWN_WRONG = {*indexing.CASES, *resampling.PADS, *shape.CASES}
 @pytest.mark.parametrize("table", TABLES)
 def test_every_case_has_a_name_of_its_own(table):
     assert [name for name, times in Counter(case.name for case in TABLES[table]).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("key", RULES.keys() - WITHOUT_CASE, ids=".".join)
+def test_every_rule_has_a_case(key):
+    domain, op_type = key
+    assert cases_of(op_type, domain), f"add a case to tests/autodiff/cases for {op_type}"
 
 
 @each(**TABLES)

@@ -17,7 +17,7 @@ from gradient_fuzz.entries import ENTRIES
 from gradient_fuzz.judge import judge
 
 PROGRAM = Path(campaign.__file__)
-SHORT = 212
+SHORT = 2 * len(RULES)
 """Two graphs made for each rule."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability" / "backend-models.md"
 

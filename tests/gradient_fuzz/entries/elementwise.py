@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from gradient_fuzz.sketch import Sketch, Value
 
 MICROSOFT = "com.microsoft"
-PLAIN = (
-    *("Abs", "Cos", "Erf", "Exp", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Sigmoid", "Sin", "Softplus"),
-    *("Softsign", "Tanh"),
-)
 STEPS = ("Ceil", "Floor", "Round", "Sign")
 NUMBERS = {
     "Celu": {"alpha": (0.5, 2.0, -1.5)},
@@ -27,10 +23,6 @@ NUMBERS = {
     "Selu": {"alpha": (0.5, 2.0, -0.5), "gamma": (1.0, 0.5, 1.5)},
     "ThresholdedRelu": {"alpha": (0.3, 0.0, -0.5, 2.0)},
 }
-
-
-def plain(b: Sketch, op_type: str) -> list[Value]:
-    return b.emit(op_type, [b.any()])
 
 
 def step(b: Sketch, op_type: str) -> list[Value]:
@@ -232,7 +224,6 @@ def range_(b: Sketch) -> list[Value]:
 
 
 ENTRIES = {
-    **{("", op_type): partial(plain, op_type=op_type) for op_type in PLAIN},
     **{("", op_type): partial(step, op_type=op_type) for op_type in STEPS},
     **{("", op_type): partial(with_numbers, op_type=op_type) for op_type in NUMBERS},
     **{("", op_type): partial(two, op_type=op_type) for op_type in ("Add", "Div", "Mul", "Sub")},
