@@ -99,6 +99,22 @@ def cos(back: Backward) -> Gradients:
     return [back.op("Neg", back.times(back.dY, back.op("Sin", back.x(0))))]
 
 
+@gradient("Tan", versions=(7, 22))
+def tan(back: Backward) -> Gradients:
+    """dX = dY (1 + Y^2), whose square overflows in 16 bits next to a pole."""
+    y = back.y()
+    slope = back.op("Add", back.op("Mul", y, y), like(back, 1, y))
+    return [back.times(back.dY, slope, singular=True)]
+
+
+@gradient("Atan", versions=(7, 22))
+def atan(back: Backward) -> Gradients:
+    """dX = dY / (1 + X^2)."""
+    x = back.x(0)
+    slope = back.op("Reciprocal", back.op("Add", back.op("Mul", x, x), like(back, 1, x)))
+    return [back.times(back.dY, slope)]
+
+
 @gradient("Erf", versions=(13,))
 def erf(back: Backward) -> Gradients:
     """dX = dY 2 / sqrt(pi) exp(-X^2)."""

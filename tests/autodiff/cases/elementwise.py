@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autodiff.gradient_cases import NO_RULE, SYMBOLS, Case, positive
+from autodiff.gradient_cases import NO_RULE, SYMBOLS, Between, Case, positive
 
 INTEGER = "ORT's builder subtracts a float from the exponent"
 WHERE_SHAPE = "ORT's builder does not sum where Where broadcasts"
@@ -41,6 +41,9 @@ UNARY = [
     Case("log", X, "y = Log(x)", draw={"x": positive}),
     Case("sin", X, "y = Sin(x)"),
     Case("cos", X, "y = Cos(x)"),
+    Case("tan", X, "y = Tan(x)", draw={"x": Between(-1.2, 1.2)}, oracle=NO_RULE),
+    Case("tan-beyond-a-pole", X, "y = Tan(x)", draw={"x": Between(1.8, 4.5)}, oracle=NO_RULE),
+    Case("atan", X, "y = Atan(x)", oracle=NO_RULE),
     Case("erf", X, "y = Erf(x)"),
     Case("identity", X, "y = Identity(x)"),
     Case("unary-opset-13", X, "a = Neg(x) b = Abs(a) c = Exp(b) d = Sqrt(c) e = Log(d) y = Sin(e)", opset=13),
