@@ -14,10 +14,10 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Any
 
     import onnx
-
-    from bngrad.oracle.session import Array
+    from numpy.typing import NDArray
 
 _BOUND_TO_STATIC_SHAPE = {"AveragePoolGrad", "MaxPoolGrad"}
 
@@ -34,7 +34,7 @@ def names(graph: onnx.GraphProto) -> set[str]:
     return {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}
 
 
-def sizes(graph: onnx.GraphProto, feeds: Mapping[str, Array]) -> dict[str, int]:
+def sizes(graph: onnx.GraphProto, feeds: Mapping[str, NDArray[Any]]) -> dict[str, int]:
     """The numbers that feeds give to the named dimensions of a graph's inputs."""
     return {
         dim.dim_param: size

@@ -197,7 +197,9 @@ def _build(partial: Path, report: Progress) -> None:
         python, lambda stage, done: report(stage, None if done is None else 0.1 + 0.7 * done)
     )
     report("checking", 0.8)
-    _try_out(python)
+    from bngrad.oracle.probe import check_gradient  # noqa: PLC0415 - imports onnx, which `status` has no need of
+
+    check_gradient(python)
     facts = "import sys, sysconfig; print(sys.version.split()[0]); print(sysconfig.get_path('purelib'))"
     version, site_packages = _run([python, "-I", "-c", facts], "ask the environment's Python for its paths")
     marker = {
@@ -209,15 +211,6 @@ def _build(partial: Path, report: Progress) -> None:
         "build": uuid.uuid4().hex,
     }
     (partial / _MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
-
-
-def _try_out(python: Path) -> None:
-    """Start a worker and build a gradient; the marker of an environment says that this has worked."""
-    from bngrad.oracle.client import Oracle  # noqa: PLC0415 - the client imports this module
-    from bngrad.oracle.probe import check_gradient  # noqa: PLC0415 - imports onnx, which `status` has no need of
-
-    with Oracle(python=python) as oracle:
-        check_gradient(oracle)
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

@@ -15,9 +15,12 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from bngrad.errors import OracleError
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 _WORKER = Path(__file__).with_name("worker.py")
 _START_SECONDS = 120
@@ -33,7 +36,7 @@ class WorkerStartError(OracleError):
 
 
 class Worker:
-    """A running worker. Not for several threads at once.
+    """A running worker, and a context manager that ends it. Not for several threads at once.
 
     Args:
         python: the interpreter of the oracle's environment.
@@ -70,6 +73,17 @@ class Worker:
         except OracleError as error:
             self.kill()
             raise WorkerStartError(str(error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
 
     @property
     def alive(self) -> bool:

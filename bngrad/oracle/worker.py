@@ -7,8 +7,8 @@ Imports NumPy and onnxruntime only, never bngrad, which is not installed here.
 | job      | takes                                              | answers                                        |
 |----------|----------------------------------------------------|------------------------------------------------|
 | hello    |                                                    | versions                                       |
-| gradient | model, loss, wrt, into                             | writes the training graph to the file `into`   |
-| run      | session, feeds, outputs (null: all), into          | files: output name -> .npy in the folder `into`|
+| gradient | model, loss, wrt, into (a file)                    | gradients: name in wrt -> output of the graph  |
+| run      | session, feeds, outputs (null: all), into (folder) | files: output name -> .npy in the folder       |
 | close    | model                                              | drops the sessions of this model               |
 
 A session is {model, patch, library, threads, optimize, keep}. `patch` is a file whose bytes are appended to the
@@ -43,7 +43,7 @@ def hello(_: Job) -> Job:
 
 
 def gradient(job: Job) -> Job:
-    """Build the training graph of a forward model."""
+    """Build the training graph of a forward model, and say what its gradients are called."""
     wrt = set(job["wrt"])
     options = ort.SessionOptions()
     options.log_severity_level = _ERROR
@@ -52,7 +52,7 @@ def gradient(job: Job) -> Job:
     builder = GradientGraphBuilder(optimized, {job["loss"]}, wrt, job["loss"], options)
     builder.build()
     Path(job["into"]).write_bytes(builder.get_model())
-    return {}
+    return {"gradients": {name: f"{name}_grad" for name in job["wrt"]}}  # as the builder names its outputs
 
 
 def run(job: Job) -> Job:
