@@ -1,8 +1,9 @@
 """The oracle as a Python object: ONNX Runtime's own gradient builder and kernels, for models of this process.
 
 with Oracle() as oracle:
-    training = oracle.build_gradient(model, "loss", ["weight"])
+    training, gradients = oracle.build_gradient(model, "loss", ["weight"])
     values = oracle.run(training, feeds)
+    print(values[gradients["weight"]])
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import itertools
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import onnx
+import onnx_ir as ir
 
 from bngrad.errors import OracleError
 from bngrad.oracle import environment
 from bngrad.oracle.process import Worker, WorkerStartError
-from bngrad.oracle.session import CHUNK_BYTES, Session, write_model
+from bngrad.oracle.session import CHUNK_BYTES, Session, as_proto, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +29,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from bngrad.oracle.packages import Progress
-    from bngrad.oracle.session import Array
+    from bngrad.oracle.session import Array, Model
+
+
+class Built(NamedTuple):
+    """What ORT's gradient builder makes of a forward model."""
+
+    model: ir.Model
+    """The training graph; its outputs are those of the forward model, then the gradients in the order of `wrt`."""
+    gradients: dict[str, str]
+    """The output that holds the gradient with respect to an input, by the name of the input."""
 
 
 class Oracle:
@@ -65,32 +76,26 @@ class Oracle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._worker is not None:
-            if error is None:
-                self._worker.stop()
-            else:
-                self._worker.kill()
+            self._worker.__exit__(kind, error, trace)
             self._worker = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
-    def build_gradient(self, model: onnx.ModelProto, loss: str, wrt: Sequence[str]) -> onnx.ModelProto:
-        """The training graph of a forward model, as ORT's gradient builder makes it.
+    def build_gradient(self, model: Model, loss: str, wrt: Sequence[str]) -> Built:
+        """Has ORT's gradient builder make the training graph of a forward model.
 
         Args:
-            model: as `preparation.prepare_forward` leaves it.
-            loss: the float32 scalar to differentiate, an output of the graph.
-            wrt: the graph inputs to differentiate by.
-
-        Returns:
-            The model with an output `<name>_grad` for every name in `wrt`, in that order, after its own.
+            model: The model, as `preparation.prepare_forward` leaves it.
+            loss: The float32 scalar to differentiate, an output of the graph.
+            wrt: The graph inputs to differentiate with respect to.
 
         Raises:
             OracleError: ORT refuses.
         """
         with self.scratch() as folder:
             forward, training_file = folder / "forward.onnx", folder / "training.onnx"
-            write_model(model, forward)
+            write_model(as_proto(model), forward)
             job = {
                 "job": "gradient",
                 "model": str(forward),
@@ -98,18 +103,17 @@ class Oracle:
                 "loss": loss,
                 "wrt": list(wrt),
             }
-            self.ask(job, f"building the gradient of {loss!r}")
-            training = onnx.load_model(training_file)
+            gradients: dict[str, str] = self.ask(job, f"building the gradient of {loss!r}")["gradients"]
+            training = ir.from_proto(onnx.load_model(training_file))
         # ORT walks a set of names, so the order of its outputs means nothing.
-        place = {f"{name}_grad": index for index, name in enumerate(wrt)}
-        outputs = sorted(training.graph.output, key=lambda output: place.get(output.name, -1))
-        del training.graph.output[:]
-        training.graph.output.extend(outputs)
-        return training
+        place = {output: index for index, output in enumerate(gradients.values())}
+        outputs = training.graph.outputs
+        outputs[:] = sorted(outputs, key=lambda output: place.get(str(output.name), -1))
+        return Built(training, gradients)
 
     @contextlib.contextmanager
     def load(
-        self, model: onnx.ModelProto, *, threads: int = 0, library: Path | None = None, optimize: bool = True
+        self, model: Model, *, threads: int = 0, library: Path | None = None, optimize: bool = True
     ) -> Iterator[Session]:
         """Hand a model over once, to run it several times.
 
@@ -130,7 +134,7 @@ class Oracle:
 
     def run(
         self,
-        model: onnx.ModelProto,
+        model: Model,
         feeds: Mapping[str, Array],
         outputs: Sequence[str] | None = None,
         *,
@@ -150,7 +154,7 @@ class Oracle:
 
     def capture(
         self,
-        model: onnx.ModelProto,
+        model: Model,
         feeds: Mapping[str, Array],
         names: Sequence[str],
         max_bytes: int = CHUNK_BYTES,

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import EncodeError
 from onnx import external_data_helper, helper, numpy_helper
 
 from bngrad.errors import InputError, ModelError, OracleError
 from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.io.files import to_proto
 from bngrad.oracle import dims
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+Model: TypeAlias = onnx.ModelProto | ir.Model
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_BYTES = 512 << 20
@@ -55,13 +58,13 @@ class Session:
         options: threads, library and optimize, as the worker takes them.
     """
 
-    def __init__(self, host: Host, model: onnx.ModelProto, folder: Path, options: Mapping[str, Any]) -> None:
+    def __init__(self, host: Host, model: Model, folder: Path, options: Mapping[str, Any]) -> None:
         self._host = host
-        self._model = model
-        self._graph = model.graph
+        self._model = as_proto(model)
+        self._graph = self._model.graph
         self._folder = folder
         self._options = {**options, "patch": None, "keep": True}
-        self._unbound = dims.unbound(model.graph)
+        self._unbound = dims.unbound(self._graph)
         self._files: dict[tuple[tuple[str, int], ...], str] = {}
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
@@ -204,11 +207,21 @@ class Session:
             return {name: np.load(path, allow_pickle=False) for name, path in answer["files"].items()}
 
 
-def write_model(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model for the worker, in one file.
+def as_proto(model: Model) -> onnx.ModelProto:
+    """Returns a model of either kind as an `onnx.ModelProto`.
 
     Raises:
-        ModelError: it is too large for one, or not all here.
+        InputError: Its external data cannot be read.
+        ModelError: It is too large for one file.
+    """
+    return to_proto(model) if isinstance(model, ir.Model) else model
+
+
+def write_model(model: onnx.ModelProto, path: Path) -> None:
+    """Writes a model for the worker, in one file.
+
+    Raises:
+        ModelError: It is too large for one file, or its weights are in other files.
     """
     if any(external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer):
         raise ModelError(

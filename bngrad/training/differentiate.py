@@ -179,7 +179,7 @@ def _by_ort(
     forward = prepared.model.graph
     refuse_taken_names((name for node in forward.node for name in (*node.input, *node.output)), prepared.wrt)
     with Oracle() as oracle:
-        result = ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
+        result, gradients = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
     inputs = {str(value.name): value for value in result.graph.inputs}
     for name, array in prepared.values.items():
         # The builder takes weights as inputs without a value; here the value is their default.
@@ -195,7 +195,7 @@ def _by_ort(
     return Training(
         result,
         prepared.loss,
-        {name: f"{name}_grad" for name in prepared.wrt},
+        gradients,
         {str(old.name): str(new.name) for old, new in running.items()},
     ), list(prepared.notes)
 

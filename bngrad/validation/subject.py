@@ -277,7 +277,7 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
     prepared = prepare_forward(ir.to_proto(model), made.loss, list(made.gradients))
     # Constants would be folded in float, which the graphs in float64 would differ by.
     prepared.values.update(make_inputs(prepared.model.graph, statistics))
-    return prepared, ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
+    return prepared, oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
 
 
 def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tuple[Training, list[str]]:

@@ -63,7 +63,7 @@ def check_against_oracle(case: Case, dims: Mapping[str, int], oracle) -> None:
     feeds = feeds_of(case, dims)
     exact = _exact(case, feeds)
     prepared = prepare_forward(forward(case), "loss", case.wrt)
-    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     feeds = {**prepared.values, **feeds}
     _compare(oracle.run(training, feeds, case.gradients), exact, case.float_limit)
     of_theirs = in_standard_onnx(ir.from_proto(training))

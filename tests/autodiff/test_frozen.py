@@ -105,8 +105,8 @@ def in_frozen_mode(model, patterns):
 
 def worst_error(oracle, prepared, feeds, exact):
     """The largest error of a gradient by ORT, relative to the largest element of the exact one."""
-    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     names = [f"{name}_grad" for name in prepared.wrt]
-    inputs = {value.name for value in training.graph.input}
+    inputs = {value.name for value in training.graph.inputs}
     values = oracle.run(training, {name: array for name, array in feeds.items() if name in inputs}, names)
     return max(np.max(np.abs(values[n] - exact[n])) / max(np.max(np.abs(exact[n])), 1e-6) for n in names)

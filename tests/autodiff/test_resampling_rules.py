@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx_ir as ir
 
 from autodiff.cases.resampling import CASES, IMAGE, RESIZES, mode, resize
 from autodiff.gradient_cases import each, feeds_of, forward, in_standard_onnx, lowered
@@ -35,7 +34,7 @@ def test_adjoint_of_the_forward_on_stock(case, dims):
 def test_resize_grad_of_orts_builder(case, dims, oracle):
     """Its kernel is for CUDA alone; lowered, its graph is ours."""
     prepared = prepare_forward(forward(case), "loss", case.wrt)
-    theirs = in_standard_onnx(ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)))
+    theirs = in_standard_onnx(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model)
     got, want = (
         session(model, "function", threads=1).run(["x_grad"], {**feeds_of(case, dims), **values})[0]
         for model, values in ((theirs, prepared.values), (lowered(case), {}))

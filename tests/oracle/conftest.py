@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import pytest
 
 from bngrad import oracle as public
@@ -22,4 +23,4 @@ def oracle(environment):
 @pytest.fixture(scope="session")
 def training(oracle):
     """The training graph of CNN."""
-    return oracle.build_gradient(parse(CNN), "loss", CNN_WEIGHTS)
+    return ir.to_proto(oracle.build_gradient(parse(CNN), "loss", CNN_WEIGHTS).model)

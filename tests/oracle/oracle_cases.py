@@ -61,6 +61,6 @@ FRESH = "float[2] s = {1.0, 1.0}, float[2] b = {1.0, 1.0}, float[2] rm = {0.0, 0
 
 
 def gradients(oracle, prepared, **feeds):
-    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     values = oracle.run(training, {**prepared.values, **feeds})
     return {name: values[f"{name}_grad"].tolist() for name in prepared.wrt}

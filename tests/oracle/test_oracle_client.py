@@ -18,8 +18,9 @@ from oracle_cases import CNN, CNN_WEIGHTS, cnn_feeds, parse
 
 def test_gradient_outputs_come_in_the_order_asked_for(oracle):
     wrt = CNN_WEIGHTS[::-1]
-    outputs = [value.name for value in oracle.build_gradient(parse(CNN), "loss", wrt).graph.output]
-    assert outputs == ["loss", *(f"{name}_grad" for name in wrt)]
+    built = oracle.build_gradient(parse(CNN), "loss", wrt)
+    assert built.gradients == {name: f"{name}_grad" for name in wrt}
+    assert [value.name for value in built.model.graph.outputs] == ["loss", *built.gradients.values()]
 
 
 def test_least_squares(oracle):
@@ -31,7 +32,7 @@ def test_least_squares(oracle):
     }""")
     rng = np.random.default_rng(1)
     X, W, T = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 3), (3, 2), (6, 2)))
-    found = oracle.run(oracle.build_gradient(model, "loss", ["W"]), {"X": X, "W": W, "T": T})
+    found = oracle.run(oracle.build_gradient(model, "loss", ["W"]).model, {"X": X, "W": W, "T": T})
     np.testing.assert_allclose(found["loss"], np.mean((X @ W - T) ** 2), rtol=1e-6)
     np.testing.assert_allclose(found["W_grad"], X.T @ (X @ W - T) / 6, rtol=1e-5, atol=1e-6)
 
@@ -48,7 +49,7 @@ def test_batch_norm(oracle):
     x, dy = (rng.standard_normal((4, 3, 5)).astype(np.float32) for _ in range(2))
     s, b = (rng.standard_normal(3).astype(np.float32) for _ in range(2))
     feeds = {"x": x, "s": s, "b": b, "m": b, "v": s * s, "dy": dy}
-    found = oracle.run(oracle.build_gradient(model, "loss", ["x", "s", "b"]), feeds)
+    found = oracle.run(oracle.build_gradient(model, "loss", ["x", "s", "b"]).model, feeds)
 
     wide, dwide, column = x.astype(np.float64), dy.astype(np.float64), (1, 3, 1)
     inv_std = 1 / np.sqrt(wide.var((0, 2)) + 1e-3)
@@ -80,7 +81,7 @@ def test_pooling_gradients_take_the_batch_size_of_the_feeds(oracle, training):
     with oracle.load(training) as session:
         for batch in (3, 5, 3):
             fixed = parse(CNN.replace("[N", f"[{batch}"))
-            expected = oracle.run(oracle.build_gradient(fixed, "loss", CNN_WEIGHTS), cnn_feeds(batch))
+            expected = oracle.run(oracle.build_gradient(fixed, "loss", CNN_WEIGHTS).model, cnn_feeds(batch))
             found = session.run(cnn_feeds(batch))
             assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
@@ -92,7 +93,7 @@ def test_pooling_gradient_of_unknown_shape_is_refused(oracle):
         loss = ReduceSum <keepdims = 0> (p)
     }""")
     model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
-    training = oracle.build_gradient(model, "loss", ["w"])
+    training = oracle.build_gradient(model, "loss", ["w"]).model
     with pytest.raises(OracleError, match="symbolic dimension"):
         oracle.run(training, {"x": np.ones((2, 1, 4, 4), np.float32), "w": np.ones(1, np.float32)})
 

@@ -131,7 +131,7 @@ def test_shared_running_statistics_are_separated(oracle, nodes, mean, var):
     assert len(set(statistics)) == 4
     assert set(statistics) <= set(prepared.values)
     x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
-    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     found = oracle.run(training, {**prepared.values, "x": x})
     np.testing.assert_allclose(found["nm"], 0.1 * x.mean(0), atol=1e-6)
     np.testing.assert_allclose(found["nm2"], [0.1, 0.1], atol=1e-6)
@@ -238,11 +238,11 @@ def test_names_that_were_given(oracle, wrt, expected):
 def test_real_topologies(oracle, name, batch_norms):
     light = pytest.importorskip("models.light")
     prepared = prepare_forward(light.prepare(name))
-    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
-    operators = [node.op_type for node in training.graph.node]
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
+    operators = [node.op_type for node in training.graph]
     assert operators.count("BatchNormalizationGrad") == operators.count("BatchNormInternal") == batch_norms
     data = {"labels": np.array([1, 2])}
-    data[training.graph.input[0].name] = (
+    data[training.graph.inputs[0].name] = (
         np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype(np.float32)
     )
     found = oracle.run(training, {**prepared.values, **data})

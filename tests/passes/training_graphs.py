@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 CHANNELS = 3
 EXTENTS = (4, 3, 2)
@@ -42,7 +43,7 @@ WRT = ["w", "b", "scale", "bias"]
 
 
 def training_graph(oracle, rank, opset):
-    return oracle.build_gradient(forward(rank, opset), "loss", WRT)
+    return ir.to_proto(oracle.build_gradient(forward(rank, opset), "loss", WRT).model)
 
 
 def feeds(rank, rng, batch=4):

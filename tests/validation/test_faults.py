@@ -18,7 +18,7 @@ def _training_graph(forward: onnx.ModelProto, batch: int) -> tuple[ir.Model, dic
     bind_dimensions(model, {"N": batch}, {})
     prepared = prepare_forward(ir.to_proto(model))
     with Oracle() as oracle:
-        original = ir.from_proto(oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt))
+        original = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     feeds = draw_inputs(rewrite(original, target="training").model, given=prepared.values, seed=1)
     return original, feeds
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
@@ -42,8 +43,8 @@ def digits_gradient(digits):
     prepared = prepare_forward(model)
     feeds = {**prepared.values, **feeds}
     with Oracle() as oracle:
-        training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
-        return training, feeds, oracle.run(training, feeds)
+        training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
+        return ir.to_proto(training), feeds, oracle.run(training, feeds)
 
 
 def test_digits_gradients_agree_with_ort_training(digits_gradient):
