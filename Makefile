@@ -58,8 +58,8 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python tests/bench/bench_kernels.py $(BENCH)
 
-# The wheel with other releases of what it depends on; MATRIX='"all newest"' tries one row anew. docs/versions.md has
-# the rows, and is written.
+# The wheel with other releases of its dependencies, written to docs/reference/versions.md; MATRIX='"all newest"' runs
+# one row again.
 matrix: $(READY)
 	$(BIN)/python tests/matrix/run_matrix.py $(MATRIX)
 

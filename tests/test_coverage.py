@@ -1,4 +1,4 @@
-"""Every row of docs/coverage names a test that exists, or says that we do not do it."""
+"""Every row of docs/reference/coverage names a test that exists, or says that we do not do it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-TABLES = sorted((TESTS.parent / "docs" / "coverage").glob("*.md"))
+TABLES = sorted((TESTS.parent / "docs" / "reference" / "coverage").glob("*.md"))
 
 
 def rows():

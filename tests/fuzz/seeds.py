@@ -25,7 +25,7 @@ from oracle.oracle_cases import CNN
 if TYPE_CHECKING:
     import numpy as np
 
-DOCUMENTS = Path(__file__).parents[2] / "docs" / "dialects"
+DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference" / "dialects"
 PARAMETERS = "float[3] s = {1, 2, 3}, float[3] b = {0, 1, 2}, float[3] m = {0, 0, 1}, float[3] v = {1, 2, 3}"
 BATCH_NORM = "y, m2, v2 = BatchNormalization <training_mode = 1> (x, s, b, m, v)"
 LOSS = "loss = ReduceMean <keepdims = 0> (z)"

@@ -1,7 +1,9 @@
 """onnx's own backend models, differentiated: each is right, or refused with a reason.
 
-    python tests/gradient_fuzz/backend_models.py             prints the table of docs/reliability/backend-models.md
-    python tests/gradient_fuzz/backend_models.py --only NAME tells of one model
+    python tests/gradient_fuzz/backend_models.py
+    python tests/gradient_fuzz/backend_models.py --only NAME
+
+The first prints the table of docs/measurements/backend-models.md, the second reports one model.
 
 The loss is a random weighting of the float outputs; it is differentiated with respect to all float inputs and
 initializers that it may depend on, with the inputs of the model's first data set.

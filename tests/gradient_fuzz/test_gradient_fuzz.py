@@ -19,7 +19,7 @@ from gradient_fuzz.judge import judge
 PROGRAM = Path(campaign.__file__)
 SHORT = 2 * len(RULES)
 """Two graphs made for each rule."""
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability" / "backend-models.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements" / "backend-models.md"
 
 
 def test_every_rule_is_drawn():
@@ -63,7 +63,7 @@ def test_an_error_in_any_rule_is_found():
 
 @pytest.mark.long
 def test_backend_models():
-    """The table in docs/reliability/backend-models.md is that of now, and nothing is wrong."""
+    """The table in docs/measurements/backend-models.md is that of now, and nothing is wrong."""
     ran = _run(PROGRAM.with_name("backend_models.py"))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() in DOCUMENT.read_text()

@@ -1,4 +1,4 @@
-"""The matrix as a table of docs/versions.md, from the JSON document of a run."""
+"""The matrix as a table of docs/reference/versions.md, from the JSON document of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make matrix`: tries the wheel with other releases of what it depends on, and writes docs/versions.md's tables.
+"""`make matrix`: tries the wheel with other releases of its dependencies, and writes docs/reference/versions.md.
 
 Environments are kept under build/matrix, so that the next run only puts a new wheel into them. Exit code 1 if a
 row is not as it has to be.
@@ -18,7 +18,7 @@ import report
 import trial
 from rows import REFUSED, ROOT, Refusal, Row, rows
 
-DOCUMENT = ROOT / "docs" / "versions.md"
+DOCUMENT = ROOT / "docs" / "reference" / "versions.md"
 RESULTS = trial.KEPT / "report.json"
 BASE = "onnxruntime 1.31.1"
 """The row in whose environment refusals are tried."""

@@ -19,7 +19,7 @@ from dialects import node_model, rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS, TOLERANCES
 from pass_models import content, find, model, ops
 
-ROOT = Path(__file__).parents[2]
+DIALECTS = Path(__file__).parents[2] / "docs" / "reference" / "dialects"
 EPS = float(np.float32(1e-3))
 
 ORDER = {
@@ -697,7 +697,7 @@ def test_one_refusal_stops_all():
 
 
 def fenced(name):
-    (text,) = re.findall(r"```onnx\n(.*?)```", (ROOT / "docs/dialects" / name).read_text("utf-8"), re.DOTALL)
+    (text,) = re.findall(r"```onnx\n(.*?)```", (DIALECTS / name).read_text("utf-8"), re.DOTALL)
     return text
 
 

@@ -251,7 +251,7 @@ def test_idempotent(rng):
 
 
 def test_the_example_of_the_documentation(rng):
-    text = (ROOT / "docs" / "dialects" / "directml.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "dialects" / "directml.md").read_text(encoding="utf-8")
     example = ir.from_proto(onnx.parser.parse_model(re.search(r"```text\n(.*?)```", text, re.DOTALL)[1]))
     inputs = draw((4, 3, 2, 2), (0, 2, 3), "float", rng)
     want = dict(zip(OUTPUTS, gradients(**inputs, Epsilon=1e-5), strict=True))

@@ -19,7 +19,7 @@ from miopen_reference import backward, content, parameter
 from pass_models import all_nodes, header, model, ops
 
 PASSES = (ImportMiopenBackwardPass, ImportMiopenForwardPass, ImportMiopenActivationPass)
-DOCUMENT = Path(__file__).parents[2] / "docs" / "dialects" / "miopen.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "dialects" / "miopen.md"
 
 
 def parsed(text):

@@ -268,7 +268,7 @@ def test_what_is_not_ours_is_left_alone(op_type):
 
 
 def test_the_example_of_the_documentation(rng):
-    text = (ROOT / "docs" / "dialects" / "ngraph.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "dialects" / "ngraph.md").read_text(encoding="utf-8")
     example = re.search(r"```text\n(.*?)```", text, re.DOTALL)[1]
     parsed = onnx.parser.parse_model(example)
     inputs = draw(NCHW, "float", rng)

@@ -32,7 +32,7 @@ from tensorflow_formulas import (
     shape_of,
 )
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "dialects" / "tensorflow.md"
+DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "dialects" / "tensorflow.md"
 
 
 # ---- what is matched ----
