@@ -31,7 +31,7 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.imports.tensorflow.node import is_training, keeps_statistics
 from bngrad.passes.imports.unknown_rank import collapse_spatial
-from bngrad.passes.optimize.fold_affine import fold_affine
+from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
@@ -75,7 +75,7 @@ def prepare(
     require_parameters(model)
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
-    fold_affine(model.graph, names)
+    FoldAffinePass(names)(model)
     for node in filter(is_trained, _batch_norms(model.graph)):
         _save_statistics(node, names)
     return model
