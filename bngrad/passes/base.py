@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
 from bngrad.graph.fresh_names import ConstantAxes, Names
 from bngrad.graph.nodes import all_nodes, default_opset, op_nodes, raise_refusals, remove
-from bngrad.opset.functions import DOMAIN
+from bngrad.opset.functions import DOMAIN, MIN_OPSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +52,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
 
     A call of a function of the model is none, whatever the function's name.
 
+    Requires: `minimum` or a newer ai.onnx opset, where there is one of them, and the types of values.
     Refuses, with `UnsupportedNodeError` and before it changes anything, if any of them cannot be rewritten.
     Guarantees: none is left; names of nodes and of their outputs are as before, but for a node that has its name
     from another one, which ONNX Runtime would refuse.
@@ -60,6 +61,9 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
         unbiased_running_var: Whether a forward batch norm is to give the running variance the unbiased variance of
             the batch where its own rule is ONNX's, the biased one.
     """
+
+    minimum: ClassVar[int] = MIN_OPSET
+    """The oldest opset that has the ops of the nodes that it makes."""
 
     def __init__(self, *, unbiased_running_var: bool = False) -> None:
         super().__init__()
@@ -76,6 +80,14 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
     @abc.abstractmethod
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """Rewrites a node that matches and was not refused."""
+
+    def requires(self, model: ir.Model) -> None:
+        """A model with a batch norm of the dialect imports `minimum` or newer."""
+        version = default_opset(model) or 0
+        if version < self.minimum and any(self._found(model)):
+            raise ir.passes.PreconditionError(
+                f"the model imports ai.onnx {version}; {type(self).__name__} needs {self.minimum}"
+            )
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""

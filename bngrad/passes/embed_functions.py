@@ -20,6 +20,7 @@ from bngrad.opset.schemas import signature
 class EmbedFunctionsPass(ir.passes.InPlacePass):
     """Imports the domain wherever it is used and, unless told not to, adds the functions of the ops in use.
 
+    Requires: ai.onnx `MIN_OPSET` or newer, where it adds functions.
     Guarantees: the opset import of every graph and function that holds a ``bngrad`` node names the domain; each op
     in use has a function, which imports the model's own ai.onnx opset; one that is not in use any more goes.
     Refuses, with `UnsupportedNodeError`: BatchNormalizationStatistics of data in double and of other data in one
@@ -59,6 +60,15 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
             model.ir_version = MIN_IR_VERSION
             modified = True
         return ir.passes.PassResult(model, modified=modified)
+
+    def ensures(self, model: ir.Model) -> None:
+        """What uses the domain imports it, and the ops in use have functions, unless there are to be none."""
+        used = _used(model)
+        if used and DOMAIN not in model.opset_imports:
+            raise ir.passes.PostconditionError(f"the model does not import {DOMAIN}")
+        for name in sorted(used) if self.functions else ():
+            if (DOMAIN, name, "") not in model.functions:
+                raise ir.passes.PostconditionError(f"{DOMAIN}.{name} has no function")
 
 
 def _serialized(model: ir.Model, name: str) -> bytes:

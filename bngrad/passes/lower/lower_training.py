@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 OPSET = 16
-"""The oldest ai.onnx opset that has what lowerings use: ScatterElements that adds."""
+"""The oldest ai.onnx opset that has what lowerings use: a ScatterElements that adds."""
 
 
 def is_lowered(node: ir.Node, *, for_training_build: bool) -> bool:
@@ -32,12 +32,15 @@ def is_lowered(node: ir.Node, *, for_training_build: bool) -> bool:
 class LowerTrainingPass(ImportPass):
     """Lowers every node that has an entry in `LOWERINGS`, in the order of the graph.
 
+    Requires: ai.onnx 16 or newer, where there is one.
     Refuses: an ai.onnx opset newer than `NEWEST_OPSET`, an attribute that an entry does not know, and what an
     entry refuses, such as a pooling whose input has an unknown shape.
 
     Args:
         for_training_build: Whether to lower those alone that a training build cannot run on a CPU.
     """
+
+    minimum = OPSET
 
     def __init__(self, *, for_training_build: bool = False) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ class FuseReluPass(ir.passes.InPlacePass):
     """Fuses every ReluGrad whose result nothing but a batch-norm gradient reads.
 
     Leaves alone: a result that is an output of the graph, or has another reader: it would be computed twice.
+    Guarantees: no other pair is left; the batch-norm gradient keeps its name and its outputs.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -41,6 +42,11 @@ class FuseReluPass(ir.passes.InPlacePass):
             fused.append(relu_grad)
         remove(fused)
         return ir.passes.PassResult(model, modified=bool(found))
+
+    def ensures(self, model: ir.Model) -> None:
+        """No batch-norm gradient reads a ReluGrad that nothing else reads."""
+        for node in filter(_fits, all_nodes(model)):
+            raise ir.passes.PostconditionError(f"{node.name} can still be fused")
 
 
 def _fits(node: ir.Node) -> bool:

@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 class OrderByDepthPass(ir.passes.InPlacePass):
     """Sorts the main graph by depth; nodes of one depth stay in the order that they had.
 
-    Guarantees: a sorted graph, that a second run does not change.
+    Requires: every node comes after those whose results it reads.
+    Guarantees: no node comes before one of a smaller depth.
     """
+
+    def requires(self, model: ir.Model) -> None:
+        """Every node comes after those whose results it reads."""
+        later = {value for node in model.graph for value in node.outputs}
+        for node in model.graph:
+            if not later.isdisjoint(_read(node)):
+                raise ir.passes.PreconditionError(f"{node.name} comes before a node whose result it reads")
+            later.difference_update(node.outputs)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        depth: dict[ir.Value, int] = {}
-        levels: list[tuple[int, ir.Node]] = []
-        for node in model.graph:
-            level = 1 + max((depth.get(value, 0) for value in _read(node)), default=0)
-            depth.update(dict.fromkeys(node.outputs, level))
-            levels.append((level, node))
+        levels = _levels(model.graph)
         before = [node for _, node in levels]
         after = [node for _, node in sorted(levels, key=lambda pair: pair[0])]
         if after == before:
@@ -40,6 +44,23 @@ class OrderByDepthPass(ir.passes.InPlacePass):
         model.graph.remove(before)
         model.graph.extend(after)
         return ir.passes.PassResult(model, modified=True)
+
+    def ensures(self, model: ir.Model) -> None:
+        """The nodes are in the order of their depth."""
+        depths = [depth for depth, _ in _levels(model.graph)]
+        if depths != sorted(depths):
+            raise ir.passes.PostconditionError("the nodes are not in the order of their depth")
+
+
+def _levels(graph: ir.Graph) -> list[tuple[int, ir.Node]]:
+    """The nodes in their order, each with its depth."""
+    depth: dict[ir.Value, int] = {}
+    levels: list[tuple[int, ir.Node]] = []
+    for node in graph:
+        level = 1 + max((depth.get(value, 0) for value in _read(node)), default=0)
+        depth.update(dict.fromkeys(node.outputs, level))
+        levels.append((level, node))
+    return levels
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:

@@ -72,6 +72,11 @@ class ResolveAttributesPass(ir.passes.InPlacePass):
             _leave_out_statistics(node)
         return ir.passes.PassResult(model, modified=True)
 
+    def ensures(self, model: ir.Model) -> None:
+        """No node that is to be read has an attribute of a function's."""
+        for _, name, _ in self._open(model):
+            raise ir.passes.PostconditionError(f"the function {name} still has attributes that a pass reads")
+
     def _open(self, model: ir.Model) -> set[ir.OperatorIdentifier]:
         """The functions to inline; a caller that hands its own attribute on is one, too."""
         found: set[ir.OperatorIdentifier] = set()

@@ -55,17 +55,18 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
                 "the model does not import the ai.onnx opset, so nothing says what its ops mean; expected "
                 f"{self.minimum} or newer (or the file is truncated)"
             )
-        model = model.clone()
-        for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        before, model = model, model.clone()
+        for imports in _imports(model):
             if "ai.onnx" in imports:
                 imports[""] = imports.pop("ai.onnx")
         align_functions(model)
         # What is made of a model has initializers that are no inputs, an idea of this version.
         model.ir_version = max(model.ir_version or 0, _INITIALIZERS_ALONE)
         if version >= self.minimum:
-            return ir.passes.PassResult(model, modified=False)
+            changed = _imports(model) != _imports(before) or model.ir_version != before.ir_version
+            return ir.passes.PassResult(model, modified=changed)
         if _means_the_same(model, version, self.minimum):
-            for imports in (model.opset_imports, *(f.opset_imports for f in model.functions.values())):
+            for imports in _imports(model):
                 imports[""] = self.minimum
             model.ir_version = max(model.ir_version or 0, MIN_IR_VERSION)
             return ir.passes.PassResult(model, modified=True)
@@ -76,6 +77,17 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
                 f"converter leaves alone; export it with opset {self.minimum} or newer"
             )
         return ir.passes.PassResult(_convert(model, version, self.minimum), modified=True)
+
+    def ensures(self, model: ir.Model) -> None:
+        """The model imports the opset or a newer one, as the domain "" alone."""
+        version = model.opset_imports.get("", 0)
+        if version < self.minimum or any("ai.onnx" in imports for imports in _imports(model)):
+            raise ir.passes.PostconditionError(f"the model imports ai.onnx {version}; expected {self.minimum}")
+
+
+def _imports(model: ir.Model) -> list[dict[str, int]]:
+    """The opset imports of a model and of its functions."""
+    return [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
 
 
 def _means_the_same(model: ir.Model, version: int, minimum: int) -> bool:

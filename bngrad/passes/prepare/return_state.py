@@ -42,12 +42,13 @@ class ReturnStatePass(ir.passes.InPlacePass):
     same statistic take it from one another, in the order of the graph.
     Guarantees: names are as before; a new output keeps its name, or is called ``<running statistic>_new``.
     Leaves alone, with a note in the model's ``meta``: nodes in subgraphs and functions, and ONNX's own
-    BatchNormalization, whose definition updates nothing in place, though ONNX Runtime's kernel does.
+    BatchNormalization, whose definition updates nothing in place, though ONNX Runtime's kernel does; and what an
+    earlier run has returned, by the model's ``meta``.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        names = Names(model)
+        names, returned = Names(model), state_of(model)
         users: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
         unmoved: dict[ir.Node, None] = {}
         for node, index, old in _updates(model):
@@ -59,12 +60,20 @@ class ReturnStatePass(ir.passes.InPlacePass):
                 users.setdefault(old, []).append((node, index))
             elif old.is_graph_input() or old.is_initializer():
                 unmoved[node] = None
-        states = [value for value in users if value.producer() is None]
+        states = [value for value in users if value.producer() is None and value.name not in returned]
         for old in states:
             return_state(model, old, _last(old, users, names))
         if unmoved:
             add_note(model, _unmoved_note(list(unmoved)))
         return ir.passes.PassResult(model, modified=bool(states))
+
+    def ensures(self, model: ir.Model) -> None:
+        """What is recorded as state goes from an output of the main graph to an input of it."""
+        inputs = {value.name for value in model.graph.inputs}
+        outputs = {value.name for value in model.graph.outputs}
+        for old, new in state_of(model).items():
+            if old not in inputs or new not in outputs:
+                raise ir.passes.PostconditionError(f"{new!r}, the new value of {old!r}, does not leave the graph")
 
 
 def _updates(model: ir.Model) -> Iterator[tuple[ir.Node, int, ir.Value]]:
@@ -130,8 +139,8 @@ def state_of(model: ir.Model) -> dict[str, str]:
 
 
 def add_note(model: ir.Model, note: str) -> None:
-    """Adds a note on what a pass changed."""
-    model.meta[NOTES] = [*notes_of(model), note]
+    """Adds a note on what a pass changed, if it is not there already."""
+    model.meta[NOTES] = list(dict.fromkeys([*notes_of(model), note]))
 
 
 def notes_of(model: ir.Model) -> list[str]:
