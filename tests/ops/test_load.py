@@ -153,7 +153,9 @@ def test_other_libraries_in_the_session(tmp_path):
         pytest.skip("no C++ compiler")
     nothing = tmp_path / "libnothing.so"
     source = HERE.parent / "bench" / "nothing_op.cc"
-    subprocess.run([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", source, "-o", nothing], check=True)
+    include = f"-I{HERE.parents[1] / 'ops'}"
+    command = [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", include, source, "-o", nothing]
+    subprocess.run(command, check=True)
     in_process(
         """
         import itertools, sys
