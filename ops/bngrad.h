@@ -1,30 +1,42 @@
-/* bngrad: batch-normalization training on plain arrays, for C, C++, C# and whoever calls C.
+/* bngrad: batch-normalization training on plain arrays, as a C ABI for C, C++, C# and other languages.
  *
- * The same kernels as the ONNX Runtime ops of domain "bngrad", version 1, without ONNX Runtime. (To use the
- * ops, hand this library to RegisterCustomOpsLibrary; nothing in this header is needed for that.)
+ * The same kernels as the ONNX Runtime ops of domain "bngrad", version 1, without ONNX Runtime. To use the
+ * ops, pass this library to RegisterCustomOpsLibrary; nothing in this header is needed for that.
  *
- * X is a dense array of `rank` dimensions (1 to 8), `axes` names the ones that are reduced, in any order,
- * negative from the end, possibly none. A channel is what is left. X, Y, Z and all their gradients have the
- * shape of X; every other array has one value a channel, in the order of X's dimensions without the axes. M
- * is the number of elements reduced to one.
+ * Terms
+ * X is a dense row-major array of 1 to 8 dimensions. `axes` are its reduced dimensions, in any order;
+ * negative values count from the end; the list may be empty. A channel is an index into the other dimensions,
+ * and M is the number of elements per channel. NCHW data has axes {0, 2, 3}.
  *
- * Elements are computed in double if X is double, else in float; sums always in double. Results are rounded
- * once, to nearest.
+ * Arrays
+ * - "Like X": the shape of X, elements of type bngrad_layout.type.
+ * - "Per channel": one element per channel, in row-major order of X's shape without the axes. scale, bias and
+ *   their gradients have type scale_type; mean, inv_std and running statistics have type stat_type.
+ * - The caller owns all arrays. The library keeps no pointer after a call returns.
+ * - Each array must be aligned to the size of its elements. Inputs may overlap each other. An output must not
+ *   overlap any other array.
+ * - An output may be NULL and is not computed then. Any array without elements may be NULL.
  *
- * All calls:
- * - return BNGRAD_OK, or another bngrad_status after writing a message of at most error_size bytes, with its
- *   terminating zero, to `error` (which may be null); then the outputs hold nothing of use;
- * - take null for an output that is not wanted, and for any array that has no elements;
- * - refuse, as an invalid argument, an array that does not begin at a multiple of its elements' size, and an
- *   output that overlaps an input or another output;
- * - use at most num_threads threads: the caller's and others that stay for later calls. 0 or a negative
- * number stands for the CPUs that the process may use when it is first needed, by the affinity of the calling
- * thread and the CPU quota of the container. Results have the same bits for every number;
- * - may be made from several threads at once. These share the others: the process keeps as many as the
- * largest num_threads of any call so far, less one. A call that finds all of them busy does its work alone;
- * - compute in the calling thread's floating-point mode (rounding, flush to zero, denormals are zero), which
- * the other threads take for that work only;
- * - may be made in a child of fork, which starts its own threads.
+ * Precision
+ * Elements are computed in double if X is double, else in float. Sums and per-channel values are computed in
+ * double. Results are rounded once. They have the same bits, except for NaN payloads, on every instruction
+ * set and for every number of threads.
+ *
+ * Errors
+ * Functions that take `error` return a bngrad_status. For any status but BNGRAD_OK they write a message to
+ * `error`, truncated to error_size bytes including the terminating zero, and the contents of the outputs are
+ * undefined. `error` may be NULL. No function throws, prints or exits.
+ *
+ * Threads
+ * - All functions are thread-safe unless noted otherwise.
+ * - num_threads is the maximum number of threads of a call, including the calling thread. 0 or a negative
+ *   value means the number of CPUs available to the process at the first such call, limited by the affinity
+ *   of the calling thread and by the CPU quota of the container.
+ * - Worker threads persist between calls and are shared by concurrent calls. The process keeps as many as the
+ *   largest num_threads of any call, less one. A call that finds all of them busy runs on its own thread.
+ * - Worker threads use the calling thread's floating-point mode (rounding direction, flush to zero, denormals
+ *   are zero) during the call.
+ * - Calls are allowed in a child of fork(), which starts its own threads.
  */
 #ifndef BNGRAD_H_
 #define BNGRAD_H_
@@ -48,48 +60,87 @@ extern "C" {
 
 typedef enum bngrad_status {
   BNGRAD_OK = 0,
-  BNGRAD_INVALID_ARGUMENT = 1, /* the message says what was expected and what came */
-  BNGRAD_FAILED = 2            /* out of memory, for instance */
+  BNGRAD_INVALID_ARGUMENT = 1, /* the message states the argument, what was got and what was expected */
+  BNGRAD_FAILED = 2            /* any other error, for example out of memory */
 } bngrad_status;
 
-/* Element types, with ONNX's numbers. */
+/* Element types, numbered as in ONNX (TensorProto.DataType). */
 enum { BNGRAD_FLOAT = 1, BNGRAD_FLOAT16 = 10, BNGRAD_DOUBLE = 11, BNGRAD_BFLOAT16 = 16 };
 
-/* X, and what makes a channel of it. */
+/* The shape of X, its reduced dimensions, and the element types of all arrays. */
 typedef struct bngrad_layout {
-  const int64_t* dims;
-  const int64_t* axes;
-  int32_t rank;
-  int32_t axes_count;
-  int32_t type;       /* of X and every array of its shape */
-  int32_t scale_type; /* of scale, bias and their gradients: the same as `type`, or BNGRAD_FLOAT */
-  int32_t stat_type;  /* of mean, inv_std, running_mean ...: the same as `type`, or BNGRAD_FLOAT */
+  const int64_t* dims; /* `rank` dimensions of X */
+  const int64_t*
+      axes;     /* `axes_count` distinct values from -rank to rank - 1; may be NULL if axes_count is 0 */
+  int32_t rank; /* 1 to 8 */
+  int32_t axes_count; /* 0 to rank */
+  int32_t type;       /* of X and all arrays like X: any of the element types */
+  int32_t scale_type; /* of scale, bias and their gradients: `type` or BNGRAD_FLOAT */
+  int32_t stat_type;  /* of mean, inv_std, running_mean and running_var: `type` or BNGRAD_FLOAT */
 } bngrad_layout;
 
-/* "major.minor.patch" */
+/** \brief The version of the library.
+ *
+ * \return "major.minor.patch", a static string.
+ */
 BNGRAD_EXPORT const char* bngrad_version(void);
 
-/* The instruction sets that kernels were compiled for, best first. Name: null past the end. Supported: 1 if
- * this machine runs it. */
+/** \brief The number of instruction sets that the library contains kernels for. */
 BNGRAD_EXPORT int32_t bngrad_isa_count(void);
+
+/** \brief The name of an instruction set, as used in the environment variable BNGRAD_ISA.
+ *
+ * \param[in] i Index from 0 to bngrad_isa_count() - 1, the preferred instruction set first.
+ * \return A static string, or NULL if `i` is out of range.
+ */
 BNGRAD_EXPORT const char* bngrad_isa_name(int32_t i);
+
+/** \brief Whether this CPU and operating system support an instruction set.
+ *
+ * \param[in] i Index from 0 to bngrad_isa_count() - 1.
+ * \return 1 if it is supported, 0 if it is not or if `i` is out of range.
+ */
 BNGRAD_EXPORT int32_t bngrad_isa_supported(int32_t i);
 
-/* The name of the one in use: the best supported, or what the environment variable BNGRAD_ISA held at the
- * first call, which settles it. A name that is unknown or not supported settles nothing, and is an error of
- * every call until it is another. */
+/** \brief The instruction set in use: the first supported one, or the one named by BNGRAD_ISA.
+ *
+ * The first successful call of this or any of the functions below selects it for the lifetime of the process.
+ *
+ * \param[out] name Set to a static string; may be NULL.
+ * \return BNGRAD_INVALID_ARGUMENT if BNGRAD_ISA is unknown or not supported. The batch-normalization
+ * functions below return the same error.
+ */
 BNGRAD_EXPORT int32_t bngrad_active_isa(const char** name, char* error, size_t error_size);
 
-/* With xhat = (X - mean)*inv_std:
- *   dbias = sum dY      dscale = sum dY*xhat
- *   training_mode 1: dX = scale*inv_std*(dY - (dbias + xhat*dscale)/M)     0: dX = scale*inv_std*dY */
+/** \brief The gradient of batch normalization.
+ *
+ * With xhat = (X - mean)*inv_std:
+ *   dbias  = sum dY
+ *   dscale = sum dY*xhat
+ *   dX     = scale*inv_std*(dY - (dbias + xhat*dscale)/M)   if training_mode is 1
+ *   dX     = scale*inv_std*dY                               if training_mode is 0
+ * If M is 0, dscale and dbias are 0.
+ *
+ * \param[in] training_mode 1: mean and inv_std are functions of X. 0: they are constants (frozen statistics).
+ * \param[in] dy Gradient of the loss with respect to Y, like X.
+ * \param[in] x Like X.
+ * \param[in] scale, mean, inv_std Per channel.
+ * \param[out] dx Like X; may be NULL.
+ * \param[out] dscale, dbias Per channel, of scale_type; may be NULL.
+ */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t training_mode,
                                                       const void* dy, const void* x, const void* scale,
                                                       const void* mean, const void* inv_std, void* dx,
                                                       void* dscale, void* dbias, int32_t num_threads,
                                                       char* error, size_t error_size);
 
-/* The same for Z = relu(Y) and dZ, the gradient by Z: dY = dZ where Z > 0, else 0. */
+/** \brief The gradient of batch normalization followed by ReLU.
+ *
+ * As bngrad_batch_normalization_grad, with Z = relu(Y) and dY = dZ where Z > 0, else 0.
+ *
+ * \param[in] dz Gradient of the loss with respect to Z, like X.
+ * \param[in] z Like X.
+ */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_relu_grad(const bngrad_layout* layout, int32_t training_mode,
                                                            const void* dz, const void* z, const void* x,
                                                            const void* scale, const void* mean,
@@ -97,11 +148,24 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_relu_grad(const bngrad_layout* 
                                                            void* dbias, int32_t num_threads, char* error,
                                                            size_t error_size);
 
-/* The gradient of bngrad_batch_normalization_grad: ddx, ddscale and ddbias are those of the loss by dX,
- * dscale and dbias. With mean(t) over the M elements of a channel, and P(t) = t - mean(t) - xhat*mean(t*xhat)
- * with training_mode 1, P(t) = t with 0: d_dY = scale*inv_std*P(ddX) + ddscale*xhat + ddbias      d_scale =
- * inv_std * sum(ddX*P(dY)) d_X = ddscale*inv_std*P(dY), and with training_mode 1 less scale*inv_std^2 *
- * (xhat*mean(ddX*P(dY)) + mean(dY*xhat)*P(ddX) + mean(ddX*xhat)*P(dY)) */
+/** \brief The gradient of bngrad_batch_normalization_grad (second order).
+ *
+ * With xhat = (X - mean)*inv_std, mean(t) the mean over the M elements of a channel, and
+ * P(t) = t - mean(t) - xhat*mean(t*xhat) if training_mode is 1, P(t) = t if it is 0:
+ *   d_dY    = scale*inv_std*P(ddX) + ddscale*xhat + ddbias
+ *   d_X     = ddscale*inv_std*P(dY)
+ *             - scale*inv_std^2*(xhat*mean(ddX*P(dY)) + mean(dY*xhat)*P(ddX) + mean(ddX*xhat)*P(dY))
+ *             (the second line only if training_mode is 1)
+ *   d_scale = inv_std*sum(ddX*P(dY))
+ * If M is 0, d_scale is 0.
+ *
+ * \param[in] ddx Gradient of the loss with respect to dX, like X.
+ * \param[in] ddscale, ddbias Gradients of the loss with respect to dscale and dbias, per channel.
+ * \param[in] dy, x Like X.
+ * \param[in] scale, mean, inv_std Per channel.
+ * \param[out] d_dy, d_x Like X; may be NULL.
+ * \param[out] d_scale Per channel, of scale_type; may be NULL.
+ */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_grad(const bngrad_layout* layout, int32_t training_mode,
                                                            const void* ddx, const void* ddscale,
                                                            const void* ddbias, const void* dy, const void* x,
@@ -110,35 +174,69 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_grad(const bngrad_layout* 
                                                            void* d_scale, int32_t num_threads, char* error,
                                                            size_t error_size);
 
-/* saved_mean = mean of X, saved_inv_std = 1/sqrt(biased variance + epsilon),
- * Y = (X - saved_mean)*saved_inv_std*scale + bias,
- * new_running = momentum*running + (1 - momentum)*batch, where the batch's variance is biased, or multiplied
- * by M/max(M - 1, 1) with unbiased_running_var 1. M = 0: NaN. */
+/** \brief The forward pass of batch normalization in training mode.
+ *
+ * With var the biased variance of X per channel:
+ *   saved_mean       = mean of X
+ *   saved_inv_std    = 1/sqrt(var + epsilon)
+ *   Y                = (X - saved_mean)*saved_inv_std*scale + bias
+ *   new_running_mean = momentum*running_mean + (1 - momentum)*saved_mean
+ *   new_running_var  = momentum*running_var + (1 - momentum)*var
+ * With unbiased_running_var, new_running_var takes var*M/max(M - 1, 1) instead of var. If M is 0, the
+ * statistics are NaN.
+ *
+ * \param[in] epsilon Finite and not negative.
+ * \param[in] momentum The weight of the old running value, finite. PyTorch's momentum is 1 - momentum.
+ * \param[in] unbiased_running_var 0 or 1.
+ * \param[in] x Like X.
+ * \param[in] scale, bias, running_mean, running_var Per channel.
+ * \param[out] y Like X; may be NULL.
+ * \param[out] new_running_mean, new_running_var, saved_mean, saved_inv_std Per channel; may be NULL.
+ */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_training(
     const bngrad_layout* layout, double epsilon, double momentum, int32_t unbiased_running_var, const void* x,
     const void* scale, const void* bias, const void* running_mean, const void* running_var, void* y,
     void* new_running_mean, void* new_running_var, void* saved_mean, void* saved_inv_std, int32_t num_threads,
     char* error, size_t error_size);
 
-/* mean of X, inv_std = 1/sqrt(biased variance + epsilon). M = 0: NaN. stat_type is no choice here:
- * BNGRAD_DOUBLE if X is double, else BNGRAD_FLOAT. */
+/** \brief The mean and inverse standard deviation of X per channel.
+ *
+ *   mean    = mean of X
+ *   inv_std = 1/sqrt(biased variance of X + epsilon)
+ * If M is 0, both are NaN.
+ *
+ * \param[in] layout stat_type must be BNGRAD_DOUBLE if X is double, else BNGRAD_FLOAT.
+ * \param[in] epsilon Finite and not negative.
+ * \param[in] x Like X.
+ * \param[out] mean, inv_std Per channel; may be NULL.
+ */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, double epsilon,
                                                             const void* x, void* mean, void* inv_std,
                                                             int32_t num_threads, char* error,
                                                             size_t error_size);
 
-/* c = a + b over `count` floats, c written past the caches where the machine can: no op, but for measuring.
- * An op that reads and writes arrays once cannot move more bytes a second than this does with arrays too
- * large for the caches. Arrays need no alignment beyond a float's. */
+/** \brief c = a + b, for measuring memory bandwidth.
+ *
+ * With arrays that are larger than the caches this is an upper bound on the bytes per second of an op that
+ * reads and writes its arrays once. Uses non-temporal stores where available.
+ *
+ * \param[in] count The number of elements, 0 or more.
+ * \param[in] a, b, c Arrays of `count` elements; NULL only if count is 0.
+ */
 BNGRAD_EXPORT int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c,
                                         int32_t num_threads, char* error, size_t error_size);
 
-/* For programs whose whole work is one file from anywhere, such as bngrad's command line; the ops and calls
- * above need it not. From here on a fault that would end the process (an abort, a segmentation fault, an
- * overflow of the calling thread's stack ...) writes `last_words`, the fault's name in brackets and a line
- * break to stderr, and exits with `code`, 1 to 125, without another word of anyone. Longer lines than 4095
- * bytes are cut. Not to be called from two threads at once. */
-BNGRAD_EXPORT int32_t bngrad_exit_on_fault(const char* last_words, int32_t code, char* error,
+/** \brief Installs a crash handler for the process: a fatal signal prints a message and exits.
+ *
+ * For programs that process one untrusted file, such as bngrad's command line. No other function needs it.
+ * SIGABRT, SIGFPE, SIGILL, SIGSEGV and SIGBUS print `message`, the name of the signal in parentheses and a
+ * newline to stderr, and end the process with `exit_code`. A stack overflow of the calling thread is handled,
+ * too. Not thread-safe.
+ *
+ * \param[in] message Copied; truncated to 4095 bytes.
+ * \param[in] exit_code 1 to 125; shells use the codes above.
+ */
+BNGRAD_EXPORT int32_t bngrad_exit_on_fault(const char* message, int32_t exit_code, char* error,
                                            size_t error_size);
 
 #ifdef __cplusplus
