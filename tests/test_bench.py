@@ -196,10 +196,10 @@ ARRAY = np.ones(4, np.float32)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1, ARRAY, ARRAY, ARRAY), "count is -1, expected 0 to 1152921504606846975"),
-        ((4, None, ARRAY, ARRAY), "a is null"),
-        ((4, ARRAY, None, ARRAY), "b is null"),
-        ((4, ARRAY, ARRAY, None), "c is null"),
+        ((-1, ARRAY, ARRAY, ARRAY), "count is -1; expected 0 to 1152921504606846975"),
+        ((4, None, ARRAY, ARRAY), "a is null; expected an array of 4 elements"),
+        ((4, ARRAY, None, ARRAY), "b is null; expected an array of 4 elements"),
+        ((4, ARRAY, ARRAY, None), "c is null; expected an array of 4 elements"),
     ],
 )
 def test_refusals_of_the_addition(arguments, message, add):

@@ -1,12 +1,11 @@
-// The C ABI of bngrad.h: checks what C cannot, and runs the ops on threads of its own.
+// The C ABI of bngrad.h: checks arguments and runs the ops on the library's own threads.
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <new>
 #include <string>
 
 #include "bngrad.h"
-#include "c_api/arrays.hpp"
+#include "c_api/call.hpp"
 #include "c_api/crash_handler.hpp"
 #include "core/bandwidth.hpp"
 #include "core/dispatch.hpp"
@@ -28,68 +27,34 @@ struct ErrorBuffer {
 
 template <class Body>
 int32_t Guard(const ErrorBuffer& error, const Body& body) noexcept {
-  try {
-    body();
-    return BNGRAD_OK;
-  } catch (const InvalidArgument& e) {
-    return error.Set(BNGRAD_INVALID_ARGUMENT, e.what());
-  } catch (const std::bad_alloc&) {
-    return error.Set(BNGRAD_FAILED, "out of memory");
-  } catch (const std::exception& e) {
-    return error.Set(BNGRAD_FAILED, e.what());
-  } catch (...) {
-    return error.Set(BNGRAD_FAILED, "unknown error");
-  }
+  return ReportErrors(body, [&](ErrorKind kind, const char* message) {
+    return error.Set(kind == ErrorKind::kInvalidArgument ? BNGRAD_INVALID_ARGUMENT : BNGRAD_FAILED, message);
+  });
 }
 
-Layout ToLayout(const bngrad_layout* layout) {
-  if (layout == nullptr) throw InvalidArgument("layout is null");
-  // Counts that cannot be right say nothing about how much there is to read.
-  if (layout->rank == 0 || layout->rank > kMaxRank) {
-    throw InvalidArgument("rank is " + std::to_string(layout->rank) + ", expected 1 to " +
-                          std::to_string(kMaxRank));
-  }
-  const auto list = [](const char* name, const int64_t* values, int32_t count) {
-    if (count < 0 || (count > 0 && values == nullptr)) {
-      throw InvalidArgument(std::string(name) + ": expected a count and, unless it is 0, an array");
-    }
-    return MakeShape(name, values, count);
-  };
-  const Shape dims = list("dims", layout->dims, layout->rank);
-  if (layout->axes_count > layout->rank && layout->axes != nullptr) {
-    throw InvalidArgument("axes_count is " + std::to_string(layout->axes_count) + ", expected at most " +
-                          std::to_string(layout->rank) + ", the rank of X");
-  }
-  return MakeLayout(dims, list("axes", layout->axes, layout->axes_count));
+// Statistics have the type that X is computed in.
+void CheckStatisticsType(const Types& types) {
+  const ElementType expected = ArithmeticOf(types.data);
+  if (types.stat == expected) return;
+  const auto number = [](ElementType type) { return std::to_string(static_cast<int32_t>(type)); };
+  throw InvalidArgument("stat_type is " + number(types.stat) + "; expected " + number(expected) +
+                        " for X of type " + number(types.data));
 }
 
-Types ToTypes(const bngrad_layout& layout) {
-  const Types types = {static_cast<ElementType>(layout.type), static_cast<ElementType>(layout.scale_type),
-                       static_cast<ElementType>(layout.stat_type)};
-  if (!IsSupported(types)) {
-    throw InvalidArgument("types " + std::to_string(layout.type) + ", " + std::to_string(layout.scale_type) +
-                          ", " + std::to_string(layout.stat_type) +
-                          " of X, scale and mean: expected 1 (float), 10 (float16), 11 (double) or "
-                          "16 (bfloat16) for X, and that or 1 for each of the others");
-  }
-  return types;
-}
-
-// The statistics of X alone have the type that X is computed in.
-Types ToStatisticsTypes(const bngrad_layout& layout) {
-  const Types types = ToTypes(layout);
-  if (types.stat != ArithmeticOf(types.data)) {
-    throw InvalidArgument("stat_type is " + std::to_string(layout.stat_type) + ", expected " +
-                          std::to_string(static_cast<int32_t>(ArithmeticOf(types.data))) + " for X of type " +
-                          std::to_string(layout.type));
-  }
-  return types;
-}
-
-void CheckFlag(const char* name, int32_t value) {
-  if (value != 0 && value != 1) {
-    throw InvalidArgument(std::string(name) + " is " + std::to_string(value) + ", expected 0 or 1");
-  }
+// The arguments that both gradient functions have; the caller sets dy and z.
+GradArguments ToGradArguments(Call& call, int32_t training_mode, const void* x, const void* scale,
+                              const void* mean, const void* inv_std, void* dx, void* dscale, void* dbias) {
+  GradArguments arguments = {};
+  arguments.types = call.types;
+  arguments.training = ToBool("training_mode", training_mode);
+  arguments.x = call.arrays.DataInput("x", x);
+  arguments.scale = call.arrays.ScaleInput("scale", scale);
+  arguments.mean = call.arrays.StatInput("mean", mean);
+  arguments.inv_std = call.arrays.StatInput("inv_std", inv_std);
+  arguments.dx = call.arrays.DataOutput("dx", dx);
+  arguments.dscale = call.arrays.ScaleOutput("dscale", dscale);
+  arguments.dbias = call.arrays.ScaleOutput("dbias", dbias);
+  return arguments;
 }
 
 }  // namespace
@@ -117,23 +82,11 @@ int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t tra
                                         const void* inv_std, void* dx, void* dscale, void* dbias,
                                         int32_t num_threads, char* error, size_t error_size) {
   return Guard({error, error_size}, [&] {
-    const Layout l = ToLayout(layout);
-    CheckFlag("training_mode", training_mode);
-    const Types types = ToTypes(*layout);
-    Arrays arrays(l, types);
-    const GradArguments arguments = {types,
-                                     training_mode == 1,
-                                     arrays.DataInput("dy", dy),
-                                     nullptr,
-                                     arrays.DataInput("x", x),
-                                     arrays.ScaleInput("scale", scale),
-                                     arrays.StatInput("mean", mean),
-                                     arrays.StatInput("inv_std", inv_std),
-                                     arrays.DataOutput("dx", dx),
-                                     arrays.ScaleOutput("dscale", dscale),
-                                     arrays.ScaleOutput("dbias", dbias)};
-    OwnThreads threads(num_threads);
-    Grad(l, arguments, *ActiveIsa().table, threads);
+    Call call(layout, num_threads);
+    GradArguments arguments =
+        ToGradArguments(call, training_mode, x, scale, mean, inv_std, dx, dscale, dbias);
+    arguments.dy = call.arrays.DataInput("dy", dy);
+    Grad(call.layout, arguments, *ActiveIsa().table, call.threads);
   });
 }
 
@@ -143,23 +96,12 @@ int32_t bngrad_batch_normalization_relu_grad(const bngrad_layout* layout, int32_
                                              void* dbias, int32_t num_threads, char* error,
                                              size_t error_size) {
   return Guard({error, error_size}, [&] {
-    const Layout l = ToLayout(layout);
-    CheckFlag("training_mode", training_mode);
-    const Types types = ToTypes(*layout);
-    Arrays arrays(l, types);
-    const GradArguments arguments = {types,
-                                     training_mode == 1,
-                                     arrays.DataInput("dz", dz),
-                                     arrays.DataInput("z", z),
-                                     arrays.DataInput("x", x),
-                                     arrays.ScaleInput("scale", scale),
-                                     arrays.StatInput("mean", mean),
-                                     arrays.StatInput("inv_std", inv_std),
-                                     arrays.DataOutput("dx", dx),
-                                     arrays.ScaleOutput("dscale", dscale),
-                                     arrays.ScaleOutput("dbias", dbias)};
-    OwnThreads threads(num_threads);
-    Grad(l, arguments, *ActiveIsa().table, threads);
+    Call call(layout, num_threads);
+    GradArguments arguments =
+        ToGradArguments(call, training_mode, x, scale, mean, inv_std, dx, dscale, dbias);
+    arguments.dy = call.arrays.DataInput("dz", dz);
+    arguments.z = call.arrays.DataInput("z", z);
+    Grad(call.layout, arguments, *ActiveIsa().table, call.threads);
   });
 }
 
@@ -170,25 +112,21 @@ int32_t bngrad_batch_normalization_grad_grad(const bngrad_layout* layout, int32_
                                              void* d_scale, int32_t num_threads, char* error,
                                              size_t error_size) {
   return Guard({error, error_size}, [&] {
-    const Layout l = ToLayout(layout);
-    CheckFlag("training_mode", training_mode);
-    const Types types = ToTypes(*layout);
-    Arrays arrays(l, types);
-    const GradGradArguments arguments = {types,
-                                         training_mode == 1,
-                                         arrays.DataInput("ddx", ddx),
-                                         arrays.ScaleInput("ddscale", ddscale),
-                                         arrays.ScaleInput("ddbias", ddbias),
-                                         arrays.DataInput("dy", dy),
-                                         arrays.DataInput("x", x),
-                                         arrays.ScaleInput("scale", scale),
-                                         arrays.StatInput("mean", mean),
-                                         arrays.StatInput("inv_std", inv_std),
-                                         arrays.DataOutput("d_dy", d_dy),
-                                         arrays.DataOutput("d_x", d_x),
-                                         arrays.ScaleOutput("d_scale", d_scale)};
-    OwnThreads threads(num_threads);
-    GradGrad(l, arguments, *ActiveIsa().table, threads);
+    Call call(layout, num_threads);
+    const GradGradArguments arguments = {call.types,
+                                         ToBool("training_mode", training_mode),
+                                         call.arrays.DataInput("ddx", ddx),
+                                         call.arrays.ScaleInput("ddscale", ddscale),
+                                         call.arrays.ScaleInput("ddbias", ddbias),
+                                         call.arrays.DataInput("dy", dy),
+                                         call.arrays.DataInput("x", x),
+                                         call.arrays.ScaleInput("scale", scale),
+                                         call.arrays.StatInput("mean", mean),
+                                         call.arrays.StatInput("inv_std", inv_std),
+                                         call.arrays.DataOutput("d_dy", d_dy),
+                                         call.arrays.DataOutput("d_x", d_x),
+                                         call.arrays.ScaleOutput("d_scale", d_scale)};
+    GradGrad(call.layout, arguments, *ActiveIsa().table, call.threads);
   });
 }
 
@@ -199,28 +137,24 @@ int32_t bngrad_batch_normalization_training(const bngrad_layout* layout, double 
                                             void* new_running_var, void* saved_mean, void* saved_inv_std,
                                             int32_t num_threads, char* error, size_t error_size) {
   return Guard({error, error_size}, [&] {
-    const Layout l = ToLayout(layout);
+    Call call(layout, num_threads);
     CheckEpsilon(epsilon);
     CheckMomentum(momentum);
-    CheckFlag("unbiased_running_var", unbiased_running_var);
-    const Types types = ToTypes(*layout);
-    Arrays arrays(l, types);
-    const TrainingArguments arguments = {types,
+    const TrainingArguments arguments = {call.types,
                                          epsilon,
                                          momentum,
-                                         unbiased_running_var == 1,
-                                         arrays.DataInput("x", x),
-                                         arrays.ScaleInput("scale", scale),
-                                         arrays.ScaleInput("bias", bias),
-                                         arrays.StatInput("running_mean", running_mean),
-                                         arrays.StatInput("running_var", running_var),
-                                         arrays.DataOutput("y", y),
-                                         arrays.StatOutput("new_running_mean", new_running_mean),
-                                         arrays.StatOutput("new_running_var", new_running_var),
-                                         arrays.StatOutput("saved_mean", saved_mean),
-                                         arrays.StatOutput("saved_inv_std", saved_inv_std)};
-    OwnThreads threads(num_threads);
-    Training(l, arguments, *ActiveIsa().table, threads);
+                                         ToBool("unbiased_running_var", unbiased_running_var),
+                                         call.arrays.DataInput("x", x),
+                                         call.arrays.ScaleInput("scale", scale),
+                                         call.arrays.ScaleInput("bias", bias),
+                                         call.arrays.StatInput("running_mean", running_mean),
+                                         call.arrays.StatInput("running_var", running_var),
+                                         call.arrays.DataOutput("y", y),
+                                         call.arrays.StatOutput("new_running_mean", new_running_mean),
+                                         call.arrays.StatOutput("new_running_var", new_running_var),
+                                         call.arrays.StatOutput("saved_mean", saved_mean),
+                                         call.arrays.StatOutput("saved_inv_std", saved_inv_std)};
+    Training(call.layout, arguments, *ActiveIsa().table, call.threads);
   });
 }
 
@@ -228,35 +162,33 @@ int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, doubl
                                               void* mean, void* inv_std, int32_t num_threads, char* error,
                                               size_t error_size) {
   return Guard({error, error_size}, [&] {
-    const Layout l = ToLayout(layout);
+    Call call(layout, num_threads);
     CheckEpsilon(epsilon);
-    const Types types = ToStatisticsTypes(*layout);
-    Arrays arrays(l, types);
-    const StatisticsArguments arguments = {types, epsilon, arrays.DataInput("x", x),
-                                           arrays.StatOutput("mean", mean),
-                                           arrays.StatOutput("inv_std", inv_std)};
-    OwnThreads threads(num_threads);
-    Statistics(l, arguments, *ActiveIsa().table, threads);
+    CheckStatisticsType(call.types);
+    const StatisticsArguments arguments = {call.types, epsilon, call.arrays.DataInput("x", x),
+                                           call.arrays.StatOutput("mean", mean),
+                                           call.arrays.StatOutput("inv_std", inv_std)};
+    Statistics(call.layout, arguments, *ActiveIsa().table, call.threads);
   });
 }
 
 int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c, int32_t num_threads,
                           char* error, size_t error_size) {
   return Guard({error, error_size}, [&] {
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
-    if (count < 0 || count > kMost) {
-      throw InvalidArgument("count is " + std::to_string(count) + ", expected 0 to " + std::to_string(kMost));
+    constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
+    if (count < 0 || count > kMaxCount) {
+      throw InvalidArgument("count is " + std::to_string(count) + "; expected 0 to " +
+                            std::to_string(kMaxCount));
     }
     Arrays arrays({}, {});
     arrays.Input("a", a, count, ElementType::kFloat);
     arrays.Input("b", b, count, ElementType::kFloat);
-    if (c == nullptr && count > 0) throw InvalidArgument("c is null");
-    arrays.Output("c", c, count, ElementType::kFloat);
-    OwnThreads threads(num_threads);
+    arrays.RequiredOutput("c", c, count, ElementType::kFloat);
+    PoolThreads threads(num_threads);
     AddArrays(count, a, b, c, threads);
   });
 }
 
-int32_t bngrad_exit_on_fault(const char* last_words, int32_t code, char* error, size_t error_size) {
-  return Guard({error, error_size}, [&] { ExitOnFault(last_words, code); });
+int32_t bngrad_exit_on_fault(const char* message, int32_t exit_code, char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] { InstallCrashHandler(message, exit_code); });
 }

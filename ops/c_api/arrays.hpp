@@ -1,5 +1,5 @@
-// The arrays of a call of the C ABI, checked as they are named: none is null but what may be, each begins
-// where its elements may lie, and no output has memory of another array.
+// Checks the arrays of a call of the C ABI: required arrays are not null, all are aligned to their elements,
+// and no output overlaps another array.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ class Arrays {
   Arrays(const Layout& layout, const Types& types)
       : elements_(layout.channels * layout.reduced), channels_(layout.channels), types_(types) {}
 
-  // Each hands back what it is given, or throws InvalidArgument. X's shape and type; one value a channel.
+  // Each returns its argument or throws InvalidArgument. Data: like X. Scale and Stat: one value per channel.
   const void* DataInput(const char* name, const void* data) {
     return Input(name, data, elements_, types_.data);
   }
@@ -30,7 +30,7 @@ class Arrays {
   void* StatOutput(const char* name, void* data) { return Output(name, data, channels_, types_.stat); }
 
   const void* Input(const char* name, const void* data, int64_t count, ElementType type) {
-    if (data == nullptr && count > 0) throw InvalidArgument(std::string(name) + " is null");
+    CheckNotNull(name, data, count);
     Add(name, data, count, type, false);
     return data;
   }
@@ -38,8 +38,18 @@ class Arrays {
     Add(name, data, count, type, true);
     return data;
   }
+  void* RequiredOutput(const char* name, void* data, int64_t count, ElementType type) {
+    CheckNotNull(name, data, count);
+    return Output(name, data, count, type);
+  }
 
  private:
+  static void CheckNotNull(const char* name, const void* data, int64_t count) {
+    if (data != nullptr || count == 0) return;
+    throw InvalidArgument(std::string(name) + " is null; expected an array of " + std::to_string(count) +
+                          " elements");
+  }
+
   struct Range {
     const char* name;
     uintptr_t begin, end;
@@ -51,20 +61,20 @@ class Arrays {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(data), size = SizeOf(type);
     if (begin % size != 0) {
       throw InvalidArgument(std::string(name) +
-                            " is not aligned: expected an address that is a multiple of " +
-                            std::to_string(size) + ", the size of its elements");
+                            " is not aligned; expected an address that is a multiple of " +
+                            std::to_string(size) + ", the size of an element");
     }
     const Range added = {name, begin, begin + static_cast<uintptr_t>(count) * size, output};
     for (size_t i = 0; i < count_; ++i) {
       const Range& other = ranges_[i];
       if ((!output && !other.output) || added.end <= other.begin || other.end <= added.begin) continue;
       throw InvalidArgument(std::string(output ? name : other.name) + " overlaps " +
-                            (output ? other.name : name) + ": expected memory of its own for each output");
+                            (output ? other.name : name) + "; expected outputs that overlap no other array");
     }
     ranges_[count_++] = added;
   }
 
-  // Those of the function that has most.
+  // The maximum number of arrays of a function.
   static constexpr size_t kMax = 11;
 
   const int64_t elements_, channels_;

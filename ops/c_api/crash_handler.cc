@@ -8,7 +8,6 @@
 #include "core/error.hpp"
 
 #if defined(_WIN32)
-// Written for Windows, not tried with it yet.
 #include <io.h>
 #include <process.h>
 #else
@@ -18,33 +17,33 @@
 namespace bngrad {
 namespace {
 
-struct Fault {
+struct Signal {
   int number;
-  const char* ending;  // of the line
+  const char* suffix;  // of the message
 };
-constexpr Fault kFaults[] = {
+constexpr Signal kSignals[] = {
     {SIGABRT, " (SIGABRT)\n"}, {SIGFPE, " (SIGFPE)\n"}, {SIGILL, " (SIGILL)\n"}, {SIGSEGV, " (SIGSEGV)\n"},
 #if defined(SIGBUS)
     {SIGBUS, " (SIGBUS)\n"},
 #endif
 };
 
-char line[4096];
-int exit_code;
+char text[4096];
+int code;
 
-void Write(const char* text) {
+void Write(const char* message) {
   constexpr int kStderr = 2;
-  // Nobody could be told of a failure.
-  if (write(kStderr, text, static_cast<unsigned>(std::strlen(text))) < 0) return;
+  // The result must be used, but there is nothing to do about a failure.
+  if (write(kStderr, message, static_cast<unsigned>(std::strlen(message))) < 0) return;
 }
 
-// Calls nothing but what POSIX allows here: the heap may be what is broken.
+// Calls async-signal-safe functions only: the heap may be corrupted.
 extern "C" void Exit(int number) {
-  Write(line);
-  for (const Fault& fault : kFaults) {
-    if (fault.number == number) Write(fault.ending);
+  Write(text);
+  for (const Signal& signal : kSignals) {
+    if (signal.number == number) Write(signal.suffix);
   }
-  _exit(exit_code);
+  _exit(code);
 }
 
 bool Handle(int number) {
@@ -58,32 +57,33 @@ bool Handle(int number) {
 #endif
 }
 
-// Where the stack has overflowed there is none left to handle that on.
-bool UseOtherStack() {
+// A handler of a stack overflow needs another stack.
+bool SetAlternateStack() {
 #if defined(_WIN32)
   return true;
 #else
   alignas(64) static char stack[1 << 16];
-  stack_t other = {};
-  other.ss_sp = stack;
-  other.ss_size = sizeof stack;
-  return sigaltstack(&other, nullptr) == 0;
+  stack_t alternate = {};
+  alternate.ss_sp = stack;
+  alternate.ss_size = sizeof stack;
+  return sigaltstack(&alternate, nullptr) == 0;
 #endif
 }
 
 }  // namespace
 
-void ExitOnFault(const char* last_words, int code) {
-  constexpr int kMostCode = 125;  // shells have those above for themselves
-  if (last_words == nullptr) throw InvalidArgument("last_words is null, expected a line");
-  if (code < 1 || code > kMostCode) {
-    throw InvalidArgument("code is " + std::to_string(code) + ", expected 1 to " + std::to_string(kMostCode));
+void InstallCrashHandler(const char* message, int exit_code) {
+  constexpr int kMaxCode = 125;  // shells use the codes above
+  if (message == nullptr) throw InvalidArgument("message is null; expected a string");
+  if (exit_code < 1 || exit_code > kMaxCode) {
+    throw InvalidArgument("exit_code is " + std::to_string(exit_code) + "; expected 1 to " +
+                          std::to_string(kMaxCode));
   }
-  std::snprintf(line, sizeof line, "%s", last_words);
-  exit_code = code;
-  bool handled = UseOtherStack();
-  for (const Fault& fault : kFaults) handled = Handle(fault.number) && handled;
-  if (!handled) throw Failure("the system takes no handler of faults");
+  std::snprintf(text, sizeof text, "%s", message);
+  code = exit_code;
+  bool installed = SetAlternateStack();
+  for (const Signal& signal : kSignals) installed = Handle(signal.number) && installed;
+  if (!installed) throw Failure("the system refused to install a signal handler");
 }
 
 }  // namespace bngrad

@@ -1,9 +1,9 @@
-// A line and an exit code instead of a fault that ends the process.
+// A crash handler: a fatal signal prints a message and exits.
 #pragma once
 
 namespace bngrad {
 
-// See bngrad_exit_on_fault in bngrad.h. Throws InvalidArgument, or Failure where the system takes no handler.
-void ExitOnFault(const char* last_words, int code);
+// See bngrad_exit_on_fault in bngrad.h. Throws InvalidArgument, or Failure if a handler cannot be installed.
+void InstallCrashHandler(const char* message, int exit_code);
 
 }  // namespace bngrad

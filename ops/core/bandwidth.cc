@@ -11,28 +11,28 @@
 namespace bngrad {
 namespace {
 
-// A task is large beside the cost of handing it out, small enough that threads end together.
+// Large compared to the cost of scheduling a task, small enough to balance the threads.
 constexpr int64_t kTaskElements = 1 << 18;
 
 #if defined(BNGRAD_X86_64)
 
-constexpr int64_t kVector = 4;
-constexpr int64_t kFloatsOfLine = kCacheLine / sizeof(float);
+constexpr int64_t kFloatsPerVector = 4;
+constexpr int64_t kFloatsPerLine = kCacheLine / sizeof(float);
 
 void AddRange(int64_t count, const float* a, const float* b, float* c) {
-  // A store past the caches must be aligned; a whole cache line of them at a time is written without reading.
+  // Non-temporal stores must be aligned; whole cache lines are written without being read first.
   int64_t i = 0;
   while (i < count && reinterpret_cast<uintptr_t>(c + i) % kCacheLine != 0) {
     c[i] = a[i] + b[i];
     ++i;
   }
-  for (; i + kFloatsOfLine <= count; i += kFloatsOfLine) {
-    for (int64_t j = i; j < i + kFloatsOfLine; j += kVector) {
+  for (; i + kFloatsPerLine <= count; i += kFloatsPerLine) {
+    for (int64_t j = i; j < i + kFloatsPerLine; j += kFloatsPerVector) {
       _mm_stream_ps(c + j, _mm_add_ps(_mm_loadu_ps(a + j), _mm_loadu_ps(b + j)));
     }
   }
   for (; i < count; ++i) c[i] = a[i] + b[i];
-  // Such stores are ordered by nothing else: whoever waits for this thread must see them.
+  // Non-temporal stores are weakly ordered: threads that wait for this one must see them.
   _mm_sfence();
 }
 

@@ -1,4 +1,4 @@
-// The roof of whatever is bound by memory: what a benchmark holds an op's bytes a second against.
+// A measure of memory bandwidth, the upper bound on the speed of ops that do little arithmetic per element.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +6,7 @@
 
 namespace bngrad {
 
-// c = a + b. Nothing in here is reused, so c goes past the caches.
+// c = a + b. Uses non-temporal stores where available: nothing is reused.
 void AddArrays(int64_t count, const float* a, const float* b, float* c, Parallel& parallel);
 
 }  // namespace bngrad

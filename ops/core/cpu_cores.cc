@@ -13,10 +13,10 @@
 namespace bngrad {
 namespace {
 
-// Zero where the system does not say.
+// Zero if unknown.
 size_t CpusOfThread() {
 #if defined(__linux__) && defined(CPU_COUNT_S)
-  cpu_set_t set[64];  // for more CPUs than any kernel is built for
+  cpu_set_t set[64];  // 65536 CPUs, more than any kernel supports
   if (sched_getaffinity(0, sizeof set, set) == 0) return static_cast<size_t>(CPU_COUNT_S(sizeof set, set));
 #endif
   return 0;
@@ -32,7 +32,7 @@ size_t Count() noexcept {
   try {
     limit(CpuQuota(""));
   } catch (...) {
-    // No memory to read files: no limit.
+    // Out of memory while reading the files: assume no limit.
   }
 #endif
   return std::max<size_t>(cores, 1);
@@ -41,7 +41,7 @@ size_t Count() noexcept {
 }  // namespace
 
 size_t CpuCores() noexcept {
-  // No guarded static: see Pool::OfProcess.
+  // An atomic, not a guarded static: see Pool::Instance.
   static std::atomic<size_t> cores{0};
   if (cores == 0) cores = Count();
   return cores;

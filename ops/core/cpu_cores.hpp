@@ -1,11 +1,11 @@
-// How many threads of this process can run at once.
+// The number of threads of this process that can run at once.
 #pragma once
 #include <cstddef>
 
 namespace bngrad {
 
-// The CPUs of the machine, less those that the calling thread may not run on and those that the quota of a
-// container takes away: counted at the first call, and at least one.
+// The machine's CPUs, limited by the affinity of the calling thread and by the CPU quota of the container.
+// Computed at the first call; at least 1.
 size_t CpuCores() noexcept;
 
 }  // namespace bngrad

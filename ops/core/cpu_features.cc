@@ -19,7 +19,7 @@ struct Registers {
   uint32_t eax, ebx, ecx, edx;
 };
 
-// All zero for a leaf that the CPU does not have.
+// All zero if the CPU does not have the leaf.
 Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
   Registers r = {};
 #if defined(_MSC_VER)
@@ -35,7 +35,7 @@ Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
   return r;
 }
 
-// Whether the system saves these parts of the registers (bits of XCR0) when it switches threads.
+// Whether the operating system saves these register states (bits of XCR0) at a context switch.
 bool SystemSaves(uint32_t parts) {
   constexpr uint32_t kOsxsave = 1u << 27;
   if ((CpuId(1).ecx & kOsxsave) == 0) return false;

@@ -1,9 +1,9 @@
-// What this CPU, and the operating system on it, can run.
+// Instruction sets that this CPU and operating system support.
 #pragma once
 
 namespace bngrad {
 
-bool CpuHasAvx2();  // and F16C, which every CPU with AVX2 has had so far
+bool CpuHasAvx2();  // AVX2, FMA and F16C
 bool CpuHasAvx512();
 bool CpuHasAvx512Bf16();  // and AVX-512F, BW, VL and VBMI
 bool CpuIsZen4();         // of those that have them

@@ -11,7 +11,7 @@ namespace {
 
 using Fields = std::vector<std::string>;
 
-// Empty if it cannot be read.
+// The contents of a file; empty if it cannot be read.
 std::string Text(const std::string& path) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), std::fclose);
   std::string text;
@@ -21,7 +21,7 @@ std::string Text(const std::string& path) {
   return text;
 }
 
-// The last of `most` fields has the rest of the text.
+// At most `most` fields; the last one holds the rest of the text.
 Fields Split(const std::string& text, char separator, size_t most = SIZE_MAX) {
   Fields fields;
   size_t begin = 0;
@@ -42,7 +42,7 @@ bool Has(const std::string& list, const std::string& name) {
   return false;
 }
 
-// mountinfo has spaces and the like as a backslash and three octal digits.
+// Decodes the octal escapes of mountinfo, such as "\040" for a space.
 std::string Unescaped(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -56,16 +56,16 @@ std::string Unescaped(const std::string& text) {
   return plain;
 }
 
-// Where a tree of control groups is mounted: the path of the group that is seen there, and the folder.
+// A mounted hierarchy of control groups: the group at its root, and the mount point.
 struct Mount {
   bool version_2;
   std::string group, folder;
 };
 
-// Those that can limit processor time.
+// The mounts whose groups can have a CPU quota.
 std::vector<Mount> Mounts(const std::string& mountinfo) {
-  // "36 35 0:31 /group /folder rw,noatime shared:1 - cgroup cgroup rw,cpu,cpuacct", with any number of fields
-  // before the dash.
+  // A line is "36 35 0:31 /group /folder rw,noatime shared:1 - cgroup cgroup rw,cpu,cpuacct"; the number of
+  // fields before the dash varies.
   constexpr size_t kGroup = 3, kFolder = 4, kType = 1, kOptions = 3;
   std::vector<Mount> mounts;
   for (const std::string& line : Split(mountinfo, '\n')) {
@@ -80,7 +80,7 @@ std::vector<Mount> Mounts(const std::string& mountinfo) {
   return mounts;
 }
 
-// "4:cpu,cpuacct:/path" of version 1, "0::/path" of version 2. Empty if there is no such line.
+// The group of this process: "4:cpu,cpuacct:/path" in version 1, "0::/path" in version 2. Empty if absent.
 std::string Group(const std::string& cgroup, bool version_2) {
   for (const std::string& line : Split(cgroup, '\n')) {
     const Fields fields = Split(line, ':', 3);
@@ -90,8 +90,8 @@ std::string Group(const std::string& cgroup, bool version_2) {
   return "";
 }
 
-// The group's path below the folder of its mount; empty for that folder itself. A container may see its
-// groups by other names than its mounts have: then the folder is what it has of them.
+// The group's path relative to its mount point; empty for the mount point itself, also if the path is not
+// below the mounted group, as in containers that share the host's cgroup namespace.
 std::string Below(const std::string& group, const std::string& mounted) {
   const std::string above = mounted == "/" ? "" : mounted;
   const bool inside = group.size() > above.size() && group.compare(0, above.size(), above) == 0;
@@ -100,7 +100,7 @@ std::string Below(const std::string& group, const std::string& mounted) {
   return sound ? below : "";
 }
 
-// Microseconds of all CPUs together in each period; "max" and -1 are no numbers of them.
+// The quota, in microseconds of CPU time per period, as a number of CPUs. "max" and -1 mean no limit.
 size_t Limit(const std::string& quota, const std::string& period) {
   const int64_t time = std::strtoll(quota.c_str(), nullptr, 10),
                 each = std::strtoll(period.c_str(), nullptr, 10);

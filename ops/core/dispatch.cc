@@ -31,12 +31,13 @@ const Isa& Choose() {
   for (const Isa& isa : kIsas) {
     if (forced == nullptr ? isa.supported() && isa.best() : std::string(forced) == isa.name) {
       if (isa.supported()) return isa;
-      throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + ": this CPU or system has no " +
-                            forced);
+      throw InvalidArgument(std::string(kIsaVariable) + "=" + forced +
+                            " is not supported by this CPU or operating system; unset it to use the best "
+                            "supported instruction set");
     }
     names += (names.empty() ? "" : ", ") + std::string(isa.name);
   }
-  throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + " is unknown, expected one of " + names);
+  throw InvalidArgument(std::string(kIsaVariable) + "=" + forced + " is unknown; expected one of " + names);
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ int IsaCount() { return static_cast<int>(std::size(kIsas)); }
 const Isa& IsaAt(int i) { return kIsas[i]; }
 
 const Isa& ActiveIsa() {
-  // No guarded static: see Pool::OfProcess. Threads that are here at once choose the same.
+  // An atomic, not a guarded static: see Pool::Instance. Concurrent first calls select the same.
   static std::atomic<const Isa*> active{nullptr};
   if (active == nullptr) active = &Choose();
   return *active;

@@ -1,4 +1,4 @@
-// Which kernels run: the best that this machine has, or the ones that BNGRAD_ISA names.
+// Selects the kernels: the best instruction set that this machine supports, or the one named by BNGRAD_ISA.
 #pragma once
 #include <string>
 
@@ -15,12 +15,12 @@ struct Isa {
 
 constexpr const char* kIsaVariable = "BNGRAD_ISA";
 
-// Those compiled in, best first; the last one runs anywhere.
+// The instruction sets compiled in, best first. The last one, scalar, runs on any machine.
 int IsaCount();
 const Isa& IsaAt(int i);
 
-// Decided at the first call that finds one, by the environment. Throws InvalidArgument when BNGRAD_ISA names
-// none, or one that this machine cannot run: a forced choice is never replaced silently.
+// The selection is made at the first successful call and kept. Throws InvalidArgument if BNGRAD_ISA is
+// unknown or unsupported on this machine: an explicit choice is never replaced silently.
 const Isa& ActiveIsa();
 
 }  // namespace bngrad

@@ -8,8 +8,8 @@ namespace {
 
 #include "kernels/float16-inl.h"
 
-// The float next to value in the direction of zero, with its last bit set unless it is exact: rounded
-// further, to half the bits or fewer, it gives what value itself would.
+// Round to odd: truncates toward zero and sets the last bit if inexact. Rounding the result again to half the
+// bits or fewer gives the same as rounding the value directly.
 float RoundToOdd(double value) {
   const float nearest = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(nearest) == value) return nearest;
@@ -59,17 +59,17 @@ const TypeKernels& KernelsFor(const KernelTable& table, ElementType type) {
   return table.bfloat16;
 }
 
-// Where they are float, the loops are the compiler's to make vectors of: hence no call in them.
+// No function calls in the float loops: the compiler vectorizes them.
 void ConstValues::Read(int64_t first, int64_t count, double* values) const {
   if (type_ == ElementType::kFloat) {
     const float* const floats = static_cast<const float*>(data_) + first;
     for (int64_t i = 0; i < count; ++i) values[i] = floats[i];
   } else {
-    for (int64_t i = 0; i < count; ++i) values[i] = Other(first + i);
+    for (int64_t i = 0; i < count; ++i) values[i] = Converted(first + i);
   }
 }
 
-double ConstValues::Other(int64_t i) const {
+double ConstValues::Converted(int64_t i) const {
   switch (type_) {
     case ElementType::kDouble:
       return static_cast<const double*>(data_)[i];
@@ -83,16 +83,16 @@ double ConstValues::Other(int64_t i) const {
 }
 
 void Values::Write(int64_t first, int64_t count, const double* values) const {
-  if (!wanted()) return;
+  if (!requested()) return;
   if (type_ == ElementType::kFloat) {
     float* const floats = static_cast<float*>(data_) + first;
     for (int64_t i = 0; i < count; ++i) floats[i] = static_cast<float>(values[i]);
   } else {
-    for (int64_t i = 0; i < count; ++i) SetOther(first + i, values[i]);
+    for (int64_t i = 0; i < count; ++i) SetConverted(first + i, values[i]);
   }
 }
 
-void Values::SetOther(int64_t i, double value) const {
+void Values::SetConverted(int64_t i, double value) const {
   switch (type_) {
     case ElementType::kFloat:
       return;

@@ -1,5 +1,5 @@
-// Element types, numbered as in ONNX (TensorProto.DataType) and ONNX Runtime, and arrays of one value a
-// channel whose type is known at run time only: scale, mean and the like, always computed in double.
+// Element types, numbered as in ONNX (TensorProto.DataType) and ONNX Runtime, and per-channel arrays (scale,
+// mean, ...) whose type is known at run time only. Per-channel values are always computed in double.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,15 +14,15 @@ enum class ElementType : int32_t { kFloat = 1, kFloat16 = 10, kDouble = 11, kBFl
 constexpr ElementType kElementTypes[] = {ElementType::kFloat, ElementType::kDouble, ElementType::kFloat16,
                                          ElementType::kBFloat16};
 
-// The types of an op's X, scale and mean: T, T1, T2 of the ONNX specification.
+// The types of X, scale and mean: type variables T, T1 and T2 of the ONNX specification.
 struct Types {
   ElementType data, scale, stat;
 };
 
-// T is any of kElementTypes, T1 and T2 are T or float each.
+// T is any of kElementTypes; T1 and T2 are each T or float.
 bool IsSupported(const Types& types);
 
-// What T is computed in: double for double, else float.
+// The type that elements of type T are computed in: double for double, else float.
 constexpr ElementType ArithmeticOf(ElementType type) {
   return type == ElementType::kDouble ? ElementType::kDouble : ElementType::kFloat;
 }
@@ -34,37 +34,37 @@ const TypeKernels& KernelsFor(const KernelTable& table, ElementType type);
 class ConstValues {
  public:
   ConstValues(const void* data, ElementType type) : data_(data), type_(type) {}
-  // Nearly always float, of which a call would take longer than the rest.
+  // Float, the usual type, is inlined.
   double operator[](int64_t i) const {
-    return type_ == ElementType::kFloat ? static_cast<const float*>(data_)[i] : Other(i);
+    return type_ == ElementType::kFloat ? static_cast<const float*>(data_)[i] : Converted(i);
   }
-  // values[i] of channel first + i.
+  // Sets values[i] to channel first + i, for i < count.
   void Read(int64_t first, int64_t count, double* values) const;
 
  private:
-  double Other(int64_t i) const;
+  double Converted(int64_t i) const;
 
   const void* data_;
   ElementType type_;
 };
 
-// An output that nobody asked for has no data, and swallows what is set. What is set is rounded once.
+// An output. Without data it was not requested, and writes are ignored. Values are rounded once.
 class Values {
  public:
   Values(void* data, ElementType type) : data_(data), type_(type) {}
-  bool wanted() const { return data_ != nullptr; }
+  bool requested() const { return data_ != nullptr; }
   void Set(int64_t i, double value) const {
-    if (wanted() && type_ == ElementType::kFloat) {
+    if (requested() && type_ == ElementType::kFloat) {
       static_cast<float*>(data_)[i] = static_cast<float>(value);
-    } else if (wanted()) {
-      SetOther(i, value);
+    } else if (requested()) {
+      SetConverted(i, value);
     }
   }
-  // values[i] is channel first + i's.
+  // Sets channel first + i to values[i], for i < count.
   void Write(int64_t first, int64_t count, const double* values) const;
 
  private:
-  void SetOther(int64_t i, double value) const;
+  void SetConverted(int64_t i, double value) const;
 
   void* data_;
   ElementType type_;

@@ -1,23 +1,23 @@
-// A list of a few values that needs no memory of its own: allocation is most of what a small op costs.
+// A vector of fixed capacity that never allocates: allocation is most of the cost of a small op.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 
 namespace bngrad {
 
+// The capacity is not checked: callers keep sizes within it.
 template <class T, size_t kCapacity>
-class ShortList {
+class FixedVector {
  public:
   static constexpr size_t capacity() { return kCapacity; }
 
-  // Only values that are there are ever written: an op of a few elements makes some ten lists.
-  ShortList() {}
-  // `size` zeros, to be filled.
-  explicit ShortList(size_t size) : size_(size) { std::fill_n(values_, size, T()); }
+  // Leaves the storage uninitialized: a run of an op constructs about ten of these.
+  FixedVector() {}
+  explicit FixedVector(size_t size) : size_(size) { std::fill_n(values_, size, T()); }
 
-  // At most the capacity, as all sizes; new values hold what they held, and are to be written to.
+  // New values are uninitialized.
   void resize(size_t size) { size_ = size; }
-  T& grow() { return values_[size_++]; }
+  T& append_uninitialized() { return values_[size_++]; }
   void push_back(const T& value) { values_[size_++] = value; }
   void pop_back() { --size_; }
 
@@ -33,7 +33,7 @@ class ShortList {
   const T* begin() const { return values_; }
   const T* end() const { return values_ + size_; }
 
-  friend bool operator!=(const ShortList& a, const ShortList& b) {
+  friend bool operator!=(const FixedVector& a, const FixedVector& b) {
     return !std::equal(a.begin(), a.end(), b.begin(), b.end());
   }
 

@@ -1,5 +1,5 @@
-// How a thread rounds and whether it treats subnormal numbers as zeros. Other threads must do as the caller
-// does, or results would depend on their number.
+// A thread's floating-point mode: rounding direction, flush to zero, denormals are zero. Worker threads use
+// the caller's mode, so that results do not depend on the number of threads.
 #pragma once
 #if defined(BNGRAD_X86_64)
 #include <xmmintrin.h>
@@ -11,8 +11,8 @@
 
 namespace bngrad {
 
-// By the register itself: <cfenv> also reads and writes the old floating-point unit's, which takes ten times
-// as long. The flags of exceptions that arithmetic has raised stay with the thread that raised them.
+// Accesses the control register directly: <cfenv> also handles the x87 unit, which is slow. Exception flags
+// are not part of the mode and stay with each thread.
 #if defined(BNGRAD_X86_64)
 
 class FloatMode {
@@ -50,7 +50,7 @@ class FloatMode {
  public:
   static FloatMode OfThread() { return FloatMode(); }
   void Use() const { std::fesetenv(&environment_); }
-  bool operator!=(const FloatMode&) const { return true; }  // no standard function compares them
+  bool operator!=(const FloatMode&) const { return true; }  // there is no standard comparison
 
  private:
   FloatMode() { std::fegetenv(&environment_); }
@@ -59,7 +59,7 @@ class FloatMode {
 
 #endif
 
-// Another thread's mode in this thread, while the object lives.
+// Sets the mode of this thread for the lifetime of the object.
 class ScopedFloatMode {
  public:
   explicit ScopedFloatMode(const FloatMode& mode) : own_(FloatMode::OfThread()), differs_(own_ != mode) {

@@ -18,10 +18,10 @@ class GradGradProgram final : public Program {
         inv_std_(a.inv_std, a.types.stat),
         d_scale_(a.d_scale, a.types.scale) {}
 
-  int steps() const override { return training_ || d_scale_.wanted() ? 1 : 0; }
+  int steps() const override { return training_ || d_scale_.requested() ? 1 : 0; }
   SumKind sum(int) const override { return training_ ? kSumGradGradTraining : kSumGradGradFrozen; }
   MapKind map() const override { return training_ ? kMapGradGradTraining : kMapGradGradFrozen; }
-  bool maps_at_once() const override { return !training_; }
+  bool fuses_map() const override { return !training_; }
 
   void Begin(const Channels& channels) const override {
     for (int64_t c = 0; c < channels.count; ++c) {
@@ -47,7 +47,7 @@ class GradGradProgram final : public Program {
   }
 
  private:
-  // P(t) = (t - mean(t)) - D*inv_std*mean(t*xhat) with D = X - mean: both outputs are sums of multiples of
+  // P(t) = (t - mean(t)) - D*inv_std*mean(t*xhat) with D = X - mean: both outputs are linear combinations of
   // ddX - mean(ddX), dY - mean(dY) and D.
   void FinishTraining(const Channels& channels, int64_t c) const {
     const int64_t channel = channels.first + c;
@@ -57,7 +57,7 @@ class GradGradProgram final : public Program {
     const double ddx_p_dy = channels.Sum(4, c) / m_ - mean_ddx * mean_dy - ddx_xhat * dy_xhat;
     d_scale_.Set(channel, m_ > 0 ? inv_std * ddx_p_dy * m_ : 0);
 
-    // What D is multiplied by in d_dY, and dY - mean(dY) in d_X, is the same.
+    // `slope` is the coefficient of D in d_dY and of dY - mean(dY) in d_X.
     const double slope = inv_std * (ddscale_[channel] - gain * ddx_xhat), of_ddx = inv_std * gain * dy_xhat;
     const double of_d = inv_std * (inv_std * gain * ddx_p_dy + slope * dy_xhat - of_ddx * ddx_xhat);
     const Split<Arithmetic> k1(mean_ddx), k2(mean_dy);
@@ -83,11 +83,7 @@ class GradGradProgram final : public Program {
 void GradGrad(const Layout& layout, const GradGradArguments& a, const KernelTable& table,
               Parallel& parallel) {
   const Operands operands = {a.types.data, {a.x, a.dy, a.ddx}, {a.d_dy, a.d_x}};
-  if (a.types.data == ElementType::kDouble) {
-    Sweep(layout, table, operands, GradGradProgram<double>(layout, a), parallel);
-  } else {
-    Sweep(layout, table, operands, GradGradProgram<float>(layout, a), parallel);
-  }
+  SweepWith<GradGradProgram>(layout, table, operands, a, parallel);
 }
 
 }  // namespace bngrad

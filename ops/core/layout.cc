@@ -7,26 +7,25 @@
 namespace bngrad {
 namespace {
 
-using Flags = ShortList<bool, kMaxRank>;
+using Flags = FixedVector<bool, kMaxRank>;
 
 Flags ReducedDims(const Shape& shape, const Shape& axes) {
   const int64_t rank = static_cast<int64_t>(shape.size());
   if (axes.size() > shape.size()) {
-    throw InvalidArgument("axes has " + std::to_string(axes.size()) + " values, expected at most " +
-                          std::to_string(rank) + ", each dimension of X of shape " + ToString(shape) +
-                          " once");
+    throw InvalidArgument("axes has " + std::to_string(axes.size()) + " values; expected at most " +
+                          std::to_string(rank) + ", the rank of X of shape " + ToString(shape));
   }
   Flags reduced(shape.size());
   for (const int64_t axis : axes) {
     if (axis < -rank || axis >= rank) {
-      throw InvalidArgument("axes " + ToString(axes) + ": " + std::to_string(axis) +
-                            " is out of range for X of shape " + ToString(shape) + ", expected " +
+      throw InvalidArgument("axes " + ToString(axes) + ": axis " + std::to_string(axis) +
+                            " is out of range for X of shape " + ToString(shape) + "; expected " +
                             std::to_string(-rank) + " to " + std::to_string(rank - 1));
     }
     const size_t dim = static_cast<size_t>(axis < 0 ? axis + rank : axis);
     if (reduced[dim]) {
-      throw InvalidArgument("axes " + ToString(axes) + " name dimension " + std::to_string(dim) +
-                            " of X of shape " + ToString(shape) + " twice, expected each once");
+      throw InvalidArgument("axes " + ToString(axes) + " contains dimension " + std::to_string(dim) +
+                            " of X of shape " + ToString(shape) + " twice; expected each axis once");
     }
     reduced[dim] = true;
   }
@@ -35,18 +34,22 @@ Flags ReducedDims(const Shape& shape, const Shape& axes) {
 
 void CheckShape(const Shape& shape) {
   if (shape.empty()) {
-    throw InvalidArgument("X of shape [] has rank 0, expected 1 to " + std::to_string(kMaxRank));
+    throw InvalidArgument("X of shape [] has rank 0; expected 1 to " + std::to_string(kMaxRank));
   }
-  // Extents of 0 do not hide an overflow of the others: offsets are products of some of them. In double,
-  // which is rounded, but far from any array that there is; divisions would take longer than all the rest.
-  constexpr double kMost = static_cast<double>(std::numeric_limits<int64_t>::max()) / 2 / sizeof(double);
+  // A dimension of 0 must not hide an overflow of the others: offsets are products of any of them. Rounding
+  // in double does not matter this far above real sizes.
+  constexpr double kMaxElements =
+      static_cast<double>(std::numeric_limits<int64_t>::max()) / 2 / sizeof(double);
   double elements = 1;
-  for (const int64_t extent : shape) {
-    if (extent < 0)
-      throw InvalidArgument("X has shape " + ToString(shape) + ", expected no negative dimension");
-    if (extent > 0) elements *= static_cast<double>(extent);
+  for (const int64_t dim : shape) {
+    if (dim < 0)
+      throw InvalidArgument("X has shape " + ToString(shape) + "; expected dimensions of 0 or more");
+    if (dim > 0) elements *= static_cast<double>(dim);
   }
-  if (elements > kMost) throw InvalidArgument("X of shape " + ToString(shape) + " is too large to address");
+  if (elements > kMaxElements) {
+    throw InvalidArgument("X of shape " + ToString(shape) +
+                          " is too large to address; expected at most 2^59 elements");
+  }
 }
 
 struct MergedDim {
@@ -54,15 +57,15 @@ struct MergedDim {
   Dim dim;
 };
 
-using MergedDims = ShortList<MergedDim, kMaxRank>;
+using MergedDims = FixedVector<MergedDim, kMaxRank>;
 
-// Outermost first, alternately kept and reduced, at least one.
+// Outermost first, kept and reduced alternating; at least one.
 MergedDims Merge(const Shape& shape, const Flags& reduced) {
   MergedDims merged;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 1) continue;
     if (!merged.empty() && merged.back().reduced == reduced[i]) {
-      merged.back().dim.extent *= shape[i];
+      merged.back().dim.size *= shape[i];
     } else {
       merged.push_back({reduced[i], {shape[i], 0}});
     }
@@ -71,7 +74,7 @@ MergedDims Merge(const Shape& shape, const Flags& reduced) {
   int64_t stride = 1;
   for (size_t i = merged.size(); i-- > 0;) {
     merged[i].dim.stride = stride;
-    stride *= merged[i].dim.extent;
+    stride *= merged[i].dim.size;
   }
   return merged;
 }
@@ -93,7 +96,7 @@ std::string ToString(const Shape& shape) {
 
 Shape MakeShape(const char* name, const int64_t* values, int64_t count) {
   if (count > kMaxRank) {
-    throw InvalidArgument(std::string(name) + " has " + std::to_string(count) + " values, expected at most " +
+    throw InvalidArgument(std::string(name) + " has " + std::to_string(count) + " values; expected at most " +
                           std::to_string(kMaxRank));
   }
   Shape shape(static_cast<size_t>(count));
@@ -103,15 +106,15 @@ Shape MakeShape(const char* name, const int64_t* values, int64_t count) {
 
 int64_t Count(const Dims& dims) {
   int64_t count = 1;
-  for (const Dim& dim : dims) count *= dim.extent;
+  for (const Dim& dim : dims) count *= dim.size;
   return count;
 }
 
 int64_t OffsetOf(const Dims& dims, int64_t index) {
   int64_t offset = 0;
   for (size_t i = dims.size(); i-- > 0;) {
-    offset += index % dims[i].extent * dims[i].stride;
-    index /= dims[i].extent;
+    offset += index % dims[i].size * dims[i].stride;
+    index /= dims[i].size;
   }
   return offset;
 }
@@ -130,7 +133,7 @@ Layout MakeLayout(const Shape& shape, const Shape& axes) {
   MergedDims merged = Merge(shape, reduced);
   const MergedDim innermost = merged.back();
   merged.pop_back();
-  layout.inner = innermost.dim.extent;
+  layout.inner = innermost.dim.size;
   for (const MergedDim& m : merged) (m.reduced ? layout.outer_reduced : layout.outer_kept).push_back(m.dim);
   layout.row = TakeInnermost(layout.outer_reduced);
   if (innermost.reduced) {

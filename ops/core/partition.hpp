@@ -1,6 +1,6 @@
-// How the work is cut. A tile is a run of neighbouring channels; a segment is a part of the M elements of
-// each of them. Both follow from the op, the shape and the type alone, and sums are made per segment and then
-// added up in one fixed tree: whatever the number of threads, the same numbers are added in the same order.
+// Divides the work into tiles (runs of adjacent channels) and segments (parts of the M elements of each
+// channel). The partition depends on the op, the shape and the type only. Sums are computed per segment and
+// added in a fixed tree, so results have the same bits for every number of threads.
 #pragma once
 #include <cstdint>
 
@@ -9,31 +9,31 @@
 namespace bngrad {
 
 struct Partition {
-  // A tile has `tile_extent` channels (of the innermost kept block; the last tile of each may have fewer).
-  // `width` places hold its sums: one a channel, or `fold` for each (see MakePartition).
-  int64_t tile_extent;
-  int64_t tiles_per_outer;  // along the innermost kept block
+  // A tile has tile_channels channels of the innermost kept dimension; the last tile may have fewer.
+  // width = tile_channels*fold is the number of sums of each kind; `fold` rows are treated as one (see Fold).
+  int64_t tile_channels;
+  int64_t tiles_per_outer;  // along the innermost kept dimension
   int64_t tiles;
   int64_t fold;
   int64_t width;
 
-  // A segment has `segment_rows` rows (the last one fewer) of a piece of at most `piece` elements.
+  // A segment has segment_rows rows of at most `piece` elements each; the last segment may have fewer.
   int64_t rows;
   int64_t segment_rows;
   int64_t piece;
   int64_t pieces;
   int64_t segments;
 
-  // One task does all of a tile, whose second reading then comes from cache; else every phase is a loop of
-  // its own over all tiles and segments.
+  // Each task runs all phases of its tiles, so that the second read of a tile comes from the cache. Otherwise
+  // each phase is a parallel loop over all tiles and segments.
   bool tile_at_a_time;
-  // Too little work to be worth waking a thread.
-  bool one_thread;
-  // Outputs are to be written past the caches.
-  bool stream;
+  // There is too little work to wake other threads.
+  bool single_thread;
+  // Outputs are written with non-temporal stores.
+  bool non_temporal;
 };
 
-// `read_once`: elements are mapped right after they are summed, so that a tile need not stay in a cache.
+// read_once: elements are mapped right after they are summed, so tiles need not fit in the cache.
 Partition MakePartition(const Layout& layout, int64_t element_size, bool read_once);
 
 }  // namespace bngrad

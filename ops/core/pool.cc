@@ -21,30 +21,29 @@
 namespace bngrad {
 namespace {
 
-// Waking a thread that sleeps takes as long as a small op, so a thread first looks for this long whether what
-// it waits for has come. By the clock: a pause is 10 ns on one CPU and 50 on another (measured on the former,
-// beside a thousand pauses: 1568x1024 1.1 to 1.2, 8x512x784 1.06 to 1.08 times as fast).
-constexpr std::chrono::microseconds kPatience(50);
-constexpr int kLooks = 8;  // from one look at the clock to the next
+// Waking a sleeping thread takes as long as a small op, so threads spin for this long before they sleep. The
+// duration of a pause instruction differs between CPUs, hence a clock.
+constexpr std::chrono::microseconds kSpinTime(50);
+constexpr int kSpinsPerClockCheck = 8;
 
 void Pause() {
 #if defined(BNGRAD_X86_64)
   _mm_pause();
 #elif defined(BNGRAD_AARCH64)
-  asm volatile("isb");  // `yield` is over at once on most cores
+  asm volatile("isb");  // `yield` does nothing on most cores
 #endif
 }
 
 #if defined(BNGRAD_HAS_FORK)
-// Counted when the library is loaded or later, so before there is a pool to be forked.
+// The handler is registered when the library is loaded, before any pool exists.
 std::atomic<unsigned> fork_count{0};
 [[maybe_unused]] const int counting = pthread_atfork(nullptr, nullptr, [] { ++fork_count; });
 #endif
 
 }  // namespace
 
-// Neither number alone will do: a child in a namespace of its own may have its parent's identifier, and there
-// are ways to fork that call no handler.
+// Neither value is sufficient alone: a child in another PID namespace may have its parent's identifier, and
+// some ways to fork call no atfork handlers.
 Pool::Process Pool::Process::ThisOne() {
 #if defined(BNGRAD_HAS_FORK)
   return {getpid(), fork_count};
@@ -53,92 +52,93 @@ Pool::Process Pool::Process::ThisOne() {
 #endif
 }
 
-Pool::Seat Pool::kLooking, Pool::kAsleep, Pool::kBusy;
+Pool::JobSlot Pool::kPolling, Pool::kSleeping, Pool::kBusy;
 
-// A handler that makes the child's pool would come too late for a fork that has begun, and a guarded static,
-// a once_flag or a mutex would stay locked in a child that is made while a thread of the parent is inside.
-Pool& Pool::OfProcess() {
-  static std::atomic<Pool*> of_process{nullptr};
+// Lock-free, because the process may fork at any moment: a guarded static, a once_flag or a mutex that
+// another thread of the parent holds at the fork stays locked in the child. An atfork handler that creates
+// the child's pool would miss forks already in progress.
+Pool& Pool::Instance() {
+  static std::atomic<Pool*> instance{nullptr};
   const Process process = Process::ThisOne();
-  Pool* pool = of_process;
+  Pool* pool = instance;
   if (pool != nullptr && pool->process_ == process) return *pool;
   std::unique_ptr<Pool> made(new Pool(process));
-  // Another thread of this process may have been faster: `pool` is then that one's.
-  if (of_process.compare_exchange_strong(pool, made.get())) return *made.release();
+  // On failure another thread was first, and `pool` is the pool that it stored.
+  if (instance.compare_exchange_strong(pool, made.get())) return *made.release();
   return *pool;
 }
 
 void Pool::Run(size_t threads, Work work, void* argument) {
   if (threads <= 1) return work(argument, 0);
-  const size_t wanted = threads - 1;
-  for (size_t most = most_; most < wanted && !most_.compare_exchange_weak(most, wanted);) {
+  const size_t workers = threads - 1;
+  for (size_t most = max_threads_; most < workers && !max_threads_.compare_exchange_weak(most, workers);) {
   }
-  std::atomic<size_t> inside{wanted};
-  FewOrMany<Seat, 16> room;
-  room.Allocate(wanted);
-  Seat* const seats = room.get();
-  for (size_t i = 0; i < wanted; ++i) {
-    seats[i].work = work;
-    seats[i].argument = argument;
-    seats[i].number = i + 1;
-    seats[i].inside = &inside;
-    seats[i].taken = false;
+  std::atomic<size_t> pending{workers};
+  SmallBuffer<JobSlot, 16> buffer;
+  buffer.Allocate(workers);
+  JobSlot* const slots = buffer.data();
+  for (size_t i = 0; i < workers; ++i) {
+    slots[i].work = work;
+    slots[i].argument = argument;
+    slots[i].thread = i + 1;
+    slots[i].pending = &pending;
+    slots[i].taken = false;
   }
-  const size_t given = Give(seats, wanted);
-  if (given < wanted) inside -= wanted - given;
+  const size_t assigned = Assign(slots, workers);
+  if (assigned < workers) pending -= workers - assigned;
   work(argument, 0);
-  if (inside == 0) return;
-  // There is nothing left to do for who has not come yet.
-  TakeBack(seats, given);
-  AwaitOthers(inside);
+  if (pending == 0) return;
+  // All work is done: threads that have not taken their slot are not needed.
+  Withdraw(slots, assigned);
+  WaitForWorkers(pending);
 }
 
-// Puts seats on desks, and returns how many: those of threads that look, then of those that sleep, then of
-// new ones. Where other callers have them all, this one does the work.
-size_t Pool::Give(Seat* seats, size_t count) {
-  size_t given = 0;
-  const auto give = [&](Seat& instead_of) {
-    for (Desk* desk = desks_; desk != nullptr && given < count; desk = desk->next) {
-      seats[given].desk = desk;
-      Seat* found = &instead_of;
-      if (!desk->seat.compare_exchange_strong(found, &seats[given])) continue;
-      ++given;
-      if (&instead_of == &kLooking) continue;
-      // With the mutex it is asleep, or has seen the seat.
+// Assigns slots to polling threads, then to sleeping ones, then to new ones. Returns the number of assigned
+// slots; the caller does the work of the others.
+size_t Pool::Assign(JobSlot* slots, size_t count) {
+  size_t assigned = 0;
+  const auto assign_to = [&](JobSlot& state) {
+    for (Mailbox* mailbox = mailboxes_; mailbox != nullptr && assigned < count; mailbox = mailbox->next) {
+      slots[assigned].mailbox = mailbox;
+      JobSlot* found = &state;
+      if (!mailbox->slot.compare_exchange_strong(found, &slots[assigned])) continue;
+      ++assigned;
+      if (&state == &kPolling) continue;
+      // Holding the mutex once ensures that the thread is waiting or has seen the slot.
       {
-        const std::lock_guard<std::mutex> lock(desk->mutex);
+        const std::lock_guard<std::mutex> lock(mailbox->mutex);
       }
-      desk->called.notify_one();
+      mailbox->wake.notify_one();
     }
   };
-  give(kLooking);
-  if (given < count) give(kAsleep);
-  return given + StartThreads(seats + given, count - given);
+  assign_to(kPolling);
+  if (assigned < count) assign_to(kSleeping);
+  return assigned + StartThreads(slots + assigned, count - assigned);
 }
 
-// Whether there is one thread less than there may be: then the caller is to start it, and it counts.
-bool Pool::MayStartThread() {
+// Counts a new thread, which the caller must start, if the limit allows one.
+bool Pool::ReserveThread() {
   size_t threads = threads_;
-  while (threads < most_) {
+  while (threads < max_threads_) {
     if (threads_.compare_exchange_weak(threads, threads + 1)) return true;
   }
   return false;
 }
 
-size_t Pool::StartThreads(Seat* seats, size_t count) {
+size_t Pool::StartThreads(JobSlot* slots, size_t count) {
   size_t started = 0;
-  for (; started < count && MayStartThread(); ++started) {
+  for (; started < count && ReserveThread(); ++started) {
     try {
-      std::unique_ptr<Desk> desk(new Desk);
-      desk->seat = &seats[started];
-      seats[started].desk = desk.get();
-      std::thread(&Pool::Help, this, std::ref(*desk)).detach();
-      Desk* const made = desk.release();
-      made->next = desks_;
-      while (!desks_.compare_exchange_weak(made->next, made)) {
+      std::unique_ptr<Mailbox> mailbox(new Mailbox);
+      mailbox->slot = &slots[started];
+      slots[started].mailbox = mailbox.get();
+      std::thread(&Pool::RunWorker, this, std::ref(*mailbox)).detach();
+      Mailbox* const made = mailbox.release();
+      made->next = mailboxes_;
+      while (!mailboxes_.compare_exchange_weak(made->next, made)) {
       }
     } catch (const std::exception&) {
-      // The system has no thread, or no memory, left: those that there are, and the caller, do the work.
+      // No more threads or memory: the existing threads and the caller do the work.
       --threads_;
       break;
     }
@@ -146,63 +146,64 @@ size_t Pool::StartThreads(Seat* seats, size_t count) {
   return started;
 }
 
-void Pool::TakeBack(Seat* seats, size_t count) {
+void Pool::Withdraw(JobSlot* slots, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    if (seats[i].taken) continue;
-    Seat* found = &seats[i];
-    // One that was asleep has been called, and will look again.
-    if (seats[i].desk->seat.compare_exchange_strong(found, &kLooking)) --*seats[i].inside;
+    if (slots[i].taken) continue;
+    JobSlot* found = &slots[i];
+    // A thread that was sleeping has been woken and polls again.
+    if (slots[i].mailbox->slot.compare_exchange_strong(found, &kPolling)) --*slots[i].pending;
   }
 }
 
-void Pool::AwaitOthers(const std::atomic<size_t>& inside) {
-  const auto alone = [&] { return inside == 0; };
-  if (Spin(alone)) return;
+void Pool::WaitForWorkers(const std::atomic<size_t>& pending) {
+  const auto finished = [&] { return pending == 0; };
+  if (SpinUntil(finished)) return;
   std::unique_lock<std::mutex> lock(mutex_);
-  ++awaiting_;
-  left_.wait(lock, alone);
-  --awaiting_;
+  ++waiting_callers_;
+  finished_.wait(lock, finished);
+  --waiting_callers_;
 }
 
-void Pool::Help(Desk& desk) {
+void Pool::RunWorker(Mailbox& mailbox) {
   for (;;) {
-    Seat& seat = Await(desk);
-    std::atomic<size_t>& inside = *seat.inside;
-    seat.work(seat.argument, seat.number);
-    // Looking before the seat is left, for the caller may come with another at once; from then on there is no
-    // `seat`.
-    desk.seat = &kLooking;
-    if (--inside > 0 || awaiting_ == 0) continue;
+    JobSlot& slot = NextJob(mailbox);
+    std::atomic<size_t>& pending = *slot.pending;
+    slot.work(slot.argument, slot.thread);
+    // Before `pending` is decremented, since the caller may assign the next job at once. `slot` is invalid
+    // after that.
+    mailbox.slot = &kPolling;
+    if (--pending > 0 || waiting_callers_ == 0) continue;
     const std::lock_guard<std::mutex> lock(mutex_);
-    left_.notify_all();
+    finished_.notify_all();
   }
 }
 
-Pool::Seat& Pool::Await(Desk& desk) {
+Pool::JobSlot& Pool::NextJob(Mailbox& mailbox) {
   for (;;) {
-    if (!Spin([&] { return desk.seat != &kLooking; })) {
-      Seat* found = &kLooking;
-      if (desk.seat.compare_exchange_strong(found, &kAsleep)) {
-        std::unique_lock<std::mutex> lock(desk.mutex);
-        desk.called.wait(lock, [&] { return desk.seat != &kAsleep; });
+    if (!SpinUntil([&] { return mailbox.slot != &kPolling; })) {
+      JobSlot* found = &kPolling;
+      if (mailbox.slot.compare_exchange_strong(found, &kSleeping)) {
+        std::unique_lock<std::mutex> lock(mailbox.mutex);
+        mailbox.wake.wait(lock, [&] { return mailbox.slot != &kSleeping; });
       }
     }
-    Seat* given = desk.seat;
-    if (given == &kLooking || !desk.seat.compare_exchange_strong(given, &kBusy)) continue;
-    // In no order with anything else, which would take as long as fetching the seat did.
-    given->taken.store(true, std::memory_order_relaxed);
-    return *given;
+    JobSlot* assigned = mailbox.slot;
+    if (assigned == &kPolling || !mailbox.slot.compare_exchange_strong(assigned, &kBusy)) continue;
+    // Relaxed: a hint needs no ordering, which would cost another transfer between cores.
+    assigned->taken.store(true, std::memory_order_relaxed);
+    return *assigned;
   }
 }
 
-// Whether a condition holds: looks for a while, unless that would take a core from who is to make it hold.
+// Spins until the condition holds or kSpinTime has passed, and returns whether it holds. Does not spin if
+// there are more threads than cores: that would take a core from the thread that is waited for.
 template <class Condition>
-bool Pool::Spin(const Condition& condition) const {
+bool Pool::SpinUntil(const Condition& condition) const {
   if (condition()) return true;
   if (threads_ >= CpuCores()) return false;
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
   do {
-    for (int i = 0; i < kLooks; ++i) {
+    for (int i = 0; i < kSpinsPerClockCheck; ++i) {
       Pause();
       if (condition()) return true;
     }

@@ -1,4 +1,4 @@
-// Threads that outlive a call: starting one costs as much as a small op.
+// A pool of threads that persist between calls: starting a thread costs as much as a small op.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -11,71 +11,71 @@ namespace bngrad {
 
 class Pool {
  public:
-  using Work = void (*)(void* argument, size_t seat);
+  using Work = void (*)(void* argument, size_t thread);
 
-  // Never destroyed, for its threads outlive main(). A forked child, which has none of them, gets another.
-  // Throws std::bad_alloc.
-  static Pool& OfProcess();
+  // The pool of this process. It is never destroyed, since its threads outlive main(). A child of fork has
+  // none of the threads and gets a new pool. Throws std::bad_alloc.
+  static Pool& Instance();
 
-  // Calls work(argument, 0) in this thread and, as far as there are threads, with 1 to threads - 1 in others
-  // at the same time, each seat in the same one as the last time if it can be; returns when all have
-  // returned. Several threads may call it at once: they share as many threads as the one of them all that
-  // has ever asked for most, less itself. `work` must not throw. Throws std::bad_alloc.
+  // Calls work(argument, 0) in this thread and work(argument, 1) to work(argument, threads - 1) concurrently
+  // in others, as far as they are available, and returns when all have returned. Each index runs on the same
+  // thread as in the previous call if possible. Thread-safe: concurrent callers share the threads, whose
+  // number is the largest `threads` of any call, less one. `work` must not throw. Throws std::bad_alloc.
   void Run(size_t threads, Work work, void* argument);
 
  private:
-  struct Desk;
+  struct Mailbox;
 
-  // All that a thread is told, on one cache line: fetching another takes as long as adding up 500 numbers.
-  struct alignas(kCacheLine) Seat {
+  // A job as passed to one thread. It fills one cache line, since each line is a transfer between cores.
+  struct alignas(kCacheLine) JobSlot {
     Work work;
     void* argument;
-    size_t number;
-    std::atomic<size_t>* inside;  // of the job: seats given that have not been left or taken back
-    Desk* desk;                   // that it was put on
-    std::atomic<bool> taken;      // a hint; who has seen it false may find that it is
+    size_t thread;
+    std::atomic<size_t>* pending;  // of the job: slots assigned and neither finished nor withdrawn
+    Mailbox* mailbox;              // that it was assigned to
+    std::atomic<bool> taken;       // a hint: false may be out of date
   };
 
-  // One for each thread, which looks at it all the time, or sleeps. What lies there is a seat that was given,
-  // or one of three that stand for what the thread does: a seat is put in the place of kLooking or kAsleep,
-  // and the thread takes it by leaving kBusy. Until then it can be taken back.
-  struct alignas(kCacheLine) Desk {
-    std::atomic<Seat*> seat;
-    Desk* next;
+  // The mailbox of a thread. `slot` is an assigned job slot or one of three markers of the thread's state. A
+  // caller assigns a slot by replacing kPolling or kSleeping; the thread takes it by replacing it with kBusy.
+  // Until then the caller can withdraw it.
+  struct alignas(kCacheLine) Mailbox {
+    std::atomic<JobSlot*> slot;
+    Mailbox* next;
     std::mutex mutex;
-    std::condition_variable called;  // with the mutex, for a thread that sleeps
+    std::condition_variable wake;  // with `mutex`, for a sleeping thread
   };
-  static Seat kLooking, kAsleep, kBusy;
+  static JobSlot kPolling, kSleeping, kBusy;
 
-  // A process, also beside the one that it was forked from.
+  // Identifies a process, also relative to the process that it was forked from.
   struct Process {
     static Process ThisOne();
     bool operator==(const Process& other) const {
       return identifier == other.identifier && forks == other.forks;
     }
     int identifier;
-    unsigned forks;  // between it and the process that loaded the library
+    unsigned forks;  // since the library was loaded
   };
 
   explicit Pool(const Process& process) : process_(process) {}
 
-  void Help(Desk& desk);
-  Seat& Await(Desk& desk);
-  size_t Give(Seat* seats, size_t count);
-  bool MayStartThread();
-  size_t StartThreads(Seat* seats, size_t count);
-  void TakeBack(Seat* seats, size_t count);
-  void AwaitOthers(const std::atomic<size_t>& inside);
+  void RunWorker(Mailbox& mailbox);
+  JobSlot& NextJob(Mailbox& mailbox);
+  size_t Assign(JobSlot* slots, size_t count);
+  bool ReserveThread();
+  size_t StartThreads(JobSlot* slots, size_t count);
+  void Withdraw(JobSlot* slots, size_t count);
+  void WaitForWorkers(const std::atomic<size_t>& pending);
   template <class Condition>
-  bool Spin(const Condition& condition) const;
+  bool SpinUntil(const Condition& condition) const;
 
   const Process process_;
-  std::atomic<size_t> threads_{0}, most_{0};  // that there are, and that there may be
-  std::atomic<Desk*> desks_{nullptr};         // the last one made comes first; none is ever removed
-  // For callers that sleep until others have left their job.
-  std::atomic<size_t> awaiting_{0};
+  std::atomic<size_t> threads_{0}, max_threads_{0};  // running, and allowed
+  std::atomic<Mailbox*> mailboxes_{nullptr};         // a list, newest first; none is removed
+  // For callers that sleep until the workers have finished their job.
+  std::atomic<size_t> waiting_callers_{0};
   std::mutex mutex_;
-  std::condition_variable left_;
+  std::condition_variable finished_;
 };
 
 }  // namespace bngrad

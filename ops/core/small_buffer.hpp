@@ -1,4 +1,4 @@
-// Room for values without an allocation if they are few: an op of a few elements has little else to do.
+// A buffer with inline storage for small sizes: allocation is most of the cost of a small op.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,26 +8,27 @@
 
 namespace bngrad {
 
-// The values are uninitialized. They begin at a cache line, for vectors that cross one are slow to load and
-// store.
-template <class T, size_t kFew>
-class FewOrMany {
+// Up to kInlineSize values are stored in the object, more on the heap. Values are uninitialized. They start
+// at a cache line: vector loads and stores that cross one are slow.
+template <class T, size_t kInlineSize>
+class SmallBuffer {
  public:
+  // Throws std::bad_alloc.
   void Allocate(size_t count) {
-    if (count <= kFew) {
-      all_ = few_;
+    if (count <= kInlineSize) {
+      data_ = inline_;
       return;
     }
-    many_.reset(new T[count + kCacheLine / sizeof(T)]);
-    const uintptr_t past = reinterpret_cast<uintptr_t>(many_.get()) % kCacheLine;
-    all_ = many_.get() + (kCacheLine - past) / sizeof(T);
+    heap_.reset(new T[count + kCacheLine / sizeof(T)]);
+    const uintptr_t past = reinterpret_cast<uintptr_t>(heap_.get()) % kCacheLine;
+    data_ = heap_.get() + (kCacheLine - past) / sizeof(T);
   }
-  T* get() { return all_; }
+  T* data() { return data_; }
 
  private:
-  alignas(kCacheLine) T few_[kFew];
-  std::unique_ptr<T[]> many_;
-  T* all_ = nullptr;
+  alignas(kCacheLine) T inline_[kInlineSize];
+  std::unique_ptr<T[]> heap_;
+  T* data_ = nullptr;
 };
 
 }  // namespace bngrad

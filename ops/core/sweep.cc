@@ -10,14 +10,14 @@
 namespace bngrad {
 namespace {
 
-// Enough to share evenly among many threads, few enough to keep scratch small.
+// Enough tasks to balance many threads, few enough to keep the scratch memory small.
 constexpr int64_t kMaxTasks = 256;
 
-// Of neighbouring tiles: a task's last one is mapped with nothing beside it, so they are few where a thread
-// has many. A thread that comes late should find some left to others.
-constexpr int64_t kTasksOfThread = 4;
+// Tasks per thread where a tile is mapped while the next one is summed: the last tile of each task is mapped
+// alone, so tasks should have many tiles, but some must remain for threads that start late.
+constexpr int64_t kTasksPerThread = 4;
 
-// The arrays of a kernel call, each from the block's first element on. Null stays null.
+// Pointers to the first element of a block in each array. Null stays null.
 template <class Pointer, size_t kCount>
 struct Advanced {
   Advanced(const Pointer (&arrays)[kCount], int64_t bytes) {
@@ -29,7 +29,7 @@ struct Advanced {
   Pointer pointers[kCount];
 };
 
-// One that is worked on, and its place in the scratch; -1: none.
+// An active tile and its scratch slot; slot -1: no tile.
 struct Tile {
   int64_t index, slot;
 };
@@ -40,19 +40,19 @@ class Sweeper {
   Sweeper(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program)
       : layout_(layout),
         element_size_(static_cast<int64_t>(SizeOf(operands.type))),
-        partition_(MakePartition(layout, element_size_, program.maps_at_once())),
+        partition_(MakePartition(layout, element_size_, program.fuses_map())),
         kernels_(KernelsFor(table, operands.type)),
         operands_(operands),
         program_(program),
         blocks_(layout, partition_),
-        // The tree needs one slot even where there is nothing to sum.
+        // The reduction over segments needs memory for one even if X has no elements.
         scratch_(std::max<int64_t>(partition_.segments, 1) * MostSums(program) * partition_.width,
                  partition_.width, kFactorCounts[program.map()] * partition_.width) {
-    const bool wanted = std::any_of(std::begin(operands.outputs), std::end(operands.outputs),
-                                    [](const void* output) { return output != nullptr; });
-    both_ = Both();
-    maps_at_once_ = wanted && program.maps_at_once() && both_ != nullptr;
-    maps_later_ = wanted && !maps_at_once_;
+    const bool has_outputs = std::any_of(std::begin(operands.outputs), std::end(operands.outputs),
+                                         [](const void* output) { return output != nullptr; });
+    sum_and_map_ = SumAndMapKernel();
+    fused_map_ = has_outputs && program.fuses_map() && sum_and_map_ != nullptr;
+    separate_map_ = has_outputs && !fused_map_;
   }
 
   void Run(Parallel& parallel) {
@@ -65,13 +65,14 @@ class Sweeper {
   }
 
  private:
-  // What sums and maps in one loop: what has just been summed, or long rows of the tile before.
-  SumAndMapFunction Both() const {
+  // The kernel that sums a block and maps, in the same loop, the same block or long rows of the previous
+  // tile.
+  SumAndMapFunction SumAndMapKernel() const {
     if (program_.steps() == 0) return nullptr;
-    const auto& of_family =
+    const auto& kernels =
         layout_.family == Family::kRows ? kernels_.sum_and_map_rows : kernels_.sum_and_map_columns;
     const bool long_rows = layout_.family == Family::kRows && layout_.inner >= kLongRow;
-    return program_.maps_at_once() || (partition_.stream && long_rows) ? of_family[program_.map()] : nullptr;
+    return program_.fuses_map() || (partition_.non_temporal && long_rows) ? kernels[program_.map()] : nullptr;
   }
 
   static int64_t MostSums(const Program& program) {
@@ -81,61 +82,61 @@ class Sweeper {
   }
 
   void RunTileAtATime(Parallel& parallel) {
-    // Of a tile that is summed, and of one that is mapped in the same loop.
-    const int64_t slots = maps_later_ && both_ != nullptr ? 2 : 1;
+    // One slot for the tile that is summed, and one for a tile that is mapped in the same loop.
+    const int64_t slots = separate_map_ && sum_and_map_ != nullptr ? 2 : 1;
     const int64_t threads = static_cast<int64_t>(parallel.threads());
-    const int64_t most = slots == 1 ? kMaxTasks : std::min(kMaxTasks, kTasksOfThread * threads);
+    const int64_t most = slots == 1 ? kMaxTasks : std::min(kMaxTasks, kTasksPerThread * threads);
     const int64_t tasks = std::min(partition_.tiles, most);
-    // All of it before any task runs: tasks do not throw.
-    scratch_.Allocate(partition_.one_thread ? slots : tasks * slots);
-    ForEach(parallel, partition_.one_thread, tasks, [&](int64_t task) {
-      const int64_t first_slot = partition_.one_thread ? 0 : task * slots;
+    // Before any task runs: tasks must not throw.
+    scratch_.Allocate(partition_.single_thread ? slots : tasks * slots);
+    ForEach(parallel, partition_.single_thread, tasks, [&](int64_t task) {
+      const int64_t first_slot = partition_.single_thread ? 0 : task * slots;
       const int64_t end = (task + 1) * partition_.tiles / tasks;
       Tile summed = {-1, -1};
       for (int64_t tile = task * partition_.tiles / tasks; tile < end; ++tile) {
         const Tile next = {tile, first_slot + tile % slots};
         SumTile(next, summed);
-        if (maps_later_) summed = next;
+        if (separate_map_) summed = next;
       }
       if (summed.slot >= 0) MapTile(summed);
     });
   }
 
-  // Sums a tile, and maps the one that was summed before: in the same loop, if both have the same form.
+  // Sums a tile, and maps the tile that was summed before: in the same loop if both have the same shape.
   void SumTile(Tile tile, Tile summed) {
-    const bool beside =
-        summed.slot >= 0 && both_ != nullptr && blocks_.Extent(tile.index) == blocks_.Extent(summed.index);
-    if (summed.slot >= 0 && !beside) MapTile(summed);
+    const bool fused = summed.slot >= 0 && sum_and_map_ != nullptr &&
+                       blocks_.ChannelCount(tile.index) == blocks_.ChannelCount(summed.index);
+    if (summed.slot >= 0 && !fused) MapTile(summed);
     Begin(tile);
     for (int step = 0; step < program_.steps(); ++step) {
-      const Tile* const mapped = beside && step == 0 ? &summed : nullptr;
+      const Tile* const mapped = fused && step == 0 ? &summed : nullptr;
       for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, segment, mapped);
       Finish(step, tile);
     }
   }
 
   void MapTile(Tile tile) {
-    // Backwards, see maps_of_short_rows-inl.h.
+    // Backward: the elements summed last are still in the cache.
     for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, segment);
   }
 
   void RunPhases(Parallel& parallel) {
     const int64_t tiles = partition_.tiles, segments = partition_.segments;
     scratch_.Allocate(tiles);
-    // Each phase begins where the one before has ended, and goes through columns in the order of memory: some
-    // rows of all tiles side by side, and then the next (measured, beside one tile after the other: 392x2048
-    // 1.2 to 1.3, 784x1536 1.25, 256x4096 1.14 times as fast; 98x2048 0.95).
+    // Each phase starts where the previous one ended, in the cache. In the columns family a segment of all
+    // tiles comes before the next segment, which is the order of memory.
     const auto for_each_segment = [&](int phase, const auto& task) {
       const int64_t items = tiles * segments, tasks = std::min(items, kMaxTasks);
-      const int64_t beside = layout_.family == Family::kColumns ? partition_.tiles_per_outer : 1;
-      const auto some = [&](int64_t i) {
+      const int64_t adjacent = layout_.family == Family::kColumns ? partition_.tiles_per_outer : 1;
+      const auto run_items = [&](int64_t i) {
         const int64_t end = (i + 1) * items / tasks;
         for (int64_t item = i * items / tasks; item < end; ++item) {
-          const int64_t outer = item / (segments * beside);
-          task(outer * beside + item % beside, item / beside % segments);
+          const int64_t outer = item / (segments * adjacent);
+          task(outer * adjacent + item % adjacent, item / adjacent % segments);
         }
       };
-      phase % 2 == 0 ? ForEach(parallel, false, tasks, some) : ForEachBack(parallel, tasks, some);
+      phase % 2 == 0 ? ForEach(parallel, false, tasks, run_items)
+                     : ForEachBackward(parallel, tasks, run_items);
     };
     for (int64_t tile = 0; tile < tiles; ++tile) Begin({tile, tile});
     for (int step = 0; step < program_.steps(); ++step) {
@@ -143,18 +144,18 @@ class Sweeper {
                        [&](int64_t tile, int64_t segment) { Sum(step, {tile, tile}, segment, nullptr); });
       ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, {tile, tile}); });
     }
-    if (maps_later_) {
+    if (separate_map_) {
       for_each_segment(program_.steps(), [&](int64_t tile, int64_t segment) { Map({tile, tile}, segment); });
     }
   }
 
   Channels ChannelsOf(Tile tile) {
-    return {blocks_.FirstChannel(tile.index), blocks_.Extent(tile.index), partition_.width,
-            scratch_.Sums(tile.slot),         scratch_.Center(tile.slot), scratch_.Factors(tile.slot)};
+    return {blocks_.FirstChannel(tile.index), blocks_.ChannelCount(tile.index), partition_.width,
+            scratch_.Sums(tile.slot),         scratch_.Center(tile.slot),       scratch_.Factors(tile.slot)};
   }
 
-  // A folded tile has several places for each channel: they get the same center and factors.
-  void Unfold(const Channels& channels) {
+  // Copies the center and factors of each channel of a folded tile to its other places.
+  void ReplicateFolded(const Channels& channels) {
     if (partition_.fold == 1) return;
     const int64_t count = channels.count, width = channels.width;
     const auto repeat = [&](auto* values) {
@@ -168,10 +169,10 @@ class Sweeper {
   void Begin(Tile tile) {
     const Channels channels = ChannelsOf(tile);
     program_.Begin(channels);
-    Unfold(channels);
+    ReplicateFolded(channels);
   }
 
-  // Sums of products with X become those with X - center; each follows the sum of what X was multiplied by.
+  // Turns sums of t*X into sums of t*(X - center); each is stored after the sum of t.
   static void MoveToCenter(int count, const Channels& channels, double* sums) {
     for (int k = 1; k < count; k += 2) {
       const double* const sum = sums + (k - 1) * channels.width;
@@ -185,7 +186,7 @@ class Sweeper {
     const int count = kSumCounts[kind];
     const int64_t width = partition_.width, size = count * width;
     double* const totals = scratch_.Sums(tile.slot);
-    // The tree over segments: neighbours first, always in the same places.
+    // Adds the segments pairwise, in an order that depends on the partition only.
     for (int64_t stride = 1; stride < partition_.segments; stride *= 2) {
       for (int64_t segment = 0; segment + stride < partition_.segments; segment += 2 * stride) {
         double* const to = totals + segment * size;
@@ -205,16 +206,15 @@ class Sweeper {
     }
     if (kernels_.about_zero[kind]) MoveToCenter(count, channels, totals);
     program_.Finish(step, channels);
-    Unfold(channels);
+    ReplicateFolded(channels);
   }
 
-  // Also maps the same segment of the tile `mapped`, if there is one, or of this tile, if that may be
-  // already.
+  // Also maps the same segment: of the tile `mapped` if it is not null, or of this tile if the map is fused.
   void Sum(int step, Tile tile, int64_t segment, const Tile* mapped) {
     const SumKind kind = program_.sum(step);
     const int count = kSumCounts[kind];
     double* const sums = scratch_.Sums(tile.slot) + segment * count * partition_.width;
-    if (maps_at_once_) mapped = &tile;
+    if (fused_map_) mapped = &tile;
     std::fill_n(sums, count * partition_.width, 0.0);
     const bool rows = layout_.family == Family::kRows;
     SumBlocks(tile, segment, (rows ? kernels_.sum_rows : kernels_.sum_columns)[kind], sums, mapped);
@@ -230,9 +230,9 @@ class Sweeper {
   void SumAndMapBlocks(Tile tile, int64_t segment, double* sums, Tile mapped) {
     const int64_t shift = blocks_.Start(mapped.index) - blocks_.Start(tile.index);
     blocks_.ForEach(tile.index, segment, [&](const Block& block, int64_t offset) {
-      both_(block, InputsAt(offset).pointers, scratch_.Center(tile.slot), sums,
-            InputsAt(offset + shift).pointers, scratch_.Factors(mapped.slot),
-            OutputsAt(offset + shift).pointers);
+      sum_and_map_(block, InputsAt(offset).pointers, scratch_.Center(tile.slot), sums,
+                   InputsAt(offset + shift).pointers, scratch_.Factors(mapped.slot),
+                   OutputsAt(offset + shift).pointers);
     });
   }
 
@@ -256,8 +256,8 @@ class Sweeper {
   const Program& program_;
   const Blocks blocks_;
   Scratch<Arithmetic> scratch_;
-  bool maps_at_once_, maps_later_;  // at most one of them
-  SumAndMapFunction both_;          // null: each in a loop of its own
+  bool fused_map_, separate_map_;  // at most one is true
+  SumAndMapFunction sum_and_map_;  // null: sums and maps are separate loops
 };
 
 }  // namespace

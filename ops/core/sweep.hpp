@@ -1,5 +1,5 @@
-// Runs the phases of an op over all of X: sums per channel, numbers made of them, output elements for each
-// element. What is summed and made is the Program's business, where and by whom is the Sweep's.
+// Runs an op over all of X: sums per channel, factors computed from the sums, then a map over the elements. A
+// Program defines what is summed and computed; Sweep decides the order, the threads and the memory.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace bngrad {
 
-// Channels [first, first + count) of a tile, and its scratch. Quantity k of the tile's channel c is at
-// k*width + c in sums and factors.
+// Channels [first, first + count) of a tile, and the tile's scratch memory. Sum k or factor k of the tile's
+// channel c is at index k*width + c.
 struct Channels {
   int64_t first, count, width;
   const double* sums;  // of the step that Finish is called for
-  double* center;      // what the next step subtracts from X
-  void* factors;       // for the map, in the arithmetic type
+  double* center;      // subtracted from X in the next step
+  void* factors;       // of the map, in the arithmetic type
 
   double Sum(int k, int64_t c) const { return sums[k * width + c]; }
   template <class Arithmetic>
@@ -26,7 +26,7 @@ struct Channels {
   }
 };
 
-// A number in two parts, see MapKind. One that is infinite has no low part: it would be NaN.
+// A number as high + low, see MapKind. The low part of an infinity is 0, not NaN.
 template <class Arithmetic>
 struct Split {
   explicit Split(double value) : high(static_cast<Arithmetic>(value)), low(value - high) {
@@ -35,16 +35,15 @@ struct Split {
   double high, low;
 };
 
-// An op as a sequence of steps that sum, and at most one map. Called from several threads, for different
-// tiles.
+// An op: a sequence of summing steps, then a map. Called from several threads, for different tiles.
 class Program {
  public:
   virtual ~Program() = default;
   virtual int steps() const = 0;
   virtual SumKind sum(int step) const = 0;
   virtual MapKind map() const = 0;
-  // Whether Begin has made all that the map needs: then elements are mapped right after they are summed.
-  virtual bool maps_at_once() const { return false; }
+  // Whether the factors are complete after Begin: then elements are mapped right after they are summed.
+  virtual bool fuses_map() const { return false; }
   // Before the first step.
   virtual void Begin(const Channels& channels) const = 0;
   // After each step.
@@ -53,11 +52,22 @@ class Program {
 
 struct Operands {
   ElementType type;
-  const void* inputs[kMaxInputs];  // in the order of SumKind; null where no step needs it
-  void* outputs[kMaxOutputs];      // null: not wanted
+  const void* inputs[kMaxInputs];  // in the order of SumKind; null if no step reads it
+  void* outputs[kMaxOutputs];      // null: not computed
 };
 
 void Sweep(const Layout& layout, const KernelTable& table, const Operands& operands, const Program& program,
            Parallel& parallel);
+
+// Sweep with the instance of a program template for the arithmetic type of the operands.
+template <template <class Arithmetic> class ProgramOf, class Arguments>
+void SweepWith(const Layout& layout, const KernelTable& table, const Operands& operands,
+               const Arguments& arguments, Parallel& parallel) {
+  if (operands.type == ElementType::kDouble) {
+    Sweep(layout, table, operands, ProgramOf<double>(layout, arguments), parallel);
+  } else {
+    Sweep(layout, table, operands, ProgramOf<float>(layout, arguments), parallel);
+  }
+}
 
 }  // namespace bngrad

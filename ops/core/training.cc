@@ -8,7 +8,7 @@
 namespace bngrad {
 namespace {
 
-// Statistics is Training with none of the outputs that would read the null inputs.
+// Statistics is Training without the outputs that need the other inputs, which are null.
 template <class Arithmetic>
 class TrainingProgram final : public Program {
  public:
@@ -24,7 +24,7 @@ class TrainingProgram final : public Program {
         saved_mean_(a.saved_mean, a.types.stat),
         saved_inv_std_(a.saved_inv_std, a.types.stat) {}
 
-  // Two sweeps: the mean, then the variance about it.
+  // Two passes over X: the mean, then the variance about it.
   int steps() const override { return 2; }
   SumKind sum(int step) const override { return step == 0 ? kSumX : kSumSquares; }
   MapKind map() const override { return kMapForward; }
@@ -43,7 +43,7 @@ class TrainingProgram final : public Program {
 
  private:
   void FinishVariance(const Channels& channels, int64_t c) const {
-    // The center is the mean rounded to double; `rest` is what that took from it.
+    // The center is the mean rounded to double; `rest` is the rounding error.
     const int64_t channel = channels.first + c;
     const double center = channels.center[c], rest = channels.Sum(0, c) / m_;
     const double mean = std::isfinite(rest) ? center + rest : center;
@@ -54,9 +54,9 @@ class TrainingProgram final : public Program {
     saved_inv_std_.Set(channel, inv_std);
 
     const double keep = a_.momentum, take = 1 - a_.momentum;
-    if (new_running_mean_.wanted())
+    if (new_running_mean_.requested())
       new_running_mean_.Set(channel, keep * running_mean_[channel] + take * mean);
-    if (new_running_var_.wanted()) {
+    if (new_running_var_.requested()) {
       const double running = a_.unbiased_running_var ? var * m_ / std::max(m_ - 1, 1.0) : var;
       new_running_var_.Set(channel, keep * running_var_[channel] + take * running);
     }
@@ -79,22 +79,18 @@ class TrainingProgram final : public Program {
 
 void CheckEpsilon(double epsilon) {
   if (std::isfinite(epsilon) && epsilon >= 0) return;
-  throw InvalidArgument("epsilon is " + std::to_string(epsilon) + ", expected a finite number >= 0");
+  throw InvalidArgument("epsilon is " + std::to_string(epsilon) + "; expected a finite number >= 0");
 }
 
 void CheckMomentum(double momentum) {
   if (std::isfinite(momentum)) return;
-  throw InvalidArgument("momentum is " + std::to_string(momentum) + ", expected a finite number");
+  throw InvalidArgument("momentum is " + std::to_string(momentum) + "; expected a finite number");
 }
 
 void Training(const Layout& layout, const TrainingArguments& a, const KernelTable& table,
               Parallel& parallel) {
   const Operands operands = {a.types.data, {a.x}, {a.y}};
-  if (a.types.data == ElementType::kDouble) {
-    Sweep(layout, table, operands, TrainingProgram<double>(layout, a), parallel);
-  } else {
-    Sweep(layout, table, operands, TrainingProgram<float>(layout, a), parallel);
-  }
+  SweepWith<TrainingProgram>(layout, table, operands, a, parallel);
 }
 
 void Statistics(const Layout& layout, const StatisticsArguments& a, const KernelTable& table,

@@ -1,8 +1,8 @@
-// ONNX Runtime's custom-op ABI, as far as this library uses it: its own declaration, so that building needs
-// no ONNX Runtime. The ABI is append-only: a function keeps its index in the table, a member its offset in
-// the struct, in every release that serves the API version asked for.
+// The part of ONNX Runtime's custom-op ABI that this library uses, declared here so that building does not
+// need ONNX Runtime. The ABI is append-only: function indices and member offsets are the same in every
+// release that supports the requested API version.
 //
-// Only for 64-bit targets: 32-bit Windows has another calling convention.
+// 64-bit targets only: 32-bit Windows uses another calling convention.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,17 +21,17 @@ struct OrtStatus;
 struct OrtTensorTypeAndShapeInfo;
 struct OrtValue;
 
-// The table of functions; ort::Function below gives an entry its type.
+// The function table; ort::Function below gives each entry its type.
 struct OrtApi {
-  void (*functions[415])();  // an older ONNX Runtime's is shorter: see kLendingVersion
+  void (*functions[415])();  // fewer in older releases: see kShapeReferenceVersion
 };
 
 struct OrtApiBase {
-  const OrtApi* (*GetApi)(uint32_t version);  // null: newer than the running ONNX Runtime
+  const OrtApi* (*GetApi)(uint32_t version);  // null: not supported by this ONNX Runtime
   const char* (*GetVersionString)();
 };
 
-// What ONNX Runtime calls for an op. A null member is a feature not used.
+// The callbacks of an op. A null member is an unused feature.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp*, const OrtApi*, const OrtKernelInfo*);
@@ -70,14 +70,14 @@ static_assert(sizeof(OrtCustomOp) == 208);
 
 namespace ort {
 
-// The first version with KernelContext_ParallelFor and GetStartVersion. Asking for no more than what is
-// needed makes one binary serve every ONNX Runtime since then.
+// The first version with KernelContext_ParallelFor and GetStartVersion. Requesting the oldest sufficient
+// version makes one binary work with every later ONNX Runtime.
 constexpr uint32_t kApiVersion = 17;
 constexpr const char* kApiVersionName = "1.17";
 
-// What is used of a later version, where the running ONNX Runtime has it: the function that lends a tensor's
-// shape.
-constexpr uint32_t kLendingVersion = 24;
+// The version with GetTensorElementTypeAndShapeDataReference, which is used if the running ONNX Runtime has
+// it.
+constexpr uint32_t kShapeReferenceVersion = 24;
 
 enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
 enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
@@ -109,8 +109,8 @@ constexpr Function<63, OrtStatus*(const OrtTensorTypeAndShapeInfo*, const char**
 constexpr Function<65, OrtStatus*(const OrtValue*, OrtTensorTypeAndShapeInfo**)> GetTensorTypeAndShape;
 constexpr Function<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
 
-// Since kLendingVersion. The extents are the value's own.
-constexpr Function<414, OrtStatus*(const OrtValue*, int* type, const int64_t** extents, size_t* rank)>
+// Since kShapeReferenceVersion. The dimensions are owned by the value.
+constexpr Function<414, OrtStatus*(const OrtValue*, int* type, const int64_t** dims, size_t* rank)>
     GetTensorElementTypeAndShapeDataReference;
 
 constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
@@ -127,7 +127,7 @@ constexpr Function<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size
     KernelContext_ParallelFor;
 
 constexpr Function<267, OrtStatus*(const OrtShapeInferContext*, size_t*)> ShapeInferContext_GetInputCount;
-// The info is the context's own: not to be released.
+// The info is owned by the context.
 constexpr Function<268, OrtStatus*(const OrtShapeInferContext*, size_t, OrtTensorTypeAndShapeInfo**)>
     ShapeInferContext_GetInputTypeShape;
 constexpr Function<270, OrtStatus*(const OrtShapeInferContext*, size_t, const OrtTensorTypeAndShapeInfo*)>

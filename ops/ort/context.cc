@@ -1,4 +1,4 @@
-// What a node is given: its attributes, its inputs and outputs, each checked before anyone reads it.
+// Access to the attributes, inputs and outputs of a node, with checks.
 #include <cstring>
 
 #include "ort/op.hpp"
@@ -14,8 +14,8 @@ Value GetAttribute(const OrtApi* api, const OrtKernelInfo* info, const char* nam
   try {
     Check(api, getter(api, info, name, &value));
   } catch (const Failure& e) {
-    throw InvalidArgument(std::string("attribute ") + name + " of type " + type + " is required (" +
-                          e.what() + ")");
+    throw InvalidArgument(std::string("attribute ") + name + " is missing or not of type " + type + ": " +
+                          e.what());
   }
   return value;
 }
@@ -27,12 +27,12 @@ size_t ElementSize(const Types& types, Role role) {
 
 void CheckRank(size_t rank, const char* name) {
   if (rank <= kMaxRank) return;
-  throw InvalidArgument(std::string(name) + " has rank " + std::to_string(rank) + ", expected 1 to " +
+  throw InvalidArgument(std::string(name) + " has rank " + std::to_string(rank) + "; expected 1 to " +
                         std::to_string(kMaxRank));
 }
 
-// What ONNX Runtime allocates for it makes a node of 64 elements take 1.4 times as long as ReadLentShape.
-void ReadCopiedShape(const OrtApi* api, const char* name, const OrtValue* value, Shape& shape) {
+// Slower than ReadShapeReference: ONNX Runtime allocates an object for the copy.
+void ReadShapeCopy(const OrtApi* api, const char* name, const OrtValue* value, Shape& shape) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(api, ort::GetTensorTypeAndShape(api, value, &info));
   const auto release = [api](OrtTensorTypeAndShapeInfo* p) { ort::ReleaseTensorTypeAndShapeInfo(api, p); };
@@ -44,14 +44,14 @@ void ReadCopiedShape(const OrtApi* api, const char* name, const OrtValue* value,
   Check(api, ort::GetDimensions(api, info, shape.data(), rank));
 }
 
-void ReadLentShape(const OrtApi* api, const char* name, const OrtValue* value, Shape& shape) {
+void ReadShapeReference(const OrtApi* api, const char* name, const OrtValue* value, Shape& shape) {
   int type = 0;
-  const int64_t* extents = nullptr;
+  const int64_t* dims = nullptr;
   size_t rank = 0;
-  Check(api, ort::GetTensorElementTypeAndShapeDataReference(api, value, &type, &extents, &rank));
+  Check(api, ort::GetTensorElementTypeAndShapeDataReference(api, value, &type, &dims, &rank));
   CheckRank(rank, name);
   shape.resize(rank);
-  std::copy_n(extents, rank, shape.begin());
+  std::copy_n(dims, rank, shape.begin());
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ bool NodeAttributes::GetFlag(const char* name) const {
   const int64_t value = GetAttribute<int64_t>(api_, info_, name, "int", ort::KernelInfoGetAttribute_int64);
   if (value != 0 && value != 1) {
     throw InvalidArgument(std::string("attribute ") + name + " is " + std::to_string(value) +
-                          ", expected 0 or 1");
+                          "; expected 0 or 1");
   }
   return value == 1;
 }
@@ -88,7 +88,8 @@ RunContext::Inputs RunContext::ReadInputs() {
   size_t count = 0;
   Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
   Inputs inputs;
-  for (size_t i = 0; i < op_.definition->inputs.size(); ++i) ReadInput(i, count, inputs.grow());
+  for (size_t i = 0; i < op_.definition->inputs.size(); ++i)
+    ReadInput(i, count, inputs.append_uninitialized());
   return inputs;
 }
 
@@ -97,7 +98,7 @@ const Shape& RunContext::ShapeOfX() const { return inputs_[op_.x].shape; }
 Shape RunContext::ReadAxes() const {
   const Input& axes = inputs_[op_.axes];
   if (axes.shape.size() != 1) {
-    throw InvalidArgument("axes has shape " + ToString(axes.shape) + ", expected a list (rank 1)");
+    throw InvalidArgument("axes has shape " + ToString(axes.shape) + "; expected a 1-D tensor");
   }
   return MakeShape("axes", static_cast<const int64_t*>(axes.data), axes.shape[0]);
 }
@@ -106,23 +107,24 @@ void RunContext::ReadInput(size_t i, size_t count, Input& input) {
   const Parameter& parameter = op_.definition->inputs[i];
   const OrtValue* value = nullptr;
   if (i < count) Check(api_, ort::KernelContext_GetInput(api_, context_, i, &value));
-  if (value == nullptr) throw InvalidArgument(std::string("input ") + parameter.name + " is missing");
-  if (op_.lending_api != nullptr) {
-    ReadLentShape(op_.lending_api, parameter.name, value, input.shape);
+  if (value == nullptr)
+    throw InvalidArgument(std::string("required input ") + parameter.name + " is missing");
+  if (op_.shape_api != nullptr) {
+    ReadShapeReference(op_.shape_api, parameter.name, value, input.shape);
   } else {
-    ReadCopiedShape(api_, parameter.name, value, input.shape);
+    ReadShapeCopy(api_, parameter.name, value, input.shape);
   }
   void* data = nullptr;
   Check(api_, ort::GetTensorMutableData(api_, const_cast<OrtValue*>(value), &data));
   input.data = Aligned(data, input.shape, ElementSize(op_.types, parameter.role));
 }
 
-// ONNX Runtime hands on what it is given: an array of the caller's, or a file of weights mapped into memory,
-// may begin anywhere.
+// Returns the data, or a copy if it is not aligned: ONNX Runtime passes on arrays of the caller and
+// memory-mapped weights at any address.
 const void* RunContext::Aligned(const void* data, const Shape& shape, size_t element_size) {
   if (reinterpret_cast<uintptr_t>(data) % element_size == 0) return data;
   size_t size = element_size;
-  for (const int64_t extent : shape) size *= static_cast<size_t>(extent);
+  for (const int64_t dim : shape) size *= static_cast<size_t>(dim);
   copies_.emplace_back(new char[size]);
   return std::memcpy(copies_.back().get(), data, size);
 }
@@ -142,7 +144,7 @@ const void* RunContext::ChannelData(size_t i) const {
 
 void RunContext::ThrowShape(size_t i, const Shape& expected, const std::string& why) const {
   throw InvalidArgument(std::string(op_.definition->inputs[i].name) + " has shape " +
-                        ToString(inputs_[i].shape) + ", expected " + ToString(expected) + ": " + why);
+                        ToString(inputs_[i].shape) + "; expected " + ToString(expected) + ", " + why);
 }
 
 void* RunContext::OutputLikeX(size_t i) const { return Output(i, ShapeOfX()); }

@@ -1,4 +1,4 @@
-// BatchNormalizationGrad as an ONNX Runtime op; the formulas are in grad.hpp.
+// BatchNormalizationGrad and BatchNormalizationReluGrad as ONNX Runtime ops. Formulas: core/grad.hpp.
 #include "core/grad.hpp"
 
 #include "core/dispatch.hpp"
@@ -7,19 +7,22 @@
 namespace bngrad {
 namespace {
 
+// Inputs dY, X, scale, mean, inv_std, axes; with a ReLU dZ and Z take the place of dY.
+template <bool kRelu>
 class GradNode final : public Node {
  public:
   explicit GradNode(const NodeAttributes& attributes) : training_(attributes.GetFlag("training_mode")) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    constexpr size_t kX = kRelu ? 2 : 1;
     const GradArguments arguments = {types,
                                      training_,
                                      c.DataLikeX(0),
-                                     nullptr,
-                                     c.DataLikeX(1),
-                                     c.ChannelData(2),
-                                     c.ChannelData(3),
-                                     c.ChannelData(4),
+                                     kRelu ? c.DataLikeX(1) : nullptr,
+                                     c.DataLikeX(kX),
+                                     c.ChannelData(kX + 1),
+                                     c.ChannelData(kX + 2),
+                                     c.ChannelData(kX + 3),
                                      c.OutputLikeX(0),
                                      c.ChannelOutput(1),
                                      c.ChannelOutput(2)};
@@ -42,9 +45,21 @@ OpDefinition GradDefinition() {
            {"axes", Role::kAxes}},
           {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
           1,
-          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-            return std::make_unique<GradNode>(attributes);
-          }};
+          MakeNode<GradNode<false>>};
+}
+
+OpDefinition ReluGradDefinition() {
+  return {"BatchNormalizationReluGrad",
+          {{"dZ", Role::kT},
+           {"Z", Role::kT},
+           {"X", Role::kT},
+           {"scale", Role::kT1},
+           {"mean", Role::kT2},
+           {"inv_std", Role::kT2},
+           {"axes", Role::kAxes}},
+          {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
+          2,
+          MakeNode<GradNode<true>>};
 }
 
 }  // namespace bngrad

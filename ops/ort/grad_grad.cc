@@ -1,4 +1,4 @@
-// BatchNormalizationGradGrad as an ONNX Runtime op; the formulas are in grad_grad.hpp.
+// BatchNormalizationGradGrad as an ONNX Runtime op. Formulas: core/grad_grad.hpp.
 #include "core/grad_grad.hpp"
 
 #include "core/dispatch.hpp"
@@ -47,9 +47,7 @@ OpDefinition GradGradDefinition() {
            {"axes", Role::kAxes}},
           {{"d_dY", Role::kT}, {"d_X", Role::kT}, {"d_scale", Role::kT1}},
           4,
-          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-            return std::make_unique<GradGradNode>(attributes);
-          }};
+          MakeNode<GradGradNode>};
 }
 
 }  // namespace bngrad

@@ -1,4 +1,4 @@
-// The functions that ONNX Runtime calls, the same for every op: they read the op's definition.
+// The callbacks of OrtCustomOp, which are the same for every op and read its definition.
 #include "ort/op.hpp"
 
 #include <algorithm>
@@ -31,11 +31,11 @@ size_t IndexOf(const OpDefinition& definition, const char* input) {
   return static_cast<size_t>(std::find_if(begin, definition.inputs.end(), named) - begin);
 }
 
-// The session's own threads.
+// The thread pool of the session.
 class SessionThreads final : public Parallel {
  public:
   SessionThreads(const OrtApi* api, const OrtKernelContext* context) : api_(api), context_(context) {}
-  // ONNX Runtime tells a kernel nothing of its pool, which by default has a thread for each core.
+  // The size of the session's pool is not available to kernels; by default it is a thread per core.
   size_t threads() const override { return CpuCores(); }
   void Run(size_t count, void (*task)(void*, size_t), void* argument) override {
     constexpr size_t kNoLimit = 0;
@@ -79,8 +79,8 @@ OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
       });
 }
 
-// A shape that is not known at all comes as rank 0, an extent without value or name as -1 without a name: an
-// output gets a shape only from an input that has neither.
+// Whether the rank is known and each dimension has a value or a name. An unknown rank is passed as rank 0, an
+// unknown dimension as -1 without a name.
 bool IsKnown(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;
   Check(api, ort::GetDimensionsCount(api, info, &rank));
@@ -94,8 +94,8 @@ bool IsKnown(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
   return rank > 0;
 }
 
-// Only of the first output. A node may leave out its last outputs, the context does not say how many it has,
-// and ONNX Runtime up to 1.23 at least takes a shape for one that is not there as a write past its array.
+// Infers the shape of output 0 only. A node may omit trailing outputs, the context does not report their
+// number, and setting the shape of an omitted output writes out of bounds in ONNX Runtime (seen up to 1.23).
 OrtStatus* InferShapes(const OrtCustomOp* op, OrtShapeInferContext* context) {
   const CustomOp& self = Op(op);
   return Guard(
@@ -129,11 +129,11 @@ int TensorTypeOf(const Types& types, Role role) {
   return ort::kTensorInt64;
 }
 
-CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_lending_api, const OpDefinition& op_definition,
+CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const OpDefinition& op_definition,
                    const Types& op_types)
     : OrtCustomOp{},
       api(ort_api),
-      lending_api(ort_lending_api),
+      shape_api(ort_shape_api),
       definition(&op_definition),
       types(op_types),
       x(IndexOf(op_definition, "X")),

@@ -1,5 +1,5 @@
-// An ONNX Runtime custom op as a table entry: what a new op has to write down, and what it is given to work
-// with.
+// ONNX Runtime custom ops: the definition of an op (OpDefinition, Node) and what it can access at run time
+// (NodeAttributes, RunContext).
 #pragma once
 #include <memory>
 #include <string>
@@ -13,10 +13,10 @@
 
 namespace bngrad {
 
-// The type variable of an input or output, as in the ONNX specification; kAxes is int64.
+// The type variable of an input or output, as in the ONNX specification. kAxes is int64.
 enum class Role { kT, kT1, kT2, kAxes };
 
-// The type in ONNX's numbers, which are also ElementType's.
+// The type as an ONNX type number, as in ElementType.
 int TensorTypeOf(const Types& types, Role role);
 
 struct Parameter {
@@ -28,7 +28,7 @@ struct Parameter {
 class NodeAttributes {
  public:
   NodeAttributes(const OrtApi* api, const OrtKernelInfo* info) : api_(api), info_(info) {}
-  // Throw InvalidArgument if it is missing or has another type; GetFlag also unless it is 0 or 1.
+  // Throw InvalidArgument if the attribute is missing or has another type. GetFlag requires 0 or 1.
   double GetFloat(const char* name) const;
   bool GetFlag(const char* name) const;
 
@@ -37,24 +37,25 @@ class NodeAttributes {
   const OrtKernelInfo* info_;
 };
 
-// Inputs or outputs of an op, at most.
+// The maximum number of inputs or outputs of an op.
 constexpr size_t kMaxParameters = 10;
 
 struct CustomOp;
 struct OpDefinition;
 
-// One run of a node. Construction reads all inputs; it and every method throw what is to be refused.
+// One run of a node. The constructor reads all inputs. It and all methods throw InvalidArgument for invalid
+// inputs and Failure for errors of ONNX Runtime.
 class RunContext {
  public:
   RunContext(const CustomOp& op, OrtKernelContext* context);
 
-  // Of input X under input axes, which every op has.
+  // The layout of input X for input axes; every op has both.
   const Layout& layout() const { return layout_; }
-  // Input i, which must have the shape of X.
+  // Input i. Throws unless it has the shape of X.
   const void* DataLikeX(size_t i) const;
-  // Input i, which must have one value a channel: X's shape without the axes.
+  // Input i. Throws unless it has one value per channel: the shape of X without the axes.
   const void* ChannelData(size_t i) const;
-  // Output i; null if the node leaves it out.
+  // Output i; null if the node omits it.
   void* OutputLikeX(size_t i) const;
   void* ChannelOutput(size_t i) const;
 
@@ -63,7 +64,7 @@ class RunContext {
     const void* data;
     Shape shape;
   };
-  using Inputs = ShortList<Input, kMaxParameters>;
+  using Inputs = FixedVector<Input, kMaxParameters>;
 
   size_t CountOutputs() const;
   Inputs ReadInputs();
@@ -79,13 +80,13 @@ class RunContext {
   OrtKernelContext* const context_;
   const size_t output_count_;
   std::vector<std::unique_ptr<char[]>> copies_;
-  // Made in place: a list that is copied as soon as it is written waits for what was written.
+  // Const members are constructed in place, without a copy.
   const Inputs inputs_;
   const Shape axes_;
   const Layout layout_;
 };
 
-// What is left of a node once its attributes are read.
+// A node with parsed attributes. Run is called concurrently.
 class Node {
  public:
   virtual ~Node() = default;
@@ -96,27 +97,32 @@ struct OpDefinition {
   const char* name;
   std::vector<Parameter> inputs;
   std::vector<Parameter> outputs;
-  int first_output_like;  // the input whose shape the first output has; -1: only a run knows
+  int first_output_like;  // the input whose shape output 0 has; -1: unknown before a run
   std::unique_ptr<Node> (*make_node)(const NodeAttributes& attributes);
 };
 
-// One file each: ort_grad.cc and so on.
+// OpDefinition::make_node for a class of nodes.
+template <class NodeOfOp>
+std::unique_ptr<Node> MakeNode(const NodeAttributes& attributes) {
+  return std::make_unique<NodeOfOp>(attributes);
+}
+
 OpDefinition GradDefinition();
 OpDefinition ReluGradDefinition();
 OpDefinition GradGradDefinition();
 OpDefinition TrainingDefinition();
 OpDefinition StatisticsDefinition();
 
-// An op for one combination of types, as ONNX Runtime takes it. It must live as long as any session that uses
+// An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.
 struct CustomOp : OrtCustomOp {
-  // `lending_api`: of ort::kLendingVersion; null if this ONNX Runtime is older.
-  CustomOp(const OrtApi* api, const OrtApi* lending_api, const OpDefinition& definition, const Types& types);
+  // shape_api: the API of kShapeReferenceVersion, or null if this ONNX Runtime is older.
+  CustomOp(const OrtApi* api, const OrtApi* shape_api, const OpDefinition& definition, const Types& types);
   const OrtApi* api;
-  const OrtApi* lending_api;
+  const OrtApi* shape_api;
   const OpDefinition* definition;
   Types types;
-  size_t x, axes;  // which inputs these are
+  size_t x, axes;  // indices of these inputs
 };
 
 }  // namespace bngrad

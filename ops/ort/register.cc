@@ -1,4 +1,4 @@
-// RegisterCustomOps, the one function that ONNX Runtime looks up when it is handed this library.
+// RegisterCustomOps, the entry point that ONNX Runtime looks up in a custom-op library.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -14,13 +14,14 @@
 namespace bngrad {
 namespace {
 
-// A type variable that no input has is no choice: its outputs have the type that T is computed in.
-bool Takes(const OpDefinition& op, const Types& types) {
-  const auto chosen = [&](Role role, ElementType type) {
+// Whether the op is registered for these types. Outputs whose type variable no input has use the arithmetic
+// type of T.
+bool Accepts(const OpDefinition& op, const Types& types) {
+  const auto is_valid = [&](Role role, ElementType type) {
     const auto has = [role](const Parameter& input) { return input.role == role; };
     return type == ArithmeticOf(types.data) || std::any_of(op.inputs.begin(), op.inputs.end(), has);
   };
-  return IsSupported(types) && chosen(Role::kT1, types.scale) && chosen(Role::kT2, types.stat);
+  return IsSupported(types) && is_valid(Role::kT1, types.scale) && is_valid(Role::kT2, types.stat);
 }
 
 std::vector<Types> TypesOf(const OpDefinition& op) {
@@ -28,15 +29,15 @@ std::vector<Types> TypesOf(const OpDefinition& op) {
   for (const ElementType data : kElementTypes) {
     for (const ElementType scale : kElementTypes) {
       for (const ElementType stat : kElementTypes) {
-        if (Takes(op, {data, scale, stat})) all.push_back({data, scale, stat});
+        if (Accepts(op, {data, scale, stat})) all.push_back({data, scale, stat});
       }
     }
   }
   return all;
 }
 
-// One op for each combination of types, under one name: ONNX Runtime 1.19 takes no op with several inputs of
-// undefined type.
+// The domain with its ops: one op per combination of types, all with the same name, since ONNX Runtime 1.19
+// does not support several inputs of undefined type.
 struct Registration {
   struct Release {
     const OrtApi* api;
@@ -50,24 +51,24 @@ struct Registration {
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 
-  Registration(const OrtApi* ort_api, const OrtApi* lending_api) : api(ort_api), domain(nullptr, {ort_api}) {
+  Registration(const OrtApi* ort_api, const OrtApi* shape_api) : api(ort_api), domain(nullptr, {ort_api}) {
     OrtCustomOpDomain* created = nullptr;
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &created));
     domain.reset(created);
     for (const OpDefinition& definition : definitions) {
       for (const Types& types : TypesOf(definition)) {
-        ops.emplace_back(api, lending_api, definition, types);
+        ops.emplace_back(api, shape_api, definition, types);
         Check(api, ort::CustomOpDomain_Add(api, created, &ops.back()));
       }
     }
   }
 };
 
-// The domain for this copy of ONNX Runtime (a process may hold two). Domain and ops are made once and never
-// released: sessions hold pointers to them for as long as they live, and at the end of the process nobody
-// knows whether ONNX Runtime or this library goes first.
-OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* lending_api) {
-  // No lock, and no guarded static: see Pool::OfProcess. Of threads that make one at once, one keeps it.
+// The domain for this copy of ONNX Runtime; a process may have several. It is created once and never
+// released: sessions keep pointers to it, and the order in which libraries are unloaded at exit is not
+// defined.
+OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api) {
+  // Lock-free: see Pool::Instance. Of concurrent first calls, one stores its registration.
   static std::atomic<const Registration*> first{nullptr};
   const Registration* known = first;
   std::unique_ptr<Registration> made;
@@ -76,27 +77,27 @@ OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* lending_api) {
          registration = registration->next) {
       if (registration->api == api) return registration->domain.get();
     }
-    if (made == nullptr) made = std::make_unique<Registration>(api, lending_api);
+    if (made == nullptr) made = std::make_unique<Registration>(api, shape_api);
     made->next = known;
     if (first.compare_exchange_strong(known, made.get())) return made.release()->domain.get();
   }
 }
 
-// The API of a later version, null if there is none. An ONNX Runtime without it would say so on stderr, were
-// it asked; its version is "1." and that of its newest API.
+// The API of a later version, or null. GetApi prints to stderr if the version is not supported, so the
+// version of ONNX Runtime, "1." followed by its newest API version, is compared first.
 const OrtApi* LaterApi(const OrtApiBase* base, uint32_t version) {
   const std::string running = base->GetVersionString();
   const bool has = running.rfind("1.", 0) == 0 && std::strtoul(running.c_str() + 2, nullptr, 10) >= version;
   return has ? base->GetApi(version) : nullptr;
 }
 
-// An ONNX Runtime that is too old has an API of its own version, with the same function at the same index.
+// CreateStatus has the same index in API version 1, which every ONNX Runtime supports.
 OrtStatus* TooOld(const OrtApiBase* base) {
   const OrtApi* const first = base->GetApi(1);
   const auto where = [] { return std::string("bngrad"); };
   return Guard(first, where, [&] {
-    throw Failure(std::string("needs ONNX Runtime ") + ort::kApiVersionName + " or newer, this is " +
-                  base->GetVersionString());
+    throw Failure(std::string("requires ONNX Runtime ") + ort::kApiVersionName + " or newer; this is " +
+                  base->GetVersionString() + ". Upgrade ONNX Runtime");
   });
 }
 
@@ -109,9 +110,9 @@ extern "C" BNGRAD_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options
   return bngrad::Guard(
       api, [] { return std::string("bngrad"); },
       [&] {
-        // A wrong BNGRAD_ISA is better reported here than by the first node that runs.
+        // Reports an invalid BNGRAD_ISA at registration instead of at the first run.
         bngrad::ActiveIsa();
-        const OrtApi* const lending_api = bngrad::LaterApi(base, ort::kLendingVersion);
-        bngrad::Check(api, ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api, lending_api)));
+        const OrtApi* const shape_api = bngrad::LaterApi(base, ort::kShapeReferenceVersion);
+        bngrad::Check(api, ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api, shape_api)));
       });
 }

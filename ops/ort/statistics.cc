@@ -1,4 +1,4 @@
-// BatchNormalizationStatistics as an ONNX Runtime op; the formulas are in training.hpp.
+// BatchNormalizationStatistics as an ONNX Runtime op. Formulas: core/training.hpp.
 #include "core/dispatch.hpp"
 #include "core/training.hpp"
 #include "ort/op.hpp"
@@ -25,14 +25,12 @@ class StatisticsNode final : public Node {
 }  // namespace
 
 OpDefinition StatisticsDefinition() {
-  // The outputs' rank depends on how many axes there are, which only a run knows.
+  // The rank of the outputs depends on the value of axes, which is unknown before a run.
   return {"BatchNormalizationStatistics",
           {{"X", Role::kT}, {"axes", Role::kAxes}},
           {{"mean", Role::kT2}, {"inv_std", Role::kT2}},
           -1,
-          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-            return std::make_unique<StatisticsNode>(attributes);
-          }};
+          MakeNode<StatisticsNode>};
 }
 
 }  // namespace bngrad

@@ -1,7 +1,5 @@
-// OrtStatus on one side, exceptions on the other.
+// Converts between OrtStatus and exceptions.
 #pragma once
-#include <exception>
-#include <new>
 #include <string>
 
 #include "core/error.hpp"
@@ -9,7 +7,7 @@
 
 namespace bngrad {
 
-// Throws what a call of ONNX Runtime's failed with.
+// Throws Failure with the message of a failed call of ONNX Runtime. Releases the status.
 inline void Check(const OrtApi* api, OrtStatus* status) {
   if (status == nullptr) return;
   std::string message;
@@ -23,28 +21,17 @@ inline void Check(const OrtApi* api, OrtStatus* status) {
   throw Failure(message);
 }
 
-// Runs body; an exception becomes a status whose message begins with where().
+// Runs body. Returns null, or for an exception a status whose message starts with where().
 template <class Where, class Body>
 OrtStatus* Guard(const OrtApi* api, const Where& where, const Body& body) noexcept {
-  const auto status = [&](ort::ErrorCode code, const char* what) {
+  return ReportErrors(body, [&](ErrorKind kind, const char* what) {
+    const ort::ErrorCode code = kind == ErrorKind::kInvalidArgument ? ort::kInvalidArgument : ort::kFail;
     try {
       return ort::CreateStatus(api, code, (where() + ": " + what).c_str());
     } catch (...) {
       return ort::CreateStatus(api, code, what);
     }
-  };
-  try {
-    body();
-    return nullptr;
-  } catch (const InvalidArgument& e) {
-    return status(ort::kInvalidArgument, e.what());
-  } catch (const std::bad_alloc&) {
-    return status(ort::kFail, "out of memory");
-  } catch (const std::exception& e) {
-    return status(ort::kFail, e.what());
-  } catch (...) {
-    return status(ort::kFail, "unknown error");
-  }
+  });
 }
 
 }  // namespace bngrad

@@ -1,4 +1,4 @@
-// BatchNormalizationTraining as an ONNX Runtime op; the formulas are in training.hpp.
+// BatchNormalizationTraining as an ONNX Runtime op. Formulas: core/training.hpp.
 #include "core/training.hpp"
 
 #include "core/dispatch.hpp"
@@ -56,9 +56,7 @@ OpDefinition TrainingDefinition() {
            {"saved_mean", Role::kT2},
            {"saved_inv_std", Role::kT2}},
           0,
-          [](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
-            return std::make_unique<TrainingNode>(attributes);
-          }};
+          MakeNode<TrainingNode>};
 }
 
 }  // namespace bngrad

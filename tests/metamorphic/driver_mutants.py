@@ -1,4 +1,4 @@
-"""Planted mistakes in the C++ library around the kernels: factors, statistics, layouts, trees of sums, doors."""
+"""Mutants of the C++ library around the kernels: factors, statistics, layouts, reductions, the two interfaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GRAD = of(
     ("sum_dyd[i] * inv_std[i] : 0", "sum_dyd[i] : 0", "dscale of D, not of xhat"),
     ("mean_dy[i] = dbias[i] / m_;", "mean_dy[i] = dbias[i] / (m_ - 1);", "mean(dY) divides by M - 1"),
     ("dbias_.Write(first, count, dbias);", "dbias_.Write(first, count, sum_dyd);", "dbias is dscale"),
-    ("FinishSome(channels, c, std::min", "FinishSome(channels, 0, std::min", "later channels are the first"),
+    ("FinishBatch(channels, c, std::min", "FinishBatch(channels, 0, std::min", "later channels are the first"),
     (
         "(mean_dy[i]).low",
         "(0 * mean_dy[i]).low",
@@ -25,15 +25,15 @@ GRAD = of(
         "later tiles have the mean of the first",
     ),
     (
-        "training_ || dscale_.wanted() || dbias_.wanted()",
-        "training_ || dscale_.wanted()",
-        "a frozen dbias that is wanted alone is not made",
+        "training_ || dscale_.requested() || dbias_.requested()",
+        "training_ || dscale_.requested()",
+        "a frozen dbias that is requested alone is not computed",
         ("tests/ops/test_ort_op.py::test_grad_outputs_left_out", "tests/ops/test_c_abi.py"),
     ),
     (
-        "bool maps_at_once() const override { return !training_; }",
-        "bool maps_at_once() const override { return true; }",
-        "dX is made before the sums that it needs",
+        "bool fuses_map() const override { return !training_; }",
+        "bool fuses_map() const override { return true; }",
+        "dX is computed before the sums that it needs",
     ),
 )
 
@@ -89,9 +89,9 @@ LAYOUT = [
     *of(
         "ops/core/layout.cc",
         ("axis < 0 ? axis + rank : axis", "axis < 0 ? -axis - 1 : axis", "negative axes count from the front"),
-        ("merged.back().dim.extent *= shape[i];", "merged.back().dim.extent += shape[i];", "neighbours are added"),
+        ("merged.back().dim.size *= shape[i];", "merged.back().dim.size += shape[i];", "sizes are added"),
         (
-            "index /= dims[i].extent;",
+            "index /= dims[i].size;",
             "",
             "all outer dimensions have one index",
             kernel_tests("test_every_choice_of_axes"),
@@ -138,28 +138,32 @@ DRIVERS = (
         ),
         ("sums[c] += sums[i + c];", "sums[c] += sums[c];", "the places of a folded channel are one, many times"),
         (
-            "item / beside % segments);",
+            "item / adjacent % segments);",
             "item % segments);",
-            "of tiles side by side some segments are left out",
+            "some segments of adjacent tiles are left out",
             kernel_tests("test_column_counts"),
         ),
         (
-            "blocks_.Extent(tile.index) == blocks_.Extent(summed.index);",
+            "blocks_.ChannelCount(tile.index) == blocks_.ChannelCount(summed.index);",
             "true;",
-            "a tile is mapped beside a narrower one",
+            "a tile is mapped in the loop of a narrower one",
             kernel_tests("test_two_tiles_at_a_time"),
         ),
         (
             "blocks_.Start(mapped.index) - blocks_.Start(tile.index);",
             "blocks_.Start(tile.index) - blocks_.Start(mapped.index);",
-            "the tile after is mapped beside, not the one before",
+            "the next tile is mapped, not the previous one",
             kernel_tests("test_two_tiles_at_a_time"),
         ),
     )
     + of(
         "ops/core/threads.hpp",
-        ("(part + 1) * count / parts - 1 - i);", "(part + 1) * count / parts - i);", "back, all one later"),
-        ("((i + 1) * parts - 1) / count;", "i * parts / count;", "back, uneven parts begin in the one before"),
+        ("(part + 1) * count / parts - 1 - i);", "(part + 1) * count / parts - i);", "backward, all one later"),
+        (
+            "((i + 1) * parts - 1) / count;",
+            "i * parts / count;",
+            "backward, uneven parts start in the previous one",
+        ),
     )
     + of(
         "ops/core/scratch.hpp",
@@ -192,16 +196,19 @@ DRIVERS = (
     )
 )
 
-DOORS = (
+INTERFACES = (
     of(
         "ops/c_api/api.cc",
-        ('arrays.DataInput("z", z),', 'arrays.DataInput("z", dz),', "dZ for Z"),
+        ('arrays.DataInput("z", z);', 'arrays.DataInput("z", dz);', "dZ for Z"),
     )
-    + of("ops/ort/grad.cc", ("c.ChannelData(3),", "c.ChannelData(4),", "inv_std for the mean"))
+    + of(
+        "ops/ort/grad.cc",
+        ("c.ChannelData(kX + 2),", "c.ChannelData(kX + 3),", "inv_std for the mean"),
+        ("kRelu ? c.DataLikeX(1) : nullptr", "kRelu ? c.DataLikeX(2) : nullptr", "X for Z"),
+    )
     + of("ops/ort/grad_grad.cc", ("c.ChannelData(1),", "c.ChannelData(2),", "ddbias for ddscale"))
-    + of("ops/ort/relu_grad.cc", ("c.DataLikeX(1),", "c.DataLikeX(2),", "X for Z"))
     + of("ops/ort/training.cc", ('GetFloat("momentum")', 'GetFloat("epsilon")', "epsilon for the momentum"))
     + of("ops/ort/statistics.cc", ("{types, epsilon_,", "{types, 2 * epsilon_,", "twice epsilon"))
 )
 
-DRIVER_MUTANTS = [*GRAD, *GRAD_GRAD, *TRAINING, *LAYOUT, *DRIVERS, *DOORS]
+DRIVER_MUTANTS = [*GRAD, *GRAD_GRAD, *TRAINING, *LAYOUT, *DRIVERS, *INTERFACES]

@@ -84,7 +84,7 @@ int main(void) {
 
   if (bngrad_batch_normalization_grad(&layout, 2, dy, x, scale, mean, inv_std, dx, dscale, dbias, 0, error,
                                       sizeof error) != BNGRAD_INVALID_ARGUMENT ||
-      strcmp(error, "training_mode is 2, expected 0 or 1") != 0) {
+      strcmp(error, "training_mode is 2; expected 0 or 1") != 0) {
     printf("training_mode 2: %s\n", error);
     ++failures;
   }

@@ -78,7 +78,7 @@ class Problem {
     std::vector<float> out(3 * kElements + 8 * kC, -1);
     float* const of_channels = out.data() + 3 * kElements;
     const bngrad::KernelTable& table = *bngrad::ActiveIsa().table;
-    bngrad::OwnThreads threads(count);
+    bngrad::PoolThreads threads(count);
     for (const bool training : {false, true}) {
       const int place = training ? 1 : 0;
       bngrad::Grad(
@@ -115,7 +115,7 @@ void CheckThreads(const char* mode) {
       if (seat == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ++(FloatMode::OfThread() != all.caller ? all.other : all.same);
     };
-    bngrad::Pool::OfProcess().Run(8, work, &seen);
+    bngrad::Pool::Instance().Run(8, work, &seen);
   }
   Expect(seen.same >= 4 && seen.other == 0, mode, "threads have their own mode again");
 }

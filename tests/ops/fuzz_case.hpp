@@ -189,22 +189,22 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
         return "layout is null";
       case 1:
         a.dims_are_null = true;
-        return "dims: expected a count and, unless it is 0, an array";
+        return "dims is null; expected an array of " + std::to_string(rank) + " values";
       case 2: {
-        constexpr int32_t kRanks[] = {0, 9, 10, 1000, INT_MAX};
+        constexpr int32_t kRanks[] = {0, 9, 10, 1000, INT_MAX, -1, INT_MIN};
         a.layout.rank = random.Of(kRanks);
-        return "rank is " + std::to_string(a.layout.rank) + ", expected 1 to 8";
+        return "rank is " + std::to_string(a.layout.rank) + "; expected 1 to 8";
       }
       case 3: {
         constexpr int32_t kCounts[] = {-1, INT_MIN};
-        const bool of_dims = random.OneIn(2);
-        (of_dims ? a.layout.rank : a.layout.axes_count) = random.Of(kCounts);
-        return of_dims ? "dims: expected a count" : "axes: expected a count";
+        a.layout.axes_count = random.Of(kCounts);
+        return "axes_count is " + std::to_string(a.layout.axes_count) + "; expected 0 to " +
+               std::to_string(rank);
       }
       case 4:
         a.dims[static_cast<size_t>(random.Below(static_cast<int64_t>(rank)))] =
             random.OneIn(2) ? -1 : INT64_MIN;
-        return "expected no negative dimension";
+        return "; expected dimensions of 0 or more";
       case 5: {
         // Neither what 64 bits would wrap to something small nor an extent of 0 hides it.
         if (rank < 2) break;
@@ -225,12 +225,11 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
         if (a.axes.size() < 2) break;
         a.axes[0] = a.axes[1] < 0 ? a.axes[1] + static_cast<int64_t>(rank)
                                   : a.axes[1] - (random.OneIn(2) ? static_cast<int64_t>(rank) : 0);
-        return "twice, expected each once";
+        return "twice; expected each axis once";
       case 8: {
         const int32_t counts[] = {static_cast<int32_t>(rank) + 1, 1000, INT_MAX};
         a.layout.axes_count = random.Of(counts);
-        if (a.axes_are_null) return "axes: expected a count";
-        return "axes_count is " + std::to_string(a.layout.axes_count) + ", expected at most " +
+        return "axes_count is " + std::to_string(a.layout.axes_count) + "; expected 0 to " +
                std::to_string(rank);
       }
       case 9: {
@@ -250,7 +249,7 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
       case 10:
         if (a.function == Function::kStatistics) break;
         a.flag = random.OneIn(2) ? 2 : -1;
-        return ", expected 0 or 1";
+        return "; expected 0 or 1";
       case 11: {
         constexpr double kInfinity = std::numeric_limits<double>::infinity();
         constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

@@ -116,7 +116,7 @@ std::vector<int64_t> ChannelsOf(const Case& c) {
 
 // That the cases have each kind of partition.
 struct Kinds {
-  int folded, in_pieces, past_caches, in_phases, one_thread, uneven;
+  int folded, in_pieces, past_caches, in_phases, single_thread, uneven;
 };
 
 void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t element_size, bool read_once,
@@ -138,7 +138,7 @@ void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t e
     ++count;
   };
   for (int64_t tile = 0; tile < partition.tiles; ++tile) {
-    const int64_t first = blocks.FirstChannel(tile), extent = blocks.Extent(tile);
+    const int64_t first = blocks.FirstChannel(tile), extent = blocks.ChannelCount(tile);
     for (int64_t segment = 0; segment < partition.segments; ++segment) {
       blocks.ForEach(tile, segment, [&](const Block& block, int64_t offset) {
         const bool rows = layout.family == Family::kRows;
@@ -154,10 +154,10 @@ void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t e
   if (count != channels.size()) Fail(c, "an element is in no block");
   kinds.folded += partition.fold > 1;
   kinds.in_pieces += partition.pieces > 1;
-  kinds.past_caches += partition.stream;
+  kinds.past_caches += partition.non_temporal;
   kinds.in_phases += !partition.tile_at_a_time;
-  kinds.one_thread += partition.one_thread;
-  kinds.uneven += partition.tiles * partition.tile_extent > layout.channels;
+  kinds.single_thread += partition.single_thread;
+  kinds.uneven += partition.tiles * partition.tile_channels > layout.channels;
 }
 
 struct Break {
@@ -170,45 +170,45 @@ const Case kRows = {{4, 70, 100}, {0, 2}}, kLongRows = {{2, 3, 40000}, {0, 2}}, 
            kNarrow = {{3001, 3}, {0}}, kSmall = {{2, 3, 4}, {0, 2}};
 
 const Break kBreaks[] = {
-    {kRows, [](Partition& p) { ++p.tiles; }, "every channel is in one tile"},
-    {kRows, [](Partition& p) { --p.tiles_per_outer, --p.tiles; }, "every channel is in one tile"},
-    {kColumns, [](Partition& p) { p.tile_extent -= 16; }, "every channel is in one tile"},
-    {kColumns, [](Partition& p) { p.tile_extent = 3000; }, "every channel is in one tile"},
-    {kRows, [](Partition& p) { --p.width; }, "each channel of a tile has `fold` places"},
-    {kNarrow, [](Partition& p) { --p.fold; }, "each channel of a tile has `fold` places"},
-    {kColumns, [](Partition& p) { --p.rows; }, "rows are those of the layout"},
-    {kRows, [](Partition& p) { p.segment_rows = 0; }, "every element of a row is in one piece"},
-    {kLongRows, [](Partition& p) { --p.pieces; }, "every element of a row is in one piece"},
-    {kLongRows, [](Partition& p) { p.piece = 1 << 12; }, "every element of a row is in one piece"},
-    {kColumns, [](Partition& p) { p.pieces = 2; }, "every element of a row is in one piece"},
-    {kRows, [](Partition& p) { ++p.segments; }, "every row is in one segment"},
-    {kColumns, [](Partition& p) { p.segment_rows = 1; }, "every row is in one segment"},
-    {kSmall, [](Partition& p) { p.tile_at_a_time = false; }, "one thread has a tile at a time"},
-    {kRows, [](Partition& p) { p.tile_extent = p.width = 70, p.tiles_per_outer = p.tiles = 1; },
-     "a kernel has room for a tile's channels"},
-    {kLongRows, [](Partition& p) { p.tile_extent = p.width = 3, p.tiles_per_outer = p.tiles = 1; },
-     "a row in pieces is of one channel"},
+    {kRows, [](Partition& p) { ++p.tiles; }, "each channel belongs to one tile"},
+    {kRows, [](Partition& p) { --p.tiles_per_outer, --p.tiles; }, "each channel belongs to one tile"},
+    {kColumns, [](Partition& p) { p.tile_channels -= 16; }, "each channel belongs to one tile"},
+    {kColumns, [](Partition& p) { p.tile_channels = 3000; }, "each channel belongs to one tile"},
+    {kRows, [](Partition& p) { --p.width; }, "width is tile_channels * fold"},
+    {kNarrow, [](Partition& p) { --p.fold; }, "width is tile_channels * fold"},
+    {kColumns, [](Partition& p) { --p.rows; }, "rows is the number of rows of the layout"},
+    {kRows, [](Partition& p) { p.segment_rows = 0; }, "each element of a row belongs to one piece"},
+    {kLongRows, [](Partition& p) { --p.pieces; }, "each element of a row belongs to one piece"},
+    {kLongRows, [](Partition& p) { p.piece = 1 << 12; }, "each element of a row belongs to one piece"},
+    {kColumns, [](Partition& p) { p.pieces = 2; }, "each element of a row belongs to one piece"},
+    {kRows, [](Partition& p) { ++p.segments; }, "each row belongs to one segment"},
+    {kColumns, [](Partition& p) { p.segment_rows = 1; }, "each row belongs to one segment"},
+    {kSmall, [](Partition& p) { p.tile_at_a_time = false; }, "single_thread requires tile_at_a_time"},
+    {kRows, [](Partition& p) { p.tile_channels = p.width = 70, p.tiles_per_outer = p.tiles = 1; },
+     "a tile has at most kMaxTileChannels channels"},
+    {kLongRows, [](Partition& p) { p.tile_channels = p.width = 3, p.tiles_per_outer = p.tiles = 1; },
+     "rows in pieces belong to one channel"},
     {kLongRows,
      [](Partition& p) {
        p.piece = 13334;  // a third of the row
        p.pieces = 3;
        p.segments = p.rows * 3;
      },
-     "pieces begin at a strip"},
+     "pieces start at a multiple of kLanes"},
     {kRows, [](Partition& p) { p.fold = 2, p.width *= 2; }, "rows are not folded"},
     {kColumns,
      [](Partition& p) {
-       p.tile_extent = p.width = 750;
+       p.tile_channels = p.width = 750;
        p.tiles_per_outer = p.tiles = 4;
      },
-     "tiles of columns begin at a strip"},
-    {kColumns, [](Partition& p) { p.fold = 2, p.width *= 2; }, "folded rows are whole"},
+     "tiles of columns start at a multiple of kLanes"},
+    {kColumns, [](Partition& p) { p.fold = 2, p.width *= 2; }, "folded rows are not divided into tiles"},
     {kNarrow,
      [](Partition& p) {
        ++p.segment_rows;
        p.segments = (p.rows + p.segment_rows - 1) / p.segment_rows;
      },
-     "segments begin at a folded row"},
+     "segments start at a folded row"},
 };
 
 // Layouts whose strides do not go with the partition, which MakeLayout does not make.
@@ -218,10 +218,10 @@ void CheckBrokenLayouts() {
                   of_narrow = bngrad::MakePartition(narrow, 4, false);
   rows.channel.stride = narrow.row.stride = 200;
   const char* const apart = BrokenInvariant(rows, of_rows);
-  if (apart == nullptr || std::strcmp(apart, "a tile's channels lie together") != 0)
+  if (apart == nullptr || std::strcmp(apart, "the channels of a tile are contiguous") != 0)
     Fail(kRows, "channels apart");
   const char* const gaps = BrokenInvariant(narrow, of_narrow);
-  if (gaps == nullptr || std::strcmp(gaps, "folded rows lie together") != 0) Fail(kNarrow, "rows apart");
+  if (gaps == nullptr || std::strcmp(gaps, "folded rows are contiguous") != 0) Fail(kNarrow, "rows apart");
 }
 
 struct BlockBreak {
@@ -230,15 +230,15 @@ struct BlockBreak {
 };
 
 const BlockBreak kBlockBreaks[] = {
-    {[](Block& b, int64_t&) { b.rows = 0; }, "a block has elements"},
-    {[](Block& b, int64_t&) { b.channels = 0; }, "a block has elements"},
-    {[](Block& b, int64_t&) { b.length = 0; }, "a block has elements"},
-    {[](Block& b, int64_t&) { b.width = b.channels - 1; }, "each sum has a place"},
-    {[](Block& b, int64_t&) { b.channels = b.width = 65; }, "a kernel has room for a block's channels"},
+    {[](Block& b, int64_t&) { b.rows = 0; }, "a block is not empty"},
+    {[](Block& b, int64_t&) { b.channels = 0; }, "a block is not empty"},
+    {[](Block& b, int64_t&) { b.length = 0; }, "a block is not empty"},
+    {[](Block& b, int64_t&) { b.width = b.channels - 1; }, "width is at least the number of channels"},
+    {[](Block& b, int64_t&) { b.channels = b.width = 65; }, "a block has at most kMaxTileChannels channels"},
     {[](Block& b, int64_t&) { b.row_stride = 1; }, "rows do not overlap"},
-    {[](Block&, int64_t& offset) { offset = -1; }, "a block lies in the array"},
-    {[](Block&, int64_t& offset) { offset = 70 * 100; }, "a block lies in the array"},
-    {[](Block& b, int64_t&) { ++b.rows; }, "a block lies in the array"},
+    {[](Block&, int64_t& offset) { offset = -1; }, "a block lies within the array"},
+    {[](Block&, int64_t& offset) { offset = 70 * 100; }, "a block lies within the array"},
+    {[](Block& b, int64_t&) { ++b.rows; }, "a block lies within the array"},
 };
 
 void CheckBrokenBlocks() {
@@ -275,8 +275,8 @@ int main(int argc, char** argv) {
         CheckCovered(c, channels, element_size, read_once, kinds), ++checked;
     }
   }
-  for (const int kind :
-       {kinds.folded, kinds.in_pieces, kinds.past_caches, kinds.in_phases, kinds.one_thread, kinds.uneven}) {
+  for (const int kind : {kinds.folded, kinds.in_pieces, kinds.past_caches, kinds.in_phases,
+                         kinds.single_thread, kinds.uneven}) {
     if (kind == 0) Fail({}, "no case of some kind");
   }
   size_t breaks = 0;

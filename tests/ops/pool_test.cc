@@ -18,7 +18,7 @@ void Expect(bool condition, const char* what) {
 
 // The sum of what tasks wrote, each to a place of its own, without any lock.
 void Call(int threads, int64_t tasks) {
-  bngrad::OwnThreads parallel(threads);
+  bngrad::PoolThreads parallel(threads);
   std::vector<int64_t> written(static_cast<size_t>(tasks), 0);
   std::atomic<int64_t> inside{0};
   bngrad::ForEach(parallel, false, tasks, [&](int64_t i) {

@@ -116,19 +116,19 @@ def test_rank(op, rank):
 @pytest.mark.parametrize("epsilon", [-1.0, np.nan, np.inf])
 def test_epsilon(epsilon):
     for op in (training, statistics):
-        with pytest.raises(InputError, match=r"epsilon is .*, expected a finite number >= 0"):
+        with pytest.raises(InputError, match=r"epsilon is .*; expected a finite number >= 0"):
             op(epsilon=epsilon)
 
 
 @pytest.mark.parametrize("momentum", [np.nan, -np.inf])
 def test_momentum(momentum):
-    with pytest.raises(InputError, match=r"momentum is .*, expected a finite number"):
+    with pytest.raises(InputError, match=r"momentum is .*; expected a finite number"):
         training(momentum=momentum)
 
 
 def test_training_mode():
     for op in (grad, relu_grad, grad_grad):
-        with pytest.raises(InputError, match="training_mode is 2, expected 0 or 1"):
+        with pytest.raises(InputError, match="training_mode is 2; expected 0 or 1"):
             op(training_mode=2)
 
 
@@ -209,7 +209,7 @@ def python(code, **environment):
 @pytest.mark.parametrize("isa", ["sse9", "AVX2", ""])
 def test_unknown_isa(isa):
     done = python("from bngrad import native_library; native_library.active_isa()", BNGRAD_ISA=isa)
-    assert f"LibraryError: BNGRAD_ISA={isa} is unknown, expected one of " in done.stderr
+    assert f"LibraryError: BNGRAD_ISA={isa} is unknown; expected one of " in done.stderr
     done = python(
         "from bngrad import native; native.batch_normalization_statistics([1.0], [0], 0)", BNGRAD_ISA=isa
     )
@@ -222,7 +222,7 @@ def test_unsupported_isa():
     if not lacking:
         pytest.skip("this machine has every instruction set that the library knows")
     done = python("from bngrad import native_library; native_library.active_isa()", BNGRAD_ISA=lacking[0])
-    assert f"BNGRAD_ISA={lacking[0]}: this CPU or system has no {lacking[0]}" in done.stderr
+    assert f"BNGRAD_ISA={lacking[0]} is not supported by this CPU or operating system; unset it" in done.stderr
 
 
 def test_onnxruntime_too_old():
@@ -249,7 +249,7 @@ def test_onnxruntime_too_old():
     register = native_library.loaded().RegisterCustomOps
     register.restype = ctypes.c_void_p
     assert register(None, base) == 1234
-    assert messages == [(1, "bngrad: needs ONNX Runtime 1.17 or newer, this is 1.16.3")]
+    assert messages == [(1, "bngrad: requires ONNX Runtime 1.17 or newer; this is 1.16.3. Upgrade ONNX Runtime")]
 
 
 # What only C can do wrong.
@@ -278,22 +278,23 @@ def make_layout(dims=(2, 3, 4), axes=(0, 2), rank=None, axes_count=None, types=(
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (None, "layout is null"),
-        (make_layout(rank=-1), "dims: expected a count"),
-        (make_layout(axes_count=-1), "axes: expected a count"),
-        (make_layout(rank=2**31 - 1), "rank is 2147483647, expected 1 to 8"),
-        (make_layout(axes_count=2**31 - 1), "axes_count is 2147483647, expected at most 3, the rank of X"),
-        (make_layout(dims=None, rank=2), "dims: expected a count and, unless it is 0, an array"),
-        (make_layout(dims=(2, -3, 4)), "X has shape [2,-3,4], expected no negative dimension"),
-        (make_layout(dims=(2**40, 2**40, 0)), "too large to address"),
-        (make_layout(dims=()), "rank is 0, expected 1 to 8"),
-        (make_layout(axes=(5,)), "axes [5]: 5 is out of range for X of shape [2,3,4], expected -3 to 2"),
-        (make_layout(axes=(1, -2)), "axes [1,-2] name dimension 1 of X of shape [2,3,4] twice"),
-        (make_layout(types=(7, 7, 7)), "types 7, 7, 7 of X, scale and mean: expected 1 (float), 10 (float16), "),
+        (None, "layout is null; expected a bngrad_layout"),
+        (make_layout(rank=-1), "rank is -1; expected 1 to 8"),
+        (make_layout(axes_count=-1), "axes_count is -1; expected 0 to 3"),
+        (make_layout(rank=2**31 - 1), "rank is 2147483647; expected 1 to 8"),
+        (make_layout(axes_count=2**31 - 1), "axes_count is 2147483647; expected 0 to 3"),
+        (make_layout(dims=None, rank=2), "dims is null; expected an array of 2 values"),
+        (make_layout(axes=None, axes_count=2), "axes is null; expected an array of 2 values"),
+        (make_layout(dims=(2, -3, 4)), "X has shape [2,-3,4]; expected dimensions of 0 or more"),
+        (make_layout(dims=(2**40, 2**40, 0)), "too large to address; expected at most 2^59 elements"),
+        (make_layout(dims=()), "rank is 0; expected 1 to 8"),
+        (make_layout(axes=(5,)), "axes [5]: axis 5 is out of range for X of shape [2,3,4]; expected -3 to 2"),
+        (make_layout(axes=(1, -2)), "axes [1,-2] contains dimension 1 of X of shape [2,3,4] twice"),
+        (make_layout(types=(7, 7, 7)), "types 7, 7, 7 of X, scale and mean are not supported; expected 1 (float), 10 (float16), "),
         (make_layout(types=(1, 11, 1)), "types 1, 11, 1"),
-        (make_layout(types=(10, 10, 16)), "16 (bfloat16) for X, and that or 1 for each of the others"),
-        (make_layout(types=(16, 1, 16)), "stat_type is 16, expected 1 for X of type 16"),
-        (make_layout(types=(11, 11, 1)), "stat_type is 1, expected 11 for X of type 11"),
+        (make_layout(types=(10, 10, 16)), "16 (bfloat16) for X, and the same or 1 for scale and mean"),
+        (make_layout(types=(16, 1, 16)), "stat_type is 16; expected 1 for X of type 16"),
+        (make_layout(types=(11, 11, 1)), "stat_type is 1; expected 11 for X of type 11"),
     ],
 )  # fmt: skip
 def test_c_refusals(layout, message):
@@ -304,7 +305,7 @@ def test_c_refusals(layout, message):
 
 def test_c_null_data():
     status, error = call_statistics(ctypes.byref(make_layout()), x=None)
-    assert (status, error) == (1, "x is null")
+    assert (status, error) == (1, "x is null; expected an array of 24 elements")
     status, _ = call_statistics(ctypes.byref(make_layout(dims=(0, 3, 4))), x=None)
     assert status == 0
 
@@ -326,7 +327,9 @@ def test_c_every_null_input_has_its_name(function, names):
         status = getattr(native_library.loaded(), function)(
             ctypes.byref(make_layout()), 1, *inputs, None, None, None, 1, error, ctypes.c_size_t(200)
         )
-        assert (status, error.value.decode()) == (1, f"{missing} is null")
+        count = 24 if missing in ("dy", "dz", "z", "x", "ddx") else 3
+        expected = f"{missing} is null; expected an array of {count} elements"
+        assert (status, error.value.decode()) == (1, expected)
 
 
 def call_grad(pointers):
@@ -340,10 +343,10 @@ def call_grad(pointers):
 @pytest.mark.parametrize(
     ("moves", "message"),
     [
-        ({0: 1}, "dy is not aligned: expected an address that is a multiple of 4, the size of its elements"),
+        ({0: 1}, "dy is not aligned; expected an address that is a multiple of 4, the size of an element"),
         ({3: 2}, "mean is not aligned"),
         ({7: 3}, "dbias is not aligned"),
-        ({5: -1024}, "dx overlaps inv_std: expected memory of its own for each output"),
+        ({5: -1024}, "dx overlaps inv_std; expected outputs that overlap no other array"),
         ({5: -1024 - 92}, "dx overlaps inv_std"),
         ({6: 4 - 1024}, "dscale overlaps dx"),
         ({7: -2048}, "dbias overlaps dx"),
@@ -371,7 +374,7 @@ def test_c_add_arrays_count(count):
         ctypes.c_int64(count), *data, 1, error, ctypes.c_size_t(200)
     )
     assert status == 1
-    assert error.value.decode().startswith(f"count is {count}, expected 0 to ")
+    assert error.value.decode().startswith(f"count is {count}; expected 0 to ")
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, "untouched"), (1, ""), (8, "epsilon")])

@@ -134,7 +134,7 @@ def test_choice(build, isa, chosen):
 def test_other_machines_names_are_unknown(build):
     done = emulate(build / "tests" / "c_caller", "avx2")
     assert done.returncode == 1
-    assert done.stdout.decode().strip() == "BNGRAD_ISA=avx2 is unknown, expected one of neon, scalar"
+    assert done.stdout.decode().strip() == "BNGRAD_ISA=avx2 is unknown; expected one of neon, scalar"
 
 
 def test_every_number(every_number):

@@ -100,24 +100,24 @@ FAULTS = {"abort": "SIGABRT", "null": "SIGSEGV", "overflow": "SIGSEGV", "illegal
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_last_words(build, fault):
-    command = [str(build / "tests" / "fault"), fault, "the last words", "7"]
+def test_crash_handler(build, fault):
+    command = [str(build / "tests" / "fault"), fault, "the message", "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "")
-    assert done.stderr == f"the last words ({FAULTS[fault]})\n"
+    assert done.stderr == f"the message ({FAULTS[fault]})\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["none"], 1, "last_words is null, expected a line\n"),
-        (["none", "words", "0"], 1, "code is 0, expected 1 to 125\n"),
-        (["none", "words", "126"], 1, "code is 126, expected 1 to 125\n"),
+        (["none"], 1, "message is null; expected a string\n"),
+        (["none", "words", "0"], 1, "exit_code is 0; expected 1 to 125\n"),
+        (["none", "words", "126"], 1, "exit_code is 126; expected 1 to 125\n"),
         (["none", "words", "125"], 0, ""),
         (["abort", "long " * 2000, "3"], 3, ""),
     ],
 )
-def test_last_words_that_are_refused_cut_or_not_needed(build, arguments, code, said):
+def test_crash_handler_arguments(build, arguments, code, said):
     done = subprocess.run([build / "tests" / "fault", *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, said)
     assert done.stderr in ("", ("long " * 2000)[:4095] + " (SIGABRT)\n")
@@ -251,6 +251,6 @@ def test_host_reports_our_errors(build, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert (
-        "bngrad.BatchNormalizationGrad, node 'the_node': attribute training_mode is 7, expected 0 or 1"
+        "bngrad.BatchNormalizationGrad, node 'the_node': attribute training_mode is 7; expected 0 or 1"
         in done.stderr
     )
