@@ -98,7 +98,7 @@ def of_shapes(data=("?", "?"), parameters=("?", "?", "?"), outputs=("", "", ""))
     return result
 
 
-ADVICE = "give MeanTensor, VarianceTensor or ScaleTensor a static shape (and inline functions, which have none)"
+ADVICE = "give MeanTensor, VarianceTensor or ScaleTensor a static shape; inline functions, whose values have none"
 
 
 def refused(original, reason):

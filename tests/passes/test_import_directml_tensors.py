@@ -68,22 +68,22 @@ def test_the_rank_of_the_data_need_not_be_known(rng):
 
 
 UNKNOWN_AXES = {
-    "nothing-known": ({}, "the shape of no parameter is known, so nothing says which dimensions to sum over"),
+    "nothing-known": ({}, "no parameter has a known shape, so the dimensions to sum over are unknown"),
     "only-the-data-known": (
         {"data": ("[4,3,2,2]", "[4,3,2,2]")},
-        "the shape of no parameter is known, so nothing says which dimensions to sum over",
+        "no parameter has a known shape, so the dimensions to sum over are unknown",
     ),
     "another-name": (
         {"data": ("[N,C,H,W]", "?"), "parameters": ("[1,K,1,1]", "?", "?")},
-        "its MeanTensor 'Mean' has the shape [1, K, 1, 1], which does not say whether dimension 1 is one to",
+        "its MeanTensor 'Mean' has shape [1, K, 1, 1], so it is unknown whether to sum over dimension 1",
     ),
     "no-name": (
         {"data": ("[?,?,?,?]", "?"), "parameters": ("[1,?,1,1]", "?", "?")},
-        "its MeanTensor 'Mean' has the shape [1, ?, 1, 1], which does not say whether dimension 1 is one to",
+        "its MeanTensor 'Mean' has shape [1, ?, 1, 1], so it is unknown whether to sum over dimension 1",
     ),
     "the-name-of-another-dimension": (
         {"data": ("[N,C,H,W]", "?"), "parameters": ("?", "[1,3,W,1]", "?")},
-        "its VarianceTensor 'Variance' has the shape [1, 3, W, 1], which does not say whether dimension 2 is one",
+        "its VarianceTensor 'Variance' has shape [1, 3, W, 1], so it is unknown whether to sum over dimension 2",
     ),
 }
 
@@ -101,7 +101,7 @@ WRONG_SHAPES = {
         ("[4,3,2,2]", "[4,3,2,2]", "[3]", "[3]", "[3]"),
         (
             "its MeanTensor 'Mean' has DimensionCount 1; expected 4 like its InputTensor 'Input': each dimension "
-            "to sum over has extent 1 in it (as in [1, C, 1, 1])"
+            "to sum over has size 1, as in [1, C, 1, 1]"
         ),
     ),
     "one-parameter-of-another-rank": (
@@ -117,25 +117,25 @@ WRONG_SHAPES = {
     "data-of-two-sizes": (
         ("[4,3,2]", "[4,3,5]", "[1,3,1]", "[1,3,1]", "[1,3,1]"),
         (
-            "its InputGradientTensor 'InputGradient' has the shape [4, 3, 5]; expected [4, 3, 2] like its "
+            "its InputGradientTensor 'InputGradient' has shape [4, 3, 5]; expected [4, 3, 2] like its "
             "InputTensor 'Input'"
         ),
     ),
     "variance-of-another-size": (
         ("[4,3,2]", "[4,3,2]", "[1,3,1]", "[1,1,1]", "[1,3,1]"),
-        "its VarianceTensor 'Variance' has the shape [1, 1, 1]; expected [1, 3, 1] like its MeanTensor 'Mean'",
+        "its VarianceTensor 'Variance' has shape [1, 1, 1]; expected [1, 3, 1] like its MeanTensor 'Mean'",
     ),
     "scale-of-another-size": (
         ("[N,3,2]", "[N,3,2]", "[1,3,M]", "[1,3,1]", "[1,3,2]"),
-        "its ScaleTensor 'Scale' has the shape [1, 3, 2]; expected [1, 3, 1] like its VarianceTensor 'Variance'",
+        "its ScaleTensor 'Scale' has shape [1, 3, 2]; expected [1, 3, 1] like its VarianceTensor 'Variance'",
     ),
     "neither-1-nor-that-of-the-data": (
         ("[4,3,2]", "[4,3,2]", "[2,3,1]", "[2,3,1]", "[2,3,1]"),
-        "its MeanTensor 'Mean' has extent 2 in dimension 0; expected 1 or 4 as for its InputTensor 'Input'",
+        "its MeanTensor 'Mean' has size 2 in dimension 0; expected 1 or 4 as for its InputTensor 'Input'",
     ),
     "parameters-wider-than-the-data": (
         ("[4,1,2]", "[4,1,2]", "[1,3,1]", "[1,3,1]", "[1,3,1]"),
-        "its MeanTensor 'Mean' has extent 3 in dimension 1; expected 1 as for its InputTensor 'Input'",
+        "its MeanTensor 'Mean' has size 3 in dimension 1; expected 1 as for its InputTensor 'Input'",
     ),
 }
 
@@ -149,12 +149,12 @@ def test_wrong_shapes_are_refused(case):
 WRONG_OUTPUTS = {
     "OutputGradient-sizes": (
         ("[4,3,1]", "", ""),
-        "its OutputGradientTensor 'OutputGradient' has the shape [4, 3, 1]; expected [4, 3, 2] like its",
+        "its OutputGradientTensor 'OutputGradient' has shape [4, 3, 1]; expected [4, 3, 2] like its",
     ),
     "OutputScaleGradient-sizes": (
         ("", "[4,3,1]", ""),
         (
-            "its OutputScaleGradientTensor 'OutputScaleGradient' has the shape [4, 3, 1]; expected [1, 3, 1] "
+            "its OutputScaleGradientTensor 'OutputScaleGradient' has shape [4, 3, 1]; expected [1, 3, 1] "
             "like its MeanTensor 'Mean'"
         ),
     ),
@@ -198,7 +198,7 @@ MALFORMED = {
     "epsilon-text": ({"attributes": {"Epsilon": "small"}}, "its Epsilon is of type string; expected a number"),
     "another-attribute": (
         {"attributes": {"Epsilon": 0.1, "Spatial": 1}},
-        "it has an attribute 'Spatial'; expected Epsilon alone",
+        "it has an attribute 'Spatial'; expected only Epsilon",
     ),
 }
 
@@ -217,7 +217,7 @@ def test_an_epsilon_of_the_function_is_refused():
     text = f"""{header(17, "f")} g ({GIVEN}) => ({X} dx) {{ dx = f.Block<e = 0.001>({", ".join(INPUTS)}) }}
         <domain: "f", opset_import: ["" : 17]>
         Block <e> ({", ".join(INPUTS)}) => (a) {{ [foreign] a, b, d = {NODE.replace("0.001", "@e")} }}"""
-    refused(model(text), "its Epsilon is an attribute of its function; expected a number: inline the function")
+    refused(model(text), "its Epsilon refers to a function attribute; expected a number: inline the function")
 
 
 def test_one_refusal_leaves_the_others_as_they_were():

@@ -240,7 +240,7 @@ MALFORMED = {
     "epsilon-text": ({"attributes": {"eps": "small"}}, "its eps is of type string; expected a number"),
     "attribute-of-another-system": (
         {"attributes": {"epsilon": 0.1, "feature_index": 3}},
-        "it has an attribute 'feature_index'; expected eps alone",
+        "it has an attribute 'feature_index'; expected only eps",
     ),
 }
 
@@ -266,7 +266,7 @@ def test_an_epsilon_of_the_function_is_refused():
         <domain: "f", opset_import: ["" : 17]>
         Block <e> (gamma, beta, input, mean, variance, delta) => (a) {{
             [foreign] a, b, d = {NODE.replace("0.001", "@e")} }}"""
-    refused(ir.from_proto(proto(text)), "its eps is an attribute of its function; expected a number")
+    refused(ir.from_proto(proto(text)), "its eps refers to a function attribute; expected a number")
 
 
 def test_one_refusal_leaves_the_others_as_they_were():

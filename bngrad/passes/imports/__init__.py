@@ -1,1 +1,1 @@
-"""The batch norms of other systems, one module or package a system."""
+"""Passes that rewrite the batch norms of other systems as ops of ``bngrad``: one module or package per system."""

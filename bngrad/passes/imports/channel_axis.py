@@ -1,7 +1,6 @@
-"""How a foreign batch-norm node over dimension 1 becomes one of ours.
+"""Changes a foreign batch norm with its channels in dimension 1 into an op of ``bngrad``.
 
-The node is changed in place, never replaced: its name, its outputs' names, its doc string and its metadata stay
-as they were.
+The node is changed in place: its name, output names, doc string and metadata stay the same.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ if TYPE_CHECKING:
     from bngrad.passes.base import Context
 
 
-def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], context: Context) -> None:
-    """Makes a node, whose inputs are already those of ``op_type`` but for axes, that op.
+def rewrite_in_place(node: ir.Node, op_type: str, attributes: Sequence[ir.Attr], context: Context) -> None:
+    """Changes a node into an op of ``bngrad`` that reduces over every dimension except 1.
 
-    It reduces over every dimension but 1, whatever the rank of X: one that is not known, or that our ops do not
-    take, is reshaped to 3. The node must not have been refused.
+    Data of unknown rank, of rank 1 or of a rank above the ops' maximum is reshaped to [N, C, S].
 
     Args:
-        node: The node.
+        node: A node that was not refused. Its inputs must already be those of ``op_type``, without axes.
         op_type: The op of ``bngrad``.
-        attributes: All its attributes.
-        context: The model's.
+        attributes: All attributes of the new op.
+        context: The context of the model's rewrites.
     """
     inputs, outputs, _ = signature(op_type)
     data_inputs = [i for i, name in enumerate(inputs) if QUANTITIES[name].shape == "data"]
@@ -54,7 +52,7 @@ def retarget_over_channels(node: ir.Node, op_type: str, attributes: Sequence[ir.
 
 
 def _name_outputs(node: ir.Node, outputs: Sequence[str], names: Names) -> None:
-    """Gives the node all its outputs, for an op of onnxruntime-extensions cannot leave one out."""
+    """Names all outputs of the node, because an op of onnxruntime-extensions cannot omit one."""
     node.resize_outputs(len(outputs))
     for value, name in zip(node.outputs, outputs, strict=True):
         if not value.name:
@@ -62,13 +60,12 @@ def _name_outputs(node: ir.Node, outputs: Sequence[str], names: Names) -> None:
 
 
 def forward_attributes(node: ir.Node, *, unbiased_running_var: bool) -> list[ir.Attr]:
-    """The attributes of a BatchNormalizationTraining that does what an ONNX-like forward node did.
-
-    The defaults are ONNX's.
+    """Returns the attributes of the BatchNormalizationTraining that replaces a forward node, with ONNX's defaults.
 
     Args:
-        node: The forward node.
-        unbiased_running_var: Whether the running variance takes the unbiased variance, against ONNX's rule.
+        node: A forward node with ONNX's attributes.
+        unbiased_running_var: Whether the running variance is updated with the unbiased variance; ONNX uses the
+            biased one.
     """
     epsilon = node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)
     momentum = node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)

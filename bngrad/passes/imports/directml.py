@@ -1,16 +1,16 @@
 """DirectML's batch-norm gradient -> BatchNormalizationGrad with frozen statistics.
 
-The node form is the members of DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC in their order: five inputs, three
-outputs, one attribute, spelled ``Epsilon`` or ``epsilon``::
+The node has the members of DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC in their order: five inputs, three outputs
+and one attribute, spelled ``Epsilon`` or ``epsilon``::
 
     DML_BATCH_NORMALIZATION_GRAD(Input, InputGradient, Mean, Variance, Scale)    {Epsilon}
         -> (OutputGradient, OutputScaleGradient, OutputBiasGradient)
     =>  inv_std = 1 / sqrt(Variance + Epsilon)
         bngrad.BatchNormalizationGrad(InputGradient, Input, Scale, Mean, inv_std, axes)    {training_mode=0}
 
-in any domain; the operator type's name, DML_OPERATOR_BATCH_NORMALIZATION_GRAD, will do too. In com.microsoft.dml,
-the domain that ONNX Runtime has for DirectML, it may also be BatchNormalizationGrad. (The op of that name in
-com.microsoft is ORT's own, with other inputs and another dX: see `imports/ort.py`.)
+The domain may be any. The name of the operator type, DML_OPERATOR_BATCH_NORMALIZATION_GRAD, is accepted too, as is
+BatchNormalizationGrad in com.microsoft.dml, ONNX Runtime's domain for DirectML. The op of that name in
+com.microsoft is ORT's own, with other inputs and another dX: see `imports/ort.py`.
 
 DirectML defines::
 
@@ -18,10 +18,10 @@ DirectML defines::
     OutputScaleGradient = sum(InputGradient * (Input - Mean) / sqrt(Variance + Epsilon))
     OutputBiasGradient  = sum(InputGradient)
 
-so Mean and Variance are constants: training_mode 0 of ours. Summed over are the dimensions where Mean, Variance
-and Scale have extent 1, whichever those are; these become axes. Our op takes parameters without them, so they are
-squeezed, and the two gradients unsqueezed. A dimension where Input has extent 1 as well is summed over too, which
-changes nothing.
+Mean and Variance are thus constants, as with training_mode 0 of ``bngrad``. The axes are the dimensions in which
+Mean, Variance and Scale have size 1. The parameters of the ``bngrad`` op lack these dimensions, so the parameters
+are squeezed and the two gradients unsqueezed. A dimension in which Input has size 1 too counts as an axis, which
+does not change the result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import inverse_std
-from bngrad.opset.known_shapes import shape_text
+from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.opset.reference import MAX_RANK
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.node_form import NodeForm
@@ -41,7 +41,7 @@ from bngrad.passes.replace import Emitter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    Extent = int | ir.SymbolicDim
+    from bngrad.opset.known_shapes import KnownShape
 
 _OP_TYPES = ("DML_BATCH_NORMALIZATION_GRAD", "DML_OPERATOR_BATCH_NORMALIZATION_GRAD")
 _QUALIFIED = ("com.microsoft.dml", "BatchNormalizationGrad")
@@ -61,11 +61,11 @@ _PARAMETERS = (
     "OutputBiasGradientTensor",
 )
 
-_ADVICE = "give MeanTensor, VarianceTensor or ScaleTensor a static shape (and inline functions, which have none)"
+_ADVICE = "give MeanTensor, VarianceTensor or ScaleTensor a static shape; inline functions, whose values have none"
 
 
 class _Tensor(NamedTuple):
-    """An input or output of a node, and what DirectML calls it."""
+    """An input or output of a node with its name in DirectML."""
 
     role: str
     value: ir.Value
@@ -74,26 +74,21 @@ class _Tensor(NamedTuple):
         return f"{self.role} {self.value.name!r}"
 
     @property
-    def dims(self) -> tuple[Extent, ...]:
-        """Its shape, which must be known."""
-        return tuple(self.value.shape or ())
+    def shape(self) -> KnownShape:
+        """The shape, which must be known."""
+        return known_shape(self.value) or ()
 
     @property
     def rank(self) -> int:
-        return len(self.dims)
-
-    @property
-    def sizes(self) -> str:
-        """Its shape as text."""
-        return shape_text(self.dims)
+        return len(self.shape)
 
 
 class ImportDirectmlPass(ImportPass):
     """Rewrites every DML_BATCH_NORMALIZATION_GRAD.
 
-    Matches: 1 to 8 dimensions, any of which may be summed over, in float and float16.
-    Refuses: what DirectML's tensor constraints rule out, as far as types and shapes are known; parameters' extents
-    that are neither 1 nor the data's; and shapes that do not tell which dimensions to sum over.
+    Matches: data of float or float16 with 1 to 8 dimensions, any of which may be axes.
+    Refuses: types and shapes that DirectML's tensor constraints forbid, as far as they are known; parameter sizes
+    that are neither 1 nor the data's; and shapes from which the axes cannot be determined.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -102,21 +97,20 @@ class ImportDirectmlPass(ImportPass):
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        rules = (_FORM.malformed, _type_violations, _dimension_count_violations, _size_violations, _axes_unknown)
+        rules = (_FORM.violations, _type_violations, _dimension_count_violations, _size_violations, _unknown_axes)
         return next(itertools.chain.from_iterable(rule(node) for rule in rules), None)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""
         x, dy, mean, variance, scale = (value for value in node.inputs if value is not None)
         emit = Emitter(node, context)
-        reduced = [d for d, over in enumerate(_summed_over(node) or ()) if over]
+        reduced = [dimension for dimension, is_axis in enumerate(_reduced(node) or ()) if is_axis]
         axes = emit.axes(reduced)
 
         def without_axes(value: ir.Value) -> ir.Value:
-            # Squeeze takes no axes for all axes of extent 1; here they are the same, but there is nothing to do.
             return emit.op("Squeeze", value, axes) if reduced else value
 
-        # Data is float or float16, so statistics in float are right even where nothing says which.
+        # Data is float or float16, so statistics in float are right even if the type is unknown.
         inv_std = inverse_std(emit, variance, _FORM.epsilon(node), ir.DataType.FLOAT)
         dx, dscale, dbias = emit.bngrad(
             "BatchNormalizationGrad",
@@ -136,11 +130,11 @@ class ImportDirectmlPass(ImportPass):
         emit.replace({i: value for i, value in results.items() if i in used})
 
 
-# ---- what is refused ----
+# ---- reasons for a refusal ----
 
 
 def _type_violations(node: ir.Node) -> Iterator[str]:
-    """All eight tensors "must have the same DataType", FLOAT32 or FLOAT16."""
+    """Checks that all eight tensors "must have the same DataType", FLOAT32 or FLOAT16."""
     first: tuple[_Tensor, ir.DataType] | None = None
     for tensor in _tensors(node):
         dtype = tensor.value.dtype
@@ -154,46 +148,43 @@ def _type_violations(node: ir.Node) -> Iterator[str]:
 
 
 def _dimension_count_violations(node: ir.Node) -> Iterator[str]:
-    """All eight "must have the same DimensionCount", 1 to 8."""
-    known = _shaped(node)
+    """Checks that all eight tensors "must have the same DimensionCount", 1 to 8."""
+    known = _shaped_tensors(node)
     for tensor in known:
         if not 1 <= tensor.rank <= MAX_RANK:
             yield f"its {tensor} has DimensionCount {tensor.rank}; expected 1 to {MAX_RANK}"
         if tensor.rank != known[0].rank:
             yield (
                 f"its {tensor} has DimensionCount {tensor.rank}; expected {known[0].rank} like its {known[0]}: "
-                "each dimension to sum over has extent 1 in it (as in [1, C, 1, 1])"
+                "each dimension to sum over has size 1, as in [1, C, 1, 1]"
             )
 
 
 def _size_violations(node: ir.Node) -> Iterator[str]:
-    """Data "must have the same Sizes", so must parameters; an extent of theirs is 1 or that of the data."""
-    data, parameters = ([t for t in _shaped(node) if t.role in group] for group in (_DATA, _PARAMETERS))
+    """Checks that all data has one shape, and all parameters one with each size either 1 or the data's."""
+    data, parameters = _known_shapes(node)
     for group in (data, parameters):
         for one, other in itertools.combinations(group, 2):
-            if any(map(_differ, one.dims, other.dims)):
-                yield f"its {other} has the shape {other.sizes}; expected {one.sizes} like its {one}"
+            if not may_be_equal(one.shape, other.shape):
+                got, expected = shape_text(other.shape), shape_text(one.shape)
+                yield f"its {other} has shape {got}; expected {expected} like its {one}"
     for one, other in itertools.product(parameters, data):
-        for d, (extent, of_data) in enumerate(zip(one.dims, other.dims, strict=True)):
-            if extent != 1 and _differ(extent, of_data):
+        for dimension, (size, of_data) in enumerate(zip(one.shape, other.shape, strict=True)):
+            if size != 1 and not may_be_equal((size,), (of_data,)):
                 expected = "1" if of_data == 1 else f"1 or {of_data}"
-                yield f"its {one} has extent {extent} in dimension {d}; expected {expected} as for its {other}"
+                yield f"its {one} has size {size} in dimension {dimension}; expected {expected} as for its {other}"
 
 
-def _differ(extent: Extent, other: Extent) -> bool:
-    return isinstance(extent, int) and isinstance(other, int) and extent != other
-
-
-def _axes_unknown(node: ir.Node) -> Iterator[str]:
-    """DirectML's tensors have static sizes, and only those of the parameters say what to sum over."""
-    summed = _summed_over(node)
-    if summed is None:
-        yield f"the shape of no parameter is known, so nothing says which dimensions to sum over: {_ADVICE}"
-    elif None in summed:
-        tensor = next(tensor for tensor in _shaped(node) if tensor.role in _PARAMETERS)
+def _unknown_axes(node: ir.Node) -> Iterator[str]:
+    """Checks that the axes are known: the sizes of the parameters, static in DirectML, determine them."""
+    reduced = _reduced(node)
+    if reduced is None:
+        yield f"no parameter has a known shape, so the dimensions to sum over are unknown; {_ADVICE}"
+    elif None in reduced:
+        tensor = _known_shapes(node)[1][0]
         yield (
-            f"its {tensor} has the shape {tensor.sizes}, which does not say whether dimension "
-            f"{summed.index(None)} is one to sum over: {_ADVICE}"
+            f"its {tensor} has shape {shape_text(tensor.shape)}, so it is unknown whether to sum over dimension "
+            f"{reduced.index(None)}; {_ADVICE}"
         )
 
 
@@ -206,28 +197,34 @@ def _tensors(node: ir.Node) -> list[_Tensor]:
     return [_Tensor(role, value) for role, value in (*inputs, *outputs) if value is not None]
 
 
-def _shaped(node: ir.Node) -> list[_Tensor]:
-    """The tensors whose shapes are known."""
+def _shaped_tensors(node: ir.Node) -> list[_Tensor]:
+    """Returns the tensors whose shapes are known."""
     return [tensor for tensor in _tensors(node) if tensor.value.shape is not None]
 
 
-def _summed_over(node: ir.Node) -> list[bool | None] | None:
-    """Whether each dimension is summed over, None where that is not known; None if no parameter has a shape."""
-    data, parameters = ([t.dims for t in _shaped(node) if t.role in group] for group in (_DATA, _PARAMETERS))
+def _known_shapes(node: ir.Node) -> tuple[list[_Tensor], list[_Tensor]]:
+    """Returns the data and the parameters whose shapes are known."""
+    known = _shaped_tensors(node)
+    return [t for t in known if t.role in _DATA], [t for t in known if t.role in _PARAMETERS]
+
+
+def _reduced(node: ir.Node) -> list[bool | None] | None:
+    """Whether each dimension is an axis, None where unknown; None alone if no parameter has a known shape."""
+    data, parameters = ([tensor.shape for tensor in group] for group in _known_shapes(node))
     if not parameters:
         return None
     return [
-        _is_summed({dims[d] for dims in parameters}, {dims[d] for dims in data}) for d in range(len(parameters[0]))
+        _is_axis({shape[d] for shape in parameters}, {shape[d] for shape in data})
+        for d in range(len(parameters[0]))
     ]
 
 
-def _is_summed(extents: set[Extent], of_data: set[Extent]) -> bool | None:
-    """Whether a dimension is summed over, by all that is known of its extent in the parameters and in the data."""
-    if 1 in extents | of_data:
-        # A parameter has extent 1 or that of the data.
+def _is_axis(sizes: set[int | str | None], of_data: set[int | str | None]) -> bool | None:
+    """Whether a dimension is an axis, from its sizes in the parameters and in the data; None if unknown."""
+    if 1 in sizes | of_data:
+        # A parameter has size 1 or the data's.
         return True
-    # A parameter with the extent of the data, by its name, has nothing to sum over whatever that is.
-    named = {extent for extent in extents & of_data if isinstance(extent, ir.SymbolicDim) and extent.value}
-    if named or any(isinstance(extent, int) for extent in extents):
+    # A parameter whose symbolic size is the data's is not reduced, whatever the size is.
+    if any(isinstance(size, str) for size in sizes & of_data) or any(isinstance(size, int) for size in sizes):
         return False
     return None

@@ -1,7 +1,7 @@
-"""nGraph's batch norm in training -> the ops of ``bngrad``.
+"""nGraph's batch norm in training mode -> the ops of ``bngrad``.
 
-nGraph stores a node's inputs in another order than its documentation and its constructors have. These are the
-stored ones, those of its serialized graphs, in any domain::
+nGraph stores the inputs of a node in another order than its documentation and its constructors use. This is the
+order in its serialized graphs; the domain may be any::
 
     BatchNormTrainingBackprop(gamma, beta, input, mean, variance, delta)    {eps}
         -> (input_delta, gamma_delta, beta_delta)
@@ -13,21 +13,21 @@ stored ones, those of its serialized graphs, in any domain::
     =>  bngrad.BatchNormalizationTraining(input, gamma, beta, 0, 0, axes)
             {epsilon=eps, momentum=0, unbiased_running_var=0}
 
-``BatchNormBackprop`` is an older name of the first. ``eps`` is what nGraph's JSON calls the attribute, ``epsilon``
-what its visitor does: either will do. nGraph rounds it to float32, also for data in double.
+``BatchNormBackprop`` is an older name of the first op. nGraph's JSON spells the attribute ``eps``, its visitor
+``epsilon``; both are accepted. nGraph rounds it to float32, even for data of double.
 
-The channels are dimension 1, at every rank from 2 on. With N elements a channel, nGraph's kernel computes::
+The channels are dimension 1 at every rank from 2 up. With N elements per channel, nGraph's kernel computes::
 
     beta_delta  = sum delta
     gamma_delta = sum delta * (input - mean) / sqrt(variance + eps)
     input_delta = gamma / sqrt(variance + eps) / N
                   * (N * delta - beta_delta - gamma_delta * (input - mean) / sqrt(variance + eps))
 
-for any mean and variance, not only those of the input: training_mode 1 of ours, term by term. (Its documentation
-has slips: as written there, gamma_delta and input_delta are wrong.) beta is checked and never read.
+for any mean and variance, not only those of the input: term by term the formula of training_mode 1 of ``bngrad``.
+(The formulas of gamma_delta and input_delta in nGraph's documentation are wrong.) beta is checked but never read.
 
-The mean and variance that the forward node returns are the batch's, the variance biased: they are what running
-statistics become with momentum 0, whatever they were. nGraph itself keeps no running statistics.
+The forward node returns the mean and the biased variance of the batch. These are the running statistics after an
+update with momentum 0, whatever the old ones were. nGraph itself has no running statistics.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from bngrad.graph.batch_norm_terms import inverse_std, statistics_dtype
 from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import raise_refusals
 from bngrad.opset.functions import DOMAIN
+from bngrad.opset.known_shapes import known_shape, may_be_equal
 from bngrad.passes.base import Context, ImportPass
-from bngrad.passes.imports.channel_axis import retarget_over_channels
+from bngrad.passes.imports.channel_axis import rewrite_in_place
 from bngrad.passes.imports.node_form import NodeForm
 from bngrad.passes.replace import Emitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    Extents = tuple[int | ir.SymbolicDim, ...]
-
+    from bngrad.opset.known_shapes import KnownShape
 
 _EPSILON_NAMES = ("eps", "epsilon")
 _FORWARD = NodeForm(("gamma", "beta", "input"), ("output", "mean", "variance"), _EPSILON_NAMES)
@@ -66,16 +66,18 @@ _FORMS = {
 }
 
 _DATA = ("input", "delta")
-"""Those with the shape of the data; the others have one element a channel."""
+"""The inputs with the shape of the data; the others have one element per channel."""
 
 
 class ImportNgraphPass(ImportPass):
     """Rewrites every BatchNormTraining and BatchNormTrainingBackprop.
 
-    Matches: input of rank 2 or more, or of a rank that is not known; above 8 it is reshaped to [N, C, S].
-    Refuses: what nGraph itself does when a node is made, by the same rules in the same order; types that are none
-    of ours; and attributes that nGraph's ops do not have, for other systems have a BatchNormTraining too.
-    Guarantees: outputs without a type get what nGraph infers for them from all inputs together.
+    Matches: input of rank 2 or more, or of unknown rank. Input of unknown rank or of a rank above 8 is reshaped to
+    [N, C, S].
+    Refuses: nodes that nGraph rejects on construction, by the same rules in the same order; types that ``bngrad``
+    does not support; and attributes that nGraph's ops do not have, because other systems have a BatchNormTraining
+    too.
+    Guarantees: outputs without a type get the type that nGraph infers from all inputs.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -84,20 +86,20 @@ class ImportNgraphPass(ImportPass):
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        # Last, the types that nGraph takes and we do not: by now they are all the same.
-        reasons = itertools.chain(_FORMS[node.op_type].malformed(node), _violations(node))
+        # Types that nGraph supports and bngrad does not come last: by then all inputs have one type.
+        reasons = itertools.chain(_FORMS[node.op_type].violations(node), _violations(node))
         return next(reasons, None) or type_refusal(node.inputs, ())
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""
-        # Once more: what it reads of another node has a shape since that one was rewritten.
+        # Check again: rewriting an earlier node may have given the inputs of this one types and shapes.
         raise_refusals([(node, reason)] if (reason := self.refusal(node)) else [])
         given = _inputs(node)
-        _share_what_is_known(node, given)
+        _propagate_types(node, given)
         form = _FORMS[node.op_type]
         emit, epsilon = Emitter(node, context), form.epsilon(node)
         if form is _FORWARD:
-            # As many zeros as there are channels, in the type of the input, whatever is known of either.
+            # Zeros of shape [C] in the type of the input; neither needs to be known.
             zeros = emit.op(
                 "CastLike", emit.op("ConstantOfShape", emit.op("Shape", given["gamma"])), given["input"]
             )
@@ -107,19 +109,19 @@ class ImportNgraphPass(ImportPass):
                 ir.AttrFloat32("momentum", 0.0),
                 ir.AttrInt64("unbiased_running_var", 0),
             ]
-            retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)
+            rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)
         else:
             statistics = _statistics(emit, given, epsilon)
             _replace_inputs(node, [given["delta"], given["input"], given["gamma"], *statistics])
             training = [ir.AttrInt64("training_mode", 1)]
-            retarget_over_channels(node, "BatchNormalizationGrad", training, context)
+            rewrite_in_place(node, "BatchNormalizationGrad", training, context)
 
 
 # ---- the rewrite ----
 
 
-def _share_what_is_known(node: ir.Node, given: Mapping[str, ir.Value]) -> None:
-    """Gives the input its type, and the outputs their types and shapes, from all that is known of any input."""
+def _propagate_types(node: ir.Node, given: Mapping[str, ir.Value]) -> None:
+    """Sets the input's type and the outputs' types and shapes from what is known of all inputs."""
     dtype = next((value.dtype for value in given.values() if value.dtype is not None), None)
     if dtype is not None:
         given["input"].dtype = dtype
@@ -135,10 +137,10 @@ def _share_what_is_known(node: ir.Node, given: Mapping[str, ir.Value]) -> None:
 
 
 def _statistics(emit: Emitter, given: Mapping[str, ir.Value], epsilon: float) -> tuple[ir.Value, ir.Value]:
-    """The mean and inv_std of a backprop node, of one type."""
+    """Returns the mean and inv_std of a backprop node, in one type."""
     x, mean, variance = given["input"], given["mean"], given["variance"]
     if x.dtype is None:
-        # As in the body of a function. Double loses nothing, whatever the type turns out to be.
+        # As in a function body. Double is exact enough for every type that the input may have.
         return mean, emit.op("CastLike", inverse_std(emit, variance, epsilon, ir.DataType.DOUBLE), x)
     dtype = statistics_dtype(x)
     return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)
@@ -150,13 +152,13 @@ def _replace_inputs(node: ir.Node, inputs: Sequence[ir.Value]) -> None:
         node.replace_input_with(index, value)
 
 
-# ---- what is refused ----
+# ---- reasons for a refusal ----
 
 
 def _violations(node: ir.Node) -> Iterator[str]:
-    """Why nGraph would not make a node: its eight rules, in its order and in its words.
+    """Yields the violations of nGraph's eight rules, in its order and with its messages.
 
-    What is not known contradicts nothing. Each rule relies on those before it.
+    Unknown shapes and types violate nothing. Each rule relies on those before it.
     """
     given = _inputs(node)
     data, channel_shapes = _data_shapes(given), _channel_shapes(given)
@@ -190,7 +192,7 @@ def _violations(node: ir.Node) -> Iterator[str]:
 
 
 def _inputs(node: ir.Node) -> dict[str, ir.Value]:
-    """The inputs by nGraph's names; all are there unless the node is refused."""
+    """Returns the inputs by their names in nGraph; all are present unless the node is refused."""
     names = _FORMS[node.op_type].inputs
     return {name: value for name, value in zip(names, node.inputs, strict=True) if value is not None}
 
@@ -199,44 +201,36 @@ def _channel_shaped(given: Mapping[str, ir.Value]) -> list[str]:
     return [name for name in given if name not in _DATA]
 
 
-def _data_shapes(given: Mapping[str, ir.Value]) -> list[Extents | None]:
-    return [_extents(given[name]) for name in _DATA if name in given]
+def _data_shapes(given: Mapping[str, ir.Value]) -> list[KnownShape | None]:
+    return [known_shape(given[name]) for name in _DATA if name in given]
 
 
-def _channel_shapes(given: Mapping[str, ir.Value]) -> list[Extents | None]:
-    return [_extents(given[name]) for name in _channel_shaped(given)]
+def _channel_shapes(given: Mapping[str, ir.Value]) -> list[KnownShape | None]:
+    return [known_shape(given[name]) for name in _channel_shaped(given)]
 
 
-def _channels_of(given: Mapping[str, ir.Value]) -> Extents | None:
-    """The shape [C], by the data."""
+def _channels_of(given: Mapping[str, ir.Value]) -> KnownShape | None:
+    """Returns the shape [C] according to the data."""
     data = _merged(_data_shapes(given))
     return None if data is None else data[1:2]
 
 
-def _extents(value: ir.Value) -> Extents | None:
-    return None if value.shape is None else tuple(value.shape)
-
-
-def _contradict(shapes: Sequence[Extents | None]) -> bool:
-    """Whether shapes cannot be the same: they differ in rank, or in an extent that is a number in both."""
+def _contradict(shapes: Sequence[KnownShape | None]) -> bool:
+    """Whether any two of the shapes cannot be equal."""
     known = [shape for shape in shapes if shape is not None]
-    if len({len(shape) for shape in known}) > 1:
-        return True
-    return any(len({d for d in extents if isinstance(d, int)}) > 1 for extents in zip(*known, strict=True))
+    return not all(may_be_equal(one, other) for one, other in itertools.combinations(known, 2))
 
 
-def _merged(shapes: Sequence[Extents | None]) -> Extents | None:
-    """What is known of a shape from several sources that do not contradict each other."""
+def _merged(shapes: Sequence[KnownShape | None]) -> KnownShape | None:
+    """Combines what several shapes that do not contradict each other say about the same shape."""
     known = [shape for shape in shapes if shape is not None]
     if not known:
         return None
-    return tuple(
-        next((d for d in extents if isinstance(d, int)), extents[0]) for extents in zip(*known, strict=True)
-    )
+    return tuple(next((d for d in sizes if isinstance(d, int)), sizes[0]) for sizes in zip(*known, strict=True))
 
 
-def _text(shape: Extents | None) -> str:
-    """A shape as nGraph prints it."""
+def _text(shape: KnownShape | None) -> str:
+    """Returns a shape as nGraph prints it."""
     if shape is None:
         return "?"
     return "{" + ",".join(str(d) if isinstance(d, int) else "?" for d in shape) + "}"

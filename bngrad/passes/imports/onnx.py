@@ -1,4 +1,4 @@
-"""ONNX's own BatchNormalization in training mode -> BatchNormalizationTraining.
+"""ONNX's BatchNormalization in training mode -> BatchNormalizationTraining.
 
 ::
 
@@ -6,10 +6,10 @@
         -> (Y, new_running_mean, new_running_var)
     =>  bngrad.BatchNormalizationTraining(the same, axes)    {epsilon, momentum, unbiased_running_var}
 
-Stock ONNX Runtime does not run the former safely: a running output that is left out is a segmentation fault, one
-that is no graph output overwrites the caller's running_mean and running_var, and equal initializers are merged
-and then overwritten, so that Y is wrong. In inference mode it is fine, and is left alone. ONNX's running variance
-is the population's, unbiased_running_var = 0, unless the pass is told otherwise.
+Stock ONNX Runtime cannot run the ONNX op safely in training mode: an omitted running output causes a segmentation
+fault, a running output that is not a graph output overwrites the caller's running_mean or running_var, and equal
+initializers are merged and then overwritten, which makes Y wrong. In inference mode the op is safe and left as it
+is. ONNX defines the running variance as biased (unbiased_running_var = 0); the pass has an option to change that.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import batch_norm_refusal, is_training_batch_norm
 from bngrad.passes.base import Context, ImportPass
-from bngrad.passes.imports.channel_axis import forward_attributes, retarget_over_channels
+from bngrad.passes.imports.channel_axis import forward_attributes, rewrite_in_place
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
 class ImportOnnxPass(ImportPass):
-    """Rewrites every training-mode BatchNormalization.
+    """Rewrites every BatchNormalization in training mode.
 
-    Matches: X of rank 1 (C is 1 then) to 8, or of a rank that is not known; these and rank 1 are reshaped to
+    Matches: X of rank 1 (then C is 1) to 8, or of unknown rank. X of rank 1 or of unknown rank is reshaped to
     [N, C, S].
-    Refuses: other ranks and types, missing inputs, parameters of another shape than [C].
+    Refuses: other ranks and types, missing inputs, and parameters whose shape is not [C].
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -43,4 +43,4 @@ class ImportOnnxPass(ImportPass):
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """See `ImportPass`."""
         attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
-        retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)
+        rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)

@@ -1,4 +1,4 @@
-"""Batch norm as ONNX Runtime's gradient builder writes it -> the ops of ``bngrad``.
+"""The batch-norm ops that ONNX Runtime's gradient builder writes -> the ops of ``bngrad``.
 
 ::
 
@@ -10,9 +10,9 @@
         -> (dX, dscale, dbias)
     =>  bngrad.BatchNormalizationGrad(the same, axes)                                {training_mode=1}
 
-ORT's schema names input 4 of the gradient ``variance``; its builder connects saved_inv_std there, and its kernel
-takes it as such, so it goes to inv_std as it is, and epsilon is not needed. Its running variance is the
-population's, unbiased_running_var = 0, unless the pass is told otherwise.
+ORT's schema names input 4 of the gradient ``variance``, but its gradient builder connects saved_inv_std there and
+its kernel reads it as such. The input therefore becomes inv_std unchanged, and epsilon is not needed. ORT's
+running variance is biased (unbiased_running_var = 0); the pass has an option to change that.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import onnx_ir as ir
 from bngrad.graph.batch_norms import batch_norm_refusal
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.base import Context, ImportPass
-from bngrad.passes.imports.channel_axis import forward_attributes, retarget_over_channels
+from bngrad.passes.imports.channel_axis import forward_attributes, rewrite_in_place
 
 _DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
-"""Which inputs have X's shape."""
+"""The indices of the inputs that have X's shape."""
 
 
 class ImportOrtPass(ImportPass):
     """Rewrites every BatchNormInternal and BatchNormalizationGrad.
 
-    Matches: X of rank 1 (C is 1 then) to 8, or of a rank that is not known; these and rank 1 are reshaped to
+    Matches: X of rank 1 (then C is 1) to 8, or of unknown rank. X of rank 1 or of unknown rank is reshaped to
     [N, C, S].
-    Refuses: other ranks and types, missing inputs, parameters of another shape than [C], and a BatchNormInternal
-    with training_mode = 0, for which ORT has no kernel.
+    Refuses: other ranks and types, missing inputs, parameters whose shape is not [C], and a BatchNormInternal with
+    training_mode = 0, for which ORT has no kernel.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -46,7 +46,7 @@ class ImportOrtPass(ImportPass):
         training_mode = node.attributes.get("training_mode")
         if training_mode is not None and training_mode.value != 1:
             got = f"@{training_mode.ref_attr_name}" if training_mode.is_ref() else training_mode.value
-            return f"it has training_mode {got}; expected 1, for ORT saves no statistics otherwise"
+            return f"it has training_mode {got}; expected 1, because ORT saves no statistics otherwise"
         data = _DATA_INPUTS[node.domain, node.op_type]
         return batch_norm_refusal(node, data=data)
 
@@ -54,7 +54,7 @@ class ImportOrtPass(ImportPass):
         """See `ImportPass`."""
         if (node.domain, node.op_type) == BATCH_NORM_GRAD:
             training = [ir.AttrInt64("training_mode", 1)]
-            retarget_over_channels(node, "BatchNormalizationGrad", training, context)
+            rewrite_in_place(node, "BatchNormalizationGrad", training, context)
         else:
             attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
-            retarget_over_channels(node, "BatchNormalizationTraining", attributes, context)
+            rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)

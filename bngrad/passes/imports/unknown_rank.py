@@ -1,8 +1,8 @@
-"""A batch norm over dimension 1 whose rank is not known, as in the body of a function, or is 1.
+"""Reshapes the data of a batch norm over dimension 1 whose rank is 1 or unknown, as in a function body.
 
-Its data is reshaped to [N, C, S] in front of the node and back behind it: a batch norm cannot tell the
-difference, and ORT's Reshape moves no data. S is computed as the product of the other extents, 1 where there is
-none: -1 for it would do but for an empty batch, which says nothing about the extent that is left out.
+The data is reshaped to [N, C, S] before the node and back after it. The result of a batch norm does not change,
+and ORT's Reshape copies no data. S is computed as the product of the remaining sizes, which is 1 if there are
+none. A size of -1 would not do: for an empty batch it is ambiguous.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from bngrad.graph.fresh_names import Names
 
 COLLAPSED_AXES = (0, 2)
-"""What to reduce over once the data is [N, C, S]."""
+"""The reduction axes of data of shape [N, C, S]."""
 
 
 def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int], names: Names) -> None:
-    """Puts the reshapes around a node.
+    """Inserts the reshapes around a node.
 
     Args:
-        node: The node; what it reads and writes is reshaped data afterwards.
+        node: The node; it reads and writes reshaped data afterwards.
         inputs: The indices of its inputs that have X's shape.
         outputs: The indices of its outputs that have X's shape.
-        names: Where new names come from.
+        names: The source of new names.
     """
-    make = _InFront(node, names)
+    make = _NodesBefore(node, names)
     x = node.inputs[inputs[-1]]
-    assert x is not None, "a batch norm has X"  # noqa: S101
-    whole, collapsed = make.op("Shape", x), collapsed_shape(make, x)
+    assert x is not None, "a node without X is refused"  # noqa: S101
+    original_shape, collapsed = make.op("Shape", x), collapsed_shape(make, x)
     for index in inputs:
         data = node.inputs[index]
-        assert data is not None, "a batch norm has its data"  # noqa: S101
-        # An extent of 0 is 0, and not that of the input at the same place.
+        assert data is not None, "a node without its data is refused"  # noqa: S101
+        # Without allowzero, Reshape reads a size of 0 as "copy the input's size".
         flat = make.op("Reshape", data, collapsed, allowzero=1)
-        # Which functions are embedded depends on the type of X.
+        # The type of X decides which functions are embedded.
         if data.dtype is not None:
             flat.dtype, flat.shape = data.dtype, ir.Shape([None, None, None])
         node.replace_input_with(index, flat)
@@ -51,18 +51,18 @@ def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int
         if not flat.name:
             continue
         name = names.fresh(f"{node.name or node.op_type}_ncs_{index}")
-        restore = ir.node("Reshape", [None, whole], {"allowzero": 1}, name=name)
+        restore = ir.node("Reshape", [None, original_shape], {"allowzero": 1}, name=name)
         ir.convenience.replace_nodes_and_values(owner(node), node, [], [restore], [flat], restore.outputs)
         restore.replace_input_with(0, flat)
         flat.name, flat.shape = name, None
 
 
-class _InFront(NodeMaker):
-    """Makes nodes in front of one.
+class _NodesBefore(NodeMaker):
+    """Inserts new nodes before a given node.
 
     Args:
-        node: The one.
-        names: Where names come from.
+        node: The node to insert before.
+        names: The source of new names.
     """
 
     def __init__(self, node: ir.Node, names: Names) -> None:
