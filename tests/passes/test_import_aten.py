@@ -576,7 +576,7 @@ REFUSALS = {
     ),
     "surplus-inputs": (
         lambda r: edited(r, add_inputs),
-        "it has 2 inputs more than ATen's schema has arguments",
+        "it has 2 more inputs than ATen's schema has arguments",
     ),
     "no-grad-out": (
         lambda r: node(NATIVE, {**tensors(r, SHAPE), "grad_out": None}),
@@ -614,10 +614,10 @@ REFUSALS = {
         lambda r: node("batch_norm_backward", tensors(r, SHAPE), "aten ", leave_out=("train",)),
         "it has no update; expected one",
     ),
-    "train-fed": (lambda r: edited(r, feed("train")), f"its train is no constant; {FOLD}"),
+    "train-fed": (lambda r: edited(r, feed("train")), f"its train is not constant; {FOLD}"),
     "train-of-a-caller": (
         lambda r: edited(r, set_attribute(ir.RefAttr("train", "training", INT)), "aten "),
-        f"its train is no constant; {FOLD}",
+        f"its train is not constant; {FOLD}",
     ),
     "no-eps": (
         lambda r: node(NATIVE, tensors(r, SHAPE), "aten ", train=False, leave_out=("eps",)),
@@ -629,7 +629,7 @@ REFUSALS = {
         ),
         "it has no epsilon; expected one",
     ),
-    "eps-fed": (lambda r: edited(r, feed("eps"), train=False), f"its eps is no constant; {FOLD}"),
+    "eps-fed": (lambda r: edited(r, feed("eps"), train=False), f"its eps is not constant; {FOLD}"),
     "no-running-mean": (
         lambda r: node(NATIVE, tensors(r, SHAPE, without=("running_mean",)), train=False),
         "it has no running_mean and is not training; expected one",
@@ -640,7 +640,7 @@ REFUSALS = {
     ),
     "masked-output-used": (
         lambda r: node(NATIVE, tensors(r, SHAPE), mask=(True, False, True)),
-        "its output 'grad_weight' is used; expected output_mask[1] to be true, or it is undefined",
+        "its output 'grad_weight' is used but undefined; expected output_mask[1] to be true",
     ),
     "data-type": (
         lambda r: edited(r, set_type("input", ir.DataType.INT32)),
@@ -661,19 +661,19 @@ REFUSALS = {
     "rank-1": (lambda r: node(NATIVE, tensors(r, (3, 3)) | {"input": np.zeros(3, np.float32)}), None),
     "channels": (
         lambda r: edited(r, set_shape("save_mean", 4)),
-        "its input 'save_mean' has 4 elements; expected 3, one a channel",
+        "its input 'save_mean' has 4 elements; expected 3, one per channel",
     ),
     "empty-statistics": (
         lambda r: edited(r, set_shape("save_invstd", 0)),
-        "its input 'save_invstd' has 0 elements; expected 3, one a channel",
+        "its input 'save_invstd' has 0 elements; expected 3, one per channel",
     ),
     "sync-reduce": (
         lambda r: edited(r, rename("batch_norm_backward_reduce"), "aten "),
-        "its sums are those of several devices; expected a BatchNorm, not a SyncBatchNorm",
+        "it is part of SyncBatchNorm, which sums across devices; expected BatchNorm",
     ),
     "sync-elemt": (
         lambda r: edited(r, set_attribute(ir.AttrString("operator", "aten::batch_norm_backward_elemt"))),
-        "its sums are those of several devices; expected a BatchNorm, not a SyncBatchNorm",
+        "it is part of SyncBatchNorm, which sums across devices; expected BatchNorm",
     ),
 }
 REFUSALS["rank-1"] = (REFUSALS["rank-1"][0], "its input has rank 1; expected 2 or more ([N, C, ...])")

@@ -1,1 +1,1 @@
-"""PyTorch's batch norms, as ATen nodes."""
+"""PyTorch's batch-norm gradients as ATen nodes."""

@@ -1,20 +1,20 @@
-"""ATen's batch-norm gradients, PyTorch's own -> BatchNormalizationGrad.
+"""PyTorch's batch-norm gradients (ATen ops) -> BatchNormalizationGrad.
 
 ::
 
     native_batch_norm_backward(grad_out, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?,
                                train, eps, output_mask) -> (grad_input, grad_weight, grad_bias)
     batch_norm_backward, cudnn_batch_norm_backward, miopen_batch_norm_backward, _batch_norm_impl_index_backward:
-                               the same in other orders (`aten_nodes.py` has them, and how a node spells them)
+                               the same arguments in other orders, see `aten.nodes`
     =>  bngrad.BatchNormalizationGrad(grad_out, input, weight, mean, inv_std, axes)     axes: all but dimension 1
 
     train:          mean, inv_std = save_mean, save_invstd                              training_mode=1
-                    or, if either is left out, BatchNormalizationStatistics(input)
+                    or, if either is omitted, BatchNormalizationStatistics(input)
     not train:      mean, inv_std = running_mean, 1 / sqrt(running_var + eps)           training_mode=0
 
-cuDNN's and MIOpen's have no ``train``: they are for training. ``save_var`` is an inverse standard deviation,
-despite its name. A weight that is left out is 1; its gradient then has the type of the statistics, as ATen's has
-on the CPU. What ``output_mask`` says is undefined must have no user, and goes.
+The ops of cuDNN and MIOpen have no ``train`` because they always train. Despite its name, ``save_var`` is an
+inverse standard deviation. An omitted weight is 1; its gradient then has the type of the statistics, as ATen's CPU
+kernel does. Outputs that ``output_mask`` marks as undefined must be unused; they are removed.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ from bngrad.passes.replace import Emitter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OF_SYNC_BATCH_NORM = ("batch_norm_backward_reduce", "batch_norm_backward_elemt")
-_OUTPUTS = 3
-"""The gradients by input, weight and bias."""
+_SYNC_BATCH_NORM_OPS = ("batch_norm_backward_reduce", "batch_norm_backward_elemt")
+_MAX_OUTPUTS = 3
+"""The gradients with respect to input, weight and bias."""
 
 
 class ImportAtenPass(ImportPass):
     """Rewrites every batch-norm gradient of ATen.
 
-    Matches: X of rank 2 or higher, or of a rank that is not known (this, and one above 8, becomes [N, C, S]).
-    Refuses: what ATen's schema does not allow; other ranks and types; a train that is no constant, and an eps that
-    is none where it is needed; a use of an output that the mask says is undefined; and SyncBatchNorm, whose
-    gradient is two ops with a sum across devices between them.
+    Matches: X of rank 2 or higher, or of unknown rank. X of unknown rank or of a rank above 8 is reshaped to
+    [N, C, S].
+    Refuses: calls that ATen's schema does not allow; other ranks and types; a train that is not constant; an eps
+    that is needed and not constant; uses of an output that the mask marks as undefined; and the gradient of
+    SyncBatchNorm, which is two ops with a sum across devices between them.
     """
 
     def matches(self, node: ir.Node) -> bool:
         """See `ImportPass`."""
-        return operator_of(node) in (*SCHEMAS, *_OF_SYNC_BATCH_NORM)
+        return operator_of(node) in (*SCHEMAS, *_SYNC_BATCH_NORM_OPS)
 
     def refusal(self, node: ir.Node) -> str | None:
         """See `ImportPass`."""
-        if operator_of(node) in _OF_SYNC_BATCH_NORM:
-            return "its sums are those of several devices; expected a BatchNorm, not a SyncBatchNorm"
+        if operator_of(node) in _SYNC_BATCH_NORM_OPS:
+            return "it is part of SyncBatchNorm, which sums across devices; expected BatchNorm"
         call = call_of(node)
         return call.refusal() or _mode_refusal(call) or _mask_refusal(node, call) or _tensor_refusal(call)
 
@@ -86,13 +87,13 @@ class ImportAtenPass(ImportPass):
         emit.replace(defined)
         _drop_constants(scalars)
         if rank is None or rank > MAX_RANK:
-            if _is_training(call) and not _has_saved(call):
+            if _is_training(call) and not _has_saved_statistics(call):
                 _collapse(mean, [0], [], context)
             _collapse(dx, [0, 1], [0] if 0 in defined else [], context)
 
 
 def _drop_constants(values: Sequence[ir.Value]) -> None:
-    """Takes out constants that nothing reads any more."""
+    """Removes constants that are no longer used."""
     for value in values:
         producer, graph = value.producer(), value.graph
         if value.uses() or value.is_graph_output() or value.is_graph_input() or graph is None:
@@ -104,14 +105,14 @@ def _drop_constants(values: Sequence[ir.Value]) -> None:
 
 
 def _collapse(output: ir.Value, inputs: Sequence[int], outputs: Sequence[int], context: Context) -> None:
-    """Has one of our nodes, by an output of it, work on data of rank 3."""
+    """Reshapes the data of the node that makes an output to rank 3."""
     node = output.producer()
-    assert node is not None, "it was just made"  # noqa: S101
+    assert node is not None, "the rewrite has just made it"  # noqa: S101
     collapse_spatial(node, inputs, outputs, context.names)
 
 
 def _is_training(call: Call) -> bool:
-    """Whether the statistics are those of the batch; its train must be known."""
+    """Whether the statistics are those of the batch; ``train`` must be known."""
     if "train" not in call.given:
         return True
     train = call.constant("train")
@@ -119,25 +120,25 @@ def _is_training(call: Call) -> bool:
 
 
 def _is_masked(call: Call, output: int) -> bool:
-    """Whether the mask says that an output is undefined; a mask that nobody knows does not."""
+    """Whether the mask marks an output as undefined; an unknown mask marks none."""
     mask = call.constant("output_mask")
     return mask is not None and not mask[output]
 
 
-def _has_saved(call: Call) -> bool:
+def _has_saved_statistics(call: Call) -> bool:
     return call.tensor("mean") is not None and call.tensor("inv_std") is not None
 
 
 def _statistics(emit: Emitter, call: Call, dtype: ir.DataType | None, axes: Sequence[int]) -> Sequence[ir.Value]:
-    """The mean and inv_std of the forward pass; ``dtype`` is X's, if it is known."""
+    """Returns the mean and inv_std of the forward pass; ``dtype`` is the type of X, or None if unknown."""
     if _is_training(call):
-        if _has_saved(call):
+        if _has_saved_statistics(call):
             return [_vector(emit, call.required(role)) for role in ("mean", "inv_std")]
         x, epsilon = call.required("X"), _epsilon(call)
         return emit.bngrad("BatchNormalizationStatistics", x, axes=emit.axes(axes), epsilon=epsilon)
     mean, variance = (_vector(emit, call.required(role)) for role in ("running_mean", "running_var"))
     if dtype is None:
-        # Double loses nothing of either, and their own type is right with any type that X may have.
+        # Computing in double is exact enough for both; the result in their own type suits every type of X.
         inv_std = inverse_std(emit, variance, _epsilon(call), ir.DataType.DOUBLE)
         return [mean, emit.op("CastLike", inv_std, mean)]
     computed = ir.DataType.DOUBLE if dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
@@ -146,12 +147,12 @@ def _statistics(emit: Emitter, call: Call, dtype: ir.DataType | None, axes: Sequ
 
 def _epsilon(call: Call) -> float:
     epsilon = call.constant("eps")
-    assert epsilon is not None, "a node whose epsilon is needed and unknown was not refused"  # noqa: S101
+    assert epsilon is not None, "a node with a needed but unknown epsilon is refused"  # noqa: S101
     return float(epsilon[0])
 
 
 def _scale(emit: Emitter, node: ir.Node, call: Call, statistic: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """The scale as [C], and the shape that its gradients have if that is another."""
+    """Returns the scale as [C], and the shape of the parameters' gradients if it is not [C]."""
     scale = call.tensor("scale")
     if scale is not None:
         return _vector(emit, scale), None if _is_vector(scale) else emit.op("Shape", scale)
@@ -166,7 +167,7 @@ def _is_vector(parameter: ir.Value) -> bool:
 
 
 def _vector(emit: Emitter, parameter: ir.Value) -> ir.Value:
-    """A parameter as [C]: cuDNN and MIOpen look only at how many elements it has."""
+    """Returns a parameter as [C]; cuDNN and MIOpen accept any shape with C elements."""
     if _is_vector(parameter):
         return parameter
     result = emit.op("Reshape", parameter, emit.constant([-1], ir.DataType.INT64))
@@ -175,29 +176,29 @@ def _vector(emit: Emitter, parameter: ir.Value) -> ir.Value:
 
 
 def _mode_refusal(call: Call) -> str | None:
-    """Why nobody can tell which statistics a node takes, or it lacks them."""
+    """Checks that the statistics that a node uses are known and present."""
     if "train" in call.given and call.constant("train") is None:
         return call.unknown("train")
     training = _is_training(call)
     for name in () if training else ("running_mean", "running_var"):
         if call.tensor(name) is None:
             return f"it has no {name} and is not training; expected one"
-    if not (training and _has_saved(call)) and call.constant("eps") is None:
+    if not (training and _has_saved_statistics(call)) and call.constant("eps") is None:
         return call.unknown("eps")
     return None
 
 
 def _mask_refusal(node: ir.Node, call: Call) -> str | None:
-    if len(node.outputs) > _OUTPUTS:
-        return f"it has {len(node.outputs)} outputs; expected {_OUTPUTS} at most"
+    if len(node.outputs) > _MAX_OUTPUTS:
+        return f"it has {len(node.outputs)} outputs; expected at most {_MAX_OUTPUTS}"
     for i, value in enumerate(node.outputs):
         if _is_masked(call, i) and (value.uses() or value.is_graph_output()):
-            return f"its output {value.name!r} is used; expected output_mask[{i}] to be true, or it is undefined"
+            return f"its output {value.name!r} is used but undefined; expected output_mask[{i}] to be true"
     return None
 
 
 def _tensor_refusal(call: Call) -> str | None:
-    """Why the tensors that a node takes do not go together."""
+    """Checks that the types and shapes of the tensor arguments are consistent."""
     statistics = ("mean", "inv_std") if _is_training(call) else ("running_mean", "running_var")
     data = [call.required("dY"), call.required("X")]
     parameters = [v for role in ("scale", *statistics) if (v := call.tensor(role)) is not None]
@@ -214,7 +215,7 @@ def _tensor_refusal(call: Call) -> str | None:
     for value in parameters:
         size = _size(value)
         if None not in (size, channels) and size != channels:
-            return f"its input {value.name!r} has {size} elements; expected {channels}, one a channel"
+            return f"its input {value.name!r} has {size} elements; expected {channels}, one per channel"
     saved = [call.tensor(role) for role in statistics]
     types = {v.dtype.name.lower() for v in saved if v is not None and v.dtype is not None}
     if len(types) > 1:
@@ -223,8 +224,8 @@ def _tensor_refusal(call: Call) -> str | None:
 
 
 def _size(value: ir.Value) -> int | None:
-    """How many elements a value has, if that is known."""
+    """Returns the number of elements of a value; None if unknown."""
     if value.shape is None:
         return None
-    extents = [extent for extent in value.shape if isinstance(extent, int)]
-    return math.prod(extents) if len(extents) == len(value.shape) else None
+    sizes = [size for size in value.shape if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(value.shape) else None

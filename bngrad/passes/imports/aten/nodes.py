@@ -1,14 +1,14 @@
-"""Reading a node that stands for one of ATen's batch-norm gradients: which one, and its arguments by name.
+"""Reads nodes that call one of ATen's batch-norm gradients: the op and its arguments by name.
 
-Two spellings, and both leave the arguments in the order of ATen's schema::
+Two spellings are accepted; both keep the arguments in the order of ATen's schema::
 
     org.pytorch.aten.ATen(...)    {operator="aten::native_batch_norm_backward", overload_name=""}
     <any domain>.native_batch_norm_backward(...)    also aten_native_..., aten::native_..., and with .default
 
-An argument that is an attribute of the node, by its name in the schema, is no input. So the scalars and the mask
-are constant inputs, each in its place (ONNX Runtime's ATen nodes: tensors of float, bool or int64 with one
-element, or three), or attributes (as functions of onnxscript's torch_lib have them: float, int, ints). An input
-that is left out, in the middle or at the end, is None.
+An argument is either an input or an attribute with the argument's name. ONNX Runtime's ATen nodes have the scalars
+and the mask as constant inputs (tensors of float, bool or int64 with one element, or three); the functions of
+onnxscript's torch_lib have them as attributes (float, int, ints). An omitted input, in the middle or at the end,
+is None.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCHEMAS = {
     "Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_var_transform, bool train, "
     "float eps, bool[3] output_mask, Tensor reservedSpace",
 }
-"""The arguments in ATen's own words; each op returns (grad_input, grad_weight, grad_bias)."""
+"""The arguments as ATen's native_functions.yaml declares them; all return (grad_input, grad_weight, grad_bias)."""
 
 _ROLES = {
     "grad_out": "dY",
@@ -48,7 +48,7 @@ _ROLES = {
     "input": "X",
     "weight": "scale",
     "save_mean": "mean",
-    # Inverse standard deviations, all of them: cuDNN and MIOpen get save_var as their savedInvVariance.
+    # All three are inverse standard deviations: cuDNN and MIOpen receive save_var as savedInvVariance.
     "save_invstd": "inv_std",
     "save_var": "inv_std",
     "save_var_transform": "inv_std",
@@ -56,7 +56,7 @@ _ROLES = {
     "epsilon": "eps",
 }
 _WORKSPACES = ("reserve", "reserveSpace", "reservedSpace")
-"""What cuDNN keeps between its passes: nothing that a gradient depends on."""
+"""cuDNN's data from the forward pass; the gradients do not depend on it."""
 _KINDS = {"Tensor": "tensor", "bool": "bool", "float": "float", "int": "int", "bool[3]": "mask"}
 _ATTRIBUTE_TYPES = {
     "bool": ir.AttributeType.INT,
@@ -75,73 +75,75 @@ class Argument(NamedTuple):
 
     @property
     def role(self) -> str:
-        """What it is in every schema: by our own names, or train, eps, output_mask, running_mean, running_var."""
+        """The name shared by all schemas: bngrad's, or train, eps, output_mask, running_mean, running_var."""
         return _ROLES.get(self.name, self.name)
 
 
 class Call(NamedTuple):
-    """A node as a call of an ATen op."""
+    """A call of an ATen op, as read from a node."""
 
     operator: str
     """A key of `SCHEMAS`."""
     overload: str
     given: dict[str, ir.Value | ir.Attr | None]
-    """What the node gives for each argument, by role."""
-    surplus: int
-    """How many inputs stand for no argument."""
+    """The argument for each role; None if omitted."""
+    extra_inputs: int
+    """The number of inputs beyond the arguments of the schema."""
 
     def tensor(self, role: str) -> ir.Value | None:
-        """A tensor argument; None if it is left out."""
+        """Returns a tensor argument; None if it is omitted."""
         value = self.given[role]
         return value if isinstance(value, ir.Value) else None
 
     def required(self, role: str) -> ir.Value:
-        """A tensor argument of a node that would have been refused without it."""
+        """Returns a tensor argument that every node has that was not refused."""
         value = self.tensor(role)
-        assert value is not None, f"a node without {role} was not refused"  # noqa: S101
+        assert value is not None, f"a node without {role} is refused"  # noqa: S101
         return value
 
     def scalars(self) -> list[ir.Value]:
-        """The inputs that are no tensors to ATen."""
+        """Returns the inputs that are scalars or masks in ATen's schema."""
         roles = (argument.role for argument in arguments(self.operator) if argument.kind != "tensor")
         return [value for role in roles if isinstance(value := self.given[role], ir.Value)]
 
     def constant(self, role: str) -> NDArray[Any] | None:
-        """The value of a scalar or a mask, one-dimensional; None if it is left out, or known only when it runs."""
+        """Returns a scalar or a mask as one-dimensional array; None if it is omitted or known only at run time."""
         value = self.given.get(role)
         if isinstance(value, ir.Attr):
             return None if value.is_ref() else np.reshape(value.value, -1)
-        # A graph input is none, whatever its initializer says: the caller may feed something else.
+        # A graph input is not constant, even with an initializer: the caller may override it.
         if value is None or value.is_graph_input():
             return None
         tensor = constant_tensor(value)
         return None if tensor is None else tensor.numpy().reshape(-1)
 
     def refusal(self) -> str | None:
-        """Why this is no call that the schema allows; None if it is one."""
+        """Returns why the schema does not allow this call; None if it does."""
         if self.overload:
             return f"its overload is {self.overload!r}; expected the default one"
         for argument in arguments(self.operator):
             if reason := _argument_refusal(argument, self.given[argument.role], self.constant(argument.role)):
                 return reason
-        return f"it has {self.surplus} inputs more than ATen's schema has arguments" if self.surplus else None
+        if self.extra_inputs:
+            return f"it has {self.extra_inputs} more inputs than ATen's schema has arguments"
+        return None
 
     def unknown(self, role: str) -> str:
-        """Why a scalar that must be known is not."""
+        """Returns why the value of a scalar is unknown."""
         name = next(argument.name for argument in arguments(self.operator) if argument.role == role)
         if self.given[role] is None:
             return f"it has no {name}; expected one"
-        return f"its {name} is no constant; fold the model's constants and inline its functions first"
+        return f"its {name} is not constant; fold the model's constants and inline its functions first"
 
 
 def arguments(operator: str) -> list[Argument]:
-    """The arguments of an op, a key of `SCHEMAS`, in order."""
+    """Returns the arguments of an op, a key of `SCHEMAS`, in order."""
     pairs = (argument.split(" ") for argument in SCHEMAS[operator].split(", "))
     return [Argument(name, _KINDS[kind.rstrip("?")], kind.endswith("?")) for kind, name in pairs]  # type: ignore[arg-type]
 
 
 def operator_of(node: ir.Node) -> str | None:
-    """The name of the ATen op that a node stands for, if it stands for one; without namespace and overload."""
+    """Returns the name of the ATen op that a node calls, without namespace and overload; None if it calls none."""
     if (node.domain, node.op_type) != ATEN_NODE:
         return node.op_type.removeprefix("aten::").removeprefix("aten_").partition(".")[0]
     operator = node.attributes.get("operator")
@@ -151,7 +153,7 @@ def operator_of(node: ir.Node) -> str | None:
 def call_of(node: ir.Node) -> Call:
     """Reads a node whose operator is one of `SCHEMAS`."""
     operator = operator_of(node)
-    assert operator is not None, "the pass looked for it"  # noqa: S101
+    assert operator is not None, "the pass matches no other nodes"  # noqa: S101
     inputs = list(node.inputs)
     given: dict[str, ir.Value | ir.Attr | None] = {}
     for argument in arguments(operator):
@@ -168,7 +170,7 @@ def _overload(node: ir.Node) -> str:
 
 
 def _text(attribute: ir.Attr | None) -> str:
-    """What a string attribute says; nothing if it is not there, or is of another kind."""
+    """Returns the value of a string attribute; an empty string if it is missing or of another type."""
     if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.STRING:
         return ""
     return text_of(attribute)
