@@ -1,0 +1,173 @@
+"""The documentation: links, commands, public names and examples are those of the package."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+import bngrad
+from bngrad.cli import cli
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "models/README.md"))]
+PAGES += sorted(DOCS.rglob("*.md"))
+COMMANDS = DOCS / "reference" / "commands.md"
+OPTION = re.compile(r"(?<![\w-])--?[a-z](?:[a-z-]*[a-z])?(?![\w-])")
+
+
+def page_id(path):
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path):
+    """The fenced blocks of a page, in order: language and text."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def prose(path):
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def links(path):
+    """What a page links to, but for other sites."""
+    targets = re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(path)))
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+@cache
+def anchors(path):
+    """The anchors that GitHub gives the headings of a page."""
+    seen = Counter()
+    names = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip()).lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        names.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return names
+
+
+def destination(path, link):
+    return (path.parent / link.partition("#")[0]).resolve() if not link.startswith("#") else path
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_links_resolve(path):
+    for link in links(path):
+        target = destination(path, link)
+        assert target.exists(), link
+        if "#" in link:
+            assert link.partition("#")[2] in anchors(target), link
+
+
+def test_every_page_can_be_reached_from_the_index():
+    reached, waiting = set(), [DOCS / "index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            waiting += [target for link in links(page) if (target := destination(page, link)).suffix == ".md"]
+    assert set(DOCS.rglob("*.md")) <= reached
+
+
+def leaves(command, name=()):
+    """Each command without subcommands, by its name."""
+    if isinstance(command, click.Group):
+        for key, child in command.commands.items():
+            yield from leaves(child, (*name, key))
+    else:
+        yield " ".join(name), command
+
+
+def options(command):
+    opts = {opt for parameter in command.params for opt in (*parameter.opts, *parameter.secondary_opts)}
+    return {opt for opt in opts if opt.startswith("-")} | {"-h", "--help"}
+
+
+CLI = dict(leaves(cli))
+
+
+def sections():
+    """The part of commands.md for all commands, and that of each command: the options in the first column."""
+    text = COMMANDS.read_text(encoding="utf-8")
+    common, *rest = re.split(r"^## bngrad (.+)$", text, flags=re.MULTILINE)
+    return _documented(common), {name: _documented(part) for name, part in zip(rest[::2], rest[1::2], strict=True)}
+
+
+def _documented(part):
+    cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `-")]
+    return {option for cell in cells for option in OPTION.findall(cell)}
+
+
+def test_every_command_and_option_is_documented():
+    common, parts = sections()
+    assert {name.split()[0] for name in CLI} == set(parts)
+    text = COMMANDS.read_text(encoding="utf-8")
+    for name, command in CLI.items():
+        assert f"`bngrad {name}" in text
+        assert options(command) <= parts[name.split()[0]] | common
+
+
+def test_every_documented_option_exists():
+    common, parts = sections()
+    assert common <= set().union(*map(options, CLI.values()))
+    for name, documented in parts.items():
+        assert documented <= set().union(*(options(CLI[full]) for full in CLI if full.split()[0] == name))
+
+
+def command_lines(path):
+    """The lines of a page that call bngrad, as lists of words."""
+    text = "\n".join(text for language, text in blocks(path) if language == "console").replace("\\\n", " ")
+    for line in text.splitlines():
+        if match := re.match(r"\$ (?:\S*/)?bngrad (.*)", line):
+            yield shlex.split(match.group(1).split(" | ")[0], comments=True)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_shown_commands_exist(path):
+    for words in command_lines(path):
+        if words[0] != "--version":
+            (name,) = (name for name in CLI if words[: len(name.split())] == name.split())
+            assert {word for word in words if OPTION.fullmatch(word)} <= options(CLI[name]), words
+
+
+def test_public_names_are_documented():
+    text = (DOCS / "reference" / "python-api.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\bbngrad\.(\w+)", text)) >= set(bngrad.__all__)
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "getting-started.md"], ids=page_id)
+def test_examples_run(path, tmp_path):
+    """In order, in one folder; commands print what the page shows."""
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    for language, text in blocks(path):
+        if language == "python":
+            _run(["-c", text], tmp_path)
+        elif language == "console" and "$ bngrad" in text:
+            for shown in re.split(r"^\$ (?=bngrad)", text, flags=re.MULTILINE)[1:]:
+                line, *expected = shown.splitlines()
+                printed = _run(["-m", *shlex.split(line.split(" | ")[0], comments=True)], tmp_path)
+                assert {text for text in expected if text != "..."} <= set(printed)
+
+
+def _run(arguments, folder):
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_silent_errors_name_tests():
+    text = (DOCS / "contributing" / "silent-errors.md").read_text(encoding="utf-8")
+    for file, test in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text):
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in source, f"{file}::{test}"
