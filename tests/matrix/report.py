@@ -23,10 +23,10 @@ def tables(results: Iterable[Mapping]) -> str:
     text = [_table(heading, [_works(result) for result in works])]
     remarks = [(result["name"], remark) for result in works for remark in result["remarks"]]
     if remarks:
-        text.append("Remarks, as the tests or pip worded them:")
+        text.append("Skipped tests, and messages of pip:")
         text.append("\n".join(f"- {name}: {_quoted(remark)}" for name, remark in remarks))
     rows = [[r["name"], _outcome(r), "<br>".join(map(_quoted, r["remarks"]))] for r in refused]
-    text += ["What has to be refused, and in which words:", _table(["release", "outcome", "message"], rows)]
+    text += ["Unsupported releases, and the messages:", _table(["release", "outcome", "message"], rows)]
     return "\n\n".join(text) + "\n"
 
 
