@@ -15,6 +15,7 @@ import pytest
 
 import bngrad
 from bngrad.cli import cli
+from test_import_order import ORDER
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -164,6 +165,19 @@ def _run(arguments, folder):
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "contributing" / "tree.md"], ids=page_id)
+def test_the_order_of_imports_is_that_of_the_test(path):
+    rows = [[name for name in row if not name.startswith("__")] for row in ORDER]
+    order = " <- ".join(", ".join(row) for row in rows if row)
+    assert order in " ".join(path.read_text(encoding="utf-8").split())
+
+
+def test_the_tree_has_every_package():
+    text = (DOCS / "contributing" / "tree.md").read_text(encoding="utf-8")
+    packages = {path.parent.name for path in (ROOT / "bngrad").glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"`(?:\w+/)*(\w+)/`", text))
 
 
 def test_silent_errors_name_tests():
