@@ -193,6 +193,16 @@ def test_raising_says_that_a_name_of_the_default_domain_changed():
     assert not run("RaiseOpsetPass", after)[1]
 
 
+def test_no_state_is_returned_from_a_function():
+    text = f"""g ({X} x, {C} s, {C} b, {C} m, {C} v) => ({X} y) {{ y, n = f.F (x, s, b, m, v) }}
+        <domain: "f", opset_import: ["" : 17, "com.microsoft" : 1]>
+        F (x, s, b, m, v) => (y, fm) {{ y, fm, fv, f1, f2 = {STATISTICS} }}"""
+    before = given("ReturnStatePass", header(17, "f", "com.microsoft") + text)
+    assert not run("ReturnStatePass", before)[1]
+    assert state_of(before) == {}
+    assert len(notes_of(before)) == 1
+
+
 def test_a_note_is_added_once():
     before = given("ReturnStatePass", MODELS["ImportOnnxPass"])
     for _ in range(2):
