@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.node_reader import dtype_of
-from bngrad.graph.shapes import known_extent, shape_of, zeros
+from bngrad.graph.shapes import known_dimension, shape_of, zeros
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def _merged(make: NodeMaker, result: ir.Value, x: ir.Value, axis: int) -> ir.Val
     Not as -1, which Reshape does not take of an empty batch.
     """
     behind_it = range(axis + 1, len(x.shape or ()))
-    known = [extent for place in behind_it if (extent := known_extent(x, place)) is not None]
+    known = [extent for place in behind_it if (extent := known_dimension(x, place)) is not None]
     if prod(known) and len(known) == len(behind_it):
         return make.op("Reshape", result, make.int64([0] * (axis + 1) + [prod(known)]))
     behind = make.op("ReduceProd", make.op("Shape", x, start=axis + 1), keepdims=1)

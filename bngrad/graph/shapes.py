@@ -1,4 +1,4 @@
-"""Shapes and extents of values for new nodes: constants where they are known, computed in a run elsewhere."""
+"""Shapes and dimensions of values for new nodes: constants where they are known, computed in a run elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from bngrad.graph.builder import NodeMaker
 
 
-def known_extent(value: ir.Value, axis: int) -> int | None:
-    """Returns one extent of a value, if it is a number; None if it is not, or the value has no such axis."""
+def known_dimension(value: ir.Value, axis: int) -> int | None:
+    """Returns one dimension of a value, if it is a number; None if it is not, or the value has no such axis."""
     if value.shape is None or not -len(value.shape) <= axis < len(value.shape):
         return None
     known = value.shape[axis]
@@ -28,9 +28,9 @@ def shape_of(make: NodeMaker, value: ir.Value) -> ir.Value:
     return make.op("Shape", value) if known is None else make.int64(list(known))
 
 
-def extent_of(make: NodeMaker, value: ir.Value, axis: int) -> ir.Value:
-    """Returns one extent of a value, as a vector of one number; a negative axis counts from the last."""
-    known = known_extent(value, axis)
+def dimension_of(make: NodeMaker, value: ir.Value, axis: int) -> ir.Value:
+    """Returns one dimension of a value, as a vector of one number; a negative axis counts from the last."""
+    known = known_dimension(value, axis)
     if known is not None:
         return make.int64([known])
     # The end after the last axis has no number where the axis counts from the last.
@@ -45,8 +45,8 @@ def zeros(make: NodeMaker, shape: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def lengths_of(make: NodeMaker, values: Sequence[ir.Value], axis: int) -> ir.Value:
-    """Returns the extents of several values along an axis, as a vector."""
-    known = [known_extent(value, axis) for value in values]
+    """Returns the dimensions of several values along an axis, as a vector."""
+    known = [known_dimension(value, axis) for value in values]
     if None not in known:
         return make.int64(known)
-    return make.op("Concat", *(extent_of(make, value, axis) for value in values), axis=0)
+    return make.op("Concat", *(dimension_of(make, value, axis) for value in values), axis=0)

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_conv_grad.py [OPTION ...] [NETWORK | C,H,M,K,STRIDE,GROUP ...]
 
-For each distinct convolution of the networks (or one of C channels and H x H elements, M outputs and K x K taps,
+For each distinct convolution of the networks (or one of C channels, H x H elements, M outputs and a K x K kernel,
 with padding of K / 2): the time of every form of dX and of dW, where * is the one that the lowering takes, and
 the times of ConvGrad for dX, dW and both. The batch is symbolic in the models. Sessions run one at a time, in
 turns. Not a test: it only prints.
@@ -28,7 +28,7 @@ from onnx import TensorProto, helper, shape_inference
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.oracle import ensure
 from bngrad.passes.lower import LOWERINGS, data_gradient, depthwise, weight_gradient
-from bngrad.passes.lower.convolution_operands import Parts
+from bngrad.passes.lower.convolution_operands import ConvolutionOperands
 from bngrad.passes.lower.geometry import windows_of
 from bngrad.passes.lower.lower_training import LowerTrainingPass
 from models import light
@@ -41,7 +41,7 @@ DATA_FORMS = [data_gradient.conv, data_gradient.product, data_gradient.conv_tran
 WEIGHT_FORMS = [
     *(weight_gradient.product_by_image, weight_gradient.product),
     *(weight_gradient.over_gradient, weight_gradient.over_data),
-    *(depthwise.of_images, depthwise.of_rows, depthwise.of_taps),
+    *(depthwise.of_images, depthwise.of_rows, depthwise.of_kernel_elements),
 ]
 
 
@@ -165,18 +165,18 @@ class Bench:
 
 def applies(form, convolution: Convolution) -> bool:
     """Whether a form is for a convolution; the lowering knows from its windows."""
-    one_tap, dense = all(k == 1 for k in convolution.w[2:]), all(s == 1 for s in convolution.strides)
+    one_element, dense = all(k == 1 for k in convolution.w[2:]), all(s == 1 for s in convolution.strides)
     apart = convolution.w[1] == 1 < convolution.group
     return {
         "conv": dense,
         "conv_transpose": True,
-        "over_data": not one_tap,
-        "over_gradient": not one_tap and dense,
-        "product": one_tap and convolution.group == 1 and (dense or form is weight_gradient.product),
-        "product_by_image": one_tap,
+        "over_data": not one_element,
+        "over_gradient": not one_element and dense,
+        "product": one_element and convolution.group == 1 and (dense or form is weight_gradient.product),
+        "product_by_image": one_element,
         "of_images": apart and convolution.x[1] <= 10,
-        "of_rows": apart and not one_tap,
-        "of_taps": apart and not one_tap,
+        "of_rows": apart and not one_element,
+        "of_kernel_elements": apart and not one_element,
     }[form.__name__]
 
 
@@ -185,8 +185,10 @@ def lowered(convolution: Convolution, output: str, form) -> onnx.ModelProto:
 
     def rewrite(site: Site) -> list[ir.Value | None]:
         dY, x, w = site.node.inputs
-        parts = Parts(site, windows_of(site, x, dY, convolution.w[2:]), x, dY, w, convolution.group)
-        return [form(parts) if name == output else None for name in ("dX", "dW")]
+        operands = ConvolutionOperands(
+            site, windows_of(site, x, dY, convolution.w[2:]), x, dY, w, convolution.group
+        )
+        return [form(operands) if name == output else None for name in ("dX", "dW")]
 
     model = ir.from_proto(conv_grad(convolution, output))
     op = MICROSOFT, "ConvGrad"

@@ -39,10 +39,15 @@ LOWER = (
     )
     + of(
         "bngrad/passes/lower/pooling.py",
-        ('site.op("Mul", y, site.op("Div", number(taps), counts))', "y", "windows with padding count it", _POOL),
         (
-            "number(taps) if counts is None else counts",
-            "number(taps)",
+            'site.op("Mul", y, site.op("Div", number(kernel_size), counts))',
+            "y",
+            "windows with padding count it",
+            _POOL,
+        ),
+        (
+            "number(kernel_size) if counts is None else counts",
+            "number(kernel_size)",
             "windows at the border count their padding",
         ),
         ('axis=0, reduction="add")', 'axis=0, reduction="none")', "overlapping windows overwrite each other"),
@@ -86,26 +91,26 @@ LOWER = (
     + of(
         "bngrad/passes/lower/geometry.py",
         (
-            "return (out - 1) * stride + reach - extent",
-            "return (out - 1) * stride + reach - extent - 1",
+            "return (out - 1) * stride + length - size",
+            "return (out - 1) * stride + length - size - 1",
             "padding behind",
         ),
     )
     + of(
         "bngrad/passes/lower/data_gradient.py",
         (
-            'w = site.op("Gather", w, site.int64(list(reversed(range(taps)))), axis=3)',
-            'w = site.op("Gather", w, site.int64(list(range(taps))), axis=3)',
-            "taps in forward order in dX",
+            'w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=3)',
+            'w = site.op("Gather", w, site.int64(list(range(kernel_size))), axis=3)',
+            "the kernel in forward order in dX",
             _CONV,
         ),
     )
     + of(
         "bngrad/passes/lower/weight_gradient.py",
         (
-            'dW = site.op("Gather", dW, site.int64(list(reversed(range(taps)))), axis=1)',
-            'dW = site.op("Gather", dW, site.int64(list(range(taps))), axis=1)',
-            "taps in forward order in dW",
+            'dW = site.op("Gather", dW, site.int64(list(reversed(range(kernel_size)))), axis=1)',
+            'dW = site.op("Gather", dW, site.int64(list(range(kernel_size))), axis=1)',
+            "the kernel in forward order in dW",
             _CONV,
         ),
         (
@@ -117,8 +122,8 @@ LOWER = (
     + of(
         "bngrad/passes/lower/convolution.py",
         (
-            "axes = [0, *range(2, 2 + parts.windows.rank)]",
-            "axes = [0, *range(3, 2 + parts.windows.rank)]",
+            "axes = [0, *range(2, 2 + operands.windows.rank)]",
+            "axes = [0, *range(3, 2 + operands.windows.rank)]",
             "dB keeps rows",
         ),
     )

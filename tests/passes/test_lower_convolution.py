@@ -18,7 +18,7 @@ from onnx import helper
 from bngrad.errors import UnsupportedNodeError
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.lower import LOWERINGS, data_gradient, depthwise, weight_gradient
-from bngrad.passes.lower.convolution_operands import Parts
+from bngrad.passes.lower.convolution_operands import ConvolutionOperands
 from bngrad.passes.lower.geometry import windows_of
 from bngrad.passes.lower.lower_training import LowerTrainingPass
 from bngrad.validation.float64 import evaluate
@@ -73,7 +73,7 @@ FOR = {
     weight_gradient.over_data: ANY,
     depthwise.of_images: APART,
     depthwise.of_rows: APART,
-    depthwise.of_taps: [*APART, *APART_ELSEWHERE],
+    depthwise.of_kernel_elements: [*APART, *APART_ELSEWHERE],
 }
 KNOWN_EXTENTS = {depthwise.of_images, depthwise.of_rows}
 
@@ -113,8 +113,8 @@ def by_form(form):
     def rewrite(site):
         dY, x, w = site.node.inputs
         windows = windows_of(site, x, dY, [int(n) for n in w.shape[2:]])
-        parts = Parts(site, windows, x, dY, w, site.attribute("group", 1))
-        return [form(parts) if name == target(form) else None for name in ("dX", "dW")]
+        operands = ConvolutionOperands(site, windows, x, dY, w, site.attribute("group", 1))
+        return [form(operands) if name == target(form) else None for name in ("dX", "dW")]
 
     return rewrite
 
@@ -167,9 +167,9 @@ def test_every_form_is_the_gradient(form, x, w, attributes, symbolic, rng):
         ((136, 28, 28), (136, 34, 1, 1), {"group": 4}, "conv", "product_by_image"),
         ((544, 7, 7), (544, 1, 3, 3), {"group": 544, "pads": [1] * 4}, "conv", "of_images"),
         ((136, 28, 28), (136, 1, 3, 3), {"group": 136, "pads": [1] * 4}, "conv", "of_rows"),
-        ((8, 4, 400), (8, 1, 3, 3), {"group": 8, "pads": [1] * 4}, "conv", "of_taps"),
+        ((8, 4, 400), (8, 1, 3, 3), {"group": 8, "pads": [1] * 4}, "conv", "of_kernel_elements"),
         # A row of the kernel that meets nothing but padding
-        ((8, 1, 100), (8, 1, 3, 3), {"group": 8, "pads": [1] * 4}, "conv", "of_taps"),
+        ((8, 1, 100), (8, 1, 3, 3), {"group": 8, "pads": [1] * 4}, "conv", "of_kernel_elements"),
         # More padding than Conv of dY could have
         ((8, 20, 20), (8, 8, 3, 3), {"pads": [3] * 4}, "conv_transpose", "over_data"),
         # X is mostly what few windows reach

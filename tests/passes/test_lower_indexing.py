@@ -151,7 +151,7 @@ def test_adds_exactly_on_several_threads(rng):
         (Case("GatherGrad", "rank", (ints(3, 4), ints(0), values(1, 4))), "rank of its dX"),
         (
             Case("GatherNDGrad", "length", (ints(3, 4), np.array([[0]]), values(1, 4))),
-            "last extent of its indices",
+            "last dimension of its indices",
         ),
     ],
     ids=str,

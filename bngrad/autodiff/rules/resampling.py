@@ -10,7 +10,7 @@ from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.linear_map import identity, pull_back
 from bngrad.graph.pads import pads_of_all_axes
-from bngrad.graph.shapes import extent_of, shape_of, zeros
+from bngrad.graph.shapes import dimension_of, shape_of, zeros
 from bngrad.opset.op_attributes import RESIZE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _pad_with_elements(back: Backward) -> ir.Value:
             continue
         nothing = back.int64([0])
         pads = back.op("Concat", nothing, ends[0], nothing, ends[1], axis=0)
-        matrices[axis % rank] = back.op("Pad", identity(back, extent_of(back, x, axis)), pads, mode=mode)
+        matrices[axis % rank] = back.op("Pad", identity(back, dimension_of(back, x, axis)), pads, mode=mode)
     return pull_back(back, back.dY, matrices, x, rank)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import dtype_of
-from bngrad.graph.shapes import extent_of, lengths_of, shape_of, zeros
+from bngrad.graph.shapes import dimension_of, lengths_of, shape_of, zeros
 from bngrad.opset.op_attributes import ANY, AXIS, FLAG
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def depth_to_space(back: Backward) -> Gradients:
     block = back.attribute("blocksize", None)
     if back.attribute("mode", "DCR") == "DCR":
         return [back.op("SpaceToDepth", back.dY, blocksize=block)]
-    spatial = [extent_of(back, back.y(), axis) for axis in (-2, -1)]
+    spatial = [dimension_of(back, back.y(), axis) for axis in (-2, -1)]
     # Not -1, which Reshape does not take of images of no pixels.
     count = back.op("ReduceProd", back.op("Shape", back.dY, end=2), keepdims=1)
     shape = back.op("Concat", count, back.int64([1]), *spatial, axis=0)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import known_rank
-from bngrad.graph.shapes import known_extent
+from bngrad.graph.shapes import known_dimension
 from bngrad.opset.op_attributes import CONV, CONV_TRANSPOSE
 from bngrad.passes.lower import sliding
-from bngrad.passes.lower.convolution_operands import Parts
+from bngrad.passes.lower.convolution_operands import ConvolutionOperands
 from bngrad.passes.lower.data_gradient import data_gradient, delayed
 from bngrad.passes.lower.geometry import transposed_windows_of, windows_of
 from bngrad.passes.lower.lowering import lowering
-from bngrad.passes.lower.shapes import extents
+from bngrad.passes.lower.shapes import spatial_sizes
 from bngrad.passes.lower.weight_gradient import weight_gradient
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Site
 
 _LEAST_RANK = 3
-_MOST_TAPS = 1 << 22
+_MOST_KERNEL_ELEMENTS = 1 << 22
 """Of a kernel: the gradient of its weights may have a constant with a number for each."""
-_MOST_TAPS_OF_GROUPS = 1 << 14
+_MOST_KERNEL_ELEMENTS_OF_GROUPS = 1 << 14
 """Of one that may be for one channel: the gradient of its weights has nodes for each."""
 
 
@@ -55,15 +55,15 @@ def refusal(node: ir.Node) -> str | None:
             f"it has {has} with {rank}; expected {_LEAST_RANK} or more: batch, channels, and those of the kernel"
         )
     group = read_attribute(node, "group", 1)
-    channels = [known_extent(value, 1) for value in node.inputs[:2] if value is not None]
-    if group < 1 or any(extent is not None and extent % group for extent in channels):
+    channels = [known_dimension(value, 1) for value in node.inputs[:2] if value is not None]
+    if group < 1 or any(number is not None and number % group for number in channels):
         return f"its group is {group}; expected a divisor of its channels"
     if problem := _channel_problem(node, group):
         return problem
-    taps = [extent for extent in (weights or ())[2:] if isinstance(extent, int)]
-    most = _MOST_TAPS_OF_GROUPS if group > 1 else _MOST_TAPS
-    if prod(taps) > most:
-        return f"its kernel has {prod(taps)} taps; expected {most} at most"
+    kernel = [size for size in (weights or ())[2:] if isinstance(size, int)]
+    most = _MOST_KERNEL_ELEMENTS_OF_GROUPS if group > 1 else _MOST_KERNEL_ELEMENTS
+    if prod(kernel) > most:
+        return f"its kernel has {prod(kernel)} elements; expected {most} at most"
     return None
 
 
@@ -73,11 +73,11 @@ def _channel_problem(node: ir.Node, group: int) -> str | None:
     if len(tensors) < 3:
         return None
     *data, weights = tensors
-    first, second = known_extent(weights, 0), known_extent(weights, 1)
+    first, second = known_dimension(weights, 0), known_dimension(weights, 1)
     per_group = None if second is None else second * group
     of_weights = (per_group, first) if node.op_type == "ConvTransposeGrad" else (first, per_group)
     for what, value, wanted in zip(("gradient has", "data have"), data, of_weights, strict=True):
-        channels = known_extent(value, 1)
+        channels = known_dimension(value, 1)
         if None not in (channels, wanted) and channels != wanted:
             return f"its {what} {channels} channels, its weights are for {wanted}; expected as many"
     return None
@@ -87,10 +87,12 @@ def _channel_problem(node: ir.Node, group: int) -> str | None:
 def conv_grad(site: Site) -> Outputs:
     """ConvGrad(dY, X, W) -> (dX, dW, dB)."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
-    parts = Parts(site, windows_of(site, x, dY, _kernel(site)), x, dY, w, site.attribute("group", 1))
-    parameters = _parameters(parts)
+    operands = ConvolutionOperands(
+        site, windows_of(site, x, dY, _kernel(site)), x, dY, w, site.attribute("group", 1)
+    )
+    parameters = _parameters(operands)
     after = [value for value in parameters if value is not None]
-    return [data_gradient(parts, after) if site.has_output(0) else None, *parameters]
+    return [data_gradient(operands, after) if site.has_output(0) else None, *parameters]
 
 
 @lowering("ConvTransposeGrad", refusal=refusal, attributes=CONV_TRANSPOSE)
@@ -98,32 +100,32 @@ def conv_transpose_grad(site: Site) -> Outputs:
     """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): what Conv does to X is done to dY."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
     windows = transposed_windows_of(site, dY, x, _kernel(site))
-    parts = Parts(site, windows, dY, x, w, site.attribute("group", 1))
-    parameters = _parameters(parts)
+    operands = ConvolutionOperands(site, windows, dY, x, w, site.attribute("group", 1))
+    parameters = _parameters(operands)
     after = [value for value in parameters if value is not None]
-    return [_conv(parts, after) if site.has_output(0) else None, *parameters]
+    return [_conv(operands, after) if site.has_output(0) else None, *parameters]
 
 
-def _parameters(parts: Parts) -> tuple[ir.Value | None, ir.Value | None]:
+def _parameters(operands: ConvolutionOperands) -> tuple[ir.Value | None, ir.Value | None]:
     """dW and dB, each where the node has it."""
-    site = parts.site
-    axes = [0, *range(2, 2 + parts.windows.rank)]
+    site = operands.site
+    axes = [0, *range(2, 2 + operands.windows.rank)]
     return (
-        weight_gradient(parts) if site.has_output(1) else None,
+        weight_gradient(operands) if site.has_output(1) else None,
         site.reduce("ReduceSum", site.x(0), axes, keepdims=False) if site.has_output(2) else None,
     )
 
 
-def _conv(parts: Parts, after: Sequence[ir.Value]) -> ir.Value:
+def _conv(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Value:
     """Conv of x over its windows, one for each element of y."""
-    site, windows = parts.site, parts.windows
-    x, pads = sliding.fit(site, windows, parts.x, parts.y, parts.w)
-    attributes = {"pads": pads, "strides": windows.stride, "dilations": windows.dilation, "group": parts.group}
-    result = site.op("Conv", x, delayed(parts, after), **attributes)
-    return sliding.crop(site, result, parts.y, windows.rank) if windows.leftover(windows.stride) else result
+    site, windows = operands.site, operands.windows
+    x, pads = sliding.fit(site, windows, operands.x, operands.y, operands.w)
+    attributes = {"pads": pads, "strides": windows.stride, "dilations": windows.dilation, "group": operands.group}
+    result = site.op("Conv", x, delayed(operands, after), **attributes)
+    return sliding.crop(site, result, operands.y, windows.rank) if windows.leftover(windows.stride) else result
 
 
 def _kernel(site: Site) -> tuple[int | None, ...]:
     declared = tuple(site.attribute("kernel_shape", ()))
     rank = known_rank([*site.node.inputs, *site.node.outputs[:2]])
-    return declared or extents(site.x(2), (rank or 2) - 2)
+    return declared or spatial_sizes(site.x(2), (rank or 2) - 2)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ConvolutionOperands:
     """A convolution, seen as windows over some data: those of Conv's X, or of ConvTranspose's Y."""
 
     site: Site
@@ -45,7 +45,7 @@ class Parts:
 
     @property
     def kernel(self) -> list[int]:
-        """The taps; of weights with a known shape."""
+        """The kernel's shape; of weights with a known shape."""
         return list(self._shape[2:])
 
     @property

@@ -16,75 +16,82 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.passes.lower.convolution_operands import Parts
+    from bngrad.passes.lower.convolution_operands import ConvolutionOperands
     from bngrad.passes.lower.site import Site
 
 _LARGE_MATRIX = 1000
-"""Weights for each window of an image, with one tap: above it `product` is faster than `conv`."""
+"""Weights for each window of an image, with a kernel of one element: above it `product` is faster than `conv`."""
 _FEW_WINDOWS = 200
-"""Windows of an image times C / M, with more taps: below it `conv_transpose` is no slower than `conv`."""
+"""Windows of an image times C / M, with a larger kernel: below it `conv_transpose` is no slower than `conv`."""
 
 
-def data_gradient(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
+def data_gradient(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Value:
     """Returns dX, with the spatial shape of x.
 
     Args:
-        parts: The convolution.
+        operands: The convolution.
         after: What is to be computed first, see `_number`.
     """
-    windows = parts.windows
-    if not parts.known_shape or not windows.dense or windows.opposite_pads is None:
-        return conv_transpose(parts, after)
-    if parts.group > 1 or windows.number is None or windows.size is None:
-        return conv(parts, after)
+    windows = operands.windows
+    if not operands.known_shape or not windows.dense or windows.opposite_pads is None:
+        return conv_transpose(operands, after)
+    if operands.group > 1 or windows.number is None or windows.size is None:
+        return conv(operands, after)
     if windows.pointwise:
-        large = parts.m * parts.c > _LARGE_MATRIX * windows.number
-        return product(parts, after) if large else conv(parts, after)
-    few = windows.number * parts.c < _FEW_WINDOWS * parts.m
+        large = operands.m * operands.c > _LARGE_MATRIX * windows.number
+        return product(operands, after) if large else conv(operands, after)
+    few = windows.number * operands.c < _FEW_WINDOWS * operands.m
     # Where X is much larger than Y, most of what Conv multiplies is its padding.
     padded = 3 * windows.size > 4 * windows.number
-    return conv_transpose(parts, after) if few or padded else conv(parts, after)
+    return conv_transpose(operands, after) if few or padded else conv(operands, after)
 
 
-def conv_transpose(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
+def conv_transpose(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Value:
     """ConvTranspose, for any windows.
 
-    It makes a matrix of all taps of every window, and adds them up in one thread.
+    It makes a matrix of all elements of every window, and adds them up in one thread.
     """
-    w = delayed(parts, after)
-    return sliding.spread(parts.site, parts.windows, parts.y, parts.x, w, parts.group, parts.w)
+    w = delayed(operands, after)
+    return sliding.spread(operands.site, operands.windows, operands.y, operands.x, w, operands.group, operands.w)
 
 
-def conv(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
-    """Stride 1: Conv of dY, with the channels of W exchanged and its taps in reverse order.
+def conv(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Value:
+    """Stride 1: Conv of dY, with the channels of W exchanged and its kernel reversed.
 
     It has better kernels than ConvTranspose, but works with all M channels for every element of X.
     """
-    site, m, taps = parts.site, parts.m // parts.group, prod(parts.kernel)
-    w = reshape(site, parts.w, _number(site, parts.group, after), m, parts.c, taps)
-    if taps > 1:
-        w = site.op("Gather", w, site.int64(list(reversed(range(taps)))), axis=3)
-    if m > 1 or parts.c > 1:
+    site, m, kernel_size = operands.site, operands.m // operands.group, prod(operands.kernel)
+    w = reshape(site, operands.w, _number(site, operands.group, after), m, operands.c, kernel_size)
+    if kernel_size > 1:
+        w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=3)
+    if m > 1 or operands.c > 1:
         w = site.op("Transpose", w, perm=[0, 2, 1, 3])
-    w = reshape(site, w, parts.group * parts.c, m, parts.kernel)
-    windows = parts.windows
-    return site.op("Conv", parts.y, w, pads=windows.opposite_pads, dilations=windows.dilation, group=parts.group)
+    w = reshape(site, w, operands.group * operands.c, m, operands.kernel)
+    windows = operands.windows
+    return site.op(
+        "Conv", operands.y, w, pads=windows.opposite_pads, dilations=windows.dilation, group=operands.group
+    )
 
 
-def product(parts: Parts, after: Sequence[ir.Value] = ()) -> ir.Value:
-    """One tap, stride 1, one group: W^T dY for all images at once, while Conv goes through W for each of them."""
-    site, rank = parts.site, parts.windows.rank
-    w = reshape(site, parts.w, _number(site, parts.m, after), -1)
-    dX = site.microsoft("FusedMatMul", w, by_channel(site, parts.y, rank), transA=1)
-    dX = reshape(site, dX, 0, -1, spatial(site, parts.x, rank))
+def product(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Value:
+    """A kernel of one element, stride 1, one group: W^T dY for all images at once.
+
+    Conv goes through W for each of them.
+    """
+    site, rank = operands.site, operands.windows.rank
+    w = reshape(site, operands.w, _number(site, operands.m, after), -1)
+    dX = site.microsoft("FusedMatMul", w, by_channel(site, operands.y, rank), transA=1)
+    dX = reshape(site, dX, 0, -1, spatial(site, operands.x, rank))
     return site.op("Transpose", dX, perm=[1, 0, *range(2, 2 + rank)])
 
 
-def delayed(parts: Parts, after: Sequence[ir.Value]) -> ir.Value:
+def delayed(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Value:
     """The weights, if they have a known shape in a way that has to wait for other values: see `_number`."""
-    if not after or not parts.known_shape:
-        return parts.w
-    return reshape(parts.site, parts.w, _number(parts.site, parts.m, after), parts.c, parts.kernel)
+    if not after or not operands.known_shape:
+        return operands.w
+    return reshape(
+        operands.site, operands.w, _number(operands.site, operands.m, after), operands.c, operands.kernel
+    )
 
 
 def _number(site: Site, number: int, after: Sequence[ir.Value]) -> int | ir.Value:

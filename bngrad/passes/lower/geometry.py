@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import raise_refusals
-from bngrad.passes.lower.shapes import extents
+from bngrad.passes.lower.shapes import spatial_sizes
 from bngrad.passes.lower.windows import Axis, Windows
 
 if TYPE_CHECKING:
@@ -23,41 +23,41 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
 
     Args:
         site: A node with the op's attributes.
-        x: The data; None if nobody knows it.
+        x: The data; None if it is unknown.
         y: What has an element for each window.
-        kernel: The number of taps in each dimension.
+        kernel: The size of the kernel in each dimension.
     """
     rank = len(kernel)
     same, upper = _auto_pad(site)
     ceil = bool(site.attribute("ceil_mode", 0))
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
-    dimensions = zip(_extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
+    dimensions = zip(_sizes(x, rank), _sizes(y, rank), kernel, strides, dilations, strict=True)
     axes: list[Axis] = []
-    for (extent, out, taps, stride, dilation), (before, after) in zip(
+    for (size, out, kernel_size, stride, dilation), (before, after) in zip(
         dimensions, declared_pads(site, rank), strict=True
     ):
-        reach = None if taps is None else (taps - 1) * dilation + 1
+        length = None if kernel_size is None else (kernel_size - 1) * dilation + 1
         number: Known
         if same:
-            number = out if extent is None else -(-extent // stride)
-            surplus = _surplus(extent, number, reach, stride)
-            if stride == 1 and reach is not None:
-                surplus = reach - 1  # as many windows as elements, however many that is
+            number = out if size is None else -(-size // stride)
+            surplus = _surplus(size, number, length, stride)
+            if stride == 1 and length is not None:
+                surplus = length - 1  # as many windows as elements, however many that is
             begin = None if surplus is None else _front(surplus, upper=upper)
         else:
             number = out
-            if extent is not None and reach is not None:
+            if size is not None and length is not None:
                 # Not y's: below opset 22 onnx counts one too many where ceil_mode's last window would be empty.
-                number = _count(extent, reach, stride, before, after, ceil=ceil)
+                number = _count(size, length, stride, before, after, ceil=ceil)
                 # ceil_mode may have one more, for an empty window.
                 if out is not None and out != number and not (ceil and out == number + 1):
                     has = f"it has {number} windows along dimension {len(axes) + 2}, and a gradient for {out}"
                     raise_refusals([(site.node, f"{has}; expected as many")])
-            surplus = before + after if stride == 1 else _surplus(extent, number, reach, stride)
+            surplus = before + after if stride == 1 else _surplus(size, number, length, stride)
             begin = before
         behind = None if surplus is None or begin is None else surplus - begin
         at_most = after if behind is None and not same and not ceil else behind
-        axes.append(Axis(extent, number, taps, stride, dilation, begin, behind, at_most))
+        axes.append(Axis(size, number, kernel_size, stride, dilation, begin, behind, at_most))
     return Windows(tuple(axes), same, upper)
 
 
@@ -68,7 +68,7 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
         site: A node with the op's attributes.
         x: The output.
         y: The input, which has an element for each window.
-        kernel: The number of taps in each dimension.
+        kernel: The size of the kernel in each dimension.
     """
     rank = len(kernel)
     same, upper = _auto_pad(site)
@@ -77,31 +77,29 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
         raise_refusals([(site.node, f"its output_shape is {shape}; expected {rank} numbers")])
     strides, dilations = _ints(site, "strides", rank), _ints(site, "dilations", rank)
     padding = _ints(site, "output_padding", rank, default=0)
-    dimensions = zip(shape or _extents(x, rank), _extents(y, rank), kernel, strides, dilations, strict=True)
+    dimensions = zip(shape or _sizes(x, rank), _sizes(y, rank), kernel, strides, dilations, strict=True)
     axes: list[Axis] = []
-    for (extent, out, taps, stride, dilation), (before, after), added in zip(
+    for (size, out, kernel_size, stride, dilation), (before, after), added in zip(
         dimensions, declared_pads(site, rank), padding, strict=True
     ):
-        reach = None if taps is None else (taps - 1) * dilation + 1
+        length = None if kernel_size is None else (kernel_size - 1) * dilation + 1
         begin: Known = before
         surplus: Known = before + after - added
         if shape or same:
-            surplus = _surplus(extent, out, reach, stride)
-            if not shape and reach is not None:
-                surplus = max(reach + added - stride, 0) - added  # a stride of elements for each of the input
+            surplus = _surplus(size, out, length, stride)
+            if not shape and length is not None:
+                surplus = max(length + added - stride, 0) - added  # a stride of elements for each of the input
             begin = None if surplus is None else _front(surplus + added, upper=upper)
         elif (
-            extent is not None
+            size is not None
             and out is not None
-            and reach is not None
-            and (made := (out - 1) * stride + reach - before - after + added) != extent
+            and length is not None
+            and (made := (out - 1) * stride + length - before - after + added) != size
         ):
-            has = (
-                f"its windows make {made} elements along dimension {len(axes) + 2}, and its gradient has {extent}"
-            )
+            has = f"its windows make {made} elements along dimension {len(axes) + 2}, and its gradient has {size}"
             raise_refusals([(site.node, f"{has}; expected as many")])
         behind = None if surplus is None or begin is None else surplus - begin
-        axes.append(Axis(extent, out, taps, stride, dilation, begin, behind, behind, added))
+        axes.append(Axis(size, out, kernel_size, stride, dilation, begin, behind, behind, added))
     return Windows(tuple(axes), same or bool(shape), upper)
 
 
@@ -113,21 +111,21 @@ def declared_pads(site: Site, rank: int) -> list[tuple[int, int]]:
     return list(zip(declared[:rank], declared[rank:], strict=True))
 
 
-def _extents(value: ir.Value | None, rank: int) -> tuple[Known, ...]:
-    """The spatial extents as far as they are known, if there is one for each dimension of the kernel."""
+def _sizes(value: ir.Value | None, rank: int) -> tuple[Known, ...]:
+    """The spatial dimensions as far as they are known, if there is one for each dimension of the kernel."""
     if value is not None and value.shape is not None and len(value.shape) != rank + 2:
         raise UnsupportedNodeError(
             f"the tensor {value.name!r} of a gradient has {len(value.shape)} dimensions; expected {rank + 2}: "
             "batch, channels, and one for each of the kernel's"
         )
-    return extents(value, rank)
+    return spatial_sizes(value, rank)
 
 
-def _surplus(extent: Known, out: Known, reach: Known, stride: int) -> Known:
+def _surplus(size: Known, out: Known, length: Known, stride: int) -> Known:
     """How far the span exceeds the data."""
-    if extent is None or out is None or reach is None:
+    if size is None or out is None or length is None:
         return None
-    return (out - 1) * stride + reach - extent
+    return (out - 1) * stride + length - size
 
 
 def _front(total: int, *, upper: bool) -> int:
@@ -136,11 +134,11 @@ def _front(total: int, *, upper: bool) -> int:
     return total // 2 if upper else total - total // 2
 
 
-def _count(extent: int, reach: int, stride: int, before: int, after: int, *, ceil: bool) -> int:
+def _count(size: int, length: int, stride: int, before: int, after: int, *, ceil: bool) -> int:
     """The number of windows; with ceil_mode none that would begin behind the data and its padding."""
-    room = extent + before + after - reach
+    room = size + before + after - length
     count = (-(-room // stride) if ceil else room // stride) + 1
-    return count - 1 if ceil and (count - 1) * stride >= extent + before else count
+    return count - 1 if ceil and (count - 1) * stride >= size + before else count
 
 
 def _auto_pad(site: Site) -> tuple[bool, bool]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import axis_refusal, read_attribute
-from bngrad.graph.shapes import known_extent, zeros
+from bngrad.graph.shapes import known_dimension, zeros
 from bngrad.opset.op_attributes import ANY, AXIS
 from bngrad.passes.lower.lowering import lowering
 
@@ -43,9 +43,9 @@ def gather_grad_refusal(node: ir.Node) -> str | None:
 def gather_grad(site: Site) -> Outputs:
     """GatherGrad(shape, indices, dY) {axis} -> dX of the shape: dX[..., indices, ...] += dY along the axis."""
     shape, indices, dY = site.x(0), site.x(1), site.x(2)
-    extents = site.node.outputs[0].shape or ()
-    axis = site.attribute("axis", 0) % len(extents)
-    behind = len(extents) - 1 - axis
+    rank = len(site.node.outputs[0].shape or ())
+    axis = site.attribute("axis", 0) % rank
+    behind = rank - 1 - axis
     if indices.shape is None or len(indices.shape) != 1:
         # The dimensions of indices, of which there may be none, become the one that X has.
         count = site.op("Reshape", site.op("Size", indices), site.int64([1]))
@@ -71,8 +71,8 @@ def gather_elements_grad(site: Site) -> Outputs:
 def gather_nd_grad_refusal(node: ir.Node) -> str | None:
     """Why a GatherNDGrad cannot be lowered."""
     indices = node.inputs[1] if len(node.inputs) > 1 else None
-    if indices is None or known_extent(indices, -1) is None:
-        return "the last extent of its indices is not known; expected a number"
+    if indices is None or known_dimension(indices, -1) is None:
+        return "the last dimension of its indices is not known; expected a number"
     return _depth_refusal(node, indices) or refusal(node)
 
 
@@ -80,7 +80,7 @@ def _depth_refusal(node: ir.Node, indices: ir.Value) -> str | None:
     """Why an index is none of an element or a slice of X."""
     batch, length, shape = (
         read_attribute(node, "batch_dims", 0),
-        known_extent(indices, -1) or 0,
+        known_dimension(indices, -1) or 0,
         node.outputs[0].shape,
     )
     rank = _MOST_DIMENSIONS if shape is None else len(shape)
@@ -96,7 +96,7 @@ def gather_nd_grad(site: Site) -> Outputs:
     X is seen as rows, one for each index that there can be.
     """
     shape, indices, dY = site.x(0), site.x(1), site.x(2)
-    batch, length = site.attribute("batch_dims", 0), known_extent(indices, -1) or 0
+    batch, length = site.attribute("batch_dims", 0), known_dimension(indices, -1) or 0
     rows = site.op("Reshape", _row_numbers(site, shape, indices, length, batch), site.int64([-1, 1]))
     updates = site.op("Flatten", dY, axis=len(indices.shape or ()) - 1)
     data = site.op("Flatten", _nothing(site, shape), axis=batch + length)
@@ -107,20 +107,20 @@ def gather_nd_grad(site: Site) -> Outputs:
 def _row_numbers(site: Site, shape: ir.Value, indices: ir.Value, length: int, batch: int) -> ir.Value:
     """The rows that whole indices are, of which those of a negative index count from the end."""
     end = site.int64([batch + length])
-    extents = site.op("Slice", shape, site.int64([batch]), end)
-    one, nought = site.int64(1), site.int64(0)
+    sizes = site.op("Slice", shape, site.int64([batch]), end)
+    one, zero = site.int64(1), site.int64(0)
     row = None
     if batch:
         batches = site.op("ReduceProd", site.op("Slice", shape, site.int64([0]), site.int64([batch])), keepdims=1)
         of_each = site.op("ReduceProd", site.op("Shape", indices, start=batch, end=-1), keepdims=1)
         by_batch = site.op("Concat", batches, of_each, site.int64([length]), axis=0)
         indices = site.op("Reshape", indices, by_batch, allowzero=1)
-        numbers = site.op("Range", nought, site.op("Squeeze", batches), one)
+        numbers = site.op("Range", zero, site.op("Squeeze", batches), one)
         row = site.op("Unsqueeze", numbers, site.int64([1]))
-    indices = site.op("Where", site.op("Less", indices, nought), site.op("Add", indices, extents), indices)
+    indices = site.op("Where", site.op("Less", indices, zero), site.op("Add", indices, sizes), indices)
     for place in range(length):
         digit = site.op("Gather", indices, site.int64(place), axis=-1)
-        base = site.op("Gather", extents, site.int64([place]))
+        base = site.op("Gather", sizes, site.int64([place]))
         row = digit if row is None else site.op("Add", site.op("Mul", row, base), digit)
     assert row is not None, "an index has a length"  # noqa: S101
     return row

@@ -17,7 +17,7 @@ from bngrad.opset.op_attributes import AVERAGE_POOL, MAX_POOL
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.geometry import declared_pads, windows_of
 from bngrad.passes.lower.lowering import lowering
-from bngrad.passes.lower.shapes import extents, reshape, spatial, spatial_shape
+from bngrad.passes.lower.shapes import reshape, spatial, spatial_shape, spatial_sizes
 from bngrad.passes.lower.site import forward_node
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def average_refusal(node: ir.Node) -> str | None:
     kernel = read_attribute(node, "kernel_shape", ())
     if any(dilation != 1 for dilation in read_attribute(node, "dilations", ())):
         return _SAME.format("dilations")
-    strides, known = read_attribute(node, "strides", ()), extents(_data(node), len(kernel))
-    for taps, stride, extent in zip(kernel, strides, known, strict=False):
-        surplus = taps - stride if extent is None else (-(-extent // stride) - 1) * stride + taps - extent
+    strides, known = read_attribute(node, "strides", ()), spatial_sizes(_data(node), len(kernel))
+    for length, stride, size in zip(kernel, strides, known, strict=False):
+        surplus = length - stride if size is None else (-(-size // stride) - 1) * stride + length - size
         # ONNX has no padding then; ONNX Runtime halves it, towards 0, and leaves out that many elements in front.
         if surplus + (mode == "SAME_LOWER") <= -2:
             return _SAME.format("strides beyond its kernel")
@@ -69,7 +69,12 @@ def max_pool_grad(site: Site) -> Outputs:
         # Nothing to add up: three times as fast. Its kernel and pads only say how large X is.
         return [
             site.op(
-                "MaxUnpool", dY, indices, kernel_shape=windows.reach, strides=windows.stride, pads=windows.pads
+                "MaxUnpool",
+                dY,
+                indices,
+                kernel_shape=windows.dilated_kernel,
+                strides=windows.stride,
+                pads=windows.pads,
             )
         ]
     shape = site.op("Concat", site.op("Shape", dY, start=0, end=2), spatial_shape(site, x, windows.rank), axis=0)
@@ -89,27 +94,27 @@ def average_pool_grad(site: Site) -> Outputs:
     """AveragePoolGrad(dY) -> dX: each window hands its share, dY / its count, to its elements.
 
     - Windows that tile X: every share repeated, which is Resize.
-    - Stride 1: X is to Y as Y to X, so the shares' average times the number of taps.
+    - Stride 1: X is to Y as Y to X, so the shares' average times the size of the kernel.
     - Others: ConvTranspose with ones as weights.
     """
     x, dY = _known_data(site), site.x(0)
     kernel = list(site.attribute("kernel_shape", ()))
-    windows, taps = windows_of(site, x, dY, kernel), prod(kernel)
+    windows, kernel_size = windows_of(site, x, dY, kernel), prod(kernel)
     number = partial(like, site, value=dY)
     out = [axis.out for axis in windows.axes if axis.out is not None]
     y = reshape(site, dY, 0, 0, out) if _misjudged(windows, dY) else dY
     if windows.tile:
         scales = site.constant([1, 1, *kernel], ir.DataType.FLOAT)
         mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        return [site.op("Resize", site.op("Div", y, number(taps)), None, scales, **mode)]
+        return [site.op("Resize", site.op("Div", y, number(kernel_size)), None, scales, **mode)]
     counts = None if _all_count_alike(site, windows) else _counts(site, windows, x)
     pads = windows.opposite_pads
     if windows.dense and pads is not None and all(dilation == 1 for dilation in windows.dilation):
         if counts is not None:
-            y = site.op("Mul", y, site.op("Div", number(taps), counts))
+            y = site.op("Mul", y, site.op("Div", number(kernel_size), counts))
         return [site.op("AveragePool", y, kernel_shape=kernel, pads=pads, count_include_pad=1)]
     # Divided by the count: a product with 1 / count would be off by the rounding of that, the same way everywhere.
-    share = site.op("Div", y, number(taps) if counts is None else counts)
+    share = site.op("Div", y, number(kernel_size) if counts is None else counts)
     planes = reshape(site, share, -1, 1, out if len(out) == windows.rank else spatial(site, dY, windows.rank))
     ones = site.op("Expand", number(1.0), site.int64([1, 1, *kernel]))
     dX = sliding.spread(site, windows, planes, x, ones)
@@ -125,7 +130,7 @@ def _known_data(site: Site) -> ir.Value:
 def _data(node: ir.Node) -> ir.Value | None:
     """A value with the spatial shape of X, which is all that a gradient needs of it."""
     dX = node.outputs[0]
-    if dX.shape is not None and None not in extents(dX, 0):
+    if dX.shape is not None and None not in spatial_sizes(dX, 0):
         return dX
     indices = node.inputs[1] if len(node.inputs) > 1 else None
     forward = None if indices is None else indices.producer()
@@ -135,12 +140,12 @@ def _data(node: ir.Node) -> ir.Value | None:
 
 def _misjudged(windows: Windows, dY: ir.Value) -> bool:
     """Whether the model has dY's shape wrong: below opset 22 onnx counts an empty last window of ceil_mode."""
-    pairs = zip(windows.axes, extents(dY, windows.rank), strict=True)
-    return any(axis.out != extent for axis, extent in pairs if axis.out is not None and extent is not None)
+    pairs = zip(windows.axes, spatial_sizes(dY, windows.rank), strict=True)
+    return any(axis.out != size for axis, size in pairs if axis.out is not None and size is not None)
 
 
 def _all_count_alike(site: Site, windows: Windows) -> bool:
-    """Whether every window is sure to count all its taps."""
+    """Whether every window is sure to count all its elements."""
     loose = bool(site.attribute("ceil_mode", 0))
     include = bool(site.attribute("count_include_pad", 0))
     if include and (windows.same or not loose):
@@ -155,7 +160,7 @@ def _all_count_alike(site: Site, windows: Windows) -> bool:
 
 
 def _counts(site: Site, windows: Windows, x: ir.Value) -> ir.Value:
-    """The number of each window's taps that lie in X, or with count_include_pad in its declared padding too."""
+    """The number of each window's elements that lie in X, or with count_include_pad in its declared pads."""
     dY, rank = site.x(0), len(windows.axes)
     pads = declared_pads(site, rank) if site.attribute("count_include_pad", 0) else [(0, 0)] * rank
     shape = site.op("Add", spatial_shape(site, x, rank), site.int64([sum(both) for both in pads]))
@@ -170,5 +175,5 @@ def _counts(site: Site, windows: Windows, x: ir.Value) -> ir.Value:
         for axis, (before, after) in zip(windows.axes, pads, strict=True)
     ]
     data, padding = sliding.fit(site, replace(windows, axes=tuple(within)), ones, dY, None)
-    taps = site.op("Expand", one, site.int64([1, 1, *(axis.kernel or 1 for axis in windows.axes)]))
-    return site.op("Conv", data, taps, pads=padding, strides=windows.stride, dilations=windows.dilation)
+    ones = site.op("Expand", one, site.int64([1, 1, *(axis.kernel or 1 for axis in windows.axes)]))
+    return site.op("Conv", data, ones, pads=padding, strides=windows.stride, dilations=windows.dilation)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bngrad.graph.linear_map import identity, pull_back
 from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, like, read_attribute
 from bngrad.graph.nodes import known_rank
-from bngrad.graph.shapes import extent_of
+from bngrad.graph.shapes import dimension_of
 from bngrad.opset.known_shapes import known_shape
 from bngrad.opset.op_attributes import RESIZE
 from bngrad.passes.lower.lowering import lowering
@@ -117,7 +117,7 @@ def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
     dY, x = site.x(0), site.x(1)
     places = _places(site, rank)
     place = places.index(axis)
-    extent = extent_of(site, x, axis)
+    size = dimension_of(site, x, axis)
     roi = scales = sizes = None
     if _is_cropped(site):
         start, end = (_element(site, site.x(2), place + half) for half in (0, len(places)))
@@ -131,9 +131,9 @@ def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
         one = site.constant([1], ir.DataType.FLOAT)
         scales = site.op("Concat", one, _element(site, given, place), axis=0)
     else:
-        sizes = site.op("Concat", extent, extent_of(site, dY, axis), axis=0)
+        sizes = site.op("Concat", size, dimension_of(site, dY, axis), axis=0)
     attributes = {name: site.node.attributes[name] for name in _SAME_FOR_A_MATRIX if name in site.node.attributes}
-    return site.op("Resize", identity(site, extent), roi, scales, sizes, **attributes)
+    return site.op("Resize", identity(site, size), roi, scales, sizes, **attributes)
 
 
 def _given_scales(node: ir.Node) -> ir.Value | None:

@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Site
 
 
-def extents(value: ir.Value | None, rank: int) -> tuple[int | None, ...]:
-    """The spatial extents as far as they are known."""
+def spatial_sizes(value: ir.Value | None, rank: int) -> tuple[int | None, ...]:
+    """The spatial dimensions as far as they are known."""
     if value is None or value.shape is None:
         return (None,) * rank
-    return tuple(extent if isinstance(extent, int) else None for extent in value.shape)[2:]
+    return tuple(size if isinstance(size, int) else None for size in value.shape)[2:]
 
 
 def spatial(site: Site, value: ir.Value, rank: int) -> list[int] | ir.Value:
-    """The spatial extents, as numbers if all are known."""
-    known = [extent for extent in extents(value, rank) if extent is not None]
+    """The spatial dimensions, as numbers if all are known."""
+    known = [size for size in spatial_sizes(value, rank) if size is not None]
     return known if len(known) == rank else site.op("Shape", value, start=2)
 
 
 def number(site: Site, value: ir.Value, rank: int) -> int | ir.Value:
     """How many elements an image of one channel has, as a number if it is known, else as a vector of one."""
-    known = [extent for extent in extents(value, rank) if extent is not None]
+    known = [size for size in spatial_sizes(value, rank) if size is not None]
     return (
         prod(known) if len(known) == rank else site.op("ReduceProd", site.op("Shape", value, start=2), keepdims=1)
     )
 
 
 def spatial_shape(site: Site, value: ir.Value, rank: int) -> ir.Value:
-    """The spatial extents, as a constant if all are known."""
+    """The spatial dimensions, as a constant if all are known."""
     result = spatial(site, value, rank)
     return result if isinstance(result, ir.Value) else site.int64(result)
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from bngrad.graph.node_reader import axes_refusal, constant_of, dtype_of, known_integers
 from bngrad.graph.pads import pads_of_all_axes
-from bngrad.graph.shapes import known_extent, zeros
+from bngrad.graph.shapes import known_dimension, zeros
 from bngrad.passes.lower import indexing
 from bngrad.passes.lower.lowering import lowering
 
@@ -57,11 +57,11 @@ def _pads(site: Site) -> list[int] | None:
         return None
     pads = [0] * (2 * len(shape))
     for start, end, axis in zip(starts, ends, axes, strict=True):
-        extent = shape[axis]
-        if not isinstance(extent, int):
+        size = shape[axis]
+        if not isinstance(size, int):
             return None
-        begin, stop, _ = slice(start, end).indices(extent)
-        pads[axis % len(shape)], pads[axis % len(shape) + len(shape)] = begin, extent - max(begin, stop)
+        begin, stop, _ = slice(start, end).indices(size)
+        pads[axis % len(shape)], pads[axis % len(shape) + len(shape)] = begin, size - max(begin, stop)
     return pads
 
 
@@ -74,13 +74,13 @@ def _slices(node: ir.Node) -> tuple[ir.Shape | None, list[int] | None, list[int]
 
 
 def _padded_at_run_time(site: Site) -> ir.Value:
-    dY, nought = site.x(0), site.int64(0)
+    dY, zero = site.x(0), site.int64(0)
     axes = site.x(4) if site.has(4) else site.int64(list(range(len(site.known_int64(2) or ()))))
-    extent, length = (site.op("Gather", shape, axes) for shape in (site.x(1), site.op("Shape", dY)))
+    size, length = (site.op("Gather", shape, axes) for shape in (site.x(1), site.op("Shape", dY)))
     start = site.cast(site.x(2), ir.DataType.INT64)
-    begin = site.op("Where", site.op("Less", start, nought), site.op("Add", start, extent), start)
-    begin = site.op("Min", site.op("Max", begin, nought), extent)
-    behind = site.op("Sub", site.op("Sub", extent, begin), length)
+    begin = site.op("Where", site.op("Less", start, zero), site.op("Add", start, size), start)
+    begin = site.op("Min", site.op("Max", begin, zero), size)
+    behind = site.op("Sub", site.op("Sub", size, begin), length)
     return site.op("Pad", dY, pads_of_all_axes(site, site.op("Concat", begin, behind, axis=0), axes, dY))
 
 
@@ -92,7 +92,7 @@ def _scattered(site: Site) -> ir.Value:
     starts, ends, axes, steps = (site.optional(index) for index in range(2, 6))
     if axes is None and steps is not None:
         # Without axes, ONNX Runtime's optimizer takes a Slice from 0 to the end for one that takes everything.
-        known = known_extent(starts, 0) if starts is not None else None
+        known = known_dimension(starts, 0) if starts is not None else None
         axes = (
             site.op("Range", site.int64(0), site.op("Size", starts), site.int64(1))
             if known is None

@@ -1,8 +1,8 @@
 """The windows that convolutions and pools slide over their data, as a lowering sees them.
 
-Along one spatial dimension, window o and tap k meet the data at o stride + k dilation - begin. All windows
-together span (out - 1) stride + (kernel - 1) dilation + 1 positions: `begin` of them in front of the data, and
-`behind` of them behind it, which is negative where the last elements are in no window. Both are numbers where
+Along one spatial dimension, kernel element k of window o meets the data at o stride + k dilation - begin. All
+windows together span (out - 1) stride + (kernel - 1) dilation + 1 positions: `begin` of them in front of the data,
+and `behind` of them behind it, which is negative where the last elements are in no window. Both are numbers where
 attributes and static shapes tell; else `Windows.at_run_time` computes them.
 """
 
@@ -29,12 +29,12 @@ Known: TypeAlias = int | None
 class Axis:
     """The windows along one spatial dimension."""
 
-    extent: Known
+    size: Known
     """Of the data."""
     out: Known
     """The number of windows."""
     kernel: Known
-    """The number of taps."""
+    """The size of the kernel."""
     stride: int
     dilation: int
     begin: Known
@@ -46,7 +46,7 @@ class Axis:
 
     @property
     def inside(self) -> bool:
-        """Whether no window reaches beyond the data."""
+        """Whether no window extends beyond the data."""
         return self.begin is not None and self.begin <= 0 and self.at_most is not None and self.at_most <= 0
 
 
@@ -72,15 +72,15 @@ class Windows:
 
     @property
     def inside(self) -> bool:
-        """Whether no window reaches beyond the data."""
+        """Whether no window extends beyond the data."""
         return all(axis.inside for axis in self.axes)
 
     @property
     def overlap(self) -> bool:
         """Whether two windows may have an element in common."""
         return any(
-            axis.out != 1 and (reach is None or axis.stride < reach)
-            for axis, reach in zip(self.axes, self.reach, strict=True)
+            axis.out != 1 and (length is None or axis.stride < length)
+            for axis, length in zip(self.axes, self.dilated_kernel, strict=True)
         )
 
     @property
@@ -109,7 +109,7 @@ class Windows:
     @property
     def size(self) -> Known:
         """How many elements one image has in a channel."""
-        return _product([axis.extent for axis in self.axes])
+        return _product([axis.size for axis in self.axes])
 
     @property
     def stride(self) -> list[int]:
@@ -122,8 +122,8 @@ class Windows:
         return [axis.dilation for axis in self.axes]
 
     @property
-    def reach(self) -> list[Known]:
-        """How many elements lie between the ends of a window, and in it."""
+    def dilated_kernel(self) -> list[Known]:
+        """The size of the dilated kernel."""
         return [None if axis.kernel is None else (axis.kernel - 1) * axis.dilation + 1 for axis in self.axes]
 
     @property
@@ -143,11 +143,11 @@ class Windows:
     @property
     def opposite_pads(self) -> list[int] | None:
         """With stride 1, the padding of y for which Conv over it gives all of x; None if some is negative."""
-        reach = [known for known in self.reach if known is not None]
-        if not self.fixed or len(reach) < self.rank:
+        lengths = [known for known in self.dilated_kernel if known is not None]
+        if not self.fixed or len(lengths) < self.rank:
             return None
-        begin = [r - 1 - (axis.begin or 0) for r, axis in zip(reach, self.axes, strict=True)]
-        behind = [r - 1 - (axis.behind or 0) for r, axis in zip(reach, self.axes, strict=True)]
+        begin = [r - 1 - (axis.begin or 0) for r, axis in zip(lengths, self.axes, strict=True)]
+        behind = [r - 1 - (axis.behind or 0) for r, axis in zip(lengths, self.axes, strict=True)]
         return [*begin, *behind] if min(*begin, *behind) >= 0 else None
 
     def at_run_time(self, site: Site, x: ir.Value, y: ir.Value, w: ir.Value | None) -> tuple[ir.Value, ir.Value]:
@@ -160,11 +160,11 @@ class Windows:
             w: The weights, whose spatial shape is the kernel's; None for a pool.
         """
         steps = site.op("Sub", spatial_shape(site, y, self.rank), site.int64(1))
-        taps = self._kernel_less_one(site, w)
+        less_one = self._kernel_less_one(site, w)
         span = site.op(
             "Add",
             site.op("Add", site.op("Mul", steps, site.int64(self.stride)), site.int64(1)),
-            site.op("Mul", taps, site.int64(self.dilation)),
+            site.op("Mul", less_one, site.int64(self.dilation)),
         )
         surplus = site.op("Sub", span, spatial_shape(site, x, self.rank))
         if not self.same:
