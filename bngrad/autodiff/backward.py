@@ -30,7 +30,7 @@ class Backward(NodeSite):
     Args:
         node: The forward node.
         dY: The gradient of the loss by each of its outputs; None where the loss does not depend on one.
-        needed: The inputs whose gradient somebody asks for.
+        needed: The inputs whose gradient is needed.
         context: The model's.
     """
 
@@ -65,7 +65,7 @@ class Backward(NodeSite):
         return value
 
     def needs(self, index: int) -> bool:
-        """Whether somebody asks for the gradient of an input."""
+        """Whether the gradient with respect to an input is needed."""
         return index in self._needed
 
     def attributes(self) -> dict[str, Any]:

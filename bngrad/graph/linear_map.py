@@ -3,7 +3,7 @@
 What such an op makes of the identity matrix along an axis is the matrix M of that axis, n by m: row i holds what
 element i of the input gives to each element of the output. So dX = M dY along the axis.
 
-M comes from the op itself, so that it is right for every mode. Where the extent is known, a runtime makes it once,
+M comes from the op itself, so that it is right for every mode. Where the size is known, a runtime makes it once,
 when it loads the model.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bngrad.graph.builder import NodeMaker
 
 
-def identity(make: NodeMaker, extent: ir.Value) -> ir.Value:
-    """Returns the identity matrix, in float, of an extent that is a vector of one number."""
-    square = make.op("Concat", extent, extent, axis=0)
+def identity(make: NodeMaker, size: ir.Value) -> ir.Value:
+    """Returns the identity matrix, in float, of a size that is a vector of one number."""
+    square = make.op("Concat", size, size, axis=0)
     return make.op("EyeLike", zeros(make, square, ir.DataType.FLOAT))
 
 
@@ -60,7 +60,7 @@ def _merged(make: NodeMaker, result: ir.Value, x: ir.Value, axis: int) -> ir.Val
     Not as -1, which Reshape does not take of an empty batch.
     """
     behind_it = range(axis + 1, len(x.shape or ()))
-    known = [extent for place in behind_it if (extent := known_dimension(x, place)) is not None]
+    known = [size for place in behind_it if (size := known_dimension(x, place)) is not None]
     if prod(known) and len(known) == len(behind_it):
         return make.op("Reshape", result, make.int64([0] * (axis + 1) + [prod(known)]))
     behind = make.op("ReduceProd", make.op("Shape", x, start=axis + 1), keepdims=1)

@@ -199,6 +199,6 @@ def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """The shape of a value where all of it is numbers; else None."""
-    if value is None or value.shape is None or not all(isinstance(extent, int) for extent in value.shape):
+    if value is None or value.shape is None or not value.shape.is_static():
         return None
-    return tuple(int(extent) for extent in value.shape.numpy())
+    return value.shape.numpy()

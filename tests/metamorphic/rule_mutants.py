@@ -167,7 +167,12 @@ RULES = (
             'return back.op("Gemm", *rows, transA=1, alpha=2.0)',
             "twice dB",
         ),
-        ("perm=[*batch, column, row]", "perm=[*batch, row, column]", "a batch of matrices is not turned", _RULES),
+        (
+            "perm=[*batch, column, row]",
+            "perm=[*batch, row, column]",
+            "no matrix of a batch is transposed",
+            _RULES,
+        ),
     )
     + of(
         "bngrad/autodiff/rules/reduction.py",

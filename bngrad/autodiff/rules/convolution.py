@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @gradient("Conv", inputs=(0, 1, 2), versions=(11, 22), attributes=CONV)
 def conv(back: Backward) -> Gradients:
-    """ConvGrad(dY, X, W) -> (dX, dW, dB), each where somebody needs it."""
+    """ConvGrad(dY, X, W) -> (dX, dW, dB), each where it is needed."""
     return _gradients(back, "ConvGrad")
 
 
 @gradient("ConvTranspose", inputs=(0, 1, 2), versions=(11, 22), attributes=CONV_TRANSPOSE)
 def conv_transpose(back: Backward) -> Gradients:
-    """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB), each where somebody needs it."""
+    """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB), each where it is needed."""
     return _gradients(back, "ConvTransposeGrad")
 
 

@@ -54,16 +54,16 @@ def gemm(back: Backward) -> Gradients:
     """For Y = alpha A' B' + beta C: dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY summed to its shape."""
     a, b, dY = back.x(0), back.x(1), back.dY
     alpha, beta = back.attribute("alpha", 1.0), back.attribute("beta", 1.0)
-    a_turned, b_turned = back.attribute("transA", 0), back.attribute("transB", 0)
+    trans_a, trans_b = back.attribute("transA", 0), back.attribute("transB", 0)
     dA = dB = dC = None
-    if back.needs(0) and a_turned:
-        dA = back.op("Gemm", b, dY, alpha=alpha, transA=b_turned, transB=1)
+    if back.needs(0) and trans_a:
+        dA = back.op("Gemm", b, dY, alpha=alpha, transA=trans_b, transB=1)
     elif back.needs(0):
-        dA = back.op("Gemm", dY, b, alpha=alpha, transA=0, transB=1 - b_turned)
-    if back.needs(1) and b_turned:
-        dB = back.op("Gemm", dY, a, alpha=alpha, transA=1, transB=a_turned)
+        dA = back.op("Gemm", dY, b, alpha=alpha, transA=0, transB=1 - trans_b)
+    if back.needs(1) and trans_b:
+        dB = back.op("Gemm", dY, a, alpha=alpha, transA=1, transB=trans_a)
     elif back.needs(1):
-        dB = back.op("Gemm", a, dY, alpha=alpha, transA=1 - a_turned, transB=0)
+        dB = back.op("Gemm", a, dY, alpha=alpha, transA=1 - trans_a, transB=0)
     if back.needs(2):
         dC = sum_to(back, dY, back.x(2), back.y())
         if beta != 1:
@@ -76,7 +76,7 @@ def _by_left(back: Backward, a: ir.Value, b: ir.Value, dY: ir.Value) -> ir.Value
         return back.op("Gemm", dY, b, transB=1)
     if b.dtype == ir.DataType.DOUBLE:
         return _summed(back, _einsum(back, (dY, "mn"), (b, "kn"), "mk"), a, dY)
-    return _summed(back, back.op("MatMul", dY, _turned(back, b)), a, dY)
+    return _summed(back, back.op("MatMul", dY, _transposed(back, b)), a, dY)
 
 
 def _by_right(back: Backward, a: ir.Value, b: ir.Value, dY: ir.Value) -> ir.Value:
@@ -85,7 +85,7 @@ def _by_right(back: Backward, a: ir.Value, b: ir.Value, dY: ir.Value) -> ir.Valu
         return back.op("Gemm", *rows, transA=1)
     if a.dtype == ir.DataType.DOUBLE:
         return _summed(back, _einsum(back, (a, "mk"), (dY, "mn"), "kn"), b, dY)
-    return _summed(back, back.op("MatMul", _turned(back, a), dY), b, dY)
+    return _summed(back, back.op("MatMul", _transposed(back, a), dY), b, dY)
 
 
 def _einsum(back: Backward, left: tuple[ir.Value, str], right: tuple[ir.Value, str], result: str) -> ir.Value:
@@ -103,14 +103,14 @@ def _summed(back: Backward, gradient: ir.Value, x: ir.Value, dY: ir.Value) -> ir
     return sum_to(back, gradient, x, gradient)
 
 
-def _turned(back: Backward, x: ir.Value) -> ir.Value:
+def _transposed(back: Backward, x: ir.Value) -> ir.Value:
     *batch, row, column = range(back.rank(x))
     return back.op("Transpose", x, perm=[*batch, column, row])
 
 
 def _unsqueezed(back: Backward, x: ir.Value, axis: int) -> ir.Value:
     result = back.op("Unsqueeze", x, back.int64([axis]))
-    extents = list(x.shape or ())
-    extents.insert(axis if axis >= 0 else len(extents) + 1 + axis, 1)
-    result.type, result.shape = x.type, ir.Shape(extents)
+    dimensions = list(x.shape or ())
+    dimensions.insert(axis if axis >= 0 else len(dimensions) + 1 + axis, 1)
+    result.type, result.shape = x.type, ir.Shape(dimensions)
     return result

@@ -103,8 +103,9 @@ def batch_norm_frozen(back: Backward) -> Gradients:
         dmean = -scale inv_std sum dY             = -scale inv_std dbias
         dvar  = -scale inv_std^3 / 2 sum dY (X - mean) = -scale inv_std^2 / 2 dscale
 
-    ORT's dialect has nothing for it: its builder would differentiate a batch norm in training mode. Where nobody
-    asks for the gradients of a parameter, dX = dY (scale inv_std) takes one pass over the data, and no op of ours.
+    ORT's dialect has nothing for it: its builder would differentiate a batch norm in training mode. Where the
+    gradients with respect to the parameters are not needed, dX = dY (scale inv_std) takes one pass over the data,
+    and no op of ours.
     """
     if back.attribute("training_mode", 0) != 0:
         back.refuse("it is in training mode; expected BatchNormInternal, which saves its statistics")

@@ -150,9 +150,9 @@ def _elements(back: Backward) -> int | None:
         axes = list(range(2, len(shape)))
     elif not axes and not back.attribute("noop_with_empty_axes", 0):
         axes = list(range(len(shape)))
-    extents = [shape[axis] for axis in axes]
-    known = [extent for extent in extents if isinstance(extent, int)]
-    return math.prod(known) if len(known) == len(extents) else None
+    dimensions = [shape[axis] for axis in axes]
+    known = [size for size in dimensions if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(dimensions) else None
 
 
 def _is_pooling(back: Backward) -> bool:

@@ -111,5 +111,5 @@ def space_to_depth(back: Backward) -> Gradients:
 
 
 def _shaped(back: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:
-    # An extent may be 0, which is a number like any other only with allowzero.
+    # Without allowzero, Reshape takes a dimension of 0 for one that stays.
     return back.op("Reshape", gradient, shape_of(back, x), allowzero=1)

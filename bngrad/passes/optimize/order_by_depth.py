@@ -2,7 +2,7 @@
 
 ONNX Runtime does not run nodes as they are listed. It goes back from the last of the nodes whose results nothing
 reads, from each node to that input first whose producer is listed last, and runs a node when all its inputs are
-there: what is listed last is run first. So a mask of a forward value, or weights turned over, listed in front of
+there: what is listed last is run first. So a mask of a forward value, or transposed weights, listed in front of
 the node that takes them and behind the gradient that it takes too, are made before the whole way back to that
 gradient, and kept. By depth, which is the longest way from a source, the gradient is listed last.
 """
