@@ -1,10 +1,9 @@
 """Differentiation: a forward model and a loss in, a training graph in ONNX Runtime's dialect out.
 
-- `rules`: the gradient of every op, one line each
+- `rules`: the gradient of each op; `rule` and `backward` are what a rule is and what it works with
 - `edges`: where gradients can flow
-- `builder`: the walk back through a graph
-- `forward`: what a forward model needs first
-- `targets`: what to differentiate, and by what
+- `walk`: from the loss back to what it is differentiated with respect to
+- `selection`, `weights`: the loss, and what to differentiate with respect to
+- `prepare`: what a forward model needs first
 - `training_graph`: all of these
-- `differentiate`: and what a target needs
 """

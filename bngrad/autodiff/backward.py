@@ -29,7 +29,7 @@ class Backward(NodeSite):
 
     Args:
         node: The forward node.
-        dY: The gradient of the loss by each of its outputs; None where the loss does not depend on one.
+        dY: The gradient of the loss with respect to each of its outputs; None where it does not depend on one.
         needed: The inputs whose gradient is needed.
         context: The model's.
     """
