@@ -61,7 +61,7 @@ class Emitter(NodeMaker):
             new.type, new.shape = old.type or new.type, old.shape or new.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         for index in range(len(self._node.inputs)):
-            # What it read must not look as if it had a reader, while it waits for its end.
+            # Until it is removed, it must not count as a reader of its inputs.
             self._node.replace_input_with(index, None)
         self._context.replaced.append(self._node)
 
@@ -78,5 +78,5 @@ class Emitter(NodeMaker):
         owner(self._node).insert_before(self._node, node)
 
     def _takes_over(self, domain: str, op_type: str) -> bool:
-        """The first node of ours is what the foreign one was; the others, and statistics for it, are glue."""
+        """Whether a new node stands for the foreign one: the first of ours, statistics aside."""
         return self._successor is None and domain == DOMAIN and op_type != "BatchNormalizationStatistics"
