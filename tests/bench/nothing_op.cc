@@ -80,7 +80,7 @@ extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApi
   static const OrtCustomOp borrowing =
       Nothing([](const OrtCustomOp*) { return "NothingLent"; }, Compute<BorrowShape>);
   g_api = base->GetApi(ort::kApiVersion);
-  g_lending_api = base->GetApi(ort::kLendingVersion);
+  g_lending_api = base->GetApi(ort::kShapeReferenceVersion);
   OrtCustomOpDomain* domain = nullptr;
   ort::CreateCustomOpDomain(g_api, "nothing", &domain);
   ort::CustomOpDomain_Add(g_api, domain, &copying);

@@ -1,4 +1,4 @@
-// Prints the quota of processor time that the files under a folder tell of.
+// Prints the CPU quota given by the files under a directory.
 #include "core/cpu_quota.hpp"
 
 #include <cstdio>

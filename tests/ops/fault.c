@@ -1,4 +1,4 @@
-/* A process that says what bngrad_exit_on_fault was given, and then has the fault that its argument names. */
+/* Installs the crash handler, then crashes: fault [abort|null|overflow|illegal] [MESSAGE [EXIT_CODE]]. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "bngrad.h"
 
-/* 4 KiB of the stack for each of `calls`. */
+/* Uses 4 KiB of stack per call. */
 static int overflow(int calls) {
   volatile char here[4096];
   here[calls % 4096] = 1;

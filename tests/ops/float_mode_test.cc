@@ -1,5 +1,5 @@
-// The floating-point mode of who calls an op, in the threads that help: results have the same bits for every
-// number of threads, and neither the caller nor the threads have another mode afterwards.
+// Worker threads use the caller's floating-point mode: results have the same bits for every number of
+// threads, and the modes of the caller and of the workers are unchanged after a call.
 #include "core/float_mode.hpp"
 
 #include <cfenv>
@@ -36,7 +36,7 @@ void FlushToZero() {
   asm volatile("mrs %0, fpcr" : "=r"(control));
   asm volatile("msr fpcr, %0" : : "r"(control | uint64_t{1} << 24) : "memory");
 #else
-  std::fesetround(FE_TOWARDZERO);  // nothing of it is portable
+  std::fesetround(FE_TOWARDZERO);  // flush to zero is not portable
 #endif
 }
 
@@ -49,7 +49,7 @@ const Mode kModes[] = {{"upward", [] { std::fesetround(FE_UPWARD); }},
                        {"toward zero", [] { std::fesetround(FE_TOWARDZERO); }},
                        {"flush to zero", FlushToZero}};
 
-// NCHW, as many elements as eight threads share. Some are subnormal; products and sums are rounded.
+// NCHW, large enough for eight threads. Some elements are subnormal; products and sums are inexact.
 constexpr int64_t kN = 8, kC = 64, kS = 784;
 constexpr size_t kElements = kN * kC * kS;
 
@@ -67,7 +67,7 @@ class Problem {
     }
   }
 
-  // All outputs of the ops, one after the other.
+  // All outputs of the ops, concatenated.
   std::vector<float> Run(int count) const {
     const int64_t dims[] = {kN, kC, kS}, axes[] = {0, 2};
     const bngrad::Layout layout =
@@ -103,21 +103,21 @@ bool Same(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// The modes of the pool's threads, when nobody has told them any: those of them that come in time.
+// The modes of the pool's threads outside of an op.
 void CheckThreads(const char* mode) {
   struct Seen {
     FloatMode caller = FloatMode::OfThread();
     std::atomic<int> same{0}, other{0};
   } seen;
   for (int trial = 0; trial < 1000 && seen.same + seen.other < 4; ++trial) {
-    const auto work = [](void* argument, size_t seat) {
+    const auto work = [](void* argument, size_t thread) {
       Seen& all = *static_cast<Seen*>(argument);
-      if (seat == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (thread == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ++(FloatMode::OfThread() != all.caller ? all.other : all.same);
     };
     bngrad::Pool::Instance().Run(8, work, &seen);
   }
-  Expect(seen.same >= 4 && seen.other == 0, mode, "threads have their own mode again");
+  Expect(seen.same >= 4 && seen.other == 0, mode, "the mode of the workers is restored");
 }
 
 }  // namespace
@@ -132,20 +132,20 @@ int main() {
     mode.set();
     const FloatMode set = FloatMode::OfThread();
     const std::vector<float> alone = problem.Run(1);
-    Expect(!Same(alone, plain), mode.name, "it is seen in the results");
+    Expect(!Same(alone, plain), mode.name, "the mode affects the results");
     for (const int threads : {2, 3, 8}) {
       for (int call = 0; call < 3; ++call) {
         Expect(Same(problem.Run(threads), alone), mode.name, "the same bits in several threads");
       }
     }
 #if defined(BNGRAD_X86_64) || defined(BNGRAD_AARCH64)
-    Expect(!(FloatMode::OfThread() != set), mode.name, "the caller has its mode");
+    Expect(!(FloatMode::OfThread() != set), mode.name, "the mode of the caller is unchanged");
     std::fesetenv(&environment);
     CheckThreads(mode.name);
 #endif
     std::fesetenv(&environment);
     for (const int threads : {1, 2, 8}) {
-      Expect(Same(problem.Run(threads), plain), mode.name, "the next caller has its own mode");
+      Expect(Same(problem.Run(threads), plain), mode.name, "later calls are not affected");
     }
   }
   std::printf("ok\n");

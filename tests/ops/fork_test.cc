@@ -1,5 +1,5 @@
-// Forks at bad moments: each case is a process, which an alarm ends if it waits for a lock or a thread that
-// the child has not got.
+// fork() at critical moments. Each case is a process, which an alarm ends if a child waits for a lock or a
+// thread that does not exist in it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include "bngrad.h"
 #include "ort/abi.hpp"
 
-// As in two namespaces, the first process of each: the library calls this one.
+// Overrides getpid for the library: as in PID namespaces, parent and child have the same identifier.
 extern "C" __attribute__((visibility("default"))) pid_t getpid() { return 1; }
 
 extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*);
@@ -30,7 +30,7 @@ void Expect(bool condition, const char* what) {
   _exit(1);
 }
 
-// Runs it in a child, which has some seconds, and expects it to return.
+// Runs body in a child and expects it to return within a minute.
 template <class Body>
 void InChild(const Body& body) {
   const pid_t child = fork();
@@ -61,7 +61,7 @@ int Threads() {
   return count;
 }
 
-void ChildHasThreadsOfItsOwn() {
+void ChildStartsItsOwnThreads() {
   Add();
   InChild([] {
     Expect(Threads() == 1, "a child begins with one thread");
@@ -74,7 +74,7 @@ void ChildHasThreadsOfItsOwn() {
   });
 }
 
-void ForksBesideCallers() {
+void ForkDuringCalls() {
   std::atomic<bool> ended{false};
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 2; ++caller) {
@@ -87,7 +87,7 @@ void ForksBesideCallers() {
   for (std::thread& caller : callers) caller.join();
 }
 
-// An ONNX Runtime of a few functions. The first thread that creates a domain stays inside until it may go on.
+// A mock of ONNX Runtime. The first thread that creates a domain blocks until may_go_on is set.
 std::atomic<bool> inside{false}, may_go_on{false};
 std::atomic<int> created{0}, released{0};
 std::atomic<OrtCustomOpDomain*> added{nullptr};
@@ -101,7 +101,7 @@ extern "C" OrtStatus* CreateDomain(const char*, OrtCustomOpDomain** out) {
   return nullptr;
 }
 extern "C" OrtStatus* AddOp(OrtCustomOpDomain*, const OrtCustomOp* op) {
-  Expect(op->GetInputTypeCount(op) > 1 && std::strlen(op->GetName(op)) > 0, "ops are there");
+  Expect(op->GetInputTypeCount(op) > 1 && std::strlen(op->GetName(op)) > 0, "ops are defined");
   return nullptr;
 }
 extern "C" OrtStatus* AddDomain(OrtSessionOptions*, OrtCustomOpDomain* domain) {
@@ -127,7 +127,7 @@ void Register() {
   Expect(RegisterCustomOps(nullptr, &base) == nullptr, "ops are registered");
 }
 
-void ForkWhileOpsAreRegistered() {
+void ForkDuringRegistration() {
   std::thread first(Register);
   while (!inside) std::this_thread::yield();
   InChild([] {
@@ -150,11 +150,11 @@ int main(int argc, char** argv) {
   alarm(300);
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "threads") {
-    ChildHasThreadsOfItsOwn();
+    ChildStartsItsOwnThreads();
   } else if (name == "callers") {
-    ForksBesideCallers();
+    ForkDuringCalls();
   } else if (name == "registration") {
-    ForkWhileOpsAreRegistered();
+    ForkDuringRegistration();
   } else {
     Expect(false, "expected threads, callers or registration");
   }

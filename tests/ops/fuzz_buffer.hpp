@@ -1,4 +1,4 @@
-// What a call of bngrad.h is handed: arrays in heap blocks of exactly their size, of every element type.
+// Arrays for calls of bngrad.h, of every element type, in heap blocks of exactly their size.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "bngrad.h"
 
-// splitmix64: a case is a function of its seed and index, on every system.
+// splitmix64: a case is a function of its seed and index on every platform.
 class Random {
  public:
   Random(uint64_t seed, uint64_t index) : state_(seed * 0x9e3779b97f4a7c15u + index) { Next(); }
@@ -30,8 +30,8 @@ class Random {
   uint64_t state_;
 };
 
-// Anything past the block is the address sanitizer's to see; without it, a margin shows what was written. The
-// `skip` bytes before the data are ours, and make its address one that is aligned to nothing more.
+// Out-of-bounds writes are detected by the address sanitizer or, without it, by a margin with a pattern.
+// `skip` bytes before the data vary its alignment.
 class Buffer {
  public:
   explicit Buffer(size_t size, size_t skip = 0)
@@ -106,7 +106,7 @@ inline double Get(const unsigned char* data, int32_t type, int64_t i) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, 1 - bias) : std::ldexp(1 + mantissa, exponent - bias));
 }
 
-// A value of a few units that the type has: what it has not is cut off, so that no encoder need be right.
+// Stores a value of moderate size, truncated to the type, which needs no correct rounding.
 inline void Put(unsigned char* data, int32_t type, int64_t i, double value) {
   unsigned char* const at = data + static_cast<size_t>(i) * SizeOf(type);
   const float single = static_cast<float>(value);
@@ -126,7 +126,7 @@ inline void Put(unsigned char* data, int32_t type, int64_t i, double value) {
   }
 }
 
-// One of the values that arithmetic is surprised by: zeros, the least, the largest, infinity, NaN.
+// Stores a special value: zero, the smallest subnormal and normal, the largest finite, infinity, NaN.
 inline void PutSpecial(unsigned char* data, int32_t type, int64_t i, Random& random) {
   unsigned char* const at = data + static_cast<size_t>(i) * SizeOf(type);
   const size_t bytes = SizeOf(type);
@@ -138,5 +138,5 @@ inline void PutSpecial(unsigned char* data, int32_t type, int64_t i, Random& ran
   const uint64_t infinity = sign_bit - lowest;
   const uint64_t choices[] = {0, 1, lowest, infinity - 1, infinity, infinity | lowest >> 1};
   const uint64_t bits = random.Of(choices) | (random.OneIn(2) ? sign_bit : 0);
-  std::memcpy(at, &bits, bytes);  // little-endian, as all machines with kernels of their own are
+  std::memcpy(at, &bits, bytes);  // little-endian machines only
 }

@@ -1,4 +1,4 @@
-// A call of one of the functions of bngrad.h: drawn at random, sound or with one fault.
+// A random call of a function of bngrad.h, valid or with one fault.
 #pragma once
 #include <climits>
 #include <string>
@@ -61,11 +61,11 @@ inline const std::vector<Array>& ArraysOf(Function function) {
   return arrays[static_cast<int>(function)];
 }
 
-// All that is passed, but for the arrays.
+// The arguments other than the arrays.
 struct Arguments {
   Function function;
   std::vector<int64_t> dims, axes;
-  bngrad_layout layout;  // points to copies of dims and axes, which are made for the call
+  bngrad_layout layout;  // dims and axes are set to copies in Call
   bool layout_is_null, dims_are_null, axes_are_null;
   int32_t flag;  // training_mode, or unbiased_running_var
   double epsilon, momentum;
@@ -116,11 +116,11 @@ inline int64_t Product(const std::vector<int64_t>& dims, const std::vector<bool>
   return product;
 }
 
-// Shapes are small so that a million of them take minutes, but for some that are cut into segments and tiles,
-// shared among threads, or written past the caches. Extents of 0 make room for others that are huge.
+// Most shapes are small, so that a million of them take minutes; some are large enough for segments, tiles,
+// threads and non-temporal stores. With a dimension of 0 others may be huge.
 inline Arguments DrawArguments(Random& random, std::vector<bool>* reduced) {
-  constexpr int64_t kExtents[] = {1,  1,  2,  2,  3,  4,  5,  7,  8,  9,   13,  15,  16,   17,
-                                  23, 31, 32, 33, 48, 61, 64, 65, 97, 127, 256, 521, 1031, 4099};
+  constexpr int64_t kDims[] = {1,  1,  2,  2,  3,  4,  5,  7,  8,  9,   13,  15,  16,   17,
+                               23, 31, 32, 33, 48, 61, 64, 65, 97, 127, 256, 521, 1031, 4099};
   const int64_t budget = random.OneIn(50000) ? int64_t{1} << 22
                          : random.OneIn(400) ? 100000
                          : random.OneIn(8)   ? 4000
@@ -131,11 +131,11 @@ inline Arguments DrawArguments(Random& random, std::vector<bool>* reduced) {
   int64_t left = budget;
   reduced->clear();
   for (int64_t d = 0; d < rank; ++d) {
-    int64_t extent = random.Of(kExtents);
-    if (budget > 300 && random.OneIn(rank)) extent = left;
-    if (extent > left) extent = 1 + random.Below(left);
-    left /= extent;
-    a.dims.push_back(extent);
+    int64_t dim = random.Of(kDims);
+    if (budget > 300 && random.OneIn(rank)) dim = left;
+    if (dim > left) dim = 1 + random.Below(left);
+    left /= dim;
+    a.dims.push_back(dim);
     reduced->push_back(random.OneIn(2));
   }
   for (size_t i = a.dims.size(); i-- > 1;) {
@@ -144,7 +144,7 @@ inline Arguments DrawArguments(Random& random, std::vector<bool>* reduced) {
   if (random.OneIn(30)) {
     const size_t empty = static_cast<size_t>(random.Below(rank)),
                  huge = static_cast<size_t>(random.Below(rank));
-    const bool safe = (*reduced)[huge] || !(*reduced)[empty];  // else there were as many channels
+    const bool safe = (*reduced)[huge] || !(*reduced)[empty];  // otherwise there are as many channels
     a.dims[empty] = 0;
     if (huge != empty && safe) a.dims[huge] = int64_t{1} << (20 + random.Below(19));
   }
@@ -174,7 +174,7 @@ inline Arguments DrawArguments(Random& random, std::vector<bool>* reduced) {
   return a;
 }
 
-// Puts one fault into a sound call. Returns a part of the message that must come of it.
+// Adds a fault to a valid call. Returns a part of the expected message.
 inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p,
                              const std::vector<Buffer>& buffers) {
   const std::vector<Array>& arrays = ArraysOf(a.function);
@@ -206,7 +206,7 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
             random.OneIn(2) ? -1 : INT64_MIN;
         return "; expected dimensions of 0 or more";
       case 5: {
-        // Neither what 64 bits would wrap to something small nor an extent of 0 hides it.
+        // Detected even if the product wraps to a small number or another dimension is 0.
         if (rank < 2) break;
         constexpr int64_t kSizes[] = {int64_t{1} << 32, int64_t{1} << 62, INT64_MAX, (int64_t{1} << 61) + 1};
         const size_t first = static_cast<size_t>(random.Below(static_cast<int64_t>(rank)));
@@ -241,7 +241,7 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
         if (wrong == type || (&type != types[0] && wrong == *types[0])) break;
         if (&type == types[0] && a.layout.scale_type == BNGRAD_FLOAT && a.layout.stat_type == BNGRAD_FLOAT &&
             wrong >= 10 && wrong != 12 && wrong <= 16 && wrong != 15) {
-          break;  // a sound combination
+          break;  // a valid combination
         }
         type = wrong;
         return "types ";
@@ -276,7 +276,7 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
         return name + " is not aligned";
       }
       default: {
-        // Any output over any other array, by one byte up to all of both.
+        // An output that overlaps another array by one element up to all of both.
         const size_t i = any_array(), k = any_array();
         if (i == k || !arrays[i].output || buffers[i].size() == 0 || buffers[k].size() == 0) break;
         const size_t element = SizeOf(TypeOf(a.layout, arrays[i].kind));
@@ -288,6 +288,6 @@ inline std::string DrawFault(Random& random, Arguments& a, std::vector<void*>& p
       }
     }
     for (size_t i = 0; i < arrays.size(); ++i)
-      p[i] = buffers[i].data();  // as before the fault that did not fit
+      p[i] = buffers[i].data();  // undo a fault that is not applicable
   }
 }

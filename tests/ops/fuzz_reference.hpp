@@ -1,6 +1,5 @@
-// The formulas of bngrad.h as plain loops in double, which know an element's channel from its index alone,
-// and how far from them a result may lie: every value comes with the sum of the magnitudes that it is made
-// of.
+// A reference implementation of bngrad.h as plain loops in double, with a bound on the error of each value,
+// computed from the magnitudes of its terms.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,7 +7,7 @@
 
 #include "fuzz_buffer.hpp"
 
-// What is wanted of an output, and the bound on the error before the last rounding.
+// The expected values of an output, and bounds on the error before the final rounding.
 struct Expected {
   std::vector<double> value, error;
 };
@@ -33,14 +32,14 @@ inline std::vector<int64_t> ChannelsOf(const std::vector<int64_t>& dims, const s
 
 using Values = std::vector<double>;
 
-// What all ops are given: the channel of each element, M, and the unit roundoffs.
+// The channel of each element, M, and the unit roundoffs.
 struct Problem {
   std::vector<int64_t> channel;
   size_t channels;
   double m;
-  double arithmetic;  // of an element: float's, or double's
-  double exact_sums;  // of a sum of doubles, relative to the sum of magnitudes
-  double sums;        // the same where terms of 16-bit elements are float
+  double arithmetic;  // of elements: float or double
+  double exact_sums;  // of sums of doubles, relative to the sum of magnitudes
+  double sums;        // the same, with float terms for 16-bit elements
 
   Problem(std::vector<int64_t> channel_of, int64_t channel_count, int64_t reduced, int32_t type)
       : channel(std::move(channel_of)),

@@ -1,5 +1,5 @@
-// A program that knows ONNX Runtime only by its C API, as one in C++ or C# would use the library:
-//   host libonnxruntime.so libbngrad.so model.onnx threads [in NAME FILE EXTENT,...]... [out NAME FILE]...
+// Uses the library through ONNX Runtime's C API, as a program without Python does:
+//   host libonnxruntime.so libbngrad.so model.onnx threads [in NAME FILE DIM,...]... [out NAME FILE]...
 // Inputs are files of raw floats, or of raw int64 when NAME is "axes"; outputs are written as raw floats.
 #include <dlfcn.h>
 
@@ -93,8 +93,8 @@ int main(int argc, char** argv) {
   for (int i = 5; i < argc;) {
     if (std::strcmp(argv[i], "in") == 0) {
       std::vector<int64_t> shape;
-      std::stringstream extents(argv[i + 3]);
-      for (std::string extent; std::getline(extents, extent, ',');) shape.push_back(std::stoll(extent));
+      std::stringstream dims(argv[i + 3]);
+      for (std::string dim; std::getline(dims, dim, ',');) shape.push_back(std::stoll(dim));
       buffers.push_back(ReadFile(argv[i + 2]));
       const int type = std::strcmp(argv[i + 1], "axes") == 0 ? ort::kTensorInt64 : ort::kTensorFloat;
       OrtValue* value = nullptr;

@@ -1,9 +1,8 @@
-// Calls the functions of bngrad.h with whatever shapes, axes, types and pointers come, sound or not:
+// Calls the functions of bngrad.h with random arguments, valid or not:
 //   kernel_fuzz SEED COUNT [FIRST]
-// Every call's arrays lie in blocks of exactly their size. A sound call gives what plain loops in double give
-// (fuzz_reference.hpp), with the same bits whatever the threads and the outputs left out, on every
-// instruction set of the machine; a call with a fault says which and leaves every array as it was. A case is
-// a function of its seed and index alone: `kernel_fuzz 1 1 4711` repeats one that was reported.
+// A valid call must match the reference (fuzz_reference.hpp), with the same bits for every number of threads,
+// set of outputs and instruction set. An invalid call must return the expected message and leave all arrays
+// unchanged. A case is a function of seed and index: `kernel_fuzz 1 1 4711` repeats a reported case.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,11 +19,11 @@ struct Counts {
   int64_t calls, computed, refused, empty, threaded, compared, others, failures;
 };
 
-// Shared with the process of each instruction set.
+// Shared memory with the process of an instruction set.
 struct Report {
   Counts counts;
-  uint64_t at;          // the case that runs, or that ended the process
-  uint64_t digests[1];  // one a case
+  uint64_t at;          // the current case, or the one that crashed
+  uint64_t digests[1];  // one per case
 };
 
 class Fuzzer {
@@ -67,7 +66,7 @@ class Fuzzer {
 
   const std::vector<Array>& arrays() const { return ArraysOf(arguments_.function); }
 
-  // Addresses are those of the type, and now and then of nothing more.
+  // Half of the arrays are aligned to no more than the size of their elements.
   void MakeArrays(int64_t elements, int64_t channels, bool special) {
     for (const Array& array : arrays()) {
       const int32_t type = TypeOf(arguments_.layout, array.kind);
@@ -75,7 +74,7 @@ class Fuzzer {
       const size_t skip = random_.OneIn(2) ? 0 : SizeOf(type) * static_cast<size_t>(random_.Below(33));
       buffers_.emplace_back(static_cast<size_t>(count) * SizeOf(type), skip);
       if (array.output) continue;
-      // Parameters are positive, as inv_std is; data of both signs, with zeros among them.
+      // Per-channel values are positive, like inv_std; data has both signs and zeros.
       const double low = array.kind == Kind::kData ? -2 : 0.5, high = array.kind == Kind::kData ? 4 : 1.5;
       for (int64_t i = 0; i < count; ++i) {
         const double value =
@@ -105,7 +104,7 @@ class Fuzzer {
     return digest;
   }
 
-  // The status, with the message checked for its zero and its place.
+  // Returns the status; checks that the message is terminated and within its buffer.
   int32_t CallOnce(const std::vector<void*>& pointers, std::string* message) {
     constexpr size_t kSizes[] = {400, 400, 400, 64, 8, 1, 0};
     const Buffer error(random_.Of(kSizes));
@@ -116,9 +115,9 @@ class Fuzzer {
     *message = "";
     if (none || error.size() == 0) return status;
     if (status == BNGRAD_OK) {
-      if (!error.Untouched()) Fail("wrote a message though all is well", "");
+      if (!error.Untouched()) Fail("wrote a message without an error", "");
     } else if (std::memchr(error.data(), 0, error.size()) == nullptr) {
-      Fail("the message has no end", "");
+      Fail("the message is not terminated", "");
     } else if (error.size() == 400) {
       *message = reinterpret_cast<const char*>(error.data());
     }
@@ -151,7 +150,8 @@ class Fuzzer {
     arguments_.num_threads = 1;
     std::vector<void*> pointers = Pointers();
     for (size_t i = 0; i < pointers.size(); ++i) {
-      if (buffers_[i].size() == 0 && random_.OneIn(2)) pointers[i] = nullptr;  // nothing may be anywhere
+      if (buffers_[i].size() == 0 && random_.OneIn(2))
+        pointers[i] = nullptr;  // null is allowed for empty arrays
     }
     std::string message;
     if (CallOnce(pointers, &message) != BNGRAD_OK) Fail("failed: ", message);
@@ -160,7 +160,7 @@ class Fuzzer {
       if (arrays()[i].output) digest_ = digest_ * 31 + DigestOfValues(i, buffers_[i]);
     }
 
-    // Some outputs, some threads, elsewhere.
+    // Some outputs, other threads, other addresses.
     arguments_.num_threads = threads;
     std::vector<Buffer> others;
     for (size_t i = 0; i < buffers_.size(); ++i) {
@@ -184,8 +184,8 @@ class Fuzzer {
     counts_.threaded += threads != 1 && elements > 1 << 15;
   }
 
-  // NaN is NaN, whatever its sign and payload: of two of them a product has either one's, as the compiler
-  // orders the factors.
+  // Ignores the sign and payload of NaNs: for a product of two NaNs they depend on the order of the operands,
+  // which the compiler chooses.
   uint64_t DigestOfValues(size_t array, const Buffer& buffer) const {
     const int32_t type = TypeOf(arguments_.layout, arrays()[array].kind);
     const size_t element = SizeOf(type);
@@ -236,7 +236,7 @@ class Fuzzer {
       if (!arrays()[i].output) continue;
       const Expected& e = expected[output++];
       const int32_t type = TypeOf(layout, arrays()[i].kind);
-      // Subnormals of the 16-bit types and of float are further apart than their unit roundoff says.
+      // The spacing of subnormals is larger than the relative unit roundoff.
       const double least = type == BNGRAD_DOUBLE ? 0 : type == BNGRAD_FLOAT16 ? 0x1p-24 : 0x1p-126;
       const double largest = type == BNGRAD_FLOAT16 ? 65504 : 1e38;
       if (e.value.size() != v[i].size()) Fail("the reference has another size: ", arrays()[i].name);
@@ -257,19 +257,19 @@ class Fuzzer {
     }
   }
 
-  // What is not an op.
+  // The functions that are not ops.
   void Others() {
     ++counts_.others;
     const int32_t i =
         random_.OneIn(2) ? static_cast<int32_t>(random_.Next()) : static_cast<int32_t>(random_.Below(4)) - 1;
     const bool known = i >= 0 && i < bngrad_isa_count();
     if ((bngrad_isa_name(i) != nullptr) != known || (bngrad_isa_supported(i) != 0 && !known)) {
-      Fail("an instruction set that there is not", "");
+      Fail("wrong name or support of an instruction set", "");
     }
     const char* name = nullptr;
     if (bngrad_active_isa(random_.OneIn(2) ? &name : nullptr, nullptr, 8) != BNGRAD_OK ||
         (name != nullptr && std::strcmp(name, isa_) != 0)) {
-      Fail("another instruction set", "");
+      Fail("wrong active instruction set", "");
     }
     const int64_t count = random_.OneIn(500) ? 1000000 : random_.Below(200);
     std::vector<Buffer> arrays;
@@ -289,13 +289,13 @@ class Fuzzer {
         bngrad_add_arrays(fault == 4 ? (random_.OneIn(2) ? -count : INT64_MAX - count) : count,
                           static_cast<const float*>(p[0]), static_cast<const float*>(p[1]),
                           static_cast<float*>(p[2]), static_cast<int32_t>(random_.Below(10)) - 1, nullptr, 0);
-    const bool sound = fault == 0 || fault > 4;
-    if (status != (sound ? BNGRAD_OK : BNGRAD_INVALID_ARGUMENT)) Fail("bngrad_add_arrays", "");
-    for (int64_t j = 0; sound && j < count; ++j) {
+    const bool valid = fault == 0 || fault > 4;
+    if (status != (valid ? BNGRAD_OK : BNGRAD_INVALID_ARGUMENT)) Fail("bngrad_add_arrays", "");
+    for (int64_t j = 0; valid && j < count; ++j) {
       const auto at = [&](int k) { return Get(arrays[static_cast<size_t>(k)].data(), BNGRAD_FLOAT, j); };
       if (at(2) != static_cast<double>(static_cast<float>(at(0) + at(1)))) Fail("a sum is wrong", "");
     }
-    if (!sound && !arrays[2].Untouched()) Fail("bngrad_add_arrays refused, but wrote", "");
+    if (!valid && !arrays[2].Untouched()) Fail("bngrad_add_arrays refused, but wrote", "");
     for (const Buffer& array : arrays) {
       if (!array.MarginsIntact()) Fail("bngrad_add_arrays wrote around an array", "");
     }
@@ -313,7 +313,7 @@ class Fuzzer {
 
 void Show(const char* isa, const Counts& c) {
   std::printf("%s: %" PRId64 " kernel calls, %" PRId64 " computed (%" PRId64 " of nothing, %" PRId64
-              " shared among threads, %" PRId64 " beside the reference), %" PRId64 " refused, %" PRId64
+              " shared among threads, %" PRId64 " compared with the reference), %" PRId64 " refused, %" PRId64
               " others, %" PRId64 " failures\n",
               isa, c.calls, c.computed, c.empty, c.threaded, c.compared, c.refused, c.others, c.failures);
 }
@@ -340,7 +340,7 @@ int main(int argc, char** argv) {
     if (shared == MAP_FAILED) return 2;
     Report* const report = static_cast<Report*>(shared);
     std::fflush(stdout);
-    const pid_t child = fork();  // the library chooses once for a process
+    const pid_t child = fork();  // the instruction set is selected once per process
     if (child == 0) {
       setenv("BNGRAD_ISA", isa, 1);
       for (uint64_t k = 0; k < count; ++k) {

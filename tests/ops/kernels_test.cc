@@ -67,7 +67,8 @@ class Guarded {
  private:
   // Those of each size that are free: mapping takes longer than most kernels.
   static inline std::map<size_t, std::vector<char*>> spare_;
-  size_t size_, inside_ = 0;
+  size_t size_;
+  [[maybe_unused]] size_t inside_ = 0;
   char *base_, *data_;
 };
 

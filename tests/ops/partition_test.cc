@@ -1,6 +1,5 @@
-// How the work is cut, for many shapes: every element is in one block, under the channel that it has, and
-// those of a channel come in the order of memory; and every invariant that is stated of that is seen when it
-// is broken. Compiled with the library's assertions, whatever the build.
+// The partition of many shapes: every element is in one block, in its channel, and the elements of a channel
+// are in memory order. Every violated invariant is detected. Compiled with assertions in every build type.
 #include "core/partition.hpp"
 
 #include <cstdio>
@@ -33,8 +32,8 @@ struct Case {
   List shape, axes;
 };
 
-// Both families, folded or not, rows in pieces, rows in tiles that the last one does not fill, several outer
-// dimensions, those of one thread, those written past the caches, and those without elements.
+// Both families, folded or not, rows in pieces, a last tile with fewer channels, several outer dimensions, a
+// single thread, non-temporal stores, and shapes without elements.
 const Case kCases[] = {
     {{2, 3, 4}, {0, 2}},
     {{1}, {}},
@@ -114,9 +113,9 @@ std::vector<int64_t> ChannelsOf(const Case& c) {
   return channels;
 }
 
-// That the cases have each kind of partition.
+// Counts the cases of each kind of partition.
 struct Kinds {
-  int folded, in_pieces, past_caches, in_phases, single_thread, uneven;
+  int folded, in_pieces, non_temporal, in_phases, single_thread, uneven;
 };
 
 void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t element_size, bool read_once,
@@ -130,15 +129,16 @@ void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t e
   size_t count = 0;
   const auto element = [&](int64_t channel, int64_t offset) {
     const size_t at = static_cast<size_t>(offset);
-    if (at >= channels.size() || seen[at]) Fail(c, "an element is in two blocks, or is none");
-    if (channels[at] != channel) Fail(c, "an element has another channel");
-    if (last[static_cast<size_t>(channel)] >= offset) Fail(c, "elements of a channel come in another order");
+    if (at >= channels.size() || seen[at]) Fail(c, "an element is in two blocks or out of bounds");
+    if (channels[at] != channel) Fail(c, "an element is in the wrong channel");
+    if (last[static_cast<size_t>(channel)] >= offset)
+      Fail(c, "the elements of a channel are not in memory order");
     seen[at] = true;
     last[static_cast<size_t>(channel)] = offset;
     ++count;
   };
   for (int64_t tile = 0; tile < partition.tiles; ++tile) {
-    const int64_t first = blocks.FirstChannel(tile), extent = blocks.ChannelCount(tile);
+    const int64_t first = blocks.FirstChannel(tile), channel_count = blocks.ChannelCount(tile);
     for (int64_t segment = 0; segment < partition.segments; ++segment) {
       blocks.ForEach(tile, segment, [&](const Block& block, int64_t offset) {
         const bool rows = layout.family == Family::kRows;
@@ -146,7 +146,7 @@ void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t e
           const int64_t begin = offset + row * block.row_stride;
           const int64_t run = rows ? block.channels * block.length : block.length;
           for (int64_t i = 0; i < run; ++i)
-            element(first + (rows ? i / block.length : i % extent), begin + i);
+            element(first + (rows ? i / block.length : i % channel_count), begin + i);
         }
       });
     }
@@ -154,7 +154,7 @@ void CheckCovered(const Case& c, const std::vector<int64_t>& channels, int64_t e
   if (count != channels.size()) Fail(c, "an element is in no block");
   kinds.folded += partition.fold > 1;
   kinds.in_pieces += partition.pieces > 1;
-  kinds.past_caches += partition.non_temporal;
+  kinds.non_temporal += partition.non_temporal;
   kinds.in_phases += !partition.tile_at_a_time;
   kinds.single_thread += partition.single_thread;
   kinds.uneven += partition.tiles * partition.tile_channels > layout.channels;
@@ -211,7 +211,7 @@ const Break kBreaks[] = {
      "segments start at a folded row"},
 };
 
-// Layouts whose strides do not go with the partition, which MakeLayout does not make.
+// Layouts whose strides do not match the partition; MakeLayout does not return such layouts.
 void CheckBrokenLayouts() {
   Layout rows = LayoutOf(kRows), narrow = LayoutOf(kNarrow);
   const Partition of_rows = bngrad::MakePartition(rows, 4, false),
@@ -243,15 +243,15 @@ const BlockBreak kBlockBreaks[] = {
 
 void CheckBrokenBlocks() {
   const Layout layout = LayoutOf(kRows);
-  const Block sound = {4, 7000, 2, 100, false, 2};
-  if (BrokenInvariant(layout, sound, 0) != nullptr) Fail(kRows, "a sound block is refused");
+  const Block valid = {4, 7000, 2, 100, false, 2};
+  if (BrokenInvariant(layout, valid, 0) != nullptr) Fail(kRows, "a valid block is rejected");
   for (const BlockBreak& b : kBlockBreaks) {
-    Block block = sound;
+    Block block = valid;
     int64_t offset = 0;
     b.change(block, offset);
     const char* const broken = BrokenInvariant(layout, block, offset);
     if (broken == nullptr || std::strcmp(broken, b.broken) != 0)
-      Fail(kRows, std::string("not seen: ") + b.broken);
+      Fail(kRows, std::string("not detected: ") + b.broken);
   }
 }
 
@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
     Partition partition = bngrad::MakePartition(layout, 4, false);
     ++partition.segments;
     const Blocks blocks(layout, partition);
-    std::printf("not seen\n");
+    std::printf("not detected\n");
     return 0;
   }
   size_t checked = 0;
@@ -275,9 +275,9 @@ int main(int argc, char** argv) {
         CheckCovered(c, channels, element_size, read_once, kinds), ++checked;
     }
   }
-  for (const int kind : {kinds.folded, kinds.in_pieces, kinds.past_caches, kinds.in_phases,
+  for (const int kind : {kinds.folded, kinds.in_pieces, kinds.non_temporal, kinds.in_phases,
                          kinds.single_thread, kinds.uneven}) {
-    if (kind == 0) Fail({}, "no case of some kind");
+    if (kind == 0) Fail({}, "a kind of partition has no case");
   }
   size_t breaks = 0;
   for (const Break& b : kBreaks) {
@@ -286,8 +286,7 @@ int main(int argc, char** argv) {
     b.change(partition);
     const char* const broken = BrokenInvariant(layout, partition);
     if (broken == nullptr || std::strcmp(broken, b.broken) != 0) {
-      Fail(b.of,
-           std::string("expected to be seen: ") + b.broken + ", got: " + (broken == nullptr ? "" : broken));
+      Fail(b.of, std::string("not detected: ") + b.broken + ", got: " + (broken == nullptr ? "" : broken));
     }
     ++breaks;
   }

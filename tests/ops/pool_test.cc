@@ -1,5 +1,5 @@
-// The pool under many callers: every task runs once, and what it wrote is seen. Built with the
-// thread sanitizer too.
+// The thread pool with concurrent callers: every task runs once, and its writes are visible to the caller.
+// Also built with the thread sanitizer.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +16,7 @@ void Expect(bool condition, const char* what) {
   std::exit(1);
 }
 
-// The sum of what tasks wrote, each to a place of its own, without any lock.
+// Each task writes to its own element, without a lock.
 void Call(int threads, int64_t tasks) {
   bngrad::PoolThreads parallel(threads);
   std::vector<int64_t> written(static_cast<size_t>(tasks), 0);
@@ -26,7 +26,7 @@ void Call(int threads, int64_t tasks) {
     written[static_cast<size_t>(i)] += i + 1;
     --inside;
   });
-  Expect(inside == 0, "all tasks have ended when Run returns");
+  Expect(inside == 0, "all tasks have finished when Run returns");
   for (int64_t i = 0; i < tasks; ++i) {
     Expect(written[static_cast<size_t>(i)] == i + 1, "every task runs once");
   }

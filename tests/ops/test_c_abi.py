@@ -290,7 +290,7 @@ def make_layout(dims=(2, 3, 4), axes=(0, 2), rank=None, axes_count=None, types=(
         (make_layout(dims=()), "rank is 0; expected 1 to 8"),
         (make_layout(axes=(5,)), "axes [5]: axis 5 is out of range for X of shape [2,3,4]; expected -3 to 2"),
         (make_layout(axes=(1, -2)), "axes [1,-2] contains dimension 1 of X of shape [2,3,4] twice"),
-        (make_layout(types=(7, 7, 7)), "types 7, 7, 7 of X, scale and mean are not supported; expected 1 (float), "),
+        (make_layout(types=(7, 7, 7)), "types 7, 7, 7 of X, scale and mean are not supported; expected 1 (float)"),
         (make_layout(types=(1, 11, 1)), "types 1, 11, 1"),
         (make_layout(types=(10, 10, 16)), "16 (bfloat16) for X, and the same or 1 for scale and mean"),
         (make_layout(types=(16, 1, 16)), "stat_type is 16; expected 1 for X of type 16"),
