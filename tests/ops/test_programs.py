@@ -22,6 +22,9 @@ from cmake_build import SOURCES, cmake
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="the names are those of Linux")
 
+PROGRAMS = ("c_caller", "pool_test", "float_mode_test", "partition_test")
+"""Test programs without arguments, which exit with 0 on success."""
+
 
 def run(*command, **environment):
     command = [str(c) for c in command]
@@ -171,6 +174,20 @@ def sanitized(library):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="no clang++")
+def test_clang(tmp_path):
+    """Clang compiles all sources without a warning, and the programs pass."""
+    compilers = ["-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++"]
+    cmake("-S", SOURCES, "-B", tmp_path, "-DBUILD_TESTING=ON", *compilers)
+    cmake("--build", tmp_path, "--parallel", "2")
+    for isa in native_library.isas():
+        compare_kernels(tmp_path, isa)
+    for program in PROGRAMS:
+        run(tmp_path / "tests" / program)
+
+
+@pytest.mark.long
 @only_linux
 def test_thread_sanitizer(tmp_path):
     """The threads that the C interface keeps, with the sanitizer that sees races."""
@@ -187,7 +204,7 @@ def test_sanitizers(tmp_path):
     build_sanitized(tmp_path, "address,undefined")
     with ThreadPoolExecutor(2) as two:
         list(two.map(partial(compare_kernels, tmp_path), native_library.isas()))
-    for program in ("c_caller", "pool_test", "float_mode_test", "partition_test"):
+    for program in PROGRAMS:
         run(tmp_path / "tests" / program)
     environment = sanitized(tmp_path / "libbngrad.so")
     # Every instruction set runs the same code but for the kernels, which had their turn: scalar stands for all.
