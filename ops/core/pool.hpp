@@ -54,7 +54,7 @@ class Pool {
       return identifier == other.identifier && forks == other.forks;
     }
     int identifier;
-    unsigned forks;  // since the library was loaded
+    unsigned forks;  // generations since the process that loaded the library
   };
 
   explicit Pool(const Process& process) : process_(process) {}
