@@ -1,4 +1,4 @@
-"""Putting new nodes in the place of a foreign one."""
+"""Replaces a foreign node by new nodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Emitter(NodeMaker):
-    """Makes nodes in front of a foreign node, and then takes that node out.
+    """Inserts new nodes before a foreign node and then removes that node.
 
-    Every new node and value is named after the foreign node; the first node of ours takes over its name, doc
+    Every new node and value is named after the foreign node. The first op of ``bngrad`` takes over its name, doc
     string and metadata.
 
     Args:
         node: The foreign node.
-        context: The model's.
+        context: The context of the model's rewrites.
     """
 
     def __init__(self, node: ir.Node, context: Context) -> None:
@@ -38,14 +38,14 @@ class Emitter(NodeMaker):
         return self._context.axes.value(self._node, tuple(axes))
 
     def replace(self, outputs: Mapping[int, ir.Value]) -> None:
-        """Takes the foreign node out.
+        """Replaces the outputs of the foreign node, which the pass removes later.
 
         Args:
-            outputs: What takes the place, and the name, of its outputs, by index. A value may be there twice, or
-                be an input of the foreign node.
+            outputs: The values that replace the node's outputs, by index; they take over the names. A value may
+                occur twice, or be an input of the foreign node.
 
         Raises:
-            UnsupportedNodeError: An output that is not there has a user.
+            UnsupportedNodeError: An output that is not in ``outputs`` is used.
         """
         for index, value in enumerate(self._node.outputs):
             if index not in outputs and (value.uses() or value.is_graph_output()):
@@ -61,9 +61,19 @@ class Emitter(NodeMaker):
             new.type, new.shape = old.type or new.type, old.shape or new.shape
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         for index in range(len(self._node.inputs)):
-            # Until it is removed, it must not count as a reader of its inputs.
+            # The inputs must not appear used while the node waits for its removal.
             self._node.replace_input_with(index, None)
         self._context.replaced.append(self._node)
+
+    def take_over(self, node: ir.Node | None) -> None:
+        """Gives a new node of standard ONNX the name, doc string and metadata of the foreign node."""
+        assert node is not None, "the rewrite has just made it"  # noqa: S101
+        node.name = self._node.name
+        self._describe(node)
+
+    def _describe(self, node: ir.Node) -> None:
+        node.doc_string = self._node.doc_string
+        node.metadata_props.update(self._node.metadata_props)
 
     def _node_name(self, domain: str, op_type: str) -> str:
         takes_over = self._takes_over(domain, op_type) and self._node.name
@@ -73,10 +83,9 @@ class Emitter(NodeMaker):
         self._context.ours += node.domain == DOMAIN
         if self._takes_over(node.domain, node.op_type):
             self._successor = node
-            node.doc_string = self._node.doc_string
-            node.metadata_props.update(self._node.metadata_props)
+            self._describe(node)
         owner(self._node).insert_before(self._node, node)
 
     def _takes_over(self, domain: str, op_type: str) -> bool:
-        """Whether a new node stands for the foreign one: the first of ours, statistics aside."""
+        """Whether a new node is the main one: the first op of ``bngrad`` apart from its statistics."""
         return self._successor is None and domain == DOMAIN and op_type != "BatchNormalizationStatistics"

@@ -107,7 +107,7 @@ CASES = {
         "",
     ),
     "a-reserve-that-is-read-as-data": Regression(
-        "rewrite", TF, "cannot be rewritten: it reads cuDNN's reserve as a tensor"
+        "rewrite", TF, "cannot be rewritten: it reads reserve_space_3, cuDNN's internal data, as a tensor"
     ),
     "an-overload-that-is-no-text": Regression(
         "rewrite", ATEN.replace("aten.native_batch_norm_backward <", ATEN_NODE), "",

@@ -125,11 +125,11 @@ NODE = "BatchNormalization node 'FusedBatchNormV3' (outputs y_nchw, bm, bv, r1, 
 REFUSED = {
     "no-gradient-tells": (
         converted_text(of_x=False, mode=None, outputs=AVERAGES),
-        f"{NODE}its is_training was lost, and no gradient takes a reserve output that would tell it{ADVICE}",
+        f"{NODE}its is_training was lost, and no gradient that reads a reserve output determines it{ADVICE}",
     ),
     "gradients-of-both-modes": (
         TWO_MODES,
-        f"{NODE}its is_training was lost, and gradients of both modes take its reserve outputs{ADVICE}",
+        f"{NODE}its is_training was lost, and gradients of both modes read its reserve outputs{ADVICE}",
     ),
     "averages-by-a-lost-factor": (
         converted_text(of_x=False, mode=1, outputs=OUTPUTS | {"bv": "float[3]"}),

@@ -104,7 +104,7 @@ REFUSED = {
     ),
     "a-mode-of-the-caller": (
         in_a_function("is_training: int"),
-        "its is_training is @given, which is another in every call of the function around it; expected a constant",
+        "its is_training is @given, which may differ between calls of its function; expected a constant",
     ),
     "an-epsilon-of-the-caller": (in_a_function("epsilon: float"), "its epsilon is @given"),
     "integers": (
@@ -135,7 +135,7 @@ REFUSED = {
     ),
     "six-outputs-of-a-gradient": (
         grad_text().replace("a, b, c, d =", "a, b, c, d, e ="),
-        "it has 6 outputs; expected 5 at most",
+        "it has 6 outputs; expected at most 5",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""MIOpen's batch-norm forward, in training and in inference -> BatchNormalizationTraining, or arithmetic.
+"""MIOpen's batch-norm forward, for training and inference -> BatchNormalizationTraining, or arithmetic ops.
 
 ::
 
@@ -12,8 +12,8 @@
             {epsilon, momentum = 1 - expAvgFactor, unbiased_running_var = 1}
         y = alpha * bn + beta * the input y
 
-expAvgFactor is the weight of the *new* value, and the running variance takes Bessel's correction. Without both
-running statistics the scale stands in for them, and what becomes of it is dropped.
+expAvgFactor is the weight of the *new* value, and the running variance has Bessel's correction. If a running
+statistic is missing, the scale is passed as both, and their new values are discarded.
 
 ::
 
@@ -22,10 +22,10 @@ running statistics the scale stands in for them, and what becomes of it is dropp
         -> (y)
 
     =>  bn = (x - estimatedMean) / sqrt(estimatedVariance + epsilon) * bnScale + bnBias
-        or, without both estimates, BatchNormalizationTraining's: that of the batch
+        or, if an estimate is missing, BatchNormalizationTraining's Y, with the statistics of the batch
 
-The inference is spelled out and not made ONNX's BatchNormalization, which has no mode per activation and no
-channels last, and which ONNX Runtime computes as x * a + b: that loses digits where the mean is large.
+ONNX's BatchNormalization is not used for inference: it has neither a per-activation mode nor channels-last data,
+and ONNX Runtime computes it as x * a + b, which loses precision if the mean is large.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from bngrad.graph.batch_norm_terms import inverse_std, is_momentum
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.miopen.form import Form, MiopenNode
-from bngrad.passes.imports.miopen.operands import Operands, computing, typed, wider
+from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ _RUNNING = ("resultRunningMean", "resultRunningVariance")
 _SAVED = ("resultSaveMean", "resultSaveInvVariance")
 _ESTIMATED = ("estimatedMean", "estimatedVariance")
 _FACTORS = ("expAvgFactor", "exponentialAverageFactor")
-"""The name in MIOpen, and that in cuDNN, by which converters know it."""
+"""The names in MIOpen and in cuDNN; converters use either."""
 
 TRAINING = Form(
     inputs={
@@ -75,8 +75,8 @@ INFERENCE = Form(
     numbers=("epsilon", "alpha", "beta"),
 )
 _FORMS = {
-    f"miopenBatchNormalizationForward{what}{version}": form
-    for what, form in (("Training", TRAINING), ("Inference", INFERENCE))
+    f"miopenBatchNormalizationForward{mode}{version}": form
+    for mode, form in (("Training", TRAINING), ("Inference", INFERENCE))
     for version in ("", "_V2")
 }
 
@@ -84,10 +84,10 @@ _FORMS = {
 class ImportMiopenForwardPass(ImportPass):
     """Rewrites every miopenBatchNormalizationForwardTraining and ...ForwardInference, and their _V2.
 
-    Matches: x of rank 4 or 5 (or not known), channels first or last, parameters of shape C, 1C11, 1CHW and the
-    like.
-    Refuses: what is not of that form, a beta without the contents to blend in, no epsilon, running statistics
-    that are used and were not given.
+    Matches: x of rank 4 or 5 or of unknown rank, channels first or last, parameters of shapes such as C, 1C11 and
+    1CHW.
+    Refuses: nodes of another form, a nonzero beta without old contents, a missing epsilon, and new running
+    statistics that are used although the old ones are missing.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -127,13 +127,13 @@ def _running_reasons(node: MiopenNode) -> Iterator[str]:
             yield f"it has {name} {node.number(name):g}; expected 0 to 1, the weight of the new value"
     for name in filter(node.used, _RUNNING):
         if not node.has(*_RUNNING):
-            yield f"its output {name} is used, and it has not both inputs {' and '.join(_RUNNING)} to update"
+            yield f"its output {name} is used; expected both inputs {' and '.join(_RUNNING)} to update"
         if not given:
             yield from node.missing_reasons("expAvgFactor")
 
 
 def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
-    blending, dtype = _blending(node)
+    weights, dtype = _blend_weights(node)
     operands = Operands(node, context, dtype)
     scale_dtype = operands.parameter_dtype(node.present("bnScale").dtype, node.present("bnBias").dtype)
     training = node.form is TRAINING
@@ -155,12 +155,13 @@ def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
         momentum=0.0 if spelled_out else 1 - factor,
         unbiased_running_var=1,
     )
-    results = {"y": operands.data_result(y, "x", *blending, "y")}
+    results = {"y": operands.data_result(y, "x", *weights, "y")}
     for name, statistic, before in zip(running, statistics, old, strict=False):
         if node.used(name):
             new = typed(statistic, statistics_dtype)
             new = operands.average(new, before, factor) if spelled_out else new
-            results[name] = operands.parameter_result(new, name, _declared(node, name, node.present(name).dtype))
+            declared = _declared_dtype(node, name, node.present(name).dtype)
+            results[name] = operands.parameter_result(new, name, declared)
     for name, statistic in zip(saved, statistics[2:], strict=False):
         if node.used(name):
             results[name] = operands.parameter_result(typed(statistic, statistics_dtype), "bnScale", saved[name])
@@ -168,9 +169,9 @@ def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
 
 
 def _rewrite_with_estimates(node: MiopenNode, context: Context) -> None:
-    blending, _ = _blending(node)
-    dtype = computing(node.present("x").dtype)
-    assert dtype is not None, "refused otherwise"  # noqa: S101
+    weights, _ = _blend_weights(node)
+    dtype = compute_dtype(node.present("x").dtype)
+    assert dtype is not None, "a node with x of unknown type is refused"  # noqa: S101
     operands = Operands(node, context, dtype)
     emit = operands.emit
     variance = operands.parameter("estimatedVariance", dtype)
@@ -178,28 +179,25 @@ def _rewrite_with_estimates(node: MiopenNode, context: Context) -> None:
     centered = emit.op("Sub", operands.data("x"), operands.broadcast("estimatedMean", dtype))
     xhat = emit.op("Mul", centered, emit.op("Unsqueeze", inv_std, operands.axes))
     scaled = emit.op("Mul", xhat, operands.broadcast("bnScale", dtype))
-    y = operands.data_result(emit.op("Add", scaled, operands.broadcast("bnBias", dtype)), "x", *blending, "y")
-    # No op of ours comes after the node, so what makes y does.
-    last = y.producer()
+    y = operands.data_result(emit.op("Add", scaled, operands.broadcast("bnBias", dtype)), "x", *weights, "y")
     operands.replace(y=y)
-    assert last is not None, "y was made above"  # noqa: S101
-    last.name, last.doc_string = node.node.name, node.node.doc_string
-    last.metadata_props.update(node.node.metadata_props)
+    emit.take_over(y.producer())
 
 
-def _blending(node: MiopenNode) -> tuple[tuple[float, float], ir.DataType | None]:
-    """The weights of y and of its old contents, and the type to have data in."""
-    blending = node.number("alpha", 1), node.number("beta", 0)
+def _blend_weights(node: MiopenNode) -> tuple[tuple[float, float], ir.DataType | None]:
+    """Returns the weights of y and of its old contents, and the type to cast data to."""
+    weights = node.number("alpha", 1), node.number("beta", 0)
     dtype = node.present("x").dtype
-    return blending, dtype if blending == (1, 0) else computing(dtype)
+    return weights, dtype if weights == (1, 0) else compute_dtype(dtype)
 
 
 def _saved_dtype(node: MiopenNode, name: str) -> ir.DataType | None:
-    """The type of a saved statistic: what the graph says, that of the running ones, or what it is computed in."""
-    given = [node.present(its).dtype for its in _RUNNING] if node.has(*_RUNNING) else []
-    return _declared(node, name, wider(*given) or computing(node.present("x").dtype))
+    """Returns the type of a saved statistic: the declared one, else that of the running statistics or of x."""
+    running = [node.present(its).dtype for its in _RUNNING] if node.has(*_RUNNING) else []
+    return _declared_dtype(node, name, wider(*running) or compute_dtype(node.present("x").dtype))
 
 
-def _declared(node: MiopenNode, name: str, default: ir.DataType | None) -> ir.DataType | None:
+def _declared_dtype(node: MiopenNode, name: str, default: ir.DataType | None) -> ir.DataType | None:
+    """Returns the type of an output in the model, or the default if it has none."""
     value = node.output(name)
     return default if value is None or value.dtype is None else value.dtype

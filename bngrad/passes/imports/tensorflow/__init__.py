@@ -1,1 +1,1 @@
-"""TensorFlow's FusedBatchNorm and its gradient."""
+"""TensorFlow's FusedBatchNorm ops and their gradients."""

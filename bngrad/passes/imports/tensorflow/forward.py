@@ -1,17 +1,16 @@
-"""FusedBatchNorm, V2 and V3 in training -> BatchNormalizationTraining.
+"""FusedBatchNorm, V2 and V3 in training mode -> BatchNormalizationTraining.
 
-With mu and var the mean and the biased variance of the batch, M elements a channel, a = exponential_avg_factor::
+With mu and var the mean and biased variance of the batch, M elements per channel, a = exponential_avg_factor::
 
     batch_mean      = (1 - a) * mean + a * mu                               reserve_space_1 = mu
     batch_variance  = (1 - a) * variance + a * var * M / max(M - 1, 1)      reserve_space_2 = var
 
-If a is 1, mean and variance are not read, and may be empty. reserve_space_3 is empty: only cuDNN writes and reads
-it.
+If a is 1, mean and variance are not read and may be empty. reserve_space_3 is empty: only cuDNN uses it.
 
-BatchNormalizationTraining saves inv_std, not var. A gradient wants just that, and is handed it. Anything else
-that takes reserve_space_2 gets var to the last digit, not 1 / inv_std^2 - epsilon, which has none left where var
-is much smaller than epsilon: the op then keeps nothing of the old variance, so that its new one is var, and the
-averages are taken outside.
+BatchNormalizationTraining saves inv_std, not var. A gradient that reads reserve_space_2 is connected to inv_std
+directly. If anything else reads reserve_space_2, the op runs with momentum 0, so that its new running variance is
+exactly var, and the running averages are computed by separate nodes. Computing var as 1 / inv_std^2 - epsilon
+would lose all digits if var is much smaller than epsilon.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import average, is_momentum, statistics_dtype
 from bngrad.passes.imports.tensorflow.layout import Layout
-from bngrad.passes.imports.tensorflow.lost_reserves import GRADIENTS
+from bngrad.passes.imports.tensorflow.lost_attributes import GRADIENTS
 from bngrad.passes.imports.tensorflow.node import averaging_factor, epsilon, is_used, read_inputs
 from bngrad.passes.replace import Emitter
 
@@ -33,20 +32,20 @@ if TYPE_CHECKING:
     from bngrad.passes.base import Context
 
 Y, BATCH_MEAN, BATCH_VARIANCE, SAVED_MEAN, SAVED_VARIANCE, RESERVE_3 = range(6)
-"""The outputs. A gradient takes the last three as its inputs 3 to 5."""
+"""The indices of the outputs. A gradient takes the last three as its inputs 3 to 5."""
 
 
 def rewrite_training(node: ir.Node, context: Context) -> None:
-    """Rewrites a forward node in training that was not refused."""
+    """Rewrites a forward node in training mode that was not refused."""
     emit = Emitter(node, context)
     x, scale, offset, mean, variance = read_inputs(node)
     layout = Layout(node, emit)
     factor, dtype = averaging_factor(node), _statistics_dtype(node)
     gradients = _uses_in_gradients(node)
     saved_variance = node.outputs[SAVED_VARIANCE] if len(node.outputs) > SAVED_VARIANCE else None
-    exact = saved_variance is not None and is_used(saved_variance, but_by=gradients)
+    exact = saved_variance is not None and is_used(saved_variance, except_by=gradients)
     exact = exact or not is_momentum(factor, dtype)
-    # Zeros, not 0 * mean: what is not read may be empty, or NaN.
+    # Statistics that TensorFlow does not read may be empty or NaN.
     unread = _zeros_like(emit, scale, dtype) if exact or factor == 1.0 else None
     y, new_mean, new_variance, saved_mean, saved_inv_std = emit.bngrad(
         "BatchNormalizationTraining",
@@ -77,12 +76,12 @@ def rewrite_training(node: ir.Node, context: Context) -> None:
 
 
 def replace_used(emit: Emitter, node: ir.Node, outputs: Mapping[int, ir.Value]) -> None:
-    """Takes a forward node out.
+    """Replaces the used outputs of a forward node; reserve_space_3 becomes an empty tensor.
 
     Args:
-        emit: The node's.
-        node: The node.
-        outputs: What takes the place of its outputs, if they are used; reserve_space_3 becomes empty.
+        emit: The emitter of the node.
+        node: The forward node.
+        outputs: The replacements of the outputs, by index.
     """
     for user, index in tuple(node.outputs[RESERVE_3].uses()) if len(node.outputs) > RESERVE_3 else ():
         if user.op_type in GRADIENTS:
@@ -95,7 +94,7 @@ def replace_used(emit: Emitter, node: ir.Node, outputs: Mapping[int, ir.Value]) 
 
 
 def _uses_in_gradients(node: ir.Node) -> list[tuple[ir.Node, int]]:
-    """Where gradients make 1 / sqrt(var + epsilon) of the variance that this node saved: with its own epsilon."""
+    """Returns the inputs of gradients that read the saved variance of this node and have its epsilon."""
     return [
         (user, index)
         for value in node.outputs[SAVED_VARIANCE : SAVED_VARIANCE + 1]
@@ -105,14 +104,14 @@ def _uses_in_gradients(node: ir.Node) -> list[tuple[ir.Node, int]]:
 
 
 def _statistics_dtype(node: ir.Node) -> ir.DataType:
-    """TensorFlow's U: the one type of the parameters and statistics."""
+    """Returns TensorFlow's U, the common type of the parameters and statistics."""
     _, scale, offset, mean, variance = read_inputs(node)
     types = [value.dtype for value in (mean, variance, scale, offset) if value.dtype is not None]
     return types[0] if types else ir.DataType.FLOAT
 
 
 def _zeros_like(emit: Emitter, scale: ir.Value, dtype: ir.DataType) -> ir.Value:
-    # In float, for ONNX Runtime makes no constants of bfloat16.
+    # ONNX Runtime's ConstantOfShape has no bfloat16.
     zero = ir.tensor(np.zeros(1, np.float32))
     zeros = emit.op("ConstantOfShape", emit.op("Shape", scale), value=zero)
     zeros.dtype, zeros.shape = ir.DataType.FLOAT, scale.shape
@@ -120,24 +119,24 @@ def _zeros_like(emit: Emitter, scale: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _reduced_count(emit: Emitter, x: ir.Value, scale: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """M. Not of Size(x), for ONNX Runtime has none of bfloat16."""
+    """Returns M, the number of elements per channel; ONNX Runtime's Size has no bfloat16."""
     elements, channels = (emit.op("ReduceProd", emit.op("Shape", value), keepdims=0) for value in (x, scale))
     return emit.op("Div", emit.cast(elements, dtype), emit.cast(channels, dtype))
 
 
 def _unbiased(emit: Emitter, variance: ir.Value, count: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The variance with Bessel's correction, in the type of the variance."""
+    """Returns the variance with Bessel's correction, in the type of the variance."""
     one = emit.constant(1.0, dtype)
     bessel = emit.op("Div", count, emit.op("Max", emit.op("Sub", count, one), one))
     return _like(emit, variance, emit.op("Mul", emit.cast(variance, dtype), bessel), dtype)
 
 
 def _averaged(emit: Emitter, old: ir.Value, new: ir.Value, factor: float, dtype: ir.DataType) -> ir.Value:
-    """A running average, in the type of the new value."""
+    """Returns a running average, in the type of the new value."""
     return _like(emit, new, average(emit, emit.cast(old, dtype), emit.cast(new, dtype), factor, dtype), dtype)
 
 
 def _like(emit: Emitter, statistic: ir.Value, computed: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """What was computed in a type, in the type of a statistic."""
+    """Casts a value that was computed in ``dtype`` to the type of a statistic."""
     computed.dtype, computed.shape = dtype, statistic.shape
     return emit.cast(computed, statistic.dtype or dtype)

@@ -1,15 +1,15 @@
-"""FusedBatchNorm, V2 and V3 with the population's statistics -> plain arithmetic.
+"""FusedBatchNorm, V2 and V3 in inference mode -> arithmetic ops of standard ONNX.
 
 ::
 
     y = (x - mean) * (scale / sqrt(variance + epsilon)) + offset
     batch_mean = reserve_space_1 = mean          batch_variance = reserve_space_2 = variance
 
-The reserve outputs are those of TensorFlow's oneDNN kernels; its Eigen kernels leave them uninitialised, and its
-gradients take mean and variance themselves.
+The reserve outputs are those of TensorFlow's oneDNN kernels. Its Eigen kernels leave them uninitialized, and its
+gradients read mean and variance directly.
 
-Not ONNX's BatchNormalization: ONNX Runtime's multiplies before it subtracts the mean, which loses the digits that
-|mean| / std has; nor has it a kernel for every type, or for channels that are last.
+ONNX's BatchNormalization is not used: ONNX Runtime's kernel multiplies before it subtracts the mean, which loses
+precision if |mean| is large compared with std, and it supports neither all types nor channels-last data.
 """
 
 from __future__ import annotations
@@ -36,22 +36,18 @@ if TYPE_CHECKING:
 
 
 def rewrite_frozen(node: ir.Node, context: Context) -> None:
-    """Rewrites a forward node that is not in training and was not refused."""
+    """Rewrites a forward node in inference mode that was not refused."""
     emit = Emitter(node, context)
     x, scale, offset, mean, variance = read_inputs(node)
     layout = Layout(node, emit)
     dtype = statistics_dtype(x)
     factor = emit.op("Mul", emit.cast(scale, dtype), inverse_std(emit, variance, epsilon(node), dtype))
-    centered = emit.op("Sub", emit.cast(layout.enter(x), dtype), layout.spread(emit.cast(mean, dtype)))
-    scaled = emit.op("Mul", centered, layout.spread(factor))
-    y = emit.op("Add", scaled, layout.spread(emit.cast(offset, dtype)))
+    centered = emit.op("Sub", emit.cast(layout.enter(x), dtype), layout.broadcastable(emit.cast(mean, dtype)))
+    scaled = emit.op("Mul", centered, layout.broadcastable(factor))
+    y = emit.op("Add", scaled, layout.broadcastable(emit.cast(offset, dtype)))
     if x.dtype != dtype:
         y = emit.op("CastLike", y, x)
     y = layout.leave(y)
     outputs = {Y: y, BATCH_MEAN: mean, BATCH_VARIANCE: variance, SAVED_MEAN: mean, SAVED_VARIANCE: variance}
     replace_used(emit, node, outputs)
-    # No op of ours takes the node's place, so the one that makes y does.
-    successor = y.producer()
-    if successor is not None:
-        successor.name, successor.doc_string = node.name, node.doc_string
-        successor.metadata_props.update(node.metadata_props)
+    emit.take_over(y.producer())

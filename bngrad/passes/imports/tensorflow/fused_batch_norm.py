@@ -1,6 +1,6 @@
-"""TensorFlow's fused batch norm, as tf2onnx leaves it -> the ops of ``bngrad``.
+"""TensorFlow's fused batch norm, as tf2onnx exports it -> the ops of ``bngrad``.
 
-With inv_std = 1 / sqrt(variance + epsilon), and a the exponential_avg_factor::
+With inv_std = 1 / sqrt(variance + epsilon) and a = exponential_avg_factor::
 
     FusedBatchNormGrad, V2, V3 (y_backprop, x, scale, reserve_space_1, reserve_space_2[, reserve_space_3])
         {data_format="NHWC", is_training=1, epsilon=1e-4}
@@ -16,15 +16,15 @@ With inv_std = 1 / sqrt(variance + epsilon), and a the exponential_avg_factor::
         y = (x - mean) * (scale * inv_std) + offset                                     if not
 
     BatchNormalization(X, scale, offset, mean, variance) with more than three outputs
-    =>  the same, see `tensorflow.lost`
+    =>  the same, see `tensorflow.lost_attributes`
 
-The domain is any: a node whose op tf2onnx does not know, or was told to keep, gets the domain that the user named.
-The attributes T and U are not looked at, for tf2onnx drops them: the types are those of the tensors.
-reserve_space_1 is the mean and reserve_space_2 the biased variance, in training those of the batch and else those
-of the population; cuDNN's inverse deviation never reaches a graph. reserve_space_3 is cuDNN's alone.
+The domain may be any: tf2onnx puts custom ops into a domain that the user chooses. The attributes T and U are
+ignored because tf2onnx drops them; the types are those of the tensors. reserve_space_1 is the mean and
+reserve_space_2 the biased variance: those of the batch in training mode, else those of the population. (cuDNN's
+inverse standard deviation never appears in a graph.) Only cuDNN uses reserve_space_3.
 
-`tensorflow.refusal` says what is refused, `tensorflow.grad`, `tensorflow.forward` and
-`tensorflow.frozen` how each kind is rewritten, `tensorflow.layout` where the channels are.
+`tensorflow.refusal` checks nodes; `tensorflow.grad`, `tensorflow.forward` and `tensorflow.frozen` rewrite them;
+`tensorflow.layout` handles the position of the channels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.tensorflow.forward import rewrite_training
 from bngrad.passes.imports.tensorflow.frozen import rewrite_frozen
 from bngrad.passes.imports.tensorflow.grad import rewrite_gradient
-from bngrad.passes.imports.tensorflow.lost_reserves import GRADIENTS, has_lost_attributes
+from bngrad.passes.imports.tensorflow.lost_attributes import GRADIENTS, has_lost_attributes
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training
 from bngrad.passes.imports.tensorflow.refusal import refusal
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 
 class ImportTensorflowPass(ImportPass):
-    """Rewrites every FusedBatchNorm and FusedBatchNormGrad of the three versions.
+    """Rewrites every FusedBatchNorm and FusedBatchNormGrad, all three versions.
 
-    Matches: any domain but ours; x of rank 4 or 5, or of a rank that is not known (then it is reshaped); and a
-    BatchNormalization of more than three outputs, which is what tf2onnx makes of a forward node.
-    Refuses: what TensorFlow's kernels refuse (ranks, shapes, a data_format that does not exist), other types,
-    missing inputs, attributes that are no constants, and a lost attribute that nothing in the graph tells.
-    Guarantees, beside those of `ImportPass`: a gradient takes the mean and the inverse deviation that its forward
-    node saved, not a variance that is made of the latter and turned back.
+    Matches: nodes in any domain except bngrad's, with x of rank 4 or 5 or of unknown rank (then it is reshaped);
+    and a BatchNormalization with more than three outputs, which tf2onnx makes of some forward nodes.
+    Refuses: nodes that TensorFlow's kernels reject (ranks, shapes, unknown data_format), other types, missing
+    inputs, attributes that are not constant, and lost attributes that the graph does not determine.
+    Guarantees, in addition to those of `ImportPass`: a gradient reads the mean and the inverse standard deviation
+    that its forward node saved, without a detour over the variance.
     """
 
     def matches(self, node: ir.Node) -> bool:

@@ -1,8 +1,8 @@
 """FusedBatchNormGrad, V2 and V3 -> BatchNormalizationGrad.
 
-The node is given the mean and the variance (of the batch in training, else of the population) and never computes
-them, like ours; inv_std = 1 / sqrt(variance + epsilon) is put in front. Where the variance is what a forward node
-of this graph saved, that node's rewrite has connected its saved_inv_std already.
+Both ops take the statistics as inputs: those of the batch in training mode, else those of the population. New
+nodes compute inv_std = 1 / sqrt(variance + epsilon), unless the variance was saved by a forward node of this
+graph: then the rewrite of that node has already connected its saved_inv_std.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def rewrite_gradient(node: ir.Node, context: Context) -> None:
-    """Rewrites a gradient that was not refused."""
+    """Rewrites a gradient node that was not refused."""
     emit = Emitter(node, context)
     dy, x, scale, mean, variance = read_inputs(node)
     layout = Layout(node, emit)
@@ -31,7 +31,7 @@ def rewrite_gradient(node: ir.Node, context: Context) -> None:
         inv_std = variance
     else:
         inv_std = inverse_std(emit, variance, epsilon(node), statistics_dtype(x))
-    # Mean and inv_std have one type.
+    # bngrad's op requires one type for mean and inv_std.
     dtype = inv_std.dtype or ir.DataType.FLOAT
     dx, dscale, dbias = emit.bngrad(
         "BatchNormalizationGrad",
@@ -44,13 +44,13 @@ def rewrite_gradient(node: ir.Node, context: Context) -> None:
         training_mode=int(is_training(node)),
     )
     outputs = {0: layout.leave(dx), 1: dscale, 2: dbias}
-    # TensorFlow fills the places of the gradients by mean and variance with nothing.
+    # TensorFlow returns empty tensors as reserve_space_4 and reserve_space_5.
     used = [index for index, value in enumerate(node.outputs) if is_used(value)]
     emit.replace({i: outputs[i] if i in outputs else emit.constant([], ir.DataType.FLOAT) for i in used})
 
 
 def _is_saved_inv_std(value: ir.Value) -> bool:
-    """Whether a value that stands for the variance is the inverse deviation of a forward node of ours."""
+    """Whether the variance input was replaced by the inverse standard deviation of a rewritten forward node."""
     producer = value.producer()
     if producer is None or (producer.domain, producer.op_type) != (DOMAIN, "BatchNormalizationTraining"):
         return False

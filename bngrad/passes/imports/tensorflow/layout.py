@@ -1,8 +1,9 @@
-"""Where TensorFlow's data has its channels, and what an op has to reduce over.
+"""The channel dimension and the reduction axes of TensorFlow's data.
 
-If the rank is known, the data stays as it is, and axes are all dimensions but the channels'. If nobody knows it
-(in the body of a function, or where TensorFlow did not), the data is reshaped to [N, C, S] or to [S, C], and what
-comes out is reshaped back: data_format does not tell, for TensorFlow takes 4 dimensions as NDHWC.
+If the rank is known, the data keeps its shape, and the axes are all dimensions except the channels. If it is
+unknown (in a function body, or because TensorFlow did not know it), the data is reshaped to [N, C, S] or [S, C],
+and the result is reshaped back. data_format does not determine the rank: TensorFlow accepts data of rank 4 as
+NDHWC.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Layout:
 
     Args:
         node: A node that was not refused.
-        emit: Where reshapes go.
+        emit: Makes the reshapes.
     """
 
     def __init__(self, node: ir.Node, emit: Emitter) -> None:
@@ -31,7 +32,7 @@ class Layout:
         self._last = channels_last(node)
         self._scale = read_parameters(node)["scale"]
         x = node.inputs[data_indices(node)[0]]
-        assert x is not None  # noqa: S101 - or the node is refused
+        assert x is not None, "a node without x is refused"  # noqa: S101
         self._x = x
         rank = data_rank(node)
         self._rank = rank or (2 if self._last else 3)
@@ -39,26 +40,26 @@ class Layout:
         self.axes = emit.axes([d for d in range(self._rank) if d != self._channel()])
 
     def enter(self, data: ir.Value) -> ir.Value:
-        """Returns data as the op takes it."""
+        """Returns data in the shape that the op takes."""
         if self._flat is None:
             return data
-        # An extent of 0 is 0, and not that of the input at the same place.
+        # Without allowzero, Reshape reads a size of 0 as "copy the input's size".
         flat = self._emit.op("Reshape", data, self._flat, allowzero=int(not self._last))
         flat.type = data.type
         return flat
 
     def leave(self, data: ir.Value) -> ir.Value:
-        """Returns what the op made of data with the shape of x."""
+        """Returns a result of the op in the shape of x."""
         if self._flat is None:
             return data
         return self._emit.op("Reshape", data, self._emit.op("Shape", self._x), allowzero=1)
 
-    def spread(self, parameter: ir.Value) -> ir.Value:
-        """Returns a parameter so that it broadcasts against the data."""
-        behind = range(1, self._rank - self._channel())
-        if not behind:
+    def broadcastable(self, parameter: ir.Value) -> ir.Value:
+        """Returns a parameter in a shape that broadcasts against the data."""
+        trailing = range(1, self._rank - self._channel())
+        if not trailing:
             return parameter
-        return self._emit.op("Unsqueeze", parameter, self._emit.constant(list(behind), ir.DataType.INT64))
+        return self._emit.op("Unsqueeze", parameter, self._emit.constant(list(trailing), ir.DataType.INT64))
 
     def _channel(self) -> int:
         return self._rank - 1 if self._last else 1
@@ -66,6 +67,6 @@ class Layout:
     def _flat_shape(self) -> ir.Value:
         if not self._last:
             return collapsed_shape(self._emit, self._x)
-        # Not [0, -1, C]: beside a dimension of no element -1 can be anything, and ONNX Runtime refuses it.
+        # Not [0, -1, C]: if a dimension is empty, -1 is ambiguous and ONNX Runtime rejects it.
         rest = self._emit.constant([-1], ir.DataType.INT64)
         return self._emit.op("Concat", rest, self._emit.op("Shape", self._scale), axis=0)

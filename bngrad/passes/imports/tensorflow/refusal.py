@@ -1,8 +1,8 @@
-"""Why a node of TensorFlow's may be refused.
+"""Checks whether TensorFlow's nodes can be rewritten.
 
-TensorFlow checks shapes and types when a kernel runs. Here the same rules hold for what the model says of them,
-and what it does not say is taken for right. Two rules are wider: any version takes any of the formats and types,
-for the versions differ in nothing else, and data may be double, which TensorFlow's ops do not have.
+TensorFlow checks shapes and types when a kernel runs. The same rules apply here to the shapes and types that the
+model states; unknown ones are accepted. Two rules are wider: every version accepts all formats and types, because
+the versions differ in nothing else, and data may be double, which TensorFlow's ops do not support.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import type_refusal
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
-from bngrad.passes.imports.tensorflow.lost_reserves import GRADIENTS, lost_refusal
+from bngrad.passes.imports.tensorflow.lost_attributes import GRADIENTS, recovery_refusal
 from bngrad.passes.imports.tensorflow.node import (
     ATTRIBUTES,
     FORWARDS,
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 FORMATS = ("NHWC", "NCHW", "NDHWC", "NCDHW")
-"""What a data_format may be: of data of rank 4 and 5, with the channels last or behind N."""
+"""The values of data_format, for data of rank 4 and 5."""
 
 RANKS = (4, 5)
-"""The ranks of data. TensorFlow's CPU kernels take either with a format of either length."""
+"""The ranks of data. TensorFlow's CPU kernels accept either rank with any format."""
 
 _SAME_TYPE = (("scale", "offset"), ("mean", "variance"), ("reserve_space_1", "reserve_space_2"))
-"""Which parameters have one type: TensorFlow says U for all, ONNX T1 for the first two and T2 for the others."""
+"""Parameters of the same type: U for all in TensorFlow, T1 for the first pair and T2 for the others in ONNX."""
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a node cannot be rewritten; None if it can."""
-    # Each rule may take for granted that those before it hold.
-    rules = (_arity_refusal, _attribute_refusal, lost_refusal, _type_refusal, _rank_refusal, _shape_refusal)
+    """Returns why a node cannot be rewritten; None if it can."""
+    # Each rule relies on those before it.
+    rules = (_arity_refusal, _attribute_refusal, recovery_refusal, _type_refusal, _rank_refusal, _shape_refusal)
     return next((reason for rule in rules if (reason := rule(node))), None)
 
 
 def _arity_refusal(node: ir.Node) -> str | None:
     present = [value is not None for value in node.inputs]
     most = GRADIENTS.get(node.op_type, 5)
-    # The last input of GradV3 is cuDNN's; whether it is there makes no difference.
+    # The last input of GradV3 is cuDNN's and may be omitted.
     if len(present) > most or len(present) < 5 or not all(present[:5]):
         return f"it has {sum(present)} inputs; expected {most}, all present: {', '.join(input_names(node))}"
     outputs = 5 if node.op_type in GRADIENTS else FORWARDS.get(node.op_type, 6)
     if len(node.outputs) > outputs:
-        return f"it has {len(node.outputs)} outputs; expected {outputs} at most"
+        return f"it has {len(node.outputs)} outputs; expected at most {outputs}"
     return None
 
 
@@ -62,8 +62,8 @@ def _attribute_refusal(node: ir.Node) -> str | None:
             continue
         if attribute.is_ref():
             return (
-                f"its {name} is @{attribute.ref_attr_name}, which is another in every call of the function around "
-                "it; expected a constant (inline the function)"
+                f"its {name} is @{attribute.ref_attr_name}, which may differ between calls of its function; "
+                "expected a constant: inline the function"
             )
         if attribute.type != kind:
             return f"its {name} is of type {attribute.type.name.lower()}; expected {kind.name.lower()}"
@@ -98,8 +98,8 @@ def _shape_refusal(node: ir.Node) -> str | None:
     known = [shape for shape in shapes if shape is not None]
     if len(known) == 2 and not may_be_equal(*known):
         return f"its y_backprop has shape {shape_text(known[1])}; expected {shape_text(known[0])} like x"
-    at = -1 if channels_last(node) else 1
-    counts = [shape[at] for shape in known if isinstance(shape[at], int)]
+    channel = -1 if channels_last(node) else 1
+    counts = [shape[channel] for shape in known if isinstance(shape[channel], int)]
     for name, value in read_parameters(node).items():
         shape = known_shape(value)
         if shape is None:
@@ -109,6 +109,6 @@ def _shape_refusal(node: ir.Node) -> str | None:
         if counts and isinstance(shape[0], int) and shape[0] != counts[0]:
             return (
                 f"its {name} has {shape[0]} elements; expected {counts[0]}, the channels of x "
-                f"({'the last dimension' if at == -1 else 'dimension 1'})"
+                f"({'the last dimension' if channel == -1 else 'dimension 1'})"
             )
     return None
