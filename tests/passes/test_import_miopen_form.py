@@ -89,20 +89,20 @@ REFUSED = {
         "its bn_mode 'batch' does not exist; expected 'spatial' (or 1) or 'per_activation' (or 0)",
     ),
     "bn_mode-2": (text("training", bn_mode="2"), "its bn_mode 2 does not exist"),
-    "bn_mode-kind": (text("backward", bn_mode="1.0"), "its bn_mode is of kind float; expected string or int"),
+    "bn_mode-kind": (text("backward", bn_mode="1.0"), "its bn_mode is of type float; expected string or int"),
     "layout": (
         text("backward", layout='"CHWN"'),
         "it has layout CHWN; expected one of NCHW, NHWC, NCDHW, NDHWC",
     ),
     "unknown-attribute": (text("backward", eps="1.0"), "it has an attribute eps; expected only bn_mode, layout"),
     "alpha-of-a-fused-node": (text("fused", alpha="1.0"), "it has an attribute alpha; expected only bn_mode"),
-    "epsilon-kind": (text("backward", epsilon='"small"'), "its epsilon is of kind string; expected float or int"),
+    "epsilon-kind": (text("backward", epsilon='"small"'), "its epsilon is of type string; expected float or int"),
     "negative-epsilon": (text("training", epsilon="-0.5"), "it has epsilon -0.5; expected 0 or more"),
     "no-epsilon-in-training": (text("training", without=["epsilon"]), "it has no attribute epsilon"),
     "no-epsilon-in-inference": (text("inference", without=["epsilon"]), "it has no attribute epsilon"),
     "no-epsilon-and-no-statistics": (
         text("backward", inputs="x, dy, scale"),
-        "it has no attribute epsilon; expected one, for MIOpen has no default",
+        "it has no attribute epsilon; expected one, because MIOpen has no default",
     ),
     "no-epsilon-and-one-statistic": (
         text("backward", inputs="x, dy, scale, mean"),
@@ -131,7 +131,7 @@ REFUSED = {
     # Blending.
     "no-dx-to-blend": (
         text("backward", betaDataDiff="0.5"),
-        "it has betaDataDiff 0.5 and no input dx; expected the contents to blend in",
+        "it has betaDataDiff 0.5 and no input dx; expected old contents to blend in",
     ),
     "no-dscale-to-blend": (
         text("backward", betaParamDiff="1"),
@@ -141,19 +141,19 @@ REFUSED = {
         text("backward", inputs="x, dy, scale, mean, inv, '', old", betaParamDiff="1.0"),
         "it has betaParamDiff 1 and no input resultBnBiasDiff",
     ),
-    "no-y-to-blend": (text("training", beta="1.0"), "it has beta 1 and no input y; expected the contents"),
+    "no-y-to-blend": (text("training", beta="1.0"), "it has beta 1 and no input y; expected old contents"),
     "no-y-to-blend-in-inference": (text("inference", beta="1.0"), "it has beta 1 and no input y"),
     # Running statistics.
     "no-running-statistics": (
         text("training", inputs="x, scale, bias"),
         (
-            "its output resultRunningMean is used, and it has not both inputs resultRunningMean and "
+            "its output resultRunningMean is used; expected both inputs resultRunningMean and "
             "resultRunningVariance to update"
         ),
     ),
     "one-running-statistic": (
         text("training", inputs="x, scale, bias, mean", graph_outputs=["out", "rv"]),
-        "its output resultRunningVariance is used, and it has not both inputs",
+        "its output resultRunningVariance is used; expected both inputs",
     ),
     # Types.
     "integers": (text("backward", types={"x": "int32[4,3,2,5]"}), "its input 'x' is int32; expected one of float"),
@@ -247,7 +247,7 @@ REFUSED = {
     "activ_mode-10": (text("fused", activ_mode="10"), "its activ_mode 10 does not exist"),
     "activ_mode-kind": (
         text("fused", activ_mode="1.5"),
-        "its activ_mode is of kind float; expected string or int",
+        "its activ_mode is of type float; expected string or int",
     ),
     "no-activ_alpha": (text("fused", activ_mode='"ELU"'), "it has no attribute activ_alpha; expected one"),
     "no-activ_gamma": (
@@ -266,7 +266,7 @@ REFUSED_IN_A_FUNCTION = {
             declared="<m> ",
             node="y = miopen.miopenBatchNormalizationForwardTraining<bn_mode: int = @m, epsilon = 1.0>(x, p, p)",
         ),
-        "its bn_mode is an attribute of the function that it is in; expected a value: inline that",
+        "its bn_mode refers to a function attribute; expected a value: inline the function",
     ),
     "an-activation-of-unknown-type": (
         IN_A_FUNCTION.format(
@@ -274,7 +274,7 @@ REFUSED_IN_A_FUNCTION = {
             declared="",
             node="y = miopen.miopenFusionBatchNormActivBackward<bn_mode = 1, activ_mode = 5>(x, x, x, p, p, p, p)",
         ),
-        "the type of its input 'x' is not known; expected a known one: add the type, or inline the function",
+        "the type of its input 'x' is unknown; add type information to the model, or inline the function",
     ),
     "running-statistics-that-the-function-hands-out": (
         IN_A_FUNCTION.format(
@@ -282,7 +282,7 @@ REFUSED_IN_A_FUNCTION = {
             declared="",
             node="v, y = miopen.miopenBatchNormalizationForwardTraining<bn_mode = 1, epsilon = 1.0>(x, p, p)",
         ),
-        "its output resultRunningMean is used, and it has not both inputs",
+        "its output resultRunningMean is used; expected both inputs",
     ),
     "an-inference-of-unknown-type": (
         IN_A_FUNCTION.format(
@@ -290,7 +290,7 @@ REFUSED_IN_A_FUNCTION = {
             declared="",
             node="y = miopen.miopenBatchNormalizationForwardInference<bn_mode = 1, epsilon = 1.0>(x, p, p, p, p)",
         ),
-        "the type of its input 'x' is not known",
+        "the type of its input 'x' is unknown",
     ),
 }
 ALL_REFUSED = REFUSED | {

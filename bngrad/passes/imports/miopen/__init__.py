@@ -1,1 +1,1 @@
-"""MIOpen's batch norms."""
+"""MIOpen's batch-norm functions as nodes."""

@@ -1,4 +1,4 @@
-"""MIOpen's fusion of the backwards of a batch norm and of the activation behind it.
+"""MIOpen's fused backward of a batch norm followed by an activation -> the gradient ops of ``bngrad``.
 
 ::
 
@@ -7,16 +7,17 @@
         {bn_mode, layout, activ_mode, activ_alpha, activ_beta, activ_gamma}
         -> (dx, resultBnScaleDiff, resultBnBiasDiff)
 
-A fusion plan has no function of its own; this is one as a node: miopenCreateOpBatchNormBackward and
-miopenCreateOpActivationBackward with their arguments. dy is the gradient by the activation's output, y that output
-(computed where it is left out), and u = bnScale * (x - savedMean) * savedInvVariance + bnBias its input.
+In MIOpen this is a fusion plan, not a function: miopenCreateOpBatchNormBackward and
+miopenCreateOpActivationBackward. The node has the arguments of both. dy is the gradient with respect to the
+activation's output y, which is computed if it is omitted. The activation's input is
+u = bnScale * (x - savedMean) * savedInvVariance + bnBias.
 
 ::
 
     RELU with y  =>  bngrad.BatchNormalizationReluGrad(dy, y, x, bnScale, savedMean, savedInvVariance, axes)
     others       =>  bngrad.BatchNormalizationGrad(g, x, bnScale, savedMean, savedInvVariance, axes)
 
-The activations and g are in `miopen.activation_gradients`.
+`miopen.activation_gradients` lists the activations and defines g, the gradient with respect to u.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
 from bngrad.passes.base import Context, ImportPass
-from bngrad.passes.imports.miopen.activation_gradients import ACTIVATIONS, Point, activation_name
+from bngrad.passes.imports.miopen.activation_gradients import ACTIVATIONS, ActivationInputs, activation_name
 from bngrad.passes.imports.miopen.backward import GRADIENTS, gradient_dtype, statistics
 from bngrad.passes.imports.miopen.form import Form, MiopenNode
-from bngrad.passes.imports.miopen.operands import Operands, computing, typed, wider
+from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +56,9 @@ FUSED_BACKWARD = Form(
 class ImportMiopenActivationPass(ImportPass):
     """Rewrites every miopenFusionBatchNormActivBackward.
 
-    Matches: the ten activations; else as `ImportMiopenBackwardPass`.
-    Refuses: what is not of that form, an activation without the numbers that it is made with, and x of an unknown
-    type where the activation has to be computed.
+    Matches: the ten activations; otherwise as `ImportMiopenBackwardPass`.
+    Refuses: nodes of another form, an activation without its coefficients, and x of unknown type if the activation
+    has to be computed.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -82,8 +83,8 @@ def _reasons(node: MiopenNode) -> Iterator[str]:
     except InputError as error:
         yield f"its activ_{error}"
         return
-    yield from node.missing_reasons(*ACTIVATIONS[activation].numbers)
-    if not _has_op(node, activation):
+    yield from node.missing_reasons(*ACTIVATIONS[activation].coefficients)
+    if not _is_single_op(node, activation):
         yield from node.unknown_type_reasons()
 
 
@@ -91,8 +92,8 @@ def _activation(node: MiopenNode) -> str:
     return activation_name(node.node.attributes["activ_mode"].value)
 
 
-def _has_op(node: MiopenNode, activation: str) -> bool:
-    """Whether one of our ops is all that is needed."""
+def _is_single_op(node: MiopenNode, activation: str) -> bool:
+    """Whether a single op of ``bngrad`` computes the whole gradient."""
     return activation == "PASTHRU" or (activation == "RELU" and node.has("y"))
 
 
@@ -100,8 +101,8 @@ def _rewrite(node: MiopenNode, context: Context) -> None:
     activation = _activation(node)
     fused = activation == "RELU" and node.has("y")
     dtype = wider(*(node.present(name).dtype for name in ("x", "dy", *(("y",) if fused else ()))))
-    # The gradient by u has more digits than 16 bits hold.
-    operands = Operands(node, context, dtype if _has_op(node, activation) else computing(dtype))
+    # 16 bits are not precise enough for the gradient with respect to u.
+    operands = Operands(node, context, dtype if _is_single_op(node, activation) else compute_dtype(dtype))
     dtypes = [gradient_dtype(node, name) for name in GRADIENTS]
     scale_dtype = operands.parameter_dtype(node.present("bnScale").dtype, *dtypes)
 
@@ -123,20 +124,20 @@ def _rewrite(node: MiopenNode, context: Context) -> None:
         training_mode=1,
     )
     results = {"dx": operands.data_result(grad, "dy")}
-    for name, gradient, its_dtype in zip(GRADIENTS, gradients, dtypes, strict=True):
+    for name, gradient, result_dtype in zip(GRADIENTS, gradients, dtypes, strict=True):
         if node.used(name):
-            results[name] = operands.parameter_result(typed(gradient, scale_dtype), "bnScale", its_dtype)
+            results[name] = operands.parameter_result(typed(gradient, scale_dtype), "bnScale", result_dtype)
     operands.replace(**results)
 
 
 def _activation_gradient(operands: Operands, activation: str, x: ir.Value, dy: ir.Value) -> ir.Value:
-    """The gradient of the loss by u, the activation's input."""
+    """Returns the gradient with respect to u, the activation's input."""
     node, emit, dtype = operands.node, operands.emit, operands.dtype
-    assert dtype is not None, "refused otherwise"  # noqa: S101
+    assert dtype is not None, "a node with x of unknown type is refused"  # noqa: S101
     centered = emit.op("Sub", x, operands.broadcast("savedMean", dtype))
     xhat = emit.op("Mul", centered, operands.broadcast("savedInvVariance", dtype))
     scaled = emit.op("Mul", xhat, operands.broadcast("bnScale", dtype))
     u = emit.op("Add", scaled, operands.broadcast("bnBias", dtype))
     y = operands.data("y") if node.has("y") else None
     a, b, c = (node.number(f"activ_{which}") for which in ("alpha", "beta", "gamma"))
-    return typed(ACTIVATIONS[activation].gradient(Point(emit, dtype, dy, u, y, a, b, c)), dtype)
+    return typed(ACTIVATIONS[activation].gradient(ActivationInputs(emit, dtype, dy, u, y, a, b, c)), dtype)

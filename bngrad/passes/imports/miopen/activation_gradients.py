@@ -1,12 +1,12 @@
-"""The gradients of MIOpen's ten activations, as nodes.
+"""The gradients of MIOpen's ten activations in ops of standard ONNX.
 
 ============= ========================================== =====================================================
-activ_mode    y = f(u), with a, b and c for activ_alpha, g, the gradient by u
+activ_mode    y = f(u), with a, b and c for activ_alpha, g, the gradient with respect to u
               activ_beta and activ_gamma
 ============= ========================================== =====================================================
 PASTHRU       u                                          dy
 LOGISTIC      1 / (1 + exp(-u))                          dy * y * (1 - y)
-TANH          b * tanh(a * u)                            dy * a * (b - y * y / b), 0 where b is 0
+TANH          b * tanh(a * u)                            dy * a * (b - y * y / b), 0 if b is 0
 RELU          max(u, 0)                                  dy where u > 0, else 0
 SOFTRELU      log(1 + exp(u))                            dy / (1 + exp(-u))
 ABS           max(u, -u)                                 dy * sign(u)
@@ -17,9 +17,8 @@ LEAKYRELU     u where u > 0, else a * u                  dy where u > 0, else a 
 ELU           u where u > 0, else a * (exp(u) - 1)       dy where u > 0, else dy * (y + a)
 ============= ========================================== =====================================================
 
-Two of them are not what MIOpen computes, but what it should: its POWER leaves out dy, and its ABS is -dy where u
-is 0. Like MIOpen, these take y and not u where the formula has y, so that the gradient is that of the y that the
-forward pass had.
+Two gradients differ from MIOpen, which is wrong: its POWER omits dy, and its ABS returns -dy where u is 0. As in
+MIOpen, a formula with y uses the given y, so that the gradient belongs to the y of the forward pass.
 """
 
 from __future__ import annotations
@@ -36,15 +35,16 @@ if TYPE_CHECKING:
     from bngrad.passes.replace import Emitter
 
 
-class Point(NamedTuple):
-    """Where a gradient is taken."""
+class ActivationInputs(NamedTuple):
+    """The inputs of an activation's gradient."""
 
     emit: Emitter
     dtype: ir.DataType
-    """Of dy, u and y."""
+    """The type of dy, u and y."""
     dy: ir.Value
     u: ir.Value
     given_y: ir.Value | None
+    """The activation's output, or None to compute it."""
     a: float
     b: float
     c: float
@@ -55,47 +55,47 @@ class Point(NamedTuple):
         return self.emit.op(op_type, *values)
 
     def where_positive(self, then: ir.Value | float, otherwise: ir.Value | float) -> ir.Value:
-        """``then`` where u > 0: unlike a product with 0 or 1, that keeps an infinite dy out."""
+        """Selects ``then`` where u > 0; unlike a product with 0, this discards an infinite dy elsewhere."""
         return self.op("Where", self.op("Greater", self.u, 0), then, otherwise)
 
 
 class Activation(NamedTuple):
-    """One activation."""
+    """The gradient of an activation."""
 
-    gradient: Callable[[Point], ir.Value]
-    numbers: tuple[str, ...] = ()
-    """The attributes that it is made with."""
-
-
-_TINY = 1e-6
-"""Where MIOpen's POWER begins; at and below it is the constant 0."""
+    gradient: Callable[[ActivationInputs], ir.Value]
+    coefficients: tuple[str, ...] = ()
+    """The attributes that the activation requires."""
 
 
-def _logistic(at: Point) -> ir.Value:
+_POWER_THRESHOLD = 1e-6
+"""MIOpen's POWER is 0 if its base is not larger than this."""
+
+
+def _logistic(at: ActivationInputs) -> ir.Value:
     y = at.given_y or at.op("Sigmoid", at.u)
     return at.op("Mul", at.dy, at.op("Mul", y, at.op("Sub", 1, y)))
 
 
-def _tanh(at: Point) -> ir.Value:
-    if at.b == 0:  # y is 0 whatever u is, and y / b not a number
+def _tanh(at: ActivationInputs) -> ir.Value:
+    if at.b == 0:  # y is constant, and y / b would be NaN
         return at.where_positive(0, 0)
     y = at.given_y or at.op("Mul", at.op("Tanh", at.op("Mul", at.u, at.a)), at.b)
     slope = at.op("Mul", at.op("Sub", at.b, at.op("Div", at.op("Mul", y, y), at.b)), at.a)
     return at.op("Mul", at.dy, slope)
 
 
-def _power(at: Point) -> ir.Value:
+def _power(at: ActivationInputs) -> ir.Value:
     base = at.op("Add", at.op("Mul", at.u, at.b), at.a)
     y = at.given_y or at.op("Pow", base, at.c)
     slope = at.op("Mul", at.op("Div", y, base), at.b * at.c)
-    return at.op("Where", at.op("Greater", base, _TINY), at.op("Mul", at.dy, slope), 0)
+    return at.op("Where", at.op("Greater", base, _POWER_THRESHOLD), at.op("Mul", at.dy, slope), 0)
 
 
-def _clipped_relu(at: Point) -> ir.Value:
+def _clipped_relu(at: ActivationInputs) -> ir.Value:
     return at.op("Where", at.op("LessOrEqual", at.u, at.a), at.where_positive(at.dy, 0), 0)
 
 
-def _elu(at: Point) -> ir.Value:
+def _elu(at: ActivationInputs) -> ir.Value:
     y = at.given_y or at.op("Mul", at.op("Sub", at.op("Exp", at.u), 1), at.a)
     return at.where_positive(at.dy, at.op("Mul", at.dy, at.op("Add", y, at.a)))
 
@@ -112,14 +112,14 @@ ACTIVATIONS = {
     "LEAKYRELU": Activation(lambda at: at.where_positive(at.dy, at.op("Mul", at.dy, at.a)), ("activ_alpha",)),
     "ELU": Activation(_elu, ("activ_alpha",)),
 }
-"""By name, in the order of the values of miopenActivationMode_t."""
+"""The activations by name, in the order of miopenActivationMode_t."""
 
 
 def activation_name(mode: str | int) -> str:
-    """Returns an activation's key in `ACTIVATIONS`.
+    """Returns the key of an activation in `ACTIVATIONS`.
 
     Args:
-        mode: That, or the name or value of MIOpen's enumerator.
+        mode: The key, or the name or value of MIOpen's enumerator.
 
     Raises:
         InputError: There is no such activation.

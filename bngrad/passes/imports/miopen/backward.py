@@ -12,11 +12,12 @@
         resultBnScaleDiff   = alphaParamDiff * dscale + betaParamDiff * the input resultBnScaleDiff
         resultBnBiasDiff    = alphaParamDiff * dbias  + betaParamDiff * the input resultBnBiasDiff
 
-mean and inv_std are savedMean and savedInvVariance, which *is* 1 / sqrt(variance + epsilon), if both are there;
-else those of bngrad.BatchNormalizationStatistics(x, axes) {epsilon}. The last three inputs are the old contents of
-the buffers that the C function writes to, and are read if their beta is not 0. alpha is 1 and beta 0 if left out.
+mean and inv_std are savedMean and savedInvVariance if both are given (savedInvVariance *is*
+1 / sqrt(variance + epsilon)); otherwise they are the outputs of
+bngrad.BatchNormalizationStatistics(x, axes) {epsilon}. The last three inputs are the old contents of the buffers
+that the C function writes, and are read if their beta is not 0. The defaults are alpha = 1 and beta = 0.
 
-axes are 0 for bn_mode per_activation, and all but the channels' for spatial.
+axes is 0 for bn_mode per_activation, and all dimensions except the channels for spatial.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.miopen.form import Form, MiopenNode
-from bngrad.passes.imports.miopen.operands import Operands, computing, typed, wider
+from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 GRADIENTS = ("resultBnScaleDiff", "resultBnBiasDiff")
-"""The outputs that have scale's shape."""
+"""The outputs with the shape of scale."""
 
 BACKWARD = Form(
     inputs={
@@ -55,10 +56,10 @@ BACKWARD = Form(
 class ImportMiopenBackwardPass(ImportPass):
     """Rewrites every miopenBatchNormalizationBackward and miopenBatchNormalizationBackward_V2.
 
-    Matches: x of rank 4 or 5 (or not known), channels first or last, parameters of shape C, 1C11, 1CHW and the
-    like; types of x, dy and parameters may differ, one or none of the saved statistics is as none.
-    Refuses: what is not of that form, a beta without the contents to blend in, no epsilon where statistics have to
-    be computed.
+    Matches: x of rank 4 or 5 or of unknown rank, channels first or last, parameters of shapes such as C, 1C11 and
+    1CHW. The types of x, dy and parameters may differ. A saved statistic without the other is ignored.
+    Refuses: nodes of another form, a nonzero beta without old contents, and a missing epsilon if statistics have
+    to be computed.
     """
 
     def matches(self, node: ir.Node) -> bool:
@@ -79,7 +80,7 @@ def _reasons(node: MiopenNode) -> Iterator[str]:
     yield from node.same_type_reasons("dx", like="dy")
     yield from node.blend_reasons(betaDataDiff="dx")
     for name in GRADIENTS:
-        # A gradient that nobody asked for needs no old contents.
+        # An unused gradient needs no old contents.
         if node.used(name):
             yield from node.blend_reasons(betaParamDiff=name)
     if not node.has("savedMean", "savedInvVariance"):
@@ -87,15 +88,15 @@ def _reasons(node: MiopenNode) -> Iterator[str]:
 
 
 def _rewrite(node: MiopenNode, context: Context) -> None:
-    of_data = node.number("alphaDataDiff", 1), node.number("betaDataDiff", 0)
-    of_parameters = node.number("alphaParamDiff", 1), node.number("betaParamDiff", 0)
+    data_weights = node.number("alphaDataDiff", 1), node.number("betaDataDiff", 0)
+    parameter_weights = node.number("alphaParamDiff", 1), node.number("betaParamDiff", 0)
 
     dtype = wider(node.present("x").dtype, node.present("dy").dtype)
-    operands = Operands(node, context, computing(dtype) if of_data != (1, 0) else dtype)
+    operands = Operands(node, context, compute_dtype(dtype) if data_weights != (1, 0) else dtype)
     dtypes = [gradient_dtype(node, name) for name in GRADIENTS]
     scale_dtype = operands.parameter_dtype(node.present("bnScale").dtype, *dtypes)
-    if of_parameters != (1, 0):
-        scale_dtype = computing(scale_dtype)
+    if parameter_weights != (1, 0):
+        scale_dtype = compute_dtype(scale_dtype)
 
     x, dy = operands.data("x"), operands.data("dy")
     scale = operands.parameter("bnScale", scale_dtype)
@@ -103,25 +104,25 @@ def _rewrite(node: MiopenNode, context: Context) -> None:
     grad, *gradients = operands.emit.bngrad(
         "BatchNormalizationGrad", dy, x, scale, mean, inv_std, axes=operands.axes, training_mode=1
     )
-    results = {"dx": operands.data_result(grad, "dy", *of_data, "dx")}
-    for name, gradient, its_dtype in zip(GRADIENTS, gradients, dtypes, strict=True):
+    results = {"dx": operands.data_result(grad, "dy", *data_weights, "dx")}
+    for name, gradient, result_dtype in zip(GRADIENTS, gradients, dtypes, strict=True):
         if not node.used(name):
             continue
-        old = operands.parameter(name, scale_dtype) if of_parameters[1] and node.has(name) else None
-        blended = operands.blend(typed(gradient, scale_dtype), old, *of_parameters)
-        results[name] = operands.parameter_result(blended, "bnScale", its_dtype)
+        old = operands.parameter(name, scale_dtype) if parameter_weights[1] and node.has(name) else None
+        blended = operands.blend(typed(gradient, scale_dtype), old, *parameter_weights)
+        results[name] = operands.parameter_result(blended, "bnScale", result_dtype)
     operands.replace(**results)
 
 
 def gradient_dtype(node: MiopenNode, name: str, scale: str = "bnScale") -> ir.DataType | None:
-    """The type of a parameter's gradient: what the graph says, that of the old contents, or that of scale."""
+    """Returns the type of a parameter's gradient: the declared one, else that of the old contents or of scale."""
     old = node.input(name) if name in node.form.inputs else None
     known = (value.dtype for value in (node.output(name), old) if value is not None and value.dtype is not None)
     return next(known, node.present(scale).dtype)
 
 
 def statistics(operands: Operands, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The mean and inverse standard deviation that a node has, or those of X."""
+    """Returns the saved mean and inverse standard deviation of a node, or computes those of x."""
     node = operands.node
     if node.has("savedMean", "savedInvVariance"):
         saved = ("savedMean", "savedInvVariance")

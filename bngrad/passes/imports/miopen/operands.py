@@ -1,14 +1,14 @@
-"""Between a MIOpen node and one of ours: shapes, types, and the blending with old contents.
+"""Converts between a MIOpen node and an op of ``bngrad``: shapes, types, and blending with old contents.
 
-* Parameters of any form (C, 1C11, 1CHW) become those of X's kept dimensions, and results take scale's form again.
-* X of a rank that is not known becomes [N, C, S], for the spatial mode; dX becomes X's shape again.
-* Types: data of two types (MIOpen has x in 16 bits with dy in float) becomes the wider. A blend is computed in
-  float at least, so that the result is rounded once.
+* Parameters of any form (C, 1C11, 1CHW) are reshaped to the kept dimensions of x, and results back.
+* In spatial mode, x of unknown rank is reshaped to [N, C, S], and dx back.
+* Data of two types (MIOpen allows x in 16 bits with dy in float) is cast to the wider one. Blending is computed in
+  at least float, so that the result is rounded once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 
 
 def wider(*dtypes: ir.DataType | None) -> ir.DataType | None:
-    """The type that holds all the values of these; None if none is known."""
+    """Returns the type that represents all values of these types; None if all are unknown."""
     known = {dtype for dtype in dtypes if dtype is not None}
     if len(known) <= 1:
         return next(iter(known), None)
     return ir.DataType.DOUBLE if ir.DataType.DOUBLE in known else ir.DataType.FLOAT
 
 
-def computing(dtype: ir.DataType | None) -> ir.DataType | None:
-    """The type to do arithmetic in for data of a type: float for 16 bits."""
+def compute_dtype(dtype: ir.DataType | None) -> ir.DataType | None:
+    """Returns the type to compute in for data of a type: float for 16 bits, else the type itself."""
     return dtype and wider(dtype, ir.DataType.FLOAT)
 
 
 def typed(value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
-    """A new value, with its type noted if that is known."""
+    """Sets the type of a new value if it is known, and returns the value."""
     if dtype is not None:
         value.dtype = dtype
     return value
 
 
 class Operands:
-    """Makes the operands of an op of ours from a node's inputs, and the node's outputs from the op's results.
+    """Converts a node's inputs to operands of an op of ``bngrad``, and the op's results to the node's outputs.
 
     Args:
         node: A node that was not refused.
-        context: The model's.
-        dtype: What X and its like are to be cast to; None leaves them as they are.
+        context: The context of the model's rewrites.
+        dtype: The type to cast data to; None leaves it unchanged.
     """
 
     def __init__(self, node: MiopenNode, context: Context, dtype: ir.DataType | None) -> None:
@@ -56,37 +56,37 @@ class Operands:
         self.axes = self.emit.axes(node.axes)
         self._collapsed = node.mode == "spatial" and node.rank is None
         self._kept_rank = 1 if node.mode == "spatial" else node.rank and node.rank - 1
-        self._targets: dict[str, ir.Value] = {}
+        self._shapes: dict[str, ir.Value] = {}
 
     # ---- inputs ----
 
     def data(self, name: str) -> ir.Value:
-        """An input of X's shape."""
+        """Returns a data input in the type and shape for the op."""
         value = self._cast(self.node.present(name), self.dtype)
         if not self._collapsed:
             return value
-        return self._reshape(value, self._target("collapsed"))
+        return self._reshape(value, self._shape("collapsed"))
 
     def parameter(self, name: str, dtype: ir.DataType | None) -> ir.Value:
-        """An input of scale's shape, in the shape of X's kept dimensions."""
+        """Returns a parameter input in the shape of x's kept dimensions."""
         value = self._cast(self.node.present(name), dtype)
         if value.shape is not None and len(value.shape) == self._kept_rank:
             return value
-        return self._reshape(value, self._target("kept"))
+        return self._reshape(value, self._shape("kept"))
 
     def broadcast(self, name: str, dtype: ir.DataType | None) -> ir.Value:
-        """An input of scale's shape, for arithmetic with data."""
+        """Returns a parameter input in a shape that broadcasts against the data."""
         return self._op("Unsqueeze", self.parameter(name, dtype), self.axes, dtype=dtype)
 
     def parameter_dtype(self, *dtypes: ir.DataType | None) -> ir.DataType | None:
-        """The type to have parameters of these types in: X's or float, as our ops have it.
+        """Returns the type to cast parameters of these types to: that of the data, or float.
 
-        None where neither is known; then nothing is cast.
+        Returns None, which means no cast, if neither the data's type nor any of these is known.
         """
         result = wider(*dtypes)
         if result is None:
-            return computing(self.dtype)
-        # Neither X's nor float: 16 bits beside an X that was cast to something wider.
+            return compute_dtype(self.dtype)
+        # Parameters of 16 bits with data of a wider type are cast to float.
         return result if self.dtype in (None, result) else ir.DataType.FLOAT
 
     # ---- results ----
@@ -94,16 +94,16 @@ class Operands:
     def data_result(
         self, value: ir.Value, like: str, alpha: float = 1.0, beta: float = 0.0, old: str = ""
     ) -> ir.Value:
-        """Returns alpha * value + beta * old, in X's shape and in the type of the input ``like``."""
+        """Returns alpha * value + beta * old, in the shape of x and in the type of the input ``like``."""
         if self._collapsed:
-            value = self._reshape(typed(value, self.dtype), self._target("whole"))
+            value = self._reshape(typed(value, self.dtype), self._shape("x"))
         blended = self.blend(typed(value, self.dtype), self.node.input(old) if beta else None, alpha, beta)
         result = self._cast_like(blended, self.node.present(like))
         result.shape = self.node.present("x").shape
         return result
 
     def parameter_result(self, value: ir.Value, like: str, dtype: ir.DataType | None) -> ir.Value:
-        """A result in the shape of the input ``like``, and in a type: that one's too if None."""
+        """Returns a result in the shape of the input ``like``, and in the given type, by default that input's."""
         shaped_like = self.node.present(like)
         result = self._cast(value, dtype) if dtype else self._cast_like(value, shaped_like)
         if shaped_like.shape is None or len(shaped_like.shape) != self._kept_rank:
@@ -112,7 +112,7 @@ class Operands:
         return result
 
     def blend(self, new: ir.Value, old: ir.Value | None, alpha: float, beta: float) -> ir.Value:
-        """Returns alpha * new + beta * old, in the type of ``new``; old contents of weight 0 are not read."""
+        """Returns alpha * new + beta * old, in the type of ``new``; ``old`` is not read if beta is 0."""
         result = self._times(new, alpha)
         if old is None or beta == 0:
             return result
@@ -126,12 +126,12 @@ class Operands:
         )
 
     def replace(self, **outputs: ir.Value) -> None:
-        """Takes the node out; its outputs are these, by name."""
+        """Replaces the node; its outputs become these values, by name."""
         names = list(self.node.form.outputs)
         present = {name: value for name, value in outputs.items() if self.node.output(name) is not None}
         self.emit.replace({names.index(name): value for name, value in present.items()})
 
-    # ---- the nodes for it ----
+    # ---- nodes ----
 
     def _times(self, value: ir.Value, factor: float) -> ir.Value:
         if factor == 1:
@@ -150,25 +150,25 @@ class Operands:
             return self._cast(value, like.dtype)
         return self._op("CastLike", value, like)
 
-    def _target(self, name: str) -> ir.Value:
-        """A shape to reshape to, made when it is first needed."""
-        if name not in self._targets:
+    def _shape(self, name: Literal["collapsed", "x", "kept"]) -> ir.Value:
+        """Returns a shape, made on first use: [N, C, S], that of x, or that of x's kept dimensions."""
+        if name not in self._shapes:
             if name == "collapsed":
                 value = collapsed_shape(self.emit, self.node.present("x"))
-            elif name == "whole":
+            elif name == "x":
                 value = self._shape_of(self.node.present("x"))
             elif self.node.mode == "spatial":
                 value = self.emit.constant([-1], ir.DataType.INT64)
             else:
                 value = self._shape_of(self.node.present("x"), start=1)
-            self._targets[name] = value
-        return self._targets[name]
+            self._shapes[name] = value
+        return self._shapes[name]
 
-    def _shape_of(self, value: ir.Value, **part: int) -> ir.Value:
-        return self._op("Shape", value, dtype=ir.DataType.INT64, **part)
+    def _shape_of(self, value: ir.Value, **attributes: int) -> ir.Value:
+        return self._op("Shape", value, dtype=ir.DataType.INT64, **attributes)
 
     def _reshape(self, value: ir.Value, shape: ir.Value) -> ir.Value:
-        # An extent of 0 is 0, and not that of the value in the same place.
+        # Without allowzero, Reshape reads a size of 0 as "copy the input's size".
         return self._op("Reshape", value, shape, dtype=value.dtype, allowzero=1)
 
     def _op(
