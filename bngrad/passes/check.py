@@ -1,4 +1,4 @@
-"""onnx's checker, for what a command made; what it finds may be a fault of what the user gave."""
+"""Checks the result of a command with onnx's checker."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ import onnx_ir as ir
 from bngrad.errors import ModelError
 from bngrad.io.external_data import in_memory, is_external
 
-# Both register schemas with onnx, which the checker needs.
+# Both register the schemas that the checker needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
-from bngrad.passes.prepare.large_initializers import is_large, set_aside
+from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 def check(model: ir.Model, source: ir.Model) -> None:
-    """Sees to it that onnx's checker takes a model, with strict shape inference.
+    """Raises an error if a model does not pass onnx's checker with strict shape inference.
 
-    An input may have no shape, which ONNX Runtime takes and the checker does not; outputs need none then.
+    Unlike the checker, and like ONNX Runtime, this accepts inputs without a shape; outputs then need no shape
+    either.
 
     Args:
-        model: What a command made.
-        source: What the user gave.
+        model: The result of a command.
+        source: The user's model.
 
     Raises:
-        ModelError: It does not pass; the message says so of the source where that does not pass either.
+        ModelError: The result does not pass. If the user's model does not pass either, the message is about that.
     """
     problem = _problem(model)
     if problem is None:
         return
-    own = _problem(source)
-    if own is not None:
-        raise ModelError(f"the model does not pass onnx's checker: {own}")
+    source_problem = _problem(source)
+    if source_problem is not None:
+        raise ModelError(f"the model does not pass onnx's checker: {source_problem}")
     raise ModelError(f"the rewritten model does not pass onnx's checker: {problem}")
 
 
 def _problem(model: ir.Model) -> str | None:
-    """What onnx's checker says of a model, in one line; None if it passes."""
+    """Returns the message of onnx's checker about a model in one line; None if the model passes."""
     try:
-        with set_aside(model.graph, lambda value: is_large(value) or is_external(value)):
-            # What is not in the main graph is small, or no protobuf could have it.
+        with hidden_initializers(model.graph, lambda value: is_large(value) or is_external(value)):
+            # Tensors outside the main graph are small, or the model could not be a protobuf.
             proto = ir.to_proto(in_memory(model))
         _check(proto)
-    except Exception as error:  # noqa: BLE001 - onnx raises what it likes
+    except Exception as error:  # noqa: BLE001 - onnx raises errors of many types
         return " ".join(str(error).split())
     return None
 
 
 def _check(proto: onnx.ModelProto) -> None:
-    """Does what a full check does, but for shapes that the model does not say."""
-    shapeless = _shapeless(proto.graph.input)
-    if shapeless:
-        said = onnx.ModelProto()
-        said.CopyFrom(proto)
-        for tensor in (*_shapeless(said.graph.input), *_shapeless(said.graph.output)):
+    """Runs a full check; unlike ``check_model(full_check=True)`` it allows inputs without a shape."""
+    if _shapeless(proto.graph.input):
+        with_shapes = onnx.ModelProto()
+        with_shapes.CopyFrom(proto)
+        for tensor in (*_shapeless(with_shapes.graph.input), *_shapeless(with_shapes.graph.output)):
             tensor.shape.SetInParent()
-        onnx.checker.check_model(said)
+        onnx.checker.check_model(with_shapes)
     else:
         for value in proto.graph.output:
             if _shapeless([value]):
@@ -69,6 +69,6 @@ def _check(proto: onnx.ModelProto) -> None:
 
 
 def _shapeless(values: Iterable[onnx.ValueInfoProto]) -> list[onnx.TypeProto.Tensor]:
-    """The tensor types among those of some values that have no shape, not even a rank."""
+    """Returns the tensor types of values without a shape."""
     types = [value.type.tensor_type for value in values if value.type.HasField("tensor_type")]
     return [tensor for tensor in types if not tensor.HasField("shape")]

@@ -1,10 +1,11 @@
-"""Gives a model the definitions of the ``bngrad`` ops that it uses, as model-local functions.
+"""Adds the definitions of the ``bngrad`` ops that a model uses, as model-local functions.
 
-With them the model runs on any stock ONNX Runtime: as a registered custom op where there is one, else as the
-function. The two may share domain and name; ORT prefers the custom op.
+With the functions, the model runs on any stock ONNX Runtime. A custom op and a function may have the same domain
+and
+name: ORT runs the custom op if it is registered, and otherwise the function.
 
-A function has one body for all its nodes, and a body computes in one type. So a model with any batch norm in
-double gets bodies in double, which are right for the other types too, only slower.
+A function has one body for all its calls, which computes in one type. If any batch norm of a model is in double,
+the bodies compute in double, which is correct for the other types too, but slower.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from bngrad.opset.schemas import signature
 
 
 class EmbedFunctionsPass(ir.passes.InPlacePass):
-    """Imports the domain wherever it is used and, unless told not to, adds the functions of the ops in use.
+    """Imports the domain wherever it is used and, by default, adds the functions of the ops in use.
 
-    Requires: ai.onnx `MIN_OPSET` or newer, where it adds functions.
-    Guarantees: the opset import of every graph and function that holds a ``bngrad`` node names the domain; each op
-    in use has a function, which imports the model's own ai.onnx opset; one that is not in use any more goes.
-    Refuses, with `UnsupportedNodeError`: BatchNormalizationStatistics of data in double and of other data in one
-    model, for the type of its outputs is that of the computation.
+    Requires: ai.onnx `MIN_OPSET` or newer to add functions.
+    Guarantees: every graph and function with a ``bngrad`` node imports the domain; each op in use has a function,
+    which imports the model's ai.onnx opset; functions that are no longer used are removed.
+    Refuses, with `UnsupportedNodeError`: a model with BatchNormalizationStatistics of data in double and of other
+    data, because the type of its outputs is that of the computation.
 
     Args:
         functions: Whether to add the functions; without them the model runs only where the ops are registered.
@@ -62,7 +63,7 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=modified)
 
     def ensures(self, model: ir.Model) -> None:
-        """What uses the domain imports it, and the ops in use have functions, unless there are to be none."""
+        """The model imports the domain if it uses it, and has the functions of the ops in use, if requested."""
         used = _used(model)
         if used and DOMAIN not in model.opset_imports:
             raise ir.passes.PostconditionError(f"the model does not import {DOMAIN}")
@@ -77,8 +78,8 @@ def _serialized(model: ir.Model, name: str) -> bytes:
 
 
 def _computes_in_double(model: ir.Model) -> bool:
-    """Whether any node of ours has its data in double, or might: types within functions are not known."""
-    types = {node: x.dtype for node in _own_nodes(model) if (x := _x(node)) is not None}
+    """Whether any ``bngrad`` node has data in double, or might have: types within functions are unknown."""
+    types = {node: x.dtype for node in _bngrad_nodes(model) if (x := _x(node)) is not None}
     in_double = [node for node, dtype in types.items() if dtype == ir.DataType.DOUBLE]
     others = [
         node
@@ -87,8 +88,8 @@ def _computes_in_double(model: ir.Model) -> bool:
     ]
     if in_double and others:
         raise UnsupportedNodeError(
-            f"{describe(others[0])} has data in another type than {describe(in_double[0])}, which has double; "
-            "a model can have one definition of an op: pass --no-functions and register the library"
+            f"{describe(others[0])} has data of another type than {describe(in_double[0])}, whose data is double; "
+            "one function cannot define both: pass --no-functions and register the library"
         )
     given = (*model.graph.inputs, *model.graph.initializers.values())
     might = None in types.values() and not others and any(value.dtype == ir.DataType.DOUBLE for value in given)
@@ -99,21 +100,21 @@ def _x(node: ir.Node) -> ir.Value | None:
     return node.inputs[signature(node.op_type)[0].index("X")]
 
 
-def _own_nodes(model: ir.Model) -> list[ir.Node]:
+def _bngrad_nodes(model: ir.Model) -> list[ir.Node]:
     return [node for node in all_nodes(model) if node.domain == DOMAIN and node.op_type in FUNCTIONS]
 
 
 def _used(model: ir.Model) -> set[str]:
-    return {node.op_type for node in _own_nodes(model)}
+    return {node.op_type for node in _bngrad_nodes(model)}
 
 
 def _import_domain(model: ir.Model) -> bool:
-    """Adds the domain to the imports of what uses it; a model imports what its functions do."""
+    """Adds the domain to the imports of the model and of functions that use it; returns whether any changed."""
     users = [f for f in model.functions.values() if any(node.domain == DOMAIN for node in f.all_nodes())]
     scopes = [model.opset_imports, *(function.opset_imports for function in users)] if _used(model) else []
     missing = [imports for imports in scopes if DOMAIN not in imports]
     for imports in missing:
         imports[DOMAIN] = VERSION
-        # The import passes put nodes of the default domain beside ours.
+        # The import passes add nodes of the default domain too.
         imports.setdefault("", model.opset_imports[""])
     return bool(missing)

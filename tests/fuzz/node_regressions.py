@@ -117,7 +117,7 @@ CASES = {
         "differentiate",
         """g (float[1,1,3] x, float[1,1,5] w) => (float loss)
             { y = Conv(x, w) z = Relu(y) loss = ReduceSum <keepdims = 0> (z) }""",
-        "Conv node 'y' (outputs y) cannot be: onnx infers that 'y' has the shape [1,1,-1]; expected extents of 0",
+        "Conv node 'y' (outputs y) is not valid: its output 'y' has inferred shape [1,1,-1]; expected sizes of 0",
     ),
     "a-product-with-a-number": Regression(
         "differentiate",

@@ -216,8 +216,8 @@ REFUSED = {
         g (float[2] x) => (float[2] y) { y = f.F(x) }
         <domain: "f", opset_import: ["" : 13]> F (x) => (y) { y = Pow(x, x) }""",
         (
-            "the model imports ai.onnx 13 and has functions (such as 'F'), which the version "
-            "converter leaves alone; "
+            "the model imports ai.onnx 13 and has functions (such as 'F'), which onnx's version "
+            "converter does not support; "
             "export it with opset 15 or newer"
         ),
     ),

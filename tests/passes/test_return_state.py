@@ -164,8 +164,8 @@ def test_state_that_stays_inside_is_named(case):
     assert answer.state == {}
     (note,) = answer.notes
     assert note == (
-        f"ONNX Runtime writes the new running statistics of {node} over the old ones; the rewritten op does not: "
-        "to use them, make them graph outputs"
+        f"ONNX Runtime updates the running statistics of {node} in place; the rewritten op does not: "
+        "to use the new ones, make them graph outputs"
     )
 
 

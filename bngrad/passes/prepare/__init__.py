@@ -1,1 +1,1 @@
-"""Passes that bring a model into the form that the others take."""
+"""Passes that prepare a model for the other passes: its opset, types, functions and state."""

@@ -1,7 +1,7 @@
-"""Functions whose nodes a pass has to read: their bodies take the place of their calls.
+"""Inlines functions whose nodes a pass has to read.
 
-An attribute of a node in a function may be the function's own, which each call gives another value. No pass can
-say what such a node does, so the function is inlined, and every call's node has its own values.
+An attribute of a node in a function may refer to an attribute of the function, whose value differs between calls.
+No pass can interpret such a node, so the function is inlined, and each copy of the node has its own value.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def inline(model: ir.Model, criteria: Callable[[ir.Function], bool] | None = None) -> None:
-    """Puts the bodies of functions in the place of their calls.
+    """Replaces calls of functions by the functions' bodies.
 
     Args:
-        model: The model; it is changed.
-        criteria: Which functions; all by default.
+        model: The model; it is changed in place.
+        criteria: Selects the functions; by default all.
 
     Raises:
-        ModelError: A function and the model, or a call of it, do not go together.
+        ModelError: A function is incompatible with the model or with a call.
     """
     align_functions(model)
     try:
@@ -42,18 +42,18 @@ def inline(model: ir.Model, criteria: Callable[[ir.Function], bool] | None = Non
         raise ModelError(
             f"the model's functions cannot be inlined: {what}; export it without functions"
         ) from error
-    # A call may leave out what the function's nodes require.
+    # A call may omit an input that the function's nodes require.
     require_well_formed(model, "the model with its functions inlined")
 
 
 class ResolveAttributesPass(ir.passes.InPlacePass):
-    """Inlines every function in which a node that is to be read has an attribute of the function's.
+    """Inlines every function in which an attribute that later passes read refers to an attribute of the function.
 
-    Guarantees: no such node has one. Other functions stay, and so do their calls.
+    Guarantees: no such attribute is left. Other functions and their calls stay.
     Refuses, with `ModelError`: a function that imports a domain in another version than the model.
 
     Args:
-        reads: Whether an attribute of a node, by its name, is one that later passes read.
+        reads: Whether later passes read the attribute of this name of a node.
     """
 
     def __init__(self, reads: Callable[[ir.Node, str], bool]) -> None:
@@ -62,23 +62,23 @@ class ResolveAttributesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        open_functions = self._open(model)
-        if not open_functions:
+        to_inline = self._functions_to_inline(model)
+        if not to_inline:
             return ir.passes.PassResult(model, modified=False)
-        inline(model, lambda function: function.identifier() in open_functions)
-        for key in open_functions & model.functions.keys():  # nothing calls them
+        inline(model, lambda function: function.identifier() in to_inline)
+        for key in to_inline & model.functions.keys():  # functions that are never called
             del model.functions[key]
         for node in all_nodes(model):
-            _leave_out_statistics(node)
+            _drop_unused_statistics(node)
         return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """No node that is to be read has an attribute of a function's."""
-        for _, name, _ in self._open(model):
+        """No attribute that later passes read refers to an attribute of a function."""
+        for _, name, _ in self._functions_to_inline(model):
             raise ir.passes.PostconditionError(f"the function {name} still has attributes that a pass reads")
 
-    def _open(self, model: ir.Model) -> set[ir.OperatorIdentifier]:
-        """The functions to inline; a caller that hands its own attribute on is one, too."""
+    def _functions_to_inline(self, model: ir.Model) -> set[ir.OperatorIdentifier]:
+        """Returns the functions to inline, including callers that pass on an attribute of their own."""
         found: set[ir.OperatorIdentifier] = set()
         while True:
             new = {
@@ -94,8 +94,8 @@ class ResolveAttributesPass(ir.passes.InPlacePass):
             found |= new
 
 
-def _leave_out_statistics(node: ir.Node) -> None:
-    """Leaves one output of a BatchNormalization that is in inference mode, in which it has no other."""
+def _drop_unused_statistics(node: ir.Node) -> None:
+    """Removes unused statistics outputs of a BatchNormalization in inference mode, where they are not allowed."""
     if (node.domain, node.op_type) != ("", "BatchNormalization") or is_training_batch_norm(node):
         return
     if not any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):

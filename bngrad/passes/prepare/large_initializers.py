@@ -1,7 +1,7 @@
-"""Initializers that an ONNX function need not see are mere inputs while it runs.
+"""Hides initializers from onnx's functions by turning them into graph inputs meanwhile.
 
-onnx's functions take a serialized model, of 2 GiB at most; and onnx-ir, which serializes it, looks for each
-initializer among all inputs.
+onnx's functions take a serialized model, which cannot exceed 2 GiB, and onnx-ir's serialization searches all
+inputs for each initializer.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-_LARGE = 1024
-"""Of an initializer, in bytes."""
+_LARGE_BYTES = 1024
+"""Shapes and conversions of ops do not depend on initializers of more bytes."""
 
 
 def is_large(initializer: ir.Value) -> bool:
-    """Whether an initializer is larger than any that a shape, or the conversion of an op, depends on."""
-    return initializer.const_value is not None and initializer.const_value.nbytes > _LARGE
+    """Whether an initializer is so large that no shape and no conversion of an op depends on its values."""
+    return initializer.const_value is not None and initializer.const_value.nbytes > _LARGE_BYTES
 
 
 @contextmanager
-def set_aside(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> Iterator[None]:
-    """Makes inputs of initializers, and initializers of those inputs again in the end.
+def hidden_initializers(graph: ir.Graph, hide: Callable[[ir.Value], bool]) -> Iterator[None]:
+    """Turns initializers into graph inputs within a ``with`` block, and back at its end.
 
     Args:
         graph: The main graph of a model.
-        unneeded: Of which initializers.
+        hide: Selects the initializers.
     """
     initializers, inputs = dict(graph.initializers), list(graph.inputs)
-    become_inputs(graph, unneeded)
+    hide_initializers(graph, hide)
     try:
         yield
     finally:
-        restore(graph, initializers, [str(value.name) for value in inputs])
+        restore_initializers(graph, initializers, [str(value.name) for value in inputs])
 
 
-def become_inputs(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> None:
-    """Makes inputs of initializers, with their types."""
+def hide_initializers(graph: ir.Graph, hide: Callable[[ir.Value], bool]) -> None:
+    """Turns the selected initializers into graph inputs of the same type and shape."""
     inputs = set(graph.inputs)
     for name, value in list(graph.initializers.items()):
-        if value.const_value is not None and unneeded(value):
+        if value.const_value is not None and hide(value):
             del graph.initializers[name]
             value.type = ir.TensorType(value.const_value.dtype)
             value.shape = ir.Shape(value.const_value.shape.numpy())
@@ -52,13 +52,13 @@ def become_inputs(graph: ir.Graph, unneeded: Callable[[ir.Value], bool]) -> None
                 graph.inputs.append(value)
 
 
-def restore(graph: ir.Graph, initializers: Mapping[str, ir.Value], inputs: Sequence[str]) -> None:
-    """Gives a graph the initializers and inputs that it had, in their order; initializers that are new stay.
+def restore_initializers(graph: ir.Graph, initializers: Mapping[str, ir.Value], inputs: Sequence[str]) -> None:
+    """Restores the initializers and inputs of a graph, in their order; new initializers are kept.
 
     Args:
-        graph: The graph that `become_inputs` changed, or what became of it.
-        initializers: What it had before, with the tensors, by name.
-        inputs: The names of what it had.
+        graph: The graph that `hide_initializers` changed, or a conversion of it.
+        initializers: The original initializers with their tensors, by name.
+        inputs: The names of the original inputs.
     """
     values = {str(value.name): value for value in (*graph.initializers.values(), *graph.inputs)}
     added = [name for name in graph.initializers if name not in initializers]

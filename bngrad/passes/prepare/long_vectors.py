@@ -1,4 +1,4 @@
-"""Vectors so long that onnx's shape inference must not take them for shapes: it lists as many dimensions."""
+"""Finds long vectors that onnx's data propagation would expand into as many dimensions as they have elements."""
 
 from __future__ import annotations
 
@@ -14,43 +14,45 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_LONGEST_SHAPE = 1 << 20
-_LONGEST_EXTENT = 1 << 24
-"""Of a value of several dimensions, one of which inference may leave as a vector."""
-_MOST_EXTENTS = 64
-"""Of a constant that may be a shape."""
-_ENDLESS = 1 << 62
-_HANDED_ON = ("Cast", "Concat", "Gather", "Identity", "Squeeze", "Unsqueeze")
-"""Ops whose output has the numbers of their input."""
+_MAX_LENGTH = 1 << 20
+"""The largest length of a vector that data propagation may expand."""
+_MAX_SIZE = 1 << 24
+"""The largest size in a shape of several dimensions; inference may produce a vector of that length."""
+_MAX_SHAPE_ELEMENTS = 64
+"""The largest number of elements of a constant that may be a shape."""
+_SLICE_TO_END = 1 << 62
+"""The smallest number that means "to the end" in a Slice."""
+_FORWARDING_OPS = ("Cast", "Concat", "Gather", "Identity", "Squeeze", "Unsqueeze")
+"""Ops whose output contains elements of their inputs."""
 
 
 def may_have_long_vector(model: ir.Model) -> bool:
-    """Whether a vector is so long that onnx, which may take it for a shape, would make as many dimensions.
+    """Whether the model may have a vector that is too long for data propagation.
 
-    It may be one that is only inferred, of an extent that other values have, or that is a number in the model.
+    The vector may appear only during inference, with a length that is a size in another shape or a number in a
+    constant of the model.
     """
     for numbers, value in _small_integers(model):
-        long = numbers[numbers > _LONGEST_SHAPE]
-        # A Slice to the end has the largest numbers.
-        if long.size and not (long.min() >= _ENDLESS and _only_slices(value)):
+        long = numbers[numbers > _MAX_LENGTH]
+        if long.size and not (long.min() >= _SLICE_TO_END and _used_only_by_slices(value)):
             return True
     values = {*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()}
     values |= {value for node in all_nodes(model) for value in node.outputs}
     shapes = [value.shape for value in values if value.shape is not None]
     return any(
-        isinstance(extent, int) and extent > (_LONGEST_SHAPE if len(shape) == 1 else _LONGEST_EXTENT)
+        isinstance(size, int) and size > (_MAX_LENGTH if len(shape) == 1 else _MAX_SIZE)
         for shape in shapes
-        for extent in shape
+        for size in shape
     )
 
 
-def _only_slices(value: ir.Value) -> bool:
-    """Whether nothing reads a value but Slices that begin or end there, and what hands it on to them."""
+def _used_only_by_slices(value: ir.Value) -> bool:
+    """Whether a value is used only as starts, ends, axes or steps of Slices, possibly through forwarding ops."""
     seen, found = {value}, [value]
     while found:
         value = found.pop()
         for node, index in value.uses():
-            if node.op_type in _HANDED_ON:
+            if node.op_type in _FORWARDING_OPS:
                 found += set(node.outputs) - seen
                 seen.update(node.outputs)
             elif node.op_type != "Slice" or index == 0:
@@ -59,9 +61,9 @@ def _only_slices(value: ir.Value) -> bool:
 
 
 def _small_integers(model: ir.Model) -> Iterator[tuple[NDArray[np.int64], ir.Value]]:
-    """The numbers of each integer constant that may be a shape."""
+    """Yields the elements of each integer constant that may be a shape, and its value."""
     tensors = [(value.const_value, value) for value in model.graph.initializers.values()]
-    # Not as onnx-ir's helper reads them: it gives a Constant's tensor a name, in the caller's model too.
+    # onnx-ir's helper is not used: it names the tensor of a Constant, which the caller's model shares.
     for node in all_nodes(model):
         for attribute in node.attributes.values() if node.op_type == "Constant" and node.outputs else ():
             if attribute.is_ref():
@@ -71,5 +73,5 @@ def _small_integers(model: ir.Model) -> Iterator[tuple[NDArray[np.int64], ir.Val
             elif attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
                 yield np.reshape(np.asarray(attribute.value, dtype=np.int64), -1), node.outputs[0]
     for tensor, value in tensors:
-        if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MOST_EXTENTS:
+        if tensor is not None and tensor.dtype == ir.DataType.INT64 and tensor.size <= _MAX_SHAPE_ELEMENTS:
             yield tensor.numpy().ravel(), value

@@ -1,8 +1,8 @@
-"""Raises a model to the oldest ai.onnx opset that the functions of ``bngrad`` can be embedded at.
+"""Raises a model to the oldest ai.onnx opset that supports the functions of ``bngrad``.
 
-Where no op has another definition there, its number is all that changes; else onnx's version converter does the
-work. It does not know the ops that ORT's gradient builder, and converters from other frameworks, put into the
-default domain, so those are hidden from it in a domain of their own meanwhile; they are the same at every opset.
+If the definitions of all its ops are the same there, only the version changes; otherwise onnx's version converter
+is used. It does not know the ops that ORT's gradient builder and converters from other frameworks add to the
+default domain. These ops do not depend on the opset, so they are moved to another domain during the conversion.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.graph.subgraphs import proto_subgraphs
 from bngrad.io.external_data import with_small_tensors
 from bngrad.opset.functions import MIN_IR_VERSION, MIN_OPSET
-from bngrad.passes.prepare.large_initializers import become_inputs, is_large, restore
-from bngrad.passes.prepare.old_ops import keep_meaning
+from bngrad.passes.prepare.large_initializers import hide_initializers, is_large, restore_initializers
+from bngrad.passes.prepare.old_ops import restore_semantics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_HIDDEN = "bngrad.hidden"
-_INITIALIZERS_ALONE = 4
+_HIDDEN_DOMAIN = "bngrad.hidden"
+_MIN_IR_VERSION_OF_INITIALIZERS = 4
+"""The first IR version in which an initializer need not be a graph input."""
 _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
 
 
 class RaiseOpsetPass(ir.passes.FunctionalPass):
-    """Converts a model below an opset to that one; any other is returned as a copy that shares its tensors.
+    """Converts a model below an opset to that opset; other models are returned as copies that share their tensors.
+
+    Functions of another opset import the model's, if the definitions of their ops are the same.
+    Guarantees: the names of graph inputs, graph outputs, initializers and nodes and the metadata of nodes stay the
+    same; the default domain is imported as "" and not by its other name, "ai.onnx".
+    Refuses, with `ModelError`: a model that does not import the default domain; a model with functions, which
+    onnx's version converter does not convert; a model that the converter rejects; and a model with an old op that
+    no newer op computes (see `restore_semantics`).
 
     Args:
-        minimum: The opset; by default the oldest that has every op of our functions.
-
-    Functions of another opset get the model's, where that changes nothing.
-    Guarantees: names of graph inputs and outputs, initializers and nodes, and nodes' metadata, are as before; the
-    default domain is imported as "", which a model may also call "ai.onnx".
-    Refuses, with `ModelError`: a model that onnx's version converter refuses, or that has an old op which no newer
-    one computes (see `keep_meaning`), one with functions of its own, which
-    the converter does not convert, and one that does not import the default domain.
+        minimum: The opset; by default the oldest with every op of bngrad's functions.
     """
 
     def __init__(self, minimum: int = MIN_OPSET) -> None:
@@ -52,20 +53,20 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
         version = default_opset(model)
         if version is None:
             raise ModelError(
-                "the model does not import the ai.onnx opset, so nothing says what its ops mean; expected "
-                f"{self.minimum} or newer (or the file is truncated)"
+                "the model does not import the ai.onnx opset, so its ops are undefined; expected "
+                f"{self.minimum} or newer; the file may be truncated"
             )
         before, model = model, model.clone()
         for imports in _imports(model):
             if "ai.onnx" in imports:
                 imports[""] = imports.pop("ai.onnx")
         align_functions(model)
-        # What is made of a model has initializers that are no inputs, an idea of this version.
-        model.ir_version = max(model.ir_version or 0, _INITIALIZERS_ALONE)
+        # The passes add initializers that are not graph inputs.
+        model.ir_version = max(model.ir_version or 0, _MIN_IR_VERSION_OF_INITIALIZERS)
         if version >= self.minimum:
             changed = _imports(model) != _imports(before) or model.ir_version != before.ir_version
             return ir.passes.PassResult(model, modified=changed)
-        if _means_the_same(model, version, self.minimum):
+        if _has_same_definitions(model, version, self.minimum):
             for imports in _imports(model):
                 imports[""] = self.minimum
             model.ir_version = max(model.ir_version or 0, MIN_IR_VERSION)
@@ -73,34 +74,34 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
         if model.functions:
             name = next(iter(model.functions.values())).name
             raise ModelError(
-                f"the model imports ai.onnx {version} and has functions (such as {name!r}), which the version "
-                f"converter leaves alone; export it with opset {self.minimum} or newer"
+                f"the model imports ai.onnx {version} and has functions (such as {name!r}), which onnx's version "
+                f"converter does not support; export it with opset {self.minimum} or newer"
             )
         return ir.passes.PassResult(_convert(model, version, self.minimum), modified=True)
 
     def ensures(self, model: ir.Model) -> None:
-        """The model imports the opset or a newer one, as the domain "" alone."""
+        """The model imports the opset or a newer one, only as the domain ""."""
         version = model.opset_imports.get("", 0)
         if version < self.minimum or any("ai.onnx" in imports for imports in _imports(model)):
             raise ir.passes.PostconditionError(f"the model imports ai.onnx {version}; expected {self.minimum}")
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:
-    """The opset imports of a model and of its functions."""
+    """Returns the opset imports of a model and of its functions."""
     return [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
 
 
-def _means_the_same(model: ir.Model, version: int, minimum: int) -> bool:
-    """Whether no op that a model has was defined anew between two opsets: then the number is all that changes."""
+def _has_same_definitions(model: ir.Model, version: int, minimum: int) -> bool:
+    """Whether two opsets have the same definitions of all ops of a model."""
     imports = {function.opset_imports.get("", version) for function in model.functions.values()}
     op_types = {node.op_type for node in all_nodes(model) if node.domain in ("", "ai.onnx")}
-    return imports <= {version} and _are_the_same(op_types, version, minimum)
+    return imports <= {version} and _same_definitions(op_types, version, minimum)
 
 
 def align_functions(model: ir.Model) -> None:
-    """Has functions import the model's own opset where none of their ops was defined anew between the two.
+    """Makes functions import the model's opset if the definitions of their ops are the same in both opsets.
 
-    onnx's inliner refuses a function of another opset, and onnx's checker some ops in one.
+    onnx's inliner rejects a function of another opset, and onnx's checker rejects some ops in it.
     """
     version = default_opset(model)
     for function in model.functions.values():
@@ -108,12 +109,12 @@ def align_functions(model: ir.Model) -> None:
         if version is None or own in (None, version):
             continue
         op_types = {node.op_type for node in function.all_nodes() if node.domain == ""}
-        if _are_the_same(op_types, own, version):
+        if _same_definitions(op_types, own, version):
             function.opset_imports[""] = version
 
 
-def _are_the_same(op_types: Iterable[str], one: int, other: int) -> bool:
-    """Whether two opsets define ops alike."""
+def _same_definitions(op_types: Iterable[str], one: int, other: int) -> bool:
+    """Whether two opsets have the same definitions of these ops."""
     return all(
         onnx.defs.has(op, one)
         and onnx.defs.has(op, other)
@@ -124,42 +125,42 @@ def _are_the_same(op_types: Iterable[str], one: int, other: int) -> bool:
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
-    left_out = _name_outputs_left_out(model)
+    omitted = _name_omitted_outputs(model)
     initializers = dict(model.graph.initializers)
     inputs = [str(value.name) for value in model.graph.inputs]
-    become_inputs(model.graph, is_large)
+    hide_initializers(model.graph, is_large)
     proto = ir.to_proto(with_small_tensors(model))
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
-    _move(proto.graph, "", _HIDDEN)
-    proto.opset_import.append(onnx.helper.make_opsetid(_HIDDEN, 1))
+    _move_foreign_ops(proto.graph, "", _HIDDEN_DOMAIN)
+    proto.opset_import.append(onnx.helper.make_opsetid(_HIDDEN_DOMAIN, 1))
     try:
         converted = onnx.version_converter.convert_version(proto, minimum)
     except Exception as error:
-        what = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"the model imports ai.onnx {version} and cannot be raised to {minimum}: {what}; export it with "
+            f"the model imports ai.onnx {version} and cannot be raised to {minimum}: {reason}; export it with "
             f"opset {minimum} or newer"
         ) from error
-    _move(converted.graph, _HIDDEN, "")
+    _move_foreign_ops(converted.graph, _HIDDEN_DOMAIN, "")
     result = ir.from_proto(converted)
-    result.opset_imports.pop(_HIDDEN, None)
-    restore(result.graph, initializers, inputs)
+    result.opset_imports.pop(_HIDDEN_DOMAIN, None)
+    restore_initializers(result.graph, initializers, inputs)
     originals: dict[str | None, ir.Node] = {
         value.name: node for node in all_nodes(model) for value in node.outputs if value.name
     }
-    keep_meaning(result, originals, version, minimum)
-    _keep_names_and_metadata(originals, result)
+    restore_semantics(result, originals, version, minimum)
+    _restore_names_and_metadata(originals, result)
     for node in all_nodes(result):
         for value in node.outputs:
-            if value.name in left_out:
+            if value.name in omitted:
                 value.name = ""
     return result
 
 
-def _name_outputs_left_out(model: ir.Model) -> set[str]:
-    """Names outputs that a node leaves out in front of others, and every piece of a Split.
+def _name_omitted_outputs(model: ir.Model) -> set[str]:
+    """Names the omitted outputs that precede other outputs of a node, and all those of a Split.
 
-    The converter moves up those behind an output without a name, and makes a Split of fewer pieces.
+    The converter removes outputs without a name: it moves up the outputs after them, and splits into fewer pieces.
 
     Returns:
         The names.
@@ -167,29 +168,30 @@ def _name_outputs_left_out(model: ir.Model) -> set[str]:
     names, given = Names(model), set()
     for node in all_nodes(model):
         for index, value in enumerate(node.outputs):
-            counted = node.op_type == "Split" or any(other.name for other in node.outputs[index + 1 :])
-            if not value.name and counted:
+            keeps_position = node.op_type == "Split" or any(other.name for other in node.outputs[index + 1 :])
+            if not value.name and keeps_position:
                 value.name = names.fresh(f"{node.name or node.op_type}_{index}")
                 given.add(value.name)
     return given
 
 
-def _move(graph: onnx.GraphProto, source: str, target: str) -> None:
+def _move_foreign_ops(graph: onnx.GraphProto, old_domain: str, new_domain: str) -> None:
+    """Moves the foreign ops of a graph and its subgraphs from one domain to another."""
     for node in graph.node:
-        if node.domain == source and _is_foreign(node.op_type):
-            node.domain = target
+        if node.domain == old_domain and _is_foreign(node.op_type):
+            node.domain = new_domain
         for subgraph in proto_subgraphs(node):
-            _move(subgraph, source, target)
+            _move_foreign_ops(subgraph, old_domain, new_domain)
 
 
 def _is_foreign(op_type: str) -> bool:
-    """Whether the default domain has no such op, or has it only because `ort_dialect` says so."""
+    """Whether ONNX's default domain has no such op; `ort_dialect` may have registered one."""
     return op_type in _ORT_OPS_IN_DEFAULT_DOMAIN or not onnx.defs.has(op_type)
 
 
-def _keep_names_and_metadata(originals: Mapping[str | None, ir.Node], after: ir.Model) -> None:
-    """The converter drops some nodes' names and all metadata; the names of their outputs say which is which."""
-    # A node that became several may have left its name to one that makes something else.
+def _restore_names_and_metadata(originals: Mapping[str | None, ir.Node], after: ir.Model) -> None:
+    """Restores names and metadata that the converter drops, for nodes that make a value of the same name."""
+    # The converter may give the name of a node that became several to one that makes another value.
     taken = {node.name for node in all_nodes(after)}
     for node in all_nodes(after):
         for value in node.outputs:
