@@ -1,8 +1,8 @@
-"""Small whole models whose every dimension has a name.
+"""Small models with a name for every dimension.
 
-The names are what the relations work on: a permutation of the batch is one of every input and output that has a
-dimension N, one of a layer's channels is one of all its weights, statistics and gradients. A gradient has the
-dimensions of what it is by.
+The relations use the names: permuting the batch permutes dimension N of all inputs and outputs, and permuting the
+channels of a layer permutes them in its weights, statistics and gradients. A gradient has the dimensions of its
+input.
 """
 
 from __future__ import annotations
@@ -16,71 +16,71 @@ import onnx.parser
 
 @dataclass(frozen=True)
 class ForwardModel:
-    """A forward model; its loss is ``total`` of the body, a sum over the batch, times an input gain."""
+    """A forward model. Its loss is ``total`` of the body, a sum over the batch, times the input gain."""
 
     name: str
     body: str
-    """Nodes in ONNX's text form. {flat} after a pair of numbers swaps them if the model is turned."""
+    """The nodes in ONNX's text format; `_PAIRS` replaces attributes in braces."""
     tensors: dict[str, str]
-    """The dimensions of each input, by name: numbers, or names of dimensions."""
-    extents: dict[str, int]
+    """The dimensions of each input, by name: sizes or names of dimensions."""
+    sizes: dict[str, int]
     wrt: tuple[str, ...]
     running: dict[str, str]
     """The dimensions of the new running statistics."""
     element: str = "float"
     opset: int = 18
     permuted: tuple[str, ...] = ()
-    """Dimensions, beside N, whose elements may come in any order."""
+    """The dimensions that may be permuted, apart from N."""
     shifted: tuple[tuple[str, str, float], ...] = ()
-    """A bias in front of a batch norm, the running mean behind, and how far 1 of the one moves X for the other."""
-    behind: tuple[str, ...] = ()
-    """Gradients by what no batch norm is behind: for them it does not matter where its statistics are from."""
-    spelled_out: bool = False
-    """Whether it has gradients in training that ORT's dialect has no op for."""
-    turns: bool = False
-    """Whether it has two spatial dimensions, H and W, and can be turned."""
+    """A bias before a batch norm, its running mean, and the change of the mean's input per unit of the bias."""
+    downstream: tuple[str, ...] = ()
+    """Gradients of inputs after which there is no batch norm with statistics that depend on them."""
+    decomposed: bool = False
+    """Whether it has gradients in training mode without an op in ORT's dialect."""
+    transposable: bool = False
+    """Whether it has two spatial dimensions, H and W, that can be swapped."""
 
     def __str__(self):
         return self.name
 
     def dims(self, name):
-        """The dimensions of an input, a gradient or another output, as a list."""
+        """Returns the dimensions of an input, a gradient or another output, as a list."""
         name = name.removesuffix("_grad")
         return {**self.tensors, **self.running, "gain": "", "loss": ""}[name].split()
 
     def shape(self, name):
-        return tuple(self.extents.get(dim) or int(dim) for dim in self.dims(name))
+        return tuple(self.sizes.get(dim) or int(dim) for dim in self.dims(name))
 
-    def proto(self, *, turned=False):
-        """The forward model; ``turned`` has rows for columns."""
-        inputs = [self._declared(name, turned=turned) for name in (*self.tensors, "gain")]
+    def proto(self, *, transposed=False):
+        """Returns the forward model; ``transposed`` swaps the spatial dimensions."""
+        inputs = [self._declared(name, transposed=transposed) for name in (*self.tensors, "gain")]
         outputs = [
             f"{self.element} loss",
-            *(f"{self.element}[{self.extents[d]}] {n}" for n, d in self.running.items()),
+            *(f"{self.element}[{self.sizes[d]}] {n}" for n, d in self.running.items()),
         ]
         body = self.body
         for left, right in _PAIRS:
-            body = body.replace(left, right[turned])
+            body = body.replace(left, right[transposed])
         return onnx.parser.parse_model(
             f'<ir_version: 8, opset_import: ["" : {self.opset}]>\n'
             f"g ({', '.join(inputs)}) => ({', '.join(outputs)}) {{\n{body}\nloss = Mul(total, gain)\n}}"
         )
 
-    def _declared(self, name, *, turned):
+    def _declared(self, name, *, transposed):
         element = "int64" if name == "target" else self.element
-        dims = turned_dims(self.dims(name)) if turned else self.dims(name)
-        extents = ["N" if dim == "N" else str(self.extents.get(dim) or dim) for dim in dims]
-        return f"{element}[{','.join(extents)}] {name}" if extents else f"{element} {name}"
+        dims = transposed_dims(self.dims(name)) if transposed else self.dims(name)
+        sizes = ["N" if dim == "N" else str(self.sizes.get(dim) or dim) for dim in dims]
+        return f"{element}[{','.join(sizes)}] {name}" if sizes else f"{element} {name}"
 
     def feeds(self):
-        """Numbers of about 1; variances positive, targets below the extent K."""
+        """Draws inputs of about 1; variances are positive, targets below K."""
         dtype = {"float": np.float32, "double": np.float64}[self.element]
         feeds = {"gain": np.array(1, dtype)}
         for name in self.tensors:
             rng = np.random.default_rng([5, zlib.crc32(name.encode()), zlib.crc32(self.name.encode())])
             shape = self.shape(name)
             if name == "target":
-                feeds[name] = rng.integers(0, self.extents["K"], shape)
+                feeds[name] = rng.integers(0, self.sizes["K"], shape)
                 continue
             if name.startswith(("var", "scale", "positive")):
                 drawn = rng.uniform(0.5, 2, shape)
@@ -97,13 +97,13 @@ _PAIRS = [
     ("{dilations-12}", ("dilations = [1, 2]", "dilations = [2, 1]")),
     ("{kernel-23}", ("kernel_shape = [2, 3]", "kernel_shape = [3, 2]")),
 ]
-"""What a turned model has for an attribute."""
+"""The attributes of the original and of the transposed model, by placeholder."""
 
 _OTHER = {"H": "W", "W": "H", "kh": "kw", "kw": "kh"}
 
 
-def turned_dims(dims):
-    """Rows for columns: the last two, if they are spatial."""
+def transposed_dims(dims):
+    """Swaps the last two dimensions if they are spatial."""
     return [*dims[:-2], *dims[:-3:-1]] if len(dims) > 2 and dims[-2] in _OTHER else dims
 
 
@@ -161,8 +161,8 @@ CONV = ForwardModel(
     _running(_1="c1", _2="c2", _3="c2"),
     permuted=("c0", "c1", "c2", "K"),
     shifted=(("b1", "mean1", 1),),
-    behind=("w4_grad", "b4_grad", "scale3_grad", "bias3_grad"),
-    turns=True,
+    downstream=("w4_grad", "b4_grad", "scale3_grad", "bias3_grad"),
+    transposable=True,
 )
 
 MIXED = ForwardModel(
@@ -202,7 +202,7 @@ MIXED = ForwardModel(
     _running(_1="c0", _2="c2"),
     permuted=("c3",),
     shifted=(("b2", "mean2", 1),),
-    behind=("w3_grad", "scale2_grad", "bias2_grad", "factor_grad", "term_grad"),
+    downstream=("w3_grad", "scale2_grad", "bias2_grad", "factor_grad", "term_grad"),
 )
 
 DENSE = ForwardModel(
@@ -256,7 +256,7 @@ DENSE = ForwardModel(
     opset=20,
     permuted=("c0", "c1", "c2", "K"),
     shifted=(("b1", "mean1", 2),),
-    behind=("w3_grad", "v_grad", "scale2_grad", "bias2_grad"),
+    downstream=("w3_grad", "v_grad", "scale2_grad", "bias2_grad"),
 )
 
 NORMS = ForwardModel(
@@ -296,8 +296,8 @@ NORMS = ForwardModel(
     opset=21,
     permuted=("c0",),
     shifted=(("bias_g", "mean1", 1),),
-    spelled_out=True,
-    behind=("scale1_grad", "scale_l_grad", "bias_l_grad"),
+    decomposed=True,
+    downstream=("scale1_grad", "scale_l_grad", "bias_l_grad"),
 )
 
 FORWARD_MODELS = (CONV, MIXED, DENSE, NORMS)

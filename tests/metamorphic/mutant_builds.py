@@ -1,6 +1,6 @@
-"""Builds of the library with a mistake in it: one source is compiled anew, the others are linked as they were.
+"""Builds the library with a mutant: compiles the changed sources and links them with the other objects.
 
-The sources are copied, so that nobody's tree is changed. The first build is CMake's own, whose commands are then
+The sources are copied, so that the working tree does not change. CMake runs the first build; its commands are then
 repeated for single sources.
 """
 
@@ -15,10 +15,10 @@ from cmake_build import CMAKE, SOURCES, cmake
 
 
 class Builds:
-    """Libraries with mistakes.
+    """Builds libraries with mutants.
 
     Args:
-        folder: An empty one.
+        folder: An empty folder.
     """
 
     def __init__(self, folder):
@@ -37,11 +37,14 @@ class Builds:
         self.library = self._build / "libbngrad.so"
 
     def mutated(self, mutant, units):
-        """The library with a mistake, or what the compiler says of it.
+        """Returns the library with a mutant.
 
         Args:
-            mutant: The mistake.
-            units: The sources to compile anew, below ops/.
+            mutant: The mutant.
+            units: The sources to compile, relative to ops/.
+
+        Raises:
+            AssertionError: The mutant does not compile.
         """
         path = self._sources / mutant.file.removeprefix("ops/")
         original = path.read_text(encoding="utf-8")
@@ -49,13 +52,13 @@ class Builds:
         try:
             link = list(self._link)
             for number, unit in enumerate(units):
-                made = self._build / f"mutant_{number}.o"
+                mutated = self._build / f"mutant_{number}.o"
                 command = list(self._commands[str(self._sources / unit)])
-                old = command[command.index("-o") + 1]
-                command[command.index("-o") + 1] = str(made)
-                # Without optimization it is there four times as fast.
+                original_object = command[command.index("-o") + 1]
+                command[command.index("-o") + 1] = str(mutated)
+                # Compiling without optimization is much faster.
                 self._run([*command, "-O0"])
-                link[link.index(old)] = str(made)
+                link[link.index(original_object)] = str(mutated)
             library = self._build / "libmutant.so"
             link[link.index("-o") + 1] = str(library)
             self._run(link)

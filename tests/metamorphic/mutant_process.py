@@ -1,4 +1,4 @@
-"""Tests on a copy of the package, in a process that has everything but the package loaded already."""
+"""Runs tests on a copy of the package, in a process forked after all other imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from metamorphic.mutants import ROOT
 
-LOADED = [
+PRELOADED = [
     "numpy",
     "onnx",
     "onnx.reference",
@@ -21,32 +21,32 @@ LOADED = [
     "onnxscript",
     "pytest",
 ]
-LOADED += ["ml_dtypes"]
-"""What takes most of the time of a test that is over in a second. Nothing of it loads the package."""
+PRELOADED += ["ml_dtypes"]
+"""Modules that take most of the time of a short test to import; none of them imports the package."""
 
 PASSED, FAILED, NOTHING = 0, 1, 5
-"""pytest's exit codes, which are the only ones that say something of a mistake."""
+"""The exit codes of pytest that are results of tests."""
 
 TIMEOUT, CPU_SECONDS = 3600, 600
-"""The one ends tests that wait for ever, the other those that compute for ever, however busy the machine is."""
+"""Limits for tests that wait forever and for tests that compute forever."""
 
 
 class Outcome(NamedTuple):
-    """How tests went."""
+    """The result of a test run."""
 
     code: int | None
-    """pytest's exit code; None if the process ended or was ended without one."""
+    """pytest's exit code; None if the process crashed or was killed."""
     first: str
     """The first test that failed, or how the process ended."""
 
     @property
     def killed(self):
-        """Whether a test has seen the mistake; one that ends the process, or never ends, has been seen."""
+        """Whether the mutant was detected by a failed test, a crash or a timeout."""
         return self.code in (FAILED, None)
 
 
-class _First:
-    """A plugin that notes which test fails first."""
+class _FirstFailure:
+    """A pytest plugin that records the first test that fails."""
 
     def __init__(self):
         self.name = ""
@@ -60,13 +60,16 @@ def run_tests(tests, package, environment, *, select=""):
     """Runs tests until one fails.
 
     Args:
-        tests: As pytest takes them, below the project's folder.
-        package: The folder that has the copy of bngrad/.
-        environment: Variables to set; ``BNGRAD_LIBRARY`` must be among them, for a copy has no library.
+        tests: Arguments of pytest, relative to the project's folder.
+        package: The folder with the copy of bngrad/.
+        environment: Variables to set; must contain ``BNGRAD_LIBRARY`` because a copy has no library.
         select: pytest's -k.
+
+    Returns:
+        The `Outcome`.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
+    context.set_forkserver_preload(PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, tests, str(package), environment, select))
     process.start()
@@ -75,27 +78,27 @@ def run_tests(tests, package, environment, *, select=""):
     if process.is_alive():
         process.kill()
         process.join()
-        return Outcome(None, f"no end in {TIMEOUT} s")
+        return Outcome(None, f"timeout after {TIMEOUT} s")
     try:
         return Outcome(*receiver.recv())
     except EOFError:
-        return Outcome(None, f"the process ended with {process.exitcode}")
+        return Outcome(None, f"the process exited with {process.exitcode}")
 
 
 def _run(sender, tests, package, environment, select):
     try:
-        sender.send(_tested(tests, package, environment, select))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is not what a test says
+        sender.send(_run_pytest(tests, package, environment, select))
+    except BaseException as error:  # noqa: BLE001 - any error outside of pytest is reported as such
         sender.send((-1, f"{type(error).__name__}: {error}"))
 
 
-def _tested(tests, package, environment, select):
+def _run_pytest(tests, package, environment, select):
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     os.environ.update(environment)
     os.chdir(ROOT)
-    sys.dont_write_bytecode = True  # a mistake of the same size and second would be taken for the one before
-    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
-    # An editable install finds the package where it was installed from, before any path.
+    sys.dont_write_bytecode = True  # a stale .pyc would be used for a file of the same size and second
+    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process exits
+    # The finders of an editable install precede sys.path.
     sys.meta_path[:] = [finder for finder in sys.meta_path if "Editable" not in type(finder).__name__]
     sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
     sys.path.insert(0, package)
@@ -104,7 +107,7 @@ def _tested(tests, package, environment, select):
     assert Path(bngrad.__file__).is_relative_to(package), bngrad.__file__
     import pytest
 
-    first = _First()
+    first = _FirstFailure()
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(ROOT)]
     code = pytest.main([*arguments, *(["-k", select] if select else []), *tests], plugins=[first])
     return int(code), first.name

@@ -1,7 +1,7 @@
-"""Planted mistakes: each is a piece of one line of the package or the library, and what stands there instead.
+"""Mutants: each replaces a piece of one line of the package or the library.
 
-The tests of this folder are tried on each first, then the tests that it names. One that changes no result is
-`Mutant.equivalent`, with the reason.
+The tests of this folder run on a mutant first, then the tests that it names. A mutant that changes no result has
+the reason in `Mutant.equivalent`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ KERNEL_TESTS = "tests/ops/test_kernels.py"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake in one line."""
+    """A change of one line."""
 
     file: str
-    """Below the project's folder."""
+    """The path of the file, relative to the project's folder."""
     old: str
-    """A piece of a line; it is there once."""
+    """A piece of a line that occurs exactly once in the file."""
     new: str
-    breaks: str
-    also: tuple[str, ...] = ()
-    """Tests elsewhere that see it, as pytest takes them: for what no relation of this folder is about."""
+    description: str
+    other_tests: tuple[str, ...] = ()
+    """Arguments of pytest: tests elsewhere that detect the mutant, if no relation of this folder covers it."""
     equivalent: str = ""
-    """Why no result changes; empty for a mistake."""
+    """Why no result changes; empty if results change."""
     isa: str = ""
-    """The instruction set that has the line at all; empty for every one."""
+    """The only instruction set whose kernels contain the line; empty for all."""
 
     def __str__(self):
-        return f"{Path(self.file).name}: {self.breaks}"
+        return f"{Path(self.file).name}: {self.description}"
 
     def text(self):
-        """The file with the mistake."""
+        """Returns the text of the mutated file."""
         text = (ROOT / self.file).read_text(encoding="utf-8")
-        assert text.count(self.old) == 1, f"{self.file} has {text.count(self.old)} times {self.old!r}; expected 1"
-        assert self.new != self.old, self.breaks
-        assert "\n" not in self.old + self.new, "of one line"
+        assert text.count(self.old) == 1, (
+            f"{self.file} contains {self.old!r} {text.count(self.old)} times; expected 1"
+        )
+        assert self.new != self.old, self.description
+        assert "\n" not in self.old + self.new, "a mutant changes one line"
         return text.replace(self.old, self.new)
 
     @property
@@ -50,12 +52,12 @@ class Mutant:
 
 
 def of(file, *rows, isa=""):
-    """Mutants of one file: (old, new, what it breaks[, tests elsewhere[, why no result changes]])."""
+    """Returns the mutants of one file, from (old, new, description[, other tests[, equivalent]])."""
     return [Mutant(file, *row, isa=isa) for row in rows]
 
 
 def kernel_tests(*names):
-    """Tests of the kernels, which are for every instruction set."""
+    """Returns tests of the kernels, which run on every instruction set."""
     return tuple(f"{KERNEL_TESTS}::{name}" for name in names)
 
 
@@ -81,11 +83,11 @@ _UNITS = {
     "threads.hpp": ("core/sweep.cc",),
     "sweep.hpp": ("core/grad.cc", "core/grad_grad.cc"),
 }
-"""What is compiled anew for a header: of the kernels one instruction set, which the tests then run on."""
+"""The sources to compile again for a header; of the kernels, those of the instruction set that the tests use."""
 
 
 def units_of(mutant):
-    """The sources, below ops/, that a mutant is compiled with."""
+    """Returns the sources to compile for a mutant, relative to ops/."""
     if mutant.isa:
         return (f"kernels/{mutant.isa}.cc",)
     name = mutant.file.rpartition("/")[2]
@@ -93,5 +95,5 @@ def units_of(mutant):
 
 
 def isa_of(mutant):
-    """The instruction set that its tests run on."""
+    """Returns the instruction set that the tests of a mutant use."""
     return mutant.isa or ("scalar" if _SCALAR in units_of(mutant) else "avx2")

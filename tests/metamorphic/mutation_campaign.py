@@ -1,8 +1,7 @@
-"""The mutation test: every planted mistake is made in a copy, and tests have to see it.
+"""Runs the mutation tests: makes every mutant in a copy, and checks that a test fails.
 
-``make mutants`` runs all of it, most of an hour on a core. At the end the tests that saw one are run on a copy
-without: what fails there too has proved nothing. The exit code is 0 if every mistake was seen and every equivalent
-one was not, 1 if not, 2 if such a test fails without one.
+At the end, the tests that failed run again on a copy without a mutant, where they must pass. The exit code is 0 if
+every mutant was killed and no equivalent one was, 1 if not, and 2 if a test fails without a mutant.
 """
 
 from __future__ import annotations
@@ -29,51 +28,51 @@ from metamorphic.rule_mutants import RULE_MUTANTS
 OPS, MODELS = "tests/metamorphic/test_op_relations.py", "tests/metamorphic/test_model_relations.py"
 MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
 ARRAYS = ("bngrad/runtime/native.py", "bngrad/opset/functions.py")
-"""Of the package, what the relations of single ops are about."""
+"""The files of the package that the relations of single ops test."""
 
 
 class Result(NamedTuple):
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     mutant: object
     killer: str
-    """The test that saw it; empty if none did."""
-    broken: str = ""
-    """Why it could not be tried."""
+    """The test that failed; empty if none did."""
+    error: str = ""
+    """Why the mutant could not be tested."""
 
     @property
-    def good(self):
-        """Whether it was seen, or is equivalent and was not."""
-        return not self.broken and bool(self.killer) != bool(self.mutant.equivalent)
+    def as_expected(self):
+        """Whether the mutant was killed, or is equivalent and survived."""
+        return not self.error and bool(self.killer) != bool(self.mutant.equivalent)
 
     @property
     def verdict(self):
-        if self.broken:
-            return f"BROKEN: {self.broken}"
+        if self.error:
+            return f"ERROR: {self.error}"
         if self.mutant.equivalent:
             return f"NOT EQUIVALENT: {self.killer}" if self.killer else f"equivalent: {self.mutant.equivalent}"
         return self.killer or "SURVIVED"
 
 
 def tests_for(mutant):
-    """Groups of (tests, pytest's -k), in the order in which they are tried."""
+    """Returns the groups of tests for a mutant: (tests, pytest's -k), in the order in which they run."""
     if mutant.file.startswith("ops/"):
         own, isa = [OPS], isa_of(mutant)
     else:
         own, isa = ([OPS, MODELS] if mutant.file in ARRAYS else [MODELS]), ""
     groups = [((test,), "") for test in own]
-    # The kernels' tests are for every instruction set, of which one has the mistake.
-    kernels = tuple(test for test in mutant.also if test.startswith(KERNEL_TESTS))
-    others = tuple(test for test in mutant.also if test not in kernels)
-    # One of these compares another instruction set with the one that this process has.
+    # The kernel tests cover every instruction set; only one is mutated.
+    kernels = tuple(test for test in mutant.other_tests if test.startswith(KERNEL_TESTS))
+    others = tuple(test for test in mutant.other_tests if test not in kernels)
+    # The tests named "instruction_set" compare other instruction sets with that of the process.
     return groups + [(tests, k) for tests, k in ((kernels, f"{isa} or instruction_set"), (others, "")) if tests]
 
 
 class Campaign:
-    """Mutants, tried one after the other."""
+    """Tests mutants one after the other."""
 
     def __init__(self, folder, *, kernels):
-        # Not above: a process that tests loads this file, and then the package from its copy.
+        # Not at the top: the test processes import this module before they import the package from its copy.
         from bngrad.runtime import native_library
 
         self._isas = native_library.isas()
@@ -85,7 +84,7 @@ class Campaign:
         self._library = self._builds.library if kernels else native_library.library_path()
 
     def check(self, results):
-        """What fails without a mistake too, of the tests that saw one."""
+        """Returns the tests that killed a mutant and fail without a mutant, too."""
         killers = {}
         for result in results:
             isa = isa_of(result.mutant) if result.mutant.file.startswith("ops/") else ""
@@ -97,8 +96,8 @@ class Campaign:
         }
         return [f"{outcome.first}: {outcome.code}" for outcome in outcomes.values() if outcome.code != PASSED]
 
-    def try_one(self, mutant):
-        """Makes the mistake, and runs tests until one sees it."""
+    def run(self, mutant):
+        """Makes a mutant and runs tests until one fails."""
         if mutant.file.startswith("ops/"):
             if not self._isas[isa_of(mutant)]:
                 return Result(mutant, "", f"this machine has no {isa_of(mutant)}")
@@ -106,16 +105,16 @@ class Campaign:
                 library = self._builds.mutated(mutant, units_of(mutant))
             except AssertionError as error:
                 return Result(mutant, "", " ".join(str(error).split())[:200])
-            return self._tried(mutant, self._environment(library, isa_of(mutant)))
+            return self._run_tests(mutant, self._environment(library, isa_of(mutant)))
         path = self._package / mutant.file
         original = path.read_text(encoding="utf-8")
         path.write_text(mutant.text(), encoding="utf-8")
         try:
-            return self._tried(mutant, self._environment(self._library, ""))
+            return self._run_tests(mutant, self._environment(self._library, ""))
         finally:
             path.write_text(original, encoding="utf-8")
 
-    def _tried(self, mutant, environment):
+    def _run_tests(self, mutant, environment):
         for tests, select in tests_for(mutant):
             outcome = run_tests(tests, self._package, environment, select=select)
             if outcome.killed:
@@ -123,7 +122,7 @@ class Campaign:
                     mutant, outcome.first or "could not be loaded", "" if outcome.first else "no test ran"
                 )
             if outcome.code not in (PASSED, FAILED):
-                return Result(mutant, "", f"pytest ended with {outcome.code} on {' '.join(tests)}")
+                return Result(mutant, "", f"pytest exited with {outcome.code} on {' '.join(tests)}")
         return Result(mutant, "")
 
     @staticmethod
@@ -132,22 +131,22 @@ class Campaign:
 
 
 def table(results):
-    """The results as a table in Markdown."""
-    rows = ["| where | what is there | what it breaks | seen by |", "|---|---|---|---|"]
+    """Returns the results as a table in Markdown."""
+    rows = ["| line | mutated to | description | killed by |", "|---|---|---|---|"]
     for result in results:
         mutant = result.mutant
         new = mutant.new.replace("|", "\\|") or "(nothing)"
-        rows.append(f"| {mutant.file}:{mutant.line} | `{new}` | {mutant.breaks} | {result.verdict} |")
+        rows.append(f"| {mutant.file}:{mutant.line} | `{new}` | {mutant.description} | {result.verdict} |")
     return "\n".join(rows) + "\n"
 
 
 def key(mutant):
-    """What a mutant goes by in a log."""
+    """Returns the key of a mutant in a log."""
     return [mutant.file, mutant.old, mutant.new]
 
 
 def read_log(log, mutants):
-    """The results that a log has, which are good for the sources that they were made with."""
+    """Returns the results in a log, which apply to the sources that they were made with."""
     lines = log.read_text(encoding="utf-8").splitlines() if log and log.is_file() else []
     known = {json.dumps(mutant): outcome for mutant, *outcome in map(json.loads, lines)}
     return [Result(m, *known[json.dumps(key(m))]) for m in mutants if json.dumps(key(m)) in known]
@@ -156,37 +155,39 @@ def read_log(log, mutants):
 def main():
     """Runs the campaign."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="mutants whose file or description has this in it")
-    parser.add_argument("--table", type=Path, help="where to write the results in Markdown")
-    parser.add_argument("--log", type=Path, help="a file of results: goes on where it ends, and adds to it")
+    parser.add_argument("--only", default="", help="run only mutants with this text in their file or description")
+    parser.add_argument("--table", type=Path, help="write the results to this file in Markdown")
+    parser.add_argument(
+        "--log", type=Path, help="skip the mutants in this file of results, and append new results"
+    )
     arguments = parser.parse_args()
-    mutants = [m for m in MUTANTS if arguments.only in f"{m.file} {m.breaks}"]
+    mutants = [m for m in MUTANTS if arguments.only in f"{m.file} {m.description}"]
     results, begin = read_log(arguments.log, mutants), time.monotonic()
-    tried = [result.mutant for result in results]
+    tested = [result.mutant for result in results]
     with tempfile.TemporaryDirectory() as folder:
         campaign = Campaign(Path(folder), kernels=any(m.file.startswith("ops/") for m in mutants))
-        for mutant in (mutant for mutant in mutants if mutant not in tried):
-            result = campaign.try_one(mutant)
+        for mutant in (mutant for mutant in mutants if mutant not in tested):
+            result = campaign.run(mutant)
             results.append(result)
             if arguments.log:
                 with arguments.log.open("a", encoding="utf-8") as log:
-                    log.write(json.dumps([key(mutant), result.killer, result.broken]) + "\n")
+                    log.write(json.dumps([key(mutant), result.killer, result.error]) + "\n")
             print(f"{len(results)}/{len(mutants)} {mutant}\n    {results[-1].verdict}", flush=True)
         failures = campaign.check(results)
     if arguments.table:
         arguments.table.write_text(table(results), encoding="utf-8")
-    mistakes = [r for r in results if not r.mutant.equivalent]
-    killed = sum(bool(r.killer) and not r.broken for r in mistakes)
-    own = sum("tests/metamorphic" in r.killer for r in mistakes)
+    to_kill = [r for r in results if not r.mutant.equivalent]
+    killed = sum(bool(r.killer) and not r.error for r in to_kill)
+    by_relations = sum("tests/metamorphic" in r.killer for r in to_kill)
     print(
-        f"{killed} of {len(mistakes)} mistakes were seen, {own} of them by the relations; "
-        f"{len(results) - len(mistakes)} equivalent; {time.monotonic() - begin:.0f} s"
+        f"{killed} of {len(to_kill)} mutants were killed, {by_relations} of them by relations; "
+        f"{len(results) - len(to_kill)} are equivalent; {time.monotonic() - begin:.0f} s"
     )
     for result in results:
-        if not result.good:
+        if not result.as_expected:
             print(f"{result.mutant.file}:{result.mutant.line} {result.mutant}: {result.verdict}")
-    print("\n".join(f"fails without a mistake too: {failure}" for failure in failures), end="")
-    return 2 if failures else 0 if all(result.good for result in results) else 1
+    print("\n".join(f"fails without a mutant: {failure}" for failure in failures), end="")
+    return 2 if failures else 0 if all(result.as_expected for result in results) else 1
 
 
 if __name__ == "__main__":

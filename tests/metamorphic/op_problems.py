@@ -1,7 +1,7 @@
-"""The ops on arrays by name, through the C ABI, and how large the terms are that an output is the sum of.
+"""The ops on named arrays, through the C interface, and the sizes of the terms in their outputs.
 
-No number here is an expected result: `term_sizes` has the formulas with every sign made positive, which says how
-much rounding an output may have, not what it is.
+No number here is an expected result: `term_sizes` evaluates the formulas with absolute values, which bounds the
+rounding error of an output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 EPSILON, MOMENTUM = 2.0**-6, 0.75
-"""Numbers of few bits, so that a relation can multiply them exactly."""
+"""Numbers with few significant bits, which relations can multiply without rounding."""
 
 TYPES = {
     "float": np.dtype(np.float32),
@@ -29,7 +29,7 @@ TYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 PRECISION = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""What one rounding takes from 1, by the name of a dtype."""
+"""The largest relative rounding error, by dtype."""
 
 PATTERNS = {
     "NCHW": ((3, 5, 7, 9), (0, 2, 3)),
@@ -44,9 +44,9 @@ PATTERNS = {
     "folded": ((14001, 3), (0,)),
     "wide": ((34, 1100), (0,)),
     "wide-and-long": ((1100, 70), (0,)),
-    "past-the-cache": ((33000, 65), (0,)),
+    "non-temporal": ((33000, 65), (0,)),
 }
-"""Shapes and axes: whole strips and tails of rows and columns, several tiles, pieces and segments of each kind."""
+"""Shapes and axes that exercise full vectors and tails, rows and columns, and several tiles and segments."""
 
 SMALL = ("NCHW", "NHWC", "NC", "per-activation", "mixed", "one-element-rows", "short-rows")
 
@@ -57,7 +57,7 @@ _PARAMETERS = ("scale", "bias", "ddscale", "ddbias", *_STATISTICS)
 
 @dataclass(frozen=True)
 class Op:
-    """An op in a mode, with the names of what it takes and gives, in order."""
+    """An op in a mode, with the names of its inputs and outputs in order."""
 
     op_type: str
     function: Callable[..., tuple[np.ndarray, ...]]
@@ -119,7 +119,7 @@ OPS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """X, and all that any op takes beside it."""
+    """The inputs of all ops, by name."""
 
     arrays: Mapping[str, np.ndarray]
     axes: tuple[int, ...]
@@ -134,39 +134,41 @@ class Problem:
 
     @property
     def count(self):
-        """M."""
+        """M, the number of elements per channel."""
         return int(np.prod([self.arrays["X"].shape[axis] for axis in self.reduced]))
 
     def run(self, op, *, threads=1, **options):
-        """The outputs of an op by name."""
+        """Runs an op and returns its outputs by name."""
         arguments = [self.arrays[name] for name in op.inputs]
         results = op.function(*arguments, self.axes, **{**op.options, **options}, num_threads=threads)
         return dict(zip(op.outputs, results, strict=True))
 
-    def but(self, **arrays):
-        """The same with other arrays, in the types of those they replace."""
+    def with_arrays(self, **arrays):
+        """Returns a copy with some arrays replaced, cast to the types of the old ones."""
         typed = {name: np.asarray(array).astype(self.arrays[name].dtype) for name, array in arrays.items()}
         return replace(self, arrays={**self.arrays, **typed})
 
-    def each(self, data, parameter):
-        """The same with every array mapped, those of X's shape by one function, the others by another."""
+    def map_arrays(self, data, parameter):
+        """Returns a copy with one function applied to the arrays of X's shape and another to the parameters."""
         functions = {name: data if name in _DATA else parameter for name in self.arrays}
         return replace(self, arrays={n: np.ascontiguousarray(functions[n](a)) for n, a in self.arrays.items()})
 
     def permuted(self, op, rng):
-        """With the channels of each kept axis in another order: (problem, what is due by this one's outputs)."""
+        """Yields a copy for each kept axis with its channels permuted, and the expected outputs."""
         for place, axis in enumerate(self.kept):
             order = rng.permutation(self.arrays["X"].shape[axis])
-            moved = self.each(lambda a, i=axis, o=order: a.take(o, i), lambda a, i=place, o=order: a.take(o, i))
+            moved = self.map_arrays(
+                lambda a, i=axis, o=order: a.take(o, i), lambda a, i=place, o=order: a.take(o, i)
+            )
             outputs = self.run(op).items()
             yield moved, {n: a.take(order, axis if self.is_data(n) else place) for n, a in outputs}
 
     def over_x(self, parameter):
-        """A parameter in float64, so that it broadcasts against X."""
+        """Returns a parameter in float64 in a shape that broadcasts against X."""
         return np.expand_dims(np.asarray(parameter, np.float64), self.reduced)
 
     def total(self, data):
-        """A sum over the reduced axes, in float64."""
+        """Returns the sum over the reduced axes in float64."""
         return np.sum(np.asarray(data, np.float64), axis=self.reduced)
 
     def is_data(self, output):
@@ -175,12 +177,12 @@ class Problem:
 
 
 def draw(pattern, type_name, seed=0):
-    """Inputs of about 1; Z as a ReLU leaves it."""
+    """Draws inputs of about 1; Z is the output of a ReLU."""
     shape, axes = PATTERNS[pattern]
     rng = np.random.default_rng([seed, zlib.crc32(pattern.encode())])
     dtype = TYPES[type_name]
     statistic = dtype if dtype == np.float64 else np.dtype(np.float32)
-    kept = tuple(extent for i, extent in enumerate(shape) if i not in axes)
+    kept = tuple(size for i, size in enumerate(shape) if i not in axes)
     arrays = {name: (rng.standard_normal(shape) + 0.25).astype(dtype) for name in _DATA}
     arrays["Z"] = np.maximum(arrays["Z"], np.zeros((), dtype))
     for name in _PARAMETERS:
@@ -191,17 +193,15 @@ def draw(pattern, type_name, seed=0):
 
 
 def with_own_statistics(problem):
-    """The same with the mean and inv_std of its X, as far as their type can hold them."""
+    """Returns a copy whose mean and inv_std are those of X, rounded to their type."""
     x = problem.arrays["X"].astype(np.float64)
     mean = problem.total(x) / problem.count
     variance = problem.total((x - problem.over_x(mean)) ** 2) / problem.count
-    return problem.but(mean=mean, inv_std=1 / np.sqrt(variance + EPSILON))
+    return problem.with_arrays(mean=mean, inv_std=1 / np.sqrt(variance + EPSILON))
 
 
 def term_sizes(problem, op):
-    """For each output, the sum of the absolute values of the terms that it is made of: in all orders of adding,
-    each rounding is at most a part of that.
-    """
+    """Returns the sum of absolute values of the terms of each output, which bounds each rounding error."""
     a = {name: np.abs(array.astype(np.float64)) for name, array in problem.arrays.items()}
     training, count = op.options.get("training_mode"), problem.count
 
@@ -231,7 +231,7 @@ def term_sizes(problem, op):
 
 
 def _forward_sizes(problem, a, mean, op):
-    """Rounding moves inv_std by as much of itself as the variance, whose terms are at most (|X| + |mean|)^2."""
+    """Returns the term sizes of the forward op; the terms of the variance are at most (|X| + |mean|)^2."""
     x = problem.arrays["X"].astype(np.float64)
     center = mean(x)
     spread = mean((x - center) ** 2) + EPSILON

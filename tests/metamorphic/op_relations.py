@@ -1,8 +1,9 @@
-"""What must hold between two runs of an op, whatever the right numbers are: the relations as a table.
+"""Relations that must hold between two runs of an op, whatever the right numbers are.
 
-A relation is a function of a problem that gives pairs (got, due), each with what difference rounding may make:
-none where the same operations are done in the same order, else `op_rounding.ROUNDINGS` roundings of the sum of the
-absolute terms. Every one follows from the formulas in bngrad/opset/functions.py, without a second implementation.
+A relation is a function of a problem that returns comparisons. Arrays must be equal bit for bit if the same
+operations run in the same order. Otherwise the tolerance is `op_rounding.ROUNDINGS` rounding errors of the sum of
+absolute terms. All relations follow from the formulas in bngrad/opset/functions.py, without a second
+implementation.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from metamorphic.op_problems import OPS, PATTERNS, SMALL, TYPES, draw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metamorphic.dues import Due
+    from metamorphic.comparisons import Comparison
 
 
 class Relation(NamedTuple):
-    """A relation, and where it holds."""
+    """A relation, with the ops, patterns and types for which it holds."""
 
-    dues: Callable[..., list[Due]]
+    compare: Callable[..., list[Comparison]]
     ops: tuple[str, ...] = tuple(OPS)
     patterns: tuple[str, ...] = SMALL
     types: tuple[str, ...] = tuple(TYPES)
@@ -32,16 +33,16 @@ class Relation(NamedTuple):
 _GRADS = ("grad-training", "grad-frozen", "relu-grad-training", "relu-grad-frozen")
 _SECOND = ("grad-grad-training", "grad-grad-frozen")
 _FORWARD = ("training-unbiased", "training-biased")
-_ALL = tuple(pattern for pattern in PATTERNS if pattern != "past-the-cache")
+_ALL = tuple(pattern for pattern in PATTERNS if pattern != "non-temporal")
 
 RELATIONS = {
-    "past the cache": Relation(
-        op_same_sums.past_the_cache,
+    "non-temporal stores": Relation(
+        op_same_sums.non_temporal_stores,
         ops=("grad-training", "training-biased"),
-        patterns=("past-the-cache",),
+        patterns=("non-temporal",),
         types=("float",),
     ),
-    "doors": Relation(op_same_sums.doors, patterns=("NCHW", "NHWC")),
+    "interfaces": Relation(op_same_sums.interfaces, patterns=("NCHW", "NHWC")),
     "far forward": Relation(op_same_sums.far_forward, ops=_FORWARD, types=("float", "double")),
     "shifted gradient": Relation(
         op_same_sums.shifted_gradient, ops=("grad-training", "grad-grad-training"), types=("float", "double")
@@ -87,11 +88,11 @@ RELATIONS = {
 
 
 def problems(relation):
-    """What a relation is tried on: (op name, pattern, type)."""
+    """Returns the problems of a relation: (op name, pattern, type)."""
     return [(op, pattern, t) for op in relation.ops for pattern in relation.patterns for t in relation.types]
 
 
-def dues(name, op, pattern, type_name):
-    """The pairs of a relation on one problem."""
+def comparisons(name, op, pattern, type_name):
+    """Returns the comparisons of a relation on one problem."""
     rng = np.random.default_rng(11)
-    return RELATIONS[name].dues(draw(pattern, type_name), OPS[op], rng)
+    return RELATIONS[name].compare(draw(pattern, type_name), OPS[op], rng)

@@ -1,26 +1,26 @@
-"""How far apart rounding may bring two runs of an op: `ROUNDINGS` roundings of the sum of the absolute terms."""
+"""The tolerance between two runs of an op: `ROUNDINGS` rounding errors of the sum of absolute terms."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from metamorphic.dues import Due
+from metamorphic.comparisons import Comparison
 from metamorphic.op_problems import PRECISION, term_sizes
 
 ROUNDINGS = 8
-"""Of the sum of absolute terms: those of its own making and those of the quantities it is computed from."""
+"""The number of rounding errors in a sum, including those of the quantities in its terms."""
 
 
-def nearly(problem, op, got, want):
-    """Dues of outputs by name that differ by rounding."""
+def nearly(problem, op, got, expected):
+    """Returns comparisons of outputs by name that differ by rounding."""
     sizes = term_sizes(problem, op)
     return [
-        Due(name, got[name], want[name], ROUNDINGS * precision_of(problem, got[name]) * sizes[name])
-        for name in want
+        Comparison(name, got[name], expected[name], ROUNDINGS * precision_of(problem, got[name]) * sizes[name])
+        for name in expected
     ]
 
 
 def precision_of(problem, output):
-    """Of an output: its own type's, or the one that its op computes in."""
+    """Returns the precision of an output: that of its type or of the computation, whichever is coarser."""
     computed = "float64" if problem.arrays["X"].dtype == np.float64 else "float32"
     return max(PRECISION[np.asarray(output).dtype.name], PRECISION[computed])

@@ -1,4 +1,4 @@
-"""Planted mistakes in the compiler passes: lowerings to standard ONNX, dialects, parameters and their defaults."""
+"""Mutants of the passes: lowerings to standard ONNX, imports of other systems, attributes and their defaults."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ LOWER = (
             'return [site.op("Mul", y, site.cast(positive, dtype_of(y)))]',
             "a ReLU's gradient is its output",
         ),
-        ('like(site, site.attribute("alpha", 0.01), y)', "like(site, 0.01, y)", "any alpha is the default"),
-        ('site.op("Sub", like(site, 1, y), y))]', 'site.op("Sub", like(site, 2, y), y))]', "sigmoid'"),
+        ('like(site, site.attribute("alpha", 0.01), y)', "like(site, 0.01, y)", "alpha is ignored"),
+        (
+            'site.op("Sub", like(site, 1, y), y))]',
+            'site.op("Sub", like(site, 2, y), y))]',
+            "the derivative of sigmoid",
+        ),
         (
             'site.op("Sub", like(site, 1, y), site.op("Mul", y, y)))]',
             'site.op("Sub", like(site, 1, y), y))]',
-            "tanh'",
+            "the derivative of tanh",
         ),
         (
             's = site.op("Mul", x, like(site, math.sqrt(0.5), x))',
             's = site.op("Mul", x, like(site, 0.5, x))',
-            "gelu'",
+            "the derivative of Gelu",
         ),
     )
     + of(
@@ -34,49 +38,53 @@ LOWER = (
         (
             'dB = site.op("Neg", site.op("Mul", dA, site.op("Div", a, b)))',
             'dB = site.op("Mul", dA, site.op("Div", a, b))',
-            "-dB",
+            "dB of a quotient is not negated",
         ),
     )
     + of(
         "bngrad/passes/lower/pooling.py",
         (
-            'site.op("Mul", y, site.op("Div", number(kernel_size), counts))',
+            'site.op("Mul", y, site.op("Div", number(taps), counts))',
             "y",
-            "windows with padding count it",
+            "an average over padding divides by all elements",
             _POOL,
         ),
         (
-            "number(kernel_size) if counts is None else counts",
-            "number(kernel_size)",
-            "windows at the border count their padding",
+            "number(taps) if counts is None else counts",
+            "number(taps)",
+            "an average at the border counts the padding",
         ),
         ('axis=0, reduction="add")', 'axis=0, reduction="none")', "overlapping windows overwrite each other"),
     )
     + of(
         "bngrad/passes/lower/loss.py",
-        ('site.op("Sub", dY, projection)', 'site.op("Add", dY, projection)', "a softmax's projection"),
-        ("site.constant(-1, dtype)", "site.constant(-2, dtype)", "the label weighs twice"),
+        (
+            'site.op("Sub", dY, projection)',
+            'site.op("Add", dY, projection)',
+            "the softmax's projection has the wrong sign",
+        ),
+        ("site.constant(-1, dtype)", "site.constant(-2, dtype)", "the label counts twice"),
     )
     + of(
         "bngrad/graph/class_labels.py",
         (
             'at.op("Gather", at.cast(weights, dtype), classes)',
             'at.op("Gather", at.cast(weights, dtype), at.int64(0))',
-            "the weight of class 0",
+            "every sample has the weight of class 0",
         ),
-        ('if reduction == "mean":', 'if reduction != "none":', "a sum is divided as a mean"),
+        ('if reduction == "mean":', 'if reduction != "none":', "a sum is divided like a mean"),
     )
     + of(
         "bngrad/passes/lower/normalization.py",
         (
             'of_xhat = site.op("Sub", of_xhat, mean(g))',
             'of_xhat = site.op("Sub", of_xhat, g)',
-            "a layer norm's mean",
+            "a layer norm subtracts g and not its mean",
         ),
         (
             "axes[:axis], keepdims=False) if axes[:axis] else value",
             "axes[:1], keepdims=False) if axes[:axis] else value",
-            "dscale over the first axis alone",
+            "dscale is reduced only over the first axis",
         ),
     )
     + of(
@@ -135,7 +143,7 @@ PASSES = (
         (
             'ir.AttrInt64("training_mode", 1)]',
             'ir.AttrInt64("training_mode", 0)]',
-            "a gradient in training is made frozen",
+            "a gradient in training mode becomes frozen",
         ),
     )
     + of(
@@ -143,22 +151,22 @@ PASSES = (
         (
             'node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)',
             'ir.AttrFloat32("epsilon", 1e-5)',
-            "any epsilon is the default",
+            "epsilon is ignored",
         ),
         (
             'node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)',
             'ir.AttrFloat32("momentum", 0.9)',
-            "any momentum is the default",
+            "momentum is ignored",
         ),
         (
             'ir.AttrInt64("unbiased_running_var", int(unbiased_running_var))]',
             'ir.AttrInt64("unbiased_running_var", int(not unbiased_running_var))]',
-            "PyTorch's running variance for ONNX's",
+            "the running variance is unbiased by default",
         ),
         (
             "reduced = (0, *range(2, rank))",
             "reduced = (0, *range(2, rank - 1))",
-            "the last dimension is kept",
+            "the last dimension is not reduced",
             (f"{_PASSES}/test_import_ort.py",),
         ),
     )
@@ -167,7 +175,7 @@ PASSES = (
         (
             "operands = [*relu_grad.inputs, *node.inputs[1:]]",
             "operands = [*reversed(relu_grad.inputs), *node.inputs[1:]]",
-            "Z for dZ",
+            "Z and dZ are exchanged",
         ),
     )
     + of(
@@ -175,7 +183,7 @@ PASSES = (
         (
             'total = site.op("Add", total, value)',
             'total = site.op("Max", total, value)',
-            "the largest contribution for the sum",
+            "the maximum of contributions instead of their sum",
         ),
     )
     + of(
@@ -184,7 +192,7 @@ PASSES = (
         (
             'emit.op("Sub", new, old), emit.constant(factor, dtype)',
             'emit.op("Sub", old, new), emit.constant(factor, dtype)',
-            "a running value that runs away",
+            "a running value moves away from the new one",
             (f"{_PASSES}/test_import_tensorflow_forward.py",),
         ),
     )
@@ -193,13 +201,13 @@ PASSES = (
         (
             "momentum=0.0 if exact else 1.0 - factor,",
             "momentum=0.0 if exact else factor,",
-            "TensorFlow's factor is our momentum",
+            "TensorFlow's factor is used as momentum",
             (f"{_PASSES}/test_import_tensorflow_forward.py",),
         ),
         (
             "unbiased_running_var=int(not exact),",
             "unbiased_running_var=int(exact),",
-            "TensorFlow's correction",
+            "TensorFlow's running variance is biased",
             (f"{_PASSES}/test_import_tensorflow_forward.py",),
         ),
     )
@@ -208,7 +216,7 @@ PASSES = (
         (
             "return self._rank - 1 if self._last else 1",
             "return 1 if self._last else self._rank - 1",
-            "NHWC for NCHW",
+            "NHWC and NCHW are exchanged",
             (f"{_PASSES}/test_import_tensorflow_grad.py",),
         ),
     )
@@ -217,13 +225,13 @@ PASSES = (
         (
             "momentum=0.0 if spelled_out else 1 - factor,",
             "momentum=0.0 if spelled_out else factor,",
-            "MIOpen's factor is our momentum",
+            "MIOpen's factor is used as momentum",
             (f"{_PASSES}/test_import_miopen_forward.py",),
         ),
         (
             "unbiased_running_var=1,",
             "unbiased_running_var=0,",
-            "MIOpen's correction",
+            "MIOpen's running variance is biased",
             (f"{_PASSES}/test_import_miopen_forward.py",),
         ),
     )
@@ -232,7 +240,7 @@ PASSES = (
         (
             "x, scale, mean, inv_std, axes=operands.axes, training_mode=1",
             "x, scale, mean, inv_std, axes=operands.axes, training_mode=0",
-            "MIOpen's gradient is made frozen",
+            "MIOpen's gradient becomes frozen",
             (f"{_PASSES}/test_import_miopen_backward.py",),
         ),
     )
@@ -241,7 +249,7 @@ PASSES = (
         (
             "training_mode=0,",
             "training_mode=1,",
-            "DirectML's constants are differentiated",
+            "DirectML's gradient is in training mode",
             (f"{_PASSES}/test_import_directml.py",),
         ),
     )
@@ -259,7 +267,7 @@ PASSES = (
         (
             "return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)",
             "return emit.cast(mean, dtype), inverse_std(emit, variance, 0.0, dtype)",
-            "nGraph's epsilon",
+            "nGraph's epsilon is ignored",
             (f"{_PASSES}/test_import_ngraph.py",),
         ),
     )

@@ -1,4 +1,4 @@
-"""Training steps: a forward model differentiated and rewritten by this package, on stock ONNX Runtime."""
+"""Training steps: forward models differentiated by bngrad, on stock ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnxruntime
 import bngrad
 
 SAFETY = 16
-"""How much more than moving the inputs by their last bit may rounding inside the model make."""
+"""The ratio of the tolerance to the effect of changing every input in its last bit."""
 
 SEEDS = 4
 
@@ -21,17 +21,17 @@ class Step:
     Args:
         model: The forward model.
         frozen: Whether its batch norms use their running statistics.
-        fuse: Whether a ReLU's gradient becomes part of the batch norm's.
-        route: ``stock``: differentiated for stock ONNX Runtime. ``dialect``: into ORT's dialect, and rewritten.
-        provider: Which implementation of the ops.
-        threads: How many threads work on one op.
-        turned: Rows for columns.
+        fuse: Whether to fuse the gradients of a ReLU and a batch norm.
+        route: ``stock`` differentiates for stock ONNX Runtime; ``dialect`` for ORT's dialect, and then rewrites.
+        provider: The implementation of the ops.
+        threads: The number of threads per op.
+        transposed: Whether to swap the spatial dimensions.
     """
 
     def __init__(
-        self, model, *, frozen=False, fuse=True, route="stock", provider="native", threads=1, turned=False
+        self, model, *, frozen=False, fuse=True, route="stock", provider="native", threads=1, transposed=False
     ):
-        forward = model.proto(turned=turned)
+        forward = model.proto(transposed=transposed)
         options = {"loss": "loss", "wrt": list(model.wrt), "frozen": ["bn*"] if frozen else []}
         if route == "stock":
             self.proto = bngrad.differentiate(forward, fuse=fuse, **options)
@@ -55,14 +55,14 @@ def _session(proto, provider, threads):
 
 
 class Run:
-    """What a model answers in a mode, and how far its outputs move when its inputs do by their last bit."""
+    """The outputs of a model in one mode, and the effect of rounding on them."""
 
     def __init__(self, model, *, frozen):
         self.model, self.frozen, self.feeds = model, frozen, model.feeds()
         self._steps = {}
 
     def step(self, **options):
-        """The step, or another one with some options; made once."""
+        """Returns the step with the given options, made on first use."""
         key = tuple(sorted(options.items()))
         if key not in self._steps:
             self._steps[key] = Step(self.model, **{"frozen": self.frozen, **options})
@@ -74,7 +74,7 @@ class Run:
 
     @cached_property
     def noise(self):
-        """By name of an output: the difference that rounding may make, for each of its elements."""
+        """The difference that rounding may cause in any element of an output, by name."""
         worst = dict.fromkeys(self.outputs, 0.0)
         for seed in range(SEEDS):
             rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The relations of model_relations.py on every whole model, with its batch norms in training and frozen."""
+"""Checks the relations of model_relations.py on every model, with batch norms in training mode and frozen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from metamorphic.dues import check
+from metamorphic.comparisons import check
 from metamorphic.forward_models import FORWARD_MODELS
 from metamorphic.model_relations import RELATIONS
 from metamorphic.steps import Run
@@ -28,7 +28,7 @@ def run_of(model, frozen):
 
 @pytest.mark.parametrize(("model", "frozen", "name"), CASES)
 def test_relation(model, frozen, name):
-    dues = RELATIONS[name].dues(run_of(model, frozen))
-    assert dues, "a relation says nothing"
-    for due in dues:
-        check(due)
+    comparisons = RELATIONS[name].compare(run_of(model, frozen))
+    assert comparisons, "the relation compares nothing"
+    for comparison in comparisons:
+        check(comparison)

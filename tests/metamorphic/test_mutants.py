@@ -1,4 +1,4 @@
-"""The planted mistakes are where their table says, and in short what `make mutants` does with them all."""
+"""Checks that every mutant applies to the sources, and that some are killed, as `make mutants` does for all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_there_are_many_and_none_twice():
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_it_is_a_piece_of_one_line_that_is_there_once(mutant):
+def test_a_mutant_changes_one_line(mutant):
     text = mutant.text()
     if mutant.file.endswith(".py"):
         compile(text, mutant.file, "exec")
@@ -32,8 +32,8 @@ def test_it_is_a_piece_of_one_line_that_is_there_once(mutant):
         assert [path for path in sources if path.suffix != ".cc" or not path.is_file()] == []
 
 
-@pytest.mark.parametrize("test", sorted({test for mutant in MUTANTS for test in mutant.also}))
-def test_a_test_elsewhere_is_there(test):
+@pytest.mark.parametrize("test", sorted({test for mutant in MUTANTS for test in mutant.other_tests}))
+def test_a_named_test_exists(test):
     file, _, name = test.partition("::")
     assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
 
@@ -46,16 +46,16 @@ def package(tmp_path_factory):
     return folder
 
 
-SHORT = {
+RELATIONS_OF_FILES = {
     "bngrad/passes/optimize/fuse_relu.py": "conv and unfused",
     "bngrad/passes/imports/channel_axis.py": "dense and differences",
     "bngrad/autodiff/rules/normalization.py": "norms and functions or norms and differences",
 }
-"""One mistake in each of some files, and the relations that it is tried on."""
+"""Files of which one mutant is tested, and the relations to test it with."""
 
 
-@pytest.mark.parametrize("file", SHORT)
-def test_it_is_seen(file, package):
+@pytest.mark.parametrize("file", RELATIONS_OF_FILES)
+def test_a_mutant_is_killed(file, package):
     mutant = next(mutant for mutant in MUTANTS if mutant.file == file)
     environment = {LIBRARY_VARIABLE: str(library_path())}
     tests = ["tests/metamorphic/test_model_relations.py"]
@@ -63,8 +63,8 @@ def test_it_is_seen(file, package):
     original = path.read_text(encoding="utf-8")
     path.write_text(mutant.text(), encoding="utf-8")
     try:
-        assert run_tests(tests, package, environment, select=SHORT[file]).killed
+        assert run_tests(tests, package, environment, select=RELATIONS_OF_FILES[file]).killed
     finally:
         path.write_text(original, encoding="utf-8")
-    # Without it the same relations hold, or the above would say nothing.
-    assert run_tests(tests, package, environment, select=SHORT[file]).code == PASSED
+    # The same relations must hold without the mutant.
+    assert run_tests(tests, package, environment, select=RELATIONS_OF_FILES[file]).code == PASSED
