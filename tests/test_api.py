@@ -128,9 +128,9 @@ def test_save_copies_a_file_with_its_external_data(model, tmp_path):
 
 REFUSED = {
     "no folder": ("no/out.onnx", {}, "output folder .*no does not exist"),
-    "a folder": (".", {}, "is a directory; name a file"),
-    "the model's own file": ("model.onnx", {}, "is the input; name another file"),
-    "no such external data": ("out.onnx", {"external_data": "shard"}, "external data 'shard' does not exist"),
+    "a folder": (".", {}, "is a directory; expected a file"),
+    "the model's own file": ("model.onnx", {}, "is the input; choose another file"),
+    "no such external data": ("out.onnx", {"external_data": "shard"}, "external data is 'shard'; expected"),
 }
 
 

@@ -97,7 +97,7 @@ def test_an_op_of_ours_in_a_version_that_is_not_known_is_refused(version, node):
     for call in (bngrad.rewrite, bngrad.finalize, bngrad.differentiate):
         with pytest.raises(ModelError) as error:
             call(model, {}) if call is bngrad.finalize else call(model)
-        want = f"BatchNormalizationTraining node 'bn' is of bngrad version {version}; expected 1"
+        want = f"BatchNormalizationTraining node 'bn' has opset bngrad {version}; expected 1"
         assert str(error.value) == f"the model is not valid: {want}"
 
 
@@ -156,17 +156,17 @@ NOT_OURS = {
     "overload": (
         "BatchNormalizationGrad",
         "v2",
-        "its function BatchNormalizationGrad (overload 'v2') is in the domain bngrad, which has no such op; give ",
+        "its function BatchNormalizationGrad (overload 'v2') is in the domain bngrad, which has no such op; use ",
     ),
     "no-op": (
         "Mine",
         "",
-        "its function Mine is in the domain bngrad, which has no such op; give it another domain",
+        "its function Mine is in the domain bngrad, which has no such op; use another domain",
     ),
     "other-signature": (
         "BatchNormalizationGrad",
         "",
-        "its function bngrad.BatchNormalizationGrad has not the inputs, outputs and attributes of that op: (dY, ",
+        "its function bngrad.BatchNormalizationGrad does not have the signature of that op; expected (dY, ",
     ),
 }
 
@@ -191,4 +191,4 @@ def test_nodes_in_our_domain_that_are_not_ours_are_refused(op_type, overload):
     with pytest.raises(ModelError) as error:
         bngrad.rewrite(model)
     assert f"{op_type} node 'n'{' with the overload ' * bool(overload)}" in str(error.value)
-    assert "is no op of bngrad; expected one of BatchNormalizationGrad, " in str(error.value)
+    assert "is not an op of bngrad; expected one of BatchNormalizationGrad, " in str(error.value)

@@ -159,8 +159,8 @@ def test_sharing_with_another_folder(tmp_path):
     with pytest.raises(InputError) as error:
         files.save(files.load(source), target / "out.onnx", "shared")
     assert str(error.value) == (
-        f"the weights in {tmp_path / 'weights.bin'} cannot be shared with a model in {target}: ONNX has external "
-        "data in the model's own folder or below; write to that folder, or pass --external-data copied"
+        f"the weights in {tmp_path / 'weights.bin'} cannot be shared with a model in {target}: ONNX requires "
+        "external data in the model's folder or below it; write to that folder, or pass --external-data copied"
     )
     assert not listing(target)
 

@@ -66,21 +66,21 @@ NOT_MODELS = {
     "no-graph": (onnx.ModelProto(ir_version=8).SerializeToString(), "{} is not an ONNX model: it has no graph"),
     "a-value-from-nowhere": (
         proto(WEIGHTS.replace("z = Add(x, w)", "z = Add(x, q)")).SerializeToString(),
-        "{} is not valid: Add node '' reads 'q', which nothing made before",
+        "{} is not valid: Add node '' reads 'q', which no preceding node produces",
     ),
     "nodes-out-of-order": (
         proto(
             WEIGHTS.replace("z = Add(x, w)", "").replace("y = Mul(z, u)", "y = Mul(z, u) z = Add(x, w)")
         ).SerializeToString(),
-        "{} is not valid: Mul node '' reads 'z', which nothing made before",
+        "{} is not valid: Mul node '' reads 'z', which no preceding node produces",
     ),
     "an-output-from-nowhere": (
         proto(WEIGHTS.replace("(float[4] y)", "(float[4] y, float[4] q)")).SerializeToString(),
-        "{} is not valid: nothing makes its output 'q'",
+        "{} is not valid: no node produces its output 'q'",
     ),
     "a-value-made-twice": (
         proto(WEIGHTS.replace("y = Mul", "z = Mul")).SerializeToString(),
-        "{} is not an ONNX model that can be read: Output 'z' is redeclared in the current graph scope.",
+        "{} is not a valid ONNX model: Output 'z' is redeclared in the current graph scope.",
     ),
 }
 
@@ -160,7 +160,7 @@ def test_as_ir_takes_every_kind(tmp_path):
 
 @pytest.mark.parametrize("given", [None, 3, b"model.onnx", {"a": 1}], ids=["none", "int", "bytes", "dict"])
 def test_as_ir_refuses_the_rest(given):
-    with pytest.raises(InputError, match=f"not {type(given).__name__}$"):
+    with pytest.raises(InputError, match=f"model has type {type(given).__name__}; expected"):
         files.as_ir(given)
 
 
@@ -210,7 +210,7 @@ def test_check_output_refuses_the_input_by_any_name(tmp_path, monkeypatch):
     for output in (source, "model.onnx", tmp_path / "folder" / ".." / "model.onnx", symbolic, hard):
         with pytest.raises(InputError) as error:
             files.check_output(output, source)
-        assert str(error.value) == f"output {output} is the input; name another file"
+        assert str(error.value) == f"output {output} is the input; choose another file"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs named pipes")
@@ -227,9 +227,9 @@ def test_check_output_refuses_to_take_the_place_of_a_device(tmp_path):
 def test_check_output_refuses_places_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for output, message in (
-        (tmp_path, f"output {tmp_path} is a directory; name a file"),
-        (tmp_path / "no" / "m.onnx", f"output folder {tmp_path / 'no'} does not exist; make it first"),
-        (tmp_path / "file" / "m.onnx", f"output folder {tmp_path / 'file'} does not exist; make it first"),
+        (tmp_path, f"output {tmp_path} is a directory; expected a file"),
+        (tmp_path / "no" / "m.onnx", f"output folder {tmp_path / 'no'} does not exist; create it first"),
+        (tmp_path / "file" / "m.onnx", f"output folder {tmp_path / 'file'} does not exist; create it first"),
     ):
         with pytest.raises(InputError) as error:
             files.check_output(output)

@@ -126,11 +126,11 @@ def test_a_model(case, tmp_path, capsys):
 FILES = {
     "ort-format": (
         b"\x18\x00\x00\x00ORTM" + b"\xff" * 64,
-        "a model in ORT format (.ort), which only ONNX Runtime reads; give the .onnx file of it",
+        "a model in ORT format (.ort), which only ONNX Runtime can read; pass the .onnx file it was made from",
     ),
     "checkpoint": (
         b"\x18\x00\x00\x00ODTC" + b"\xff" * 64,
-        "a checkpoint of onnxruntime.training; give its training_model.onnx or the forward model",
+        "a checkpoint of onnxruntime.training; pass its training_model.onnx or the forward model",
     ),
     "tensorflow-lite": (
         b"\x18\x00\x00\x00TFL3" + b"\xff" * 64,
@@ -142,7 +142,7 @@ FILES = {
     ),
     "zip": (
         b"PK\x03\x04" + b"\xff" * 64,
-        "a zip archive, as PyTorch writes; export the model with torch.onnx.export",
+        "a zip archive, as torch.save writes; export the model with torch.onnx.export",
     ),
     "gzip": (b"\x1f\x8b\x08" + b"\xff" * 64, "compressed with gzip; unpack it"),
     "shorter-than-a-mark": (b"\x18\x00", "not an ONNX model: it has no graph"),
@@ -162,5 +162,5 @@ def test_what_rewrite_made_of_a_frozen_batch_norm_is_said(capsys):
         y, bm, bv, r1, r2, r3 = tf.FusedBatchNormV3<is_training = 0>(x, s, b, m, v)
         z, zm, zv, z1, z2, z3 = tf.FusedBatchNormV3<is_training = 1>(y, s, b, m, v) }"""
     onnx.save(onnx.parser.parse_model(HEADER + text), "model.onnx")
-    line = "out.onnx: 1 BatchNormalizationTraining; in standard ONNX 1 FusedBatchNormV3\n"
+    line = "out.onnx: 1 BatchNormalizationTraining; lowered to standard ONNX: 1 FusedBatchNormV3\n"
     assert _said(capsys, "rewrite") == (0, line, "")

@@ -130,10 +130,11 @@ def test_a_proto_whose_data_are_elsewhere_is_refused(name, models):
     run, path, options = _calls(*models)[name]
     with pytest.raises(InputError) as error:
         run(onnx.load(path, load_external_data=False), **options)
-    assert " does not exist; give the model's path, or read its data with it, as onnx.load(path) does" in str(
-        error.value
+    assert (
+        " does not exist; pass the model's path, or load the model with its external data, as onnx.load(path) does"
+        in str(error.value)
     )
-    with pytest.raises(InputError, match="give the model's path"):
+    with pytest.raises(InputError, match="pass the model's path"):
         bngrad.session(onnx.load(path, load_external_data=False), "function")
 
 
@@ -150,9 +151,7 @@ def test_weights_that_no_proto_can_hold_are_refused(name, models, monkeypatch):
     monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
     with pytest.raises(ModelError) as error:
         run(path, **options)
-    assert "GB of weights, more than an onnx.ModelProto can hold; give it as onnx_ir.load(path), " in str(
-        error.value
-    )
+    assert "GB of weights, more than an onnx.ModelProto can hold; pass onnx_ir.load(path) " in str(error.value)
     assert isinstance(run(ir.load(path), **options), ir.Model)
 
 

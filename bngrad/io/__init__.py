@@ -1,1 +1,1 @@
-"""Models and their external data in and out, and what is well formed."""
+"""Reading and writing models and their external data, and checks that a model is well formed."""

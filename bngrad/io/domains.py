@@ -1,4 +1,4 @@
-"""The domains that a model imports: each under one name, and only those that something uses."""
+"""Cleans up the opset imports of a model: one name for the default domain, and no unused domains."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     Scope = ir.Model | ir.Function
 
 _DEFAULT = "ai.onnx"
-"""ONNX's second name for the domain ""."""
+"""ONNX's alias for the default domain ""."""
 
 
 def tidy_domains(model: ir.Model) -> ir.Model:
-    """Calls the default domain "" everywhere and drops imports that no node needs, in functions too.
+    """Renames the default domain to "" and removes imports of unused domains, also in functions.
 
-    ONNX Runtime writes imports of every domain that it knows, in versions that other releases refuse; a process in
-    which a custom-op library was ever registered writes the library's too. Both names of the default domain stay
-    where a model imports them in two versions: no node says which it means.
+    ONNX Runtime writes imports of all domains that it knows, including those of custom-op libraries registered in
+    the process, with versions that other releases reject. If a model imports "" and "ai.onnx" in different
+    versions, both are kept, because it is ambiguous which one a node uses.
 
     Args:
-        model: Any model; it is not changed.
+        model: The model. It is not modified.
 
     Returns:
-        The model itself where nothing is to be done, else a copy that shares its tensors.
+        The model itself if there is nothing to do, else a copy that shares its tensors.
     """
     if not _renamed(model) and not any(_unused(scope, used) for scope, used in _scopes(model)):
         return model
@@ -45,7 +45,7 @@ def tidy_domains(model: ir.Model) -> ir.Model:
 
 
 def _renamed(model: ir.Model) -> bool:
-    """Whether the default domain is called "ai.onnx" anywhere; onnx-ir renames those of nodes itself."""
+    """Whether the default domain is called "ai.onnx" in an import or a function; onnx-ir renames that of nodes."""
     scopes: list[Scope] = [model, *model.functions.values()]
     return any(_DEFAULT in scope.opset_imports for scope in scopes) or any(
         key[0] == _DEFAULT for key in model.functions
@@ -53,13 +53,13 @@ def _renamed(model: ir.Model) -> bool:
 
 
 def _scopes(model: ir.Model) -> Iterator[tuple[Scope, set[str]]]:
-    """The model and its functions, each with the domains that it uses; a model imports what its functions use."""
-    of_functions = {
+    """Yields the model and its functions, each with the domains it uses; a model's include its functions'."""
+    function_domains = {
         key: {node.domain for node in function.all_nodes()} for key, function in model.functions.items()
     }
-    yield model, {node.domain for node in model.graph.all_nodes()}.union(*of_functions.values())
+    yield model, {node.domain for node in model.graph.all_nodes()}.union(*function_domains.values())
     for key, function in model.functions.items():
-        yield function, of_functions[key]
+        yield function, function_domains[key]
 
 
 def _unused(scope: Scope, used: set[str]) -> list[str]:

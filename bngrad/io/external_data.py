@@ -1,7 +1,7 @@
-"""Weights beside a model's file: ONNX's external data.
+"""Reading and writing ONNX external data: tensors stored in files beside the model.
 
-They go from file to file without being held in memory, into a new file that no other model can know: a model that
-is written over keeps its own weights until the new one has taken its place.
+Tensors are copied from file to file without being held in memory. Each model is written with a new data file, so
+that a model that is being replaced keeps its weights until the new one is complete.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ExternalData = Literal["copied", "shared"]
-"""Where the weights of a model that is written are.
+"""Where the weights of a written model are stored.
 
-``copied``: in a file beside it. ``shared``: those that were in files stay in those files.
+``copied``: in a data file beside the model. ``shared``: external data stays in the files it is in.
 """
 
-_SMALL = 256
-"""Bytes of a tensor that stays in the model's own file; shapes and axes are among these."""
+_MAX_INLINE_BYTES = 256
+"""Tensors up to this size, such as shapes and axes, are always stored in the model file."""
 
-_READ_AT_ONCE = 1024
-"""Bytes of a tensor whose numbers onnx's shape inference may depend on, which reads no files."""
+_MAX_EAGER_BYTES = 1024
+"""Tensors up to this size are loaded with the model: onnx's shape inference needs shapes but reads no files."""
 
-_PAGED, _PAGE, _ITEM = 1 << 20, 1 << 16, 64
-"""A tensor of more bytes begins at a page that every system can map, any other at a cache line."""
+_MIN_PAGED_BYTES, _PAGE_BYTES, _CACHE_LINE = 1 << 20, 1 << 16, 64
+"""Tensors of more than 1 MiB are aligned to 64 KiB, so that any system can map them; others to 64 bytes."""
 
 
 def initializers(model: ir.Model) -> list[ir.Value]:
-    """The initializers of a model and of its subgraphs that have a value."""
+    """Returns the initializers of a model and its subgraphs that have a value."""
     values = [value for graph in model.graphs() for value in graph.initializers.values()]
     return [value for value in values if value.const_value is not None]
 
 
 def data_files(path: Path) -> Iterator[Path]:
-    """The names that the data of a model at a path may have, best first; without end."""
+    """Yields the names that a model's data file may have, in order of preference, without end."""
     yield path.with_name(f"{path.name}.data")
     for number in itertools.count(1):
         yield path.with_name(f"{path.name}.{number}.data")
 
 
 def replaced_files(path: Path, model: ir.Model) -> list[Path]:
-    """The data that nothing needs any more once a model has been written over the one at a path.
+    """Returns the data files that are obsolete once the model at a path has been replaced.
 
-    That is what the old model names, under a name that only we give, unless the new model's weights are in it.
+    These are the data files that the old model refers to and that have a name from `data_files`, except those that
+    the new model refers to as well.
     """
     ours = re.compile(rf"{re.escape(path.name)}(\.\d+)?\.data")
     existing = [data for data in path.parent.iterdir() if ours.fullmatch(data.name)]
@@ -64,11 +65,12 @@ def replaced_files(path: Path, model: ir.Model) -> list[Path]:
 
 
 def create(path: Path, made: list[Path]) -> BinaryIO:
-    """Makes the data file of a model at a path under the first name that is free, for writing.
+    """Creates a new data file for the model at a path, under the first free name, and opens it for writing.
 
     Args:
-        path: Where the model is to be.
-        made: Gets the file's path, before there is such a file: an interrupt may come at any time.
+        path: The path of the model.
+        made: The file's path is appended to it before the file is created, because an interrupt may come at any
+            time.
     """
     for data in data_files(path):
         if data.exists():
@@ -78,11 +80,11 @@ def create(path: Path, made: list[Path]) -> BinaryIO:
             return data.open("xb")
         except FileExistsError:  # another process was faster
             made.remove(data)
-    raise AssertionError("there are names without end")
+    raise AssertionError("data_files never ends")
 
 
 def tidy(path: Path, files: Iterable[Path]) -> None:
-    """Removes those of some data files that the model at a path, whichever it is by now, has no tensors in."""
+    """Removes those data files that the model that is now at a path does not refer to."""
     for file in files:
         if not names(path, file):
             with contextlib.suppress(OSError):
@@ -90,18 +92,18 @@ def tidy(path: Path, files: Iterable[Path]) -> None:
 
 
 def write(values: Iterable[ir.Value], file: BinaryIO, data: Path) -> None:
-    """Writes initializers to a data file, and has them refer to it.
+    """Writes initializers to a data file and replaces their tensors by references to it.
 
     Raises:
-        OSError: The file cannot be written, or one that a tensor is in cannot be read.
-        ValueError: A tensor's data are shorter or longer than its type and shape say.
+        OSError: The file cannot be written, or a tensor's own file cannot be read.
+        ValueError: The size of a tensor's data does not match its type and shape.
     """
     for value in values:
         tensor = value.const_value
         if tensor is None:
             continue
-        step = _PAGE if tensor.nbytes > _PAGED else _ITEM
-        offset = -(-file.tell() // step) * step
+        alignment = _PAGE_BYTES if tensor.nbytes > _MIN_PAGED_BYTES else _CACHE_LINE
+        offset = -(-file.tell() // alignment) * alignment
         file.seek(offset)
         if isinstance(tensor, ir.ExternalTensor):
             tensor.tofile(file)
@@ -114,22 +116,22 @@ def write(values: Iterable[ir.Value], file: BinaryIO, data: Path) -> None:
 
 
 def is_external(value: ir.Value) -> bool:
-    """Whether an initializer is in a file."""
+    """Whether an initializer is external data."""
     return isinstance(value.const_value, ir.ExternalTensor)
 
 
 def is_movable(value: ir.Value) -> bool:
-    """Whether an initializer can be in a data file, and is large enough."""
+    """Whether an initializer can be stored as external data and is large enough for it."""
     tensor = value.const_value
-    return tensor is not None and tensor.nbytes > _SMALL and tensor.dtype != ir.DataType.STRING
+    return tensor is not None and tensor.nbytes > _MAX_INLINE_BYTES and tensor.dtype != ir.DataType.STRING
 
 
 def load(values: Iterable[ir.Value]) -> None:
-    """Reads initializers from the files that they are in.
+    """Loads initializers that are external data into memory.
 
     Raises:
-        OSError: There is no such file.
-        ValueError: It is too short, or out of bounds.
+        OSError: A file does not exist or cannot be read.
+        ValueError: A file is too short, or an offset is out of bounds.
     """
     for value in values:
         if isinstance(value.const_value, ir.ExternalTensor):
@@ -137,33 +139,33 @@ def load(values: Iterable[ir.Value]) -> None:
 
 
 def with_small_tensors(model: ir.Model) -> ir.Model:
-    """Returns a model whose small tensors, and those in nodes' attributes, are in memory.
+    """Returns a model whose small tensors, and all tensors in attributes, are in memory.
 
     Args:
-        model: Any model; it is not changed.
+        model: The model. It is not modified.
 
     Returns:
-        The model itself where nothing is to be done, else a copy.
+        The model itself if there is nothing to do, else a copy.
 
     Raises:
-        OSError: There is no such file.
-        ValueError: It is too short, or out of bounds.
+        OSError: A file does not exist or cannot be read.
+        ValueError: A file is too short, or an offset is out of bounds.
     """
-    small = [v for v in initializers(model) if is_external(v) and _nbytes(v) <= _READ_AT_ONCE]
+    small = [v for v in initializers(model) if is_external(v) and _nbytes(v) <= _MAX_EAGER_BYTES]
     if not small and not _external_attributes(model):
         return model
     model = model.clone()
-    load(v for v in initializers(model) if _nbytes(v) <= _READ_AT_ONCE)
+    load(v for v in initializers(model) if _nbytes(v) <= _MAX_EAGER_BYTES)
     load_attributes(model)
     return model
 
 
 def in_memory(model: ir.Model) -> ir.Model:
-    """Returns a model all of whose tensors are in memory: the model itself if they are, else a copy.
+    """Returns a model without external data: the model itself if it has none, else a copy with all data loaded.
 
     Raises:
-        OSError: There is no such file.
-        ValueError: It is too short, or out of bounds.
+        OSError: A file does not exist or cannot be read.
+        ValueError: A file is too short, or an offset is out of bounds.
     """
     if not any(map(is_external, initializers(model))) and not _external_attributes(model):
         return model
@@ -174,26 +176,28 @@ def in_memory(model: ir.Model) -> ir.Model:
 
 
 def require_whole(values: Iterable[ir.Value]) -> None:
-    """Sees to it that files have all of the tensors that are in them.
+    """Checks that the files of external data are long enough for their tensors.
 
     Raises:
-        OSError: There is no such file.
-        ValueError: It is too short.
+        OSError: A file does not exist or cannot be read.
+        ValueError: A file is too short.
     """
     for value in values:
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor):
             size, end = Path(tensor.path).stat().st_size, (tensor.offset or 0) + tensor.nbytes
             if size < end:
-                raise ValueError(f"tensor {value.name!r} ends at byte {end} of {tensor.path}, which has {size}")
+                raise ValueError(
+                    f"tensor {value.name!r} ends at byte {end} of {tensor.path}, which has {size} bytes"
+                )
 
 
 def share(model: ir.Model, folder: Path) -> None:
-    """Has tensors that are in files name these as a model in another folder has to.
+    """Makes the locations of external data relative to another folder, which the model will be written to.
 
     Raises:
-        InputError: A file is not in that folder, nor below it: ONNX has no name for it.
-        OSError, ValueError: It is missing, or too short.
+        InputError: A file is not in that folder or below it, which ONNX cannot express.
+        OSError, ValueError: A file is missing or too short.
     """
     require_whole(initializers(model))
     here = folder.resolve()
@@ -204,17 +208,17 @@ def share(model: ir.Model, folder: Path) -> None:
         file = Path(os.path.realpath(tensor.path))
         if not file.is_relative_to(here):
             raise InputError(
-                f"the weights in {tensor.path} cannot be shared with a model in {folder}: ONNX has external data "
-                "in the model's own folder or below; write to that folder, or pass --external-data copied"
+                f"the weights in {tensor.path} cannot be shared with a model in {folder}: ONNX requires external "
+                "data in the model's folder or below it; write to that folder, or pass --external-data copied"
             )
         location = file.relative_to(here).as_posix()
         value.const_value = _at(folder, location, tensor.offset or 0, tensor)
 
 
 def names(path: Path, data: Path) -> bool:
-    """Whether the model at a path has tensors in a file beside it.
+    """Whether the model at a path refers to a data file beside it.
 
-    The name is looked for as protobuf writes it: what is at the path may be any file, of any size.
+    The file is searched for the serialized entry, because it may be of any size and need not be a valid model.
     """
     entry = onnx.StringStringEntryProto(key="location", value=data.name).SerializeToString()
     if not path.is_file() or not path.stat().st_size:
@@ -224,7 +228,7 @@ def names(path: Path, data: Path) -> bool:
 
 
 def load_attributes(model: ir.Model) -> None:
-    """Reads tensors in nodes' attributes, which are small, from their files."""
+    """Loads tensors in attributes that are external data into memory."""
     for node, name, attribute in _external_attributes(model):
         (tensor,) = ir.external_data.convert_tensors_from_external([attribute.value])
         node.attributes[name] = ir.AttrTensor(name, tensor)

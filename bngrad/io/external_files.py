@@ -1,7 +1,7 @@
-"""Tensors that a model keeps in other files: regular files in the model's own folder, and only if they are whole.
+"""Security checks of external data: it must be in regular files in the model's folder, and complete.
 
-A model says where its data is, so a model from anywhere might name any file of the reader's: what is in it would
-go into the output. A device never ends, and a FIFO that nobody writes to never begins.
+A malicious model could otherwise name any file that the user can read, and its content would be copied into the
+output. Reading a device or a FIFO might never end.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 def require_external_data(
     model: ir.Model, folder: str | os.PathLike[str], *, missing: str = "put the file beside the model"
 ) -> None:
-    """Sees to it that all external data can be read; it is not read yet.
+    """Checks that all external data can be read, without reading it.
 
     Args:
         model: The model.
-        folder: Where the model is.
-        missing: What to do about a file that is not there, for the message.
+        folder: The folder of the model.
+        missing: The remedy for a missing file, for the error message.
 
     Raises:
-        InputError: A tensor's data is outside the folder, in no regular file, missing, or longer than its file.
+        InputError: A file is outside the folder, not a regular file, missing, or too short.
     """
     sizes: dict[str, int | None] = {}
     for tensor in _external_tensors(model):
@@ -40,7 +40,7 @@ def require_external_data(
             try:
                 sizes[location] = _size(Path(folder), location)
             except (OSError, ValueError, RuntimeError) as error:
-                # Before Python 3.13 a link to itself is a RuntimeError.
+                # Before Python 3.13 a circular link raises a RuntimeError.
                 reason = error.strerror if isinstance(error, OSError) else error
                 raise _unreadable(tensor, str(reason)) from None
         size, start, needed = sizes[location], tensor.offset or 0, tensor.nbytes
@@ -58,7 +58,7 @@ def _unreadable(tensor: ir.ExternalTensor, reason: str) -> InputError:
 
 
 def _size(folder: Path, location: str) -> int | None:
-    """The size of a file of external data in bytes; None if there is no such file."""
+    """Returns the size of a file of external data in bytes; None if it does not exist."""
     if not location or Path(location).is_absolute():
         raise ValueError("expected a path relative to the model's folder")
     home, path = folder.resolve(), folder / location
@@ -69,7 +69,7 @@ def _size(folder: Path, location: str) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     return status.st_size
 
 

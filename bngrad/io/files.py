@@ -1,4 +1,4 @@
-"""Models in and out: whatever kind a caller has, and files that are written whole or not at all."""
+"""Loading models from any supported type, and writing files atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bngrad.graph.nodes import all_nodes
 from bngrad.io import external_data
 from bngrad.io.domains import tidy_domains
 from bngrad.io.external_files import require_external_data
-from bngrad.io.negative_dimensions import forget_negative_extents
+from bngrad.io.negative_dimensions import clear_negative_dimensions
 from bngrad.io.well_formed import require_well_formed
 
 if TYPE_CHECKING:
@@ -29,22 +29,18 @@ if TYPE_CHECKING:
 AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 MAX_PROTOBUF_BYTES = 1_900_000_000
-"""A model with more weights than this is written with external data; protobuf ends at 2 GiB."""
+"""Models with more weights than this are written with external data; protobuf's limit is 2 GiB."""
 
-
-_NO_PATH = "give the model's path, or read its data with it, as onnx.load(path) does"
-"""What to do where a model in memory has data in files that are not in the current folder."""
+_NO_PATH = "pass the model's path, or load the model with its external data, as onnx.load(path) does"
+"""Remedy if a model in memory has external data that is not in the current folder."""
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
-    """Reads a model; tensors in external data stay in their file until they are needed.
-
-    An extent below 0 in its shapes is one that is not known.
+    """Reads a model. External data is not loaded until it is needed; negative dimensions become unknown.
 
     Raises:
-        InputError: There is no such file, it cannot be read, or it is a directory; or its external data is not
-            all there.
-        ModelError: It is empty, truncated, or not an ONNX model.
+        InputError: The file does not exist, is a directory or cannot be read, or external data is missing.
+        ModelError: The file is empty, truncated, or not a valid ONNX model.
     """
     file = Path(path)
     try:
@@ -55,7 +51,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             raise ModelError(f"{file} is empty; expected an ONNX model")
         _refuse_other_format(file)
         model = _from_proto(onnx.load(file, format="protobuf", load_external_data=False))
-        # Absolute: onnx-ir lets external data lead anywhere when a model's folder is "".
+        # Absolute: if the folder is "", onnx-ir does not check where external data is.
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             ir.external_data.set_base_dir(graph, file.absolute().parent)
     except FileNotFoundError:
@@ -69,12 +65,12 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
             f"{file} is not an ONNX model, or is truncated ({size} bytes): not valid protobuf"
         ) from None
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise ModelError(f"{file} is not an ONNX model that can be read: {_reason(error)}") from error
+        raise ModelError(f"{file} is not a valid ONNX model: {_reason(error)}") from error
     if not model.ir_version or (not len(model.graph) and not model.graph.outputs):
         raise ModelError(f"{file} is not an ONNX model: it has no graph")
     require_well_formed(model, str(file))
     require_external_data(model, file.parent)
-    forget_negative_extents(model)
+    clear_negative_dimensions(model)
     return tidy_domains(model)
 
 
@@ -82,19 +78,19 @@ _FORMATS = (
     (
         4,
         b"ORTM",
-        "a model in ORT format (.ort), which only ONNX Runtime reads; give the .onnx file of it",
+        "a model in ORT format (.ort), which only ONNX Runtime can read; pass the .onnx file it was made from",
     ),
-    (4, b"ODTC", "a checkpoint of onnxruntime.training; give its training_model.onnx or the forward model"),
+    (4, b"ODTC", "a checkpoint of onnxruntime.training; pass its training_model.onnx or the forward model"),
     (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
     (0, b"version http", "a Git LFS pointer, not the model; run git lfs pull"),
-    (0, b"PK\x03\x04", "a zip archive, as PyTorch writes; export the model with torch.onnx.export"),
+    (0, b"PK\x03\x04", "a zip archive, as torch.save writes; export the model with torch.onnx.export"),
     (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
 )
-"""What a file is that has these bytes at an offset, and what to do."""
+"""Other file formats: offset and value of their magic bytes, and what the file is and what to do."""
 
 
 def _refuse_other_format(file: Path) -> None:
-    """Raises `ModelError` for a file that is known to be something else."""
+    """Raises `ModelError` for a file in another known format."""
     with file.open("rb") as content:
         start = content.read(32)
     for offset, magic, what in _FORMATS:
@@ -103,7 +99,7 @@ def _refuse_other_format(file: Path) -> None:
 
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
-    """What a file says of an input holds, whatever it says of an output that is the same value."""
+    """Converts a model, keeping the declared types of inputs that are also declared as outputs."""
     model = ir.from_proto(proto)
     _refuse_two_versions(model, proto)
     for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
@@ -113,7 +109,7 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
 
 
 def _refuse_two_versions(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Raises `ValueError` where a domain that nodes use is imported twice, and not alike."""
+    """Raises `ValueError` if a domain that nodes use is imported in two versions."""
     versions: dict[str, set[int]] = {}
     for entry in proto.opset_import:
         versions.setdefault(entry.domain, set()).add(entry.version)
@@ -124,11 +120,11 @@ def _refuse_two_versions(model: ir.Model, proto: onnx.ModelProto) -> None:
 
 
 def as_ir(model: AnyModel) -> ir.Model:
-    """Returns a model of any kind as an `onnx_ir.Model`.
+    """Returns a model of any supported type as an `onnx_ir.Model`.
 
     Raises:
-        InputError: A path cannot be read, or the argument is no model.
-        ModelError: A file is not an ONNX model.
+        InputError: The file cannot be read, or the argument has an unsupported type.
+        ModelError: The model is invalid.
     """
     if isinstance(model, ir.Model):
         return tidy_domains(model)
@@ -139,18 +135,20 @@ def as_ir(model: AnyModel) -> ir.Model:
             raise ModelError(f"the model cannot be read: {_reason(error)}") from error
         require_well_formed(converted, "the model")
         require_external_data(converted, Path(), missing=_NO_PATH)
-        forget_negative_extents(converted)
+        clear_negative_dimensions(converted)
         return tidy_domains(converted)
     if isinstance(model, str | os.PathLike):
         return load(model)
-    raise InputError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
+    raise InputError(
+        f"model has type {type(model).__name__}; expected a path, an onnx.ModelProto or an onnx_ir.Model"
+    )
 
 
 def in_memory(model: ir.Model) -> ir.Model:
-    """Returns a model whose tensors are all in memory, so that it does not matter where it is: itself, or a copy.
+    """Returns a model without external data: the model itself if it has none, else a copy with all data loaded.
 
     Raises:
-        InputError: Its external data cannot be read.
+        InputError: The external data cannot be read.
     """
     try:
         return external_data.in_memory(model)
@@ -159,48 +157,49 @@ def in_memory(model: ir.Model) -> ir.Model:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """Returns a model as an `onnx.ModelProto` that has all its weights.
+    """Returns a model as an `onnx.ModelProto` that holds all its weights.
 
     Raises:
-        InputError: Its external data cannot be read.
-        ModelError: Protobuf cannot take all its weights.
+        InputError: The external data cannot be read.
+        ModelError: The weights exceed protobuf's limit.
     """
     tensors = [value.const_value for value in external_data.initializers(model)]
     size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
     if size > MAX_PROTOBUF_BYTES:
         raise ModelError(
             f"the model has {size / 1e9:.1f} GB of weights, more than an onnx.ModelProto can hold; "
-            "give it as onnx_ir.load(path), to get an onnx_ir.Model, or use the command line"
+            "pass onnx_ir.load(path) to get an onnx_ir.Model, or use the command line"
         )
     return ir.to_proto(in_memory(model))
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause, in one line; what onnx-ir wraps it in has whole graphs in its text."""
+    """Returns the root cause in one line; onnx-ir wraps it in exceptions whose text may contain whole graphs."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())
 
 
 def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> Path:
-    """Returns the output path, before any work is done for it.
+    """Checks an output path before any work is done, and returns it.
 
     Args:
-        output: Where a file is to be written.
+        output: The file to write.
         source: The input file, which must not be overwritten.
 
     Raises:
-        InputError: The path is a directory, its folder does not exist or cannot be written, or it is the input.
+        InputError: The path is a directory or a special file, its folder does not exist or is not writable, or it
+            is the input.
     """
     path = Path(output)
     if path.is_dir():
-        raise InputError(f"output {path} is a directory; name a file")
+        raise InputError(f"output {path} is a directory; expected a file")
     if path.exists() and not path.is_file():
-        raise InputError(f"output {path} is a device or a pipe, which a file would take the place of; name a file")
+        raise InputError(f"output {path} is a device or a pipe; expected a regular file")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError(f"output {path} is the input; name another file")
+        raise InputError(f"output {path} is the input; choose another file")
     if not path.parent.is_dir():
-        raise InputError(f"output folder {path.parent} does not exist; make it first")
+        raise InputError(f"output folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"output folder {path.parent} is not writable")
     return path
@@ -208,9 +207,9 @@ def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary file beside ``path`` to write, and renames it to ``path`` if nothing was raised.
+    """Yields a temporary file to write to, and renames it to ``path`` unless an exception is raised.
 
-    A process that is killed leaves ``.<name>.<8 digits>.tmp`` behind, which nothing ever reads.
+    A process that is killed leaves the temporary file ``.<name>.<8 hex digits>.tmp`` behind; it can be deleted.
 
     Raises:
         InputError: The file cannot be written.
@@ -227,19 +226,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> None:
-    """Writes a model, whole or not at all.
-
-    What is at ``path`` is the old model with its own weights until it is the new one with its own.
+    """Writes a model atomically: ``path`` holds either the old model and its weights, or the new ones.
 
     Args:
-        model: The model; its tensors may be others afterwards.
-        path: Where it goes.
-        weights: Whether weights are ``copied`` to ``<path>.data`` or ``shared`` with the input; by default they
-            are in the model's own file if protobuf can take them, else copied.
+        model: The model. Its tensors are replaced by the written or loaded ones.
+        path: The file to write.
+        weights: ``copied``: to ``<path>.data``. ``shared``: external data stays in its files. By default, the
+            weights go into the model file if protobuf's limit allows, else they are copied.
 
     Raises:
-        InputError: A file cannot be written, the model's external data cannot be read, or not be shared.
-        ModelError: What has to be in the model's own file is too large for protobuf.
+        InputError: A file cannot be written, or external data cannot be read or shared.
+        ModelError: The content of the model file exceeds protobuf's limit.
     """
     try:
         data = external_data.replaced_files(path, model)
@@ -255,12 +252,12 @@ def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> No
                 temporary.write_bytes(_serialized(model))
         finally:
             external_data.tidy(path, data)
-    finally:  # once more: Ctrl-C may have come in the middle of it
+    finally:  # once more, in case Ctrl-C interrupted the first call
         external_data.tidy(path, data)
 
 
 def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:
-    """Brings into memory, or has shared, what does not go to a data file; returns what does."""
+    """Loads or shares the tensors that do not go to a data file; returns the initializers that do."""
     external_data.load_attributes(model)
     if weights == "shared":
         external_data.share(model, path.parent)

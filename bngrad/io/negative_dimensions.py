@@ -1,7 +1,7 @@
-"""Extents below 0, which a model says of values whose extents it does not know.
+"""Negative dimensions, which some models have in place of unknown dimensions.
 
-ONNX Runtime takes them so. onnx's shape inference takes them for numbers: they contradict what it infers, and a
-Slice of such data ends the process.
+ONNX Runtime treats them as unknown. onnx's shape inference treats them as sizes: they conflict with inferred
+shapes, and a Slice of such a value crashes the process.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def forget_negative_extents(model: ir.Model) -> None:
-    """Makes every extent below 0 in the shapes of a model one that is not known."""
+def clear_negative_dimensions(model: ir.Model) -> None:
+    """Makes all negative dimensions in the shapes of a model unknown."""
     for value in _values(model):
-        if value.shape is not None and has_negative_extent(value.shape):
-            value.shape = ir.Shape([None if _is_negative(extent) else extent for extent in value.shape])
+        if value.shape is not None and has_negative_dimension(value.shape):
+            value.shape = ir.Shape([None if _is_negative(size) else size for size in value.shape])
 
 
-def has_negative_extent(shape: ir.Shape) -> bool:
-    """Whether an extent of a shape is a number below 0."""
+def has_negative_dimension(shape: ir.Shape) -> bool:
+    """Whether a shape has a negative dimension."""
     return any(map(_is_negative, shape))
 
 
-def _is_negative(extent: int | ir.SymbolicDim) -> bool:
-    return isinstance(extent, int) and extent < 0
+def _is_negative(size: int | ir.SymbolicDim) -> bool:
+    return isinstance(size, int) and size < 0
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """All of its values but initializers, which have their shapes from their data."""
+    """Yields all values of a model except initializers, whose shapes are those of their data."""
     scopes: list[ir.Graph | ir.Function] = [*model.graphs(), *model.functions.values()]
     for scope in scopes:
         yield from scope.inputs

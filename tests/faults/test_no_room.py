@@ -122,14 +122,14 @@ def test_a_full_disk_behind_stdout(arguments, folder):
         done = subprocess.run(
             command, cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    line = "bngrad: error: the output, or a temporary file, cannot be written: No space left on device\n"
+    line = "bngrad: error: the output or a temporary file cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, line)
 
 
 NOWHERE = {
-    "a-file-for-a-folder": ("out/out.onnx", "output folder {} does not exist; make it first"),
+    "a-file-for-a-folder": ("out/out.onnx", "output folder {} does not exist; create it first"),
     "a-folder-that-takes-no-files": ("/proc/out.onnx", "/proc/out.onnx cannot be written: "),
-    "a-device": (os.devnull, f"output {os.devnull} is a device or a pipe, which a file would take the place of; "),
+    "a-device": (os.devnull, f"output {os.devnull} is a device or a pipe; expected a regular file"),
 }
 
 

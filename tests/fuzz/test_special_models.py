@@ -145,9 +145,7 @@ SPECIALS = {
     "data-longer-than-its-file": Special(
         _with(_file(16), "w.bin", length=str(1 << 60)), NO_DATA + "'w.bin', of tensor 'w': it has 16 bytes"
     ),
-    "data-at-a-negative-place": Special(
-        _with(_file(16), "w.bin", offset="-8"), "is not an ONNX model that can be read"
-    ),
+    "data-at-a-negative-place": Special(_with(_file(16), "w.bin", offset="-8"), "is not a valid ONNX model"),
     "data-above": Special(_with(_outside, "../secret.bin"), OUTSIDE.format("../secret.bin")),
     "data-by-an-absolute-path": Special(
         lambda: _external("/etc/passwd"), NO_DATA + "'/etc/passwd', of tensor 'w': expected a path relative to"
@@ -162,10 +160,10 @@ SPECIALS = {
         _with(lambda: Path("l").symlink_to("/dev/zero"), "l"), OUTSIDE.format("l")
     ),
     "data-of-a-fifo": Special(
-        _with(lambda: os.mkfifo("f"), "f"), NO_DATA + "'f', of tensor 'w': it is no regular file"
+        _with(lambda: os.mkfifo("f"), "f"), NO_DATA + "'f', of tensor 'w': it is not a regular file"
     ),
     "data-of-a-folder": Special(
-        _with(lambda: Path("d").mkdir(), "d"), NO_DATA + "'d', of tensor 'w': it is no regular file"
+        _with(lambda: Path("d").mkdir(), "d"), NO_DATA + "'d', of tensor 'w': it is not a regular file"
     ),
     "data-of-a-link-in-a-circle": Special(_with(lambda: Path("l").symlink_to("l"), "l"), NO_DATA + "'l'"),
     "a-chain-of-10000-nodes": Special(lambda: _chain(10_000), commands=("inspect",)),
@@ -174,7 +172,7 @@ SPECIALS = {
     "branches-100000-deep": Special(lambda: _deep(20_000), "is not an ONNX model, or is truncated"),
     "functions-that-call-30-others-twice": Special(
         lambda: _functions(30, doubling=True),
-        "its functions' nodes, one for each call, are 1073741825; expected",
+        "it has 1073741825 nodes after inlining its functions; expected",
         commands=("inspect", "rewrite", "differentiate", "finalize"),
     ),
     "functions-that-call-10-others": Special(lambda: _functions(10, doubling=False), commands=("inspect",)),
@@ -184,7 +182,7 @@ LONG = {
         lambda: _chain(1_000_000), commands=("inspect",), seconds=600, megabytes=12_000
     ),
     "a-broken-chain-of-1000000-nodes": Special(
-        lambda: _chain(1_000_000, broken=True), "reads 'nothing', which nothing made before", EVERY, seconds=300,
+        lambda: _chain(1_000_000, broken=True), "reads 'nothing', which no preceding node", EVERY, seconds=300,
         megabytes=12_000,
     ),
     "a-chain-of-1000000-nodes-with-nothing-to-rewrite": Special(

@@ -13,7 +13,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.subgraphs import proto_subgraphs, subgraphs
 from bngrad.io.external_data import with_small_tensors
-from bngrad.io.negative_dimensions import has_negative_extent
+from bngrad.io.negative_dimensions import has_negative_dimension
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
 from bngrad.passes.prepare.long_vectors import may_have_long_vector
@@ -130,7 +130,7 @@ def require_possible(model: ir.Model) -> None:
         if (node.domain, node.op_type) == ("", "ConvTranspose"):
             _require_same_rank(node)
         for value in node.outputs:
-            if value.shape is not None and has_negative_extent(value.shape):
+            if value.shape is not None and has_negative_dimension(value.shape):
                 raise ModelError(
                     f"{describe(node)} is not valid: its output {value.name!r} has inferred shape {value.shape}; "
                     "expected sizes of 0 or more: windows that fit into their data"
