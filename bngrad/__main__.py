@@ -1,7 +1,7 @@
-"""The command ``bngrad``, also as ``python -m bngrad``.
+"""Entry point of the command ``bngrad`` and of ``python -m bngrad``.
 
-Nothing is imported outside of `main`: Ctrl-C ends the imports, most of a short command, as quietly as it ends the
-work.
+The package is imported inside `main`, so that Ctrl-C during the imports, which take most of a short command's
+time, also exits without a traceback.
 """
 
 import _thread
@@ -11,65 +11,66 @@ import sys
 import threading
 
 _RESERVE = 1 << 20
-"""Bytes, kept back for the end of a command that has no memory left."""
+"""Bytes reserved for reporting an out-of-memory error."""
 
 
 def main() -> None:
-    """Runs the command line, and exits: with 130 if it was interrupted, whatever became of the interrupt."""
+    """Runs the command line and exits, with code 130 if interrupted, even if a library hid the interrupt."""
     interrupts = []
 
     def interrupt(number: int, _frame: object) -> None:
         interrupts.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as in the background
+    # A background job ignores SIGINT; leave that as it is.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
-        sys.unraisablehook = _hand_on
+        sys.unraisablehook = _repeat_interrupt
     code, has_memory = 130, True
     reserve: list[bytearray] = []
     try:
         reserve.append(bytearray(_RESERVE))
         from bngrad import cli  # noqa: PLC0415 - see above
-        from bngrad.runtime import crash_handler as last_words  # noqa: PLC0415 - see above
+        from bngrad.runtime import crash_handler  # noqa: PLC0415 - see above
 
-        last_words.prepare(sys.argv[1:])
+        crash_handler.install(sys.argv[1:])
         code = cli.run(sys.argv[1:])
     except MemoryError:
-        # There was none left even to say so: what held it goes with the error.
+        # Not enough memory even to print the error: release the reserve, and print after the exception is gone.
         reserve.clear()
         code, has_memory = 2, False
     except BaseException:
-        # A library that is interrupted while it is imported may raise anything.
+        # A library interrupted during its import may raise any exception.
         if not interrupts:
             raise
     if not has_memory:
         os.write(2, b"bngrad: error: out of memory\n")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is done is done
-    _forget_unwritten()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done
+    _discard_unwritten_output()
     sys.exit(130 if interrupts else code)
 
 
-def _hand_on(what: "sys.UnraisableHookArgs") -> None:
-    """Python passes over what is raised where nothing can catch it: an interrupt comes there once more.
+def _repeat_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Sends an interrupt again that was raised where Python ignores exceptions, as in ``__del__``.
 
-    A want of memory does so by itself, and needs no lines of its own.
+    Out-of-memory errors are dropped: the allocation that follows raises one as well.
     """
-    if what.exc_type is MemoryError:
+    if unraisable.exc_type is MemoryError:
         return
-    if what.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(what)
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
         return
-    # Not os.kill, which on Windows ends the process; and to the main thread, which may be waiting for something.
+    # os.kill ends the process on Windows. The signal goes to the main thread, which may be blocked.
     if sys.platform == "win32":
-        again = threading.Timer(0.01, _thread.interrupt_main)
+        timer = threading.Timer(0.01, _thread.interrupt_main)
     else:
-        again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    again.daemon = True
-    again.start()
+        timer = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.daemon = True
+    timer.start()
 
 
-def _forget_unwritten() -> None:
-    """Drops what stdout did not take, which is an error already: Python would try again, and exit with 120."""
+def _discard_unwritten_output() -> None:
+    """Discards what could not be written to stdout; Python would try again at exit and return 120."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -179,11 +179,13 @@ def test_the_options_of_a_session():
 def test_an_unknown_provider(call, name):
     with pytest.raises(InputError) as error:
         call(name)
-    assert str(error.value) == f"provider {name!r} does not exist; expected one of native, python, function"
+    assert str(error.value) == f"provider is {name!r}; expected one of native, python, function"
 
 
 def test_an_argument_that_is_no_model():
-    with pytest.raises(InputError, match=r"a model is a path, an onnx\.ModelProto or an onnx_ir\.Model, not int"):
+    with pytest.raises(
+        InputError, match=r"model has type int; expected a path, an onnx\.ModelProto or an onnx_ir\.Model"
+    ):
         session(3, "function")
 
 
@@ -218,7 +220,7 @@ def test_the_library_of_the_environment_is_missing(monkeypatch, tmp_path):
 def test_the_library_was_not_built(monkeypatch, tmp_path):
     monkeypatch.delenv("BNGRAD_LIBRARY", raising=False)
     monkeypatch.setattr(importlib.resources, "files", lambda _package: tmp_path)
-    with pytest.raises(LibraryError, match=r"was not built with this bngrad: .* or set BNGRAD_LIBRARY to"):
+    with pytest.raises(LibraryError, match=r"is not installed: .* or set BNGRAD_LIBRARY to"):
         get_library_path()
 
 
@@ -229,7 +231,7 @@ def test_a_library_that_is_none(monkeypatch, tmp_path):
     with pytest.raises(LibraryError) as error:
         register(onnxruntime.SessionOptions(), "native")
     message = str(error.value)
-    assert message.startswith(f"ONNX Runtime {onnxruntime.__version__} does not take {library}: ")
+    assert message.startswith(f"ONNX Runtime {onnxruntime.__version__} cannot register {library}: ")
     assert "\n" not in message
 
 

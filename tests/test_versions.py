@@ -45,16 +45,16 @@ ACCEPTED = {
 
 
 def too_old(what, needed):
-    return f"{what} does not do: bngrad needs {needed}; run pip install '{needed}'"
+    return f"{what} is unsupported: bngrad requires {needed}; run pip install '{needed}'"
 
 
 def for_numpy_1(what, numpy):
     remedy = "run pip install 'numpy<2' or 'onnxruntime>=1.19'"
-    return f"{what} does not run with {numpy}, it was built for NumPy 1; {remedy}"
+    return f"{what} does not work with {numpy}: it was built for NumPy 1; {remedy}"
 
 
 def missing(what, needed):
-    return f"{what} is not installed: bngrad needs {needed}; run pip install '{needed}'"
+    return f"{what} is not installed: bngrad requires {needed}; run pip install '{needed}'"
 
 
 REFUSED = {
@@ -154,7 +154,7 @@ ERRORS = [name for name in bngrad.__all__ if name.endswith(("Error", "Warning"))
 @pytest.mark.parametrize("name", [name for name in bngrad.__all__ if name not in {*ERRORS, "__version__"}])
 def test_every_public_name_asks_first(name, install):
     install({"onnx": "1.16.2"})
-    with pytest.raises(VersionError, match=r"onnx 1\.16\.2 does not do"):
+    with pytest.raises(VersionError, match=r"onnx 1\.16\.2 is unsupported"):
         getattr(bngrad, name)
 
 

@@ -1,4 +1,4 @@
-"""Arrays as kernels like them: from the beginning of a cache line on."""
+"""Allocation of arrays aligned to cache lines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CACHE_LINE = 64
-"""In bytes. NumPy's own arrays begin at a multiple of 16. Rows that are whole lines are the faster ones, and only
-they are written past the caches."""
+"""In bytes. NumPy aligns its arrays to 16 bytes; the kernels use non-temporal stores for whole lines only."""
 
 
 def empty_at_cache_line(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Returns an array that begins at a cache line, as allocators of tensors have it; nothing is written to it."""
+    """Returns an uninitialized array aligned to a cache line, as tensor allocators return it."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE

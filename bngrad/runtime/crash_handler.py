@@ -1,6 +1,6 @@
-"""One line and exit code 2 where native code would end the process, as onnx's does at some broken models.
+"""A crash handler that turns a crash in native code into one line on stderr and exit code 2.
 
-That is for a process which is a command and nothing else: a library leaves its host's signals alone.
+It is for the command line only: a library must not change the signal handlers of its host process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def prepare(arguments: Sequence[str]) -> None:
-    """Has a fault end the process with the command's words; with ``--debug`` with a traceback, as Python's own.
+def install(arguments: Sequence[str]) -> None:
+    """Installs the crash handler; with ``--debug``, Python's faulthandler instead, which prints a traceback.
 
     Args:
         arguments: The command line without the program's name.
@@ -29,9 +29,9 @@ def prepare(arguments: Sequence[str]) -> None:
         return
     command = " ".join(["bngrad", *arguments])
     line = (
-        f"bngrad: error: native code ended {' '.join(command.split())!r}, as onnx's does at some broken models "
-        "and where memory ends; look with --debug for where, and report it if the model is valid"
+        f"bngrad: error: {' '.join(command.split())!r} crashed in native code, often because of a malformed model "
+        "or lack of memory; rerun with --debug for a traceback, and report it if the model is valid"
     )
-    # Without the library, or with an older one, the commands that need none work as ever.
+    # Without the library, or with an older one, commands that do not need it still work.
     with contextlib.suppress(LibraryError, AttributeError):
         native_library.call("bngrad_exit_on_fault", os.fsencode(line), 2)

@@ -1,12 +1,13 @@
-"""The ops in Python, through onnxruntime-extensions: the same kernel, called back from ONNX Runtime.
+"""The ops in Python, as custom ops of onnxruntime-extensions: ONNX Runtime calls back into Python.
 
-Where no native library was built, NumPy computes. onnxruntime-extensions limits what the ops can do:
+The native kernels compute the results, or NumPy if the native library was not built. Limits of
+onnxruntime-extensions:
 
-* It carries float and double only. A session with a node of float16 or bfloat16 data is refused when it is made
-  ("Type 'tensor(float16)' of input parameter ... is invalid"): such models need the native provider, or the
-  functions that they carry.
-* Attributes arrive as text with six digits.
-* An exception that leaves an op ends the process. So an op that fails logs the reason and answers NaN.
+* It supports float and double only. ONNX Runtime refuses to create a session for a model with float16 or bfloat16
+  data ("Type 'tensor(float16)' of input parameter ... is invalid"). Use the native provider for such models, or
+  the functions embedded in them.
+* Attributes are passed as text with six digits.
+* An exception in an op ends the process. An op that fails therefore logs the reason and returns NaN.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
     DType = np.dtype[Any]
-    Outputs = tuple["_Handover", ...]
+    Outputs = tuple["_NoCopyOutput", ...]
 
 _FLOAT, _DOUBLE, _INT64 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)
 _ORT_TYPES: dict[DType, int] = {
@@ -52,22 +53,22 @@ TYPES: list[dict[str, DType]] = [
     for parameter in {_FLOAT, data}
     for statistic in {_FLOAT, data}
 ]
-"""The types that the extension carries. float16 and bfloat16 need the native provider."""
+"""The supported combinations of types."""
 
 _log = logging.getLogger(__name__)
 
 
 def library_path() -> str:
-    """Returns the path of onnxruntime-extensions' own library, which is what a session registers."""
+    """Returns the path of onnxruntime-extensions' library, which has to be registered with a session."""
     return str(onnxruntime_extensions.get_library_path())
 
 
 @cache
 def define_ops() -> None:
-    """Defines every op for every type, once for the process.
+    """Defines every op for every supported combination of types, once per process.
 
     Raises:
-        LibraryError: The native library is there but cannot be used.
+        LibraryError: The native library is installed but cannot be loaded.
     """
     implementation = _implementation()
     for name in FUNCTIONS:
@@ -82,11 +83,11 @@ def define_ops() -> None:
 
 
 def _variants(name: str) -> list[tuple[Sequence[DType], Sequence[DType]]]:
-    """The types of an op's inputs and outputs, each combination once."""
+    """Returns the distinct combinations of an op's input and output types."""
     inputs, outputs, _ = signature(name)
     variants: dict[tuple[DType, ...], tuple[DType, ...]] = {}
     for types in TYPES:
-        # With no input of its type, a statistic has the type that the op computes in.
+        # In an op without an input of type T2, the statistics have the type that the op computes in.
         own = (
             dict(types)
             if any(QUANTITIES[i].type_constraint == "T2" for i in inputs)
@@ -98,17 +99,17 @@ def _variants(name: str) -> list[tuple[Sequence[DType], Sequence[DType]]]:
 
 
 def _implementation() -> ModuleType:
-    """The native kernels, or NumPy where they were not built."""
+    """Returns the module with the native kernels, or the NumPy reference if they were not built."""
     try:
         native_library.library_path()
     except LibraryError:
         return reference
-    native_library.version()  # loads the library: one that cannot be used is an error, not a reason for NumPy
+    native_library.version()  # loads the library: an unusable one is an error, not a reason to fall back to NumPy
     return native
 
 
 def _function_name(op_type: str) -> str:
-    """BatchNormalizationGrad -> batch_normalization_grad."""
+    """Converts a name: BatchNormalizationGrad -> batch_normalization_grad."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", op_type).lower()
 
 
@@ -116,47 +117,47 @@ def _body(name: str, compute: Callable[..., tuple[Array, ...]], dtypes: Sequence
     _, outputs, _ = signature(name)
 
     def body(*inputs: Array, **attributes: float) -> Outputs:
-        # The text "1e-05" is the attribute's float32 value, not the nearest double.
+        # Attributes are float32; the text "1e-05" must not become the nearest double.
         exact = {a: float(np.float32(v)) if isinstance(v, float) else v for a, v in attributes.items()}
         try:
             results = compute(*inputs, **exact)
-        except Exception as error:  # noqa: BLE001 - whatever leaves this function ends the process
+        except Exception as error:  # noqa: BLE001 - an exception here ends the process
             _log.error("bngrad.%s: %s; its outputs are NaN", name, error)
             results = _nan(name, outputs, inputs)
-        return tuple(_Handover(np.asarray(r, dtype)) for r, dtype in zip(results, dtypes, strict=True))
+        return tuple(_NoCopyOutput(np.asarray(r, dtype)) for r, dtype in zip(results, dtypes, strict=True))
 
     return body
 
 
 def _nan(name: str, outputs: Sequence[str], inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """Outputs that nobody takes for an answer, since onnxruntime-extensions cannot report an error."""
-    given = dict(zip(signature(name)[0], inputs, strict=True))
-    data = given["X"].shape
+    """Returns outputs filled with NaN, because onnxruntime-extensions cannot report an error."""
+    arrays = dict(zip(signature(name)[0], inputs, strict=True))
+    data = arrays["X"].shape
     parameter: tuple[int, ...] = ()
-    if "scale" in given:
-        parameter = given["scale"].shape
+    if "scale" in arrays:
+        parameter = arrays["scale"].shape
     else:
-        with contextlib.suppress(InputError):  # wrong axes leave no shape to be right
-            parameter = parameter_shape(data, normalize_axes(given["axes"], len(data)))
+        with contextlib.suppress(InputError):  # invalid axes do not define a shape
+            parameter = parameter_shape(data, normalize_axes(arrays["axes"], len(data)))
     return tuple(np.full(data if QUANTITIES[o].shape == "data" else parameter, np.nan) for o in outputs)
 
 
-class _Handover:
-    """An output that onnxruntime-extensions takes without a copy.
+class _NoCopyOutput:
+    """An output that onnxruntime-extensions reads without conversion to a Python list.
 
-    The extension asks each output for ``.shape`` and ``.flatten().tolist()``, and then copies that list into a
-    tensor, one Python float after the other: 30 times the cost of the op. What it does with the list works as well
-    with any buffer, so this hands it the flat array instead.
+    The extension reads ``.shape`` and ``.flatten().tolist()`` of each output and copies the list into a tensor one
+    Python float at a time, which is much slower than the op. The copy works with any buffer, so ``tolist`` returns
+    the flat array.
     """
 
     def __init__(self, array: Array) -> None:
         self._array = np.ascontiguousarray(array)
         self.shape = array.shape
 
-    def flatten(self) -> _Handover:
-        """Returns itself; the array is contiguous."""
+    def flatten(self) -> _NoCopyOutput:
+        """Returns the object itself, because the array is contiguous."""
         return self
 
     def tolist(self) -> Array:
-        """Returns the flat array, not a list."""
+        """Returns the flat array instead of a list."""
         return self._array.reshape(-1)

@@ -1,4 +1,4 @@
-"""The native library's file, and its C ABI (``ops/bngrad.h``) through ctypes."""
+"""The native library: its path, and its C ABI (``ops/bngrad.h``) through ctypes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import cast
 from bngrad.errors import InputError, LibraryError
 
 LIBRARY_VARIABLE = "BNGRAD_LIBRARY"
-"""Environment variable with the path of a library to use instead of the installed one."""
+"""Environment variable: path of a library to use instead of the installed one."""
 
 ISA_VARIABLE = "BNGRAD_ISA"
-"""Environment variable that forces an instruction set. The library reads it once, when it is first needed."""
+"""Environment variable: instruction set to use. The library reads it once, on first use."""
 
 _FILE_NAMES = {"win32": "bngrad.dll", "darwin": "libbngrad.dylib"}
 _OK, _INVALID_ARGUMENT = 0, 1
@@ -24,7 +24,7 @@ _MESSAGE_SIZE = 1024
 
 
 class Layout(ctypes.Structure):
-    """``bngrad_layout``: X, and what makes a channel of it."""
+    """``bngrad_layout``: the shape and types of X, and the reduction axes."""
 
     _fields_ = (
         ("dims", ctypes.POINTER(ctypes.c_int64)),
@@ -38,12 +38,10 @@ class Layout(ctypes.Structure):
 
 
 def library_path() -> Path:
-    """Returns the path of the native library.
-
-    That is ``BNGRAD_LIBRARY`` if the environment sets it, else the file that was installed with the package.
+    """Returns the path of the native library: ``BNGRAD_LIBRARY`` if it is set, else the installed file.
 
     Raises:
-        LibraryError: There is no such file.
+        LibraryError: The file does not exist.
     """
     return _path(os.environ.get(LIBRARY_VARIABLE))
 
@@ -57,18 +55,18 @@ def _path(forced: str | None) -> Path:
             )
         return path
     name = _FILE_NAMES.get(sys.platform, "libbngrad.so")
-    # Not Path(__file__): an editable install keeps what it built away from the sources.
+    # Not Path(__file__): an editable install keeps the library outside of the source tree.
     installed = importlib.resources.files("bngrad").joinpath("lib", name)
     if not installed.is_file():
         raise LibraryError(
-            f"the native library {name} was not built with this bngrad: install it with a C++ compiler at hand, "
+            f"the native library {name} is not installed: reinstall bngrad with a C++ compiler available, "
             f"or set {LIBRARY_VARIABLE} to a library built by `cmake -S ops`"
         )
     return Path(str(installed))
 
 
 def version() -> str:
-    """Returns the library's version, "major.minor.patch".
+    """Returns the library's version as "major.minor.patch".
 
     Raises:
         LibraryError: The library is missing or cannot be loaded.
@@ -77,7 +75,7 @@ def version() -> str:
 
 
 def isas() -> dict[str, bool]:
-    """Returns the instruction sets that there are kernels for, best first, and whether this machine has each.
+    """Returns the library's instruction sets, best first, and whether the CPU supports each.
 
     Raises:
         LibraryError: The library is missing or cannot be loaded.
@@ -90,25 +88,25 @@ def isas() -> dict[str, bool]:
 
 
 def active_isa() -> str:
-    """Returns the instruction set in use: the best one here, or what ``BNGRAD_ISA`` names.
+    """Returns the instruction set in use: ``BNGRAD_ISA`` if it is set, else the best that the CPU supports.
 
     Raises:
-        LibraryError: ``BNGRAD_ISA`` names none, or one that this machine does not have; or there is no library.
+        LibraryError: ``BNGRAD_ISA`` is unknown or not supported by the CPU, or the library is missing.
     """
     name = ctypes.c_char_p()
     try:
         call("bngrad_active_isa", ctypes.byref(name))
-    except InputError as error:  # of the environment, not of an argument
+    except InputError as error:  # the environment is invalid, not an argument
         raise LibraryError(str(error)) from None
     return cast("bytes", name.value).decode()
 
 
 def call(function: str, *arguments: object) -> None:
-    """Calls a function that ends with an error buffer and its size, and raises what it reports.
+    """Calls a function whose last parameters are an error buffer and its size, and raises the error it reports.
 
     Raises:
-        InputError: The function refuses an argument.
-        LibraryError: It failed, or there is no library.
+        InputError: The function rejects an argument.
+        LibraryError: The function failed, or the library is missing.
     """
     message = ctypes.create_string_buffer(_MESSAGE_SIZE)
     size = ctypes.c_size_t(_MESSAGE_SIZE)
@@ -120,16 +118,15 @@ def call(function: str, *arguments: object) -> None:
 
 
 def loaded() -> ctypes.CDLL:
-    """Returns the library.
+    """Returns the library, loaded on first use.
 
     Raises:
-        LibraryError: It is missing or cannot be loaded.
+        LibraryError: The library is missing or cannot be loaded.
     """
     return _load(os.environ.get(LIBRARY_VARIABLE))
 
 
-# The file is looked for once for all that the environment says: that takes as long as a hundred small ops.
-@cache
+@cache  # for each value of the variable: looking for the file takes longer than a small op
 def _load(forced: str | None) -> ctypes.CDLL:
     path = _path(forced)
     try:

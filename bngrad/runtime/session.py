@@ -1,9 +1,9 @@
-"""Running rewritten models: which of the three implementations of the ops a session uses.
+"""Sessions for rewritten models, with one of three implementations (providers) of the ops.
 
 =========== =====================================================================================================
-native      The C++ library, registered by its path: the fast one, for every language.
-python      onnxruntime-extensions calling back into Python: for debugging, and where there is no compiler.
-function    Nothing registered: the functions that a rewritten model carries.
+native      The C++ custom-op library. The fastest provider; works from any language.
+python      onnxruntime-extensions, which calls back into Python. For debugging, or without a C++ compiler.
+function    The functions embedded in the model. Nothing is registered.
 =========== =====================================================================================================
 """
 
@@ -33,24 +33,24 @@ def get_library_path() -> str:
     """Returns the path of the custom-op library, for ``register_custom_ops_library`` in any language.
 
     Raises:
-        LibraryError: It was not built.
+        LibraryError: The library is not installed.
     """
     return str(native_library.library_path())
 
 
 def register(session_options: onnxruntime.SessionOptions, provider: Provider = "native") -> None:
-    """Registers the ops of ``bngrad`` with a session that is about to be made.
+    """Registers the ops of ``bngrad`` with the options of a session.
 
-    A session takes the domain once: native or python, and either of them once.
+    Call it once per `SessionOptions`: ONNX Runtime rejects a second registration of the same domain.
 
     Args:
-        session_options: The options that the session will be made with.
-        provider: Which implementation; ``function`` registers nothing.
+        session_options: The options to create the session with.
+        provider: The implementation to register: ``native`` or ``python``. ``function`` registers nothing.
 
     Raises:
-        InputError: There is no such provider.
-        LibraryError: The library is missing, or this ONNX Runtime does not take it.
-        VersionError: A package is missing or too old, or two do not run together.
+        InputError: ``provider`` is unknown.
+        LibraryError: The library is missing, or this ONNX Runtime cannot load it.
+        VersionError: A required package is missing, too old, or incompatible with another one.
     """
     require_choice("provider", provider, PROVIDERS)
     versions.check()
@@ -58,30 +58,30 @@ def register(session_options: onnxruntime.SessionOptions, provider: Provider = "
         _register_library(session_options, get_library_path())
     elif provider == "python":
         versions.check("onnxruntime-extensions")
-        from bngrad.runtime import extensions  # noqa: PLC0415 - loads onnxruntime-extensions, which few need
+        from bngrad.runtime import extensions  # noqa: PLC0415 - imports onnxruntime-extensions, rarely needed
 
         extensions.define_ops()
         _register_library(session_options, extensions.library_path())
 
 
 def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0) -> onnxruntime.InferenceSession:
-    """Makes a session for a rewritten model, with the options that suit training graphs.
+    """Creates a CPU session for a rewritten model, with session options suitable for training graphs.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        provider: Which implementation of the ops to use.
-        threads: How many threads work on one op; 0 lets ONNX Runtime choose.
+        provider: The implementation of the ops: ``native``, ``python`` or ``function``.
+        threads: Number of intra-op threads; 0 lets ONNX Runtime choose.
 
     Raises:
-        InputError: The argument is no model, or there is no such provider.
-        LibraryError: The library is missing, this ONNX Runtime does not take it, or the provider is ``python`` and
-            the model has 16-bit types, which onnxruntime-extensions does not carry.
+        InputError: ``model`` is not a model, or ``provider`` is unknown.
+        LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the provider is
+            ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    # A training graph has many small tensors that live long; planning them into one block doubles the peak.
+    # A training graph keeps many small tensors alive; one preplanned memory block increases the peak.
     options.enable_mem_pattern = False
-    # Weights are inputs with defaults, so that a training loop can feed them; ORT would warn of every one.
+    # Weights are inputs with defaults, so that a training loop can feed them; ORT would warn about each.
     options.log_severity_level = 3
     register(options, provider)
     try:
@@ -89,14 +89,14 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
     except Exception as error:
         if provider == "python" and "float16" in str(error):
             raise LibraryError(
-                "the python provider has float and double only, for onnxruntime-extensions carries no float16 and "
-                f"no bfloat16; use native or function ({' '.join(str(error).split())})"
+                "the python provider supports only float and double, because onnxruntime-extensions has no "
+                f"float16 or bfloat16; use native or function ({' '.join(str(error).split())})"
             ) from error
         raise
 
 
 def _source(model: AnyModel) -> str | bytes:
-    """What ONNX Runtime reads: a path stays one, for external data is relative to it."""
+    """Returns a path or a serialized model; a path is kept, because external data is relative to it."""
     if isinstance(model, str | os.PathLike):
         if not Path(model).is_file():
             raise InputError(f"{os.fspath(model)} does not exist; expected an ONNX model file")
@@ -110,5 +110,5 @@ def _register_library(session_options: onnxruntime.SessionOptions, path: str) ->
     try:
         session_options.register_custom_ops_library(path)
     except Exception as error:
-        what = " ".join(str(error).split())
-        raise LibraryError(f"ONNX Runtime {onnxruntime.__version__} does not take {path}: {what}") from error
+        reason = " ".join(str(error).split())
+        raise LibraryError(f"ONNX Runtime {onnxruntime.__version__} cannot register {path}: {reason}") from error

@@ -1,9 +1,9 @@
-"""The versions of other packages that bngrad works with.
+"""Checks of the versions of the packages that bngrad depends on.
 
-pip keeps pyproject.toml's floors while it installs bngrad, but not when another package is downgraded later; and
-two packages whose metadata allow each other may still not run together. That would show somewhere inside them, as
-an AttributeError or an ImportError without a word. So the public API, the command line and `register` ask here
-first, of the installed packages' metadata: nothing is imported for it.
+pip enforces the minimum versions in pyproject.toml when it installs bngrad, but not when another package is
+downgraded later; and two packages may be incompatible although their metadata allow both. The failure would be an
+obscure AttributeError or ImportError inside one of them. The public API, the command line and `register` therefore
+check the metadata of the installed packages first, without importing them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from bngrad.errors import VersionError
 
 IMPORTED = ("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript")
-"""What every use of a model imports; onnxruntime-extensions is for the python provider alone."""
+"""Packages that are always needed; onnxruntime-extensions is needed by the python provider only."""
 
 OTHER_NAMES = {
     "onnxruntime": (
@@ -32,11 +32,11 @@ OTHER_NAMES = {
         "onnxruntime-qnn",
     )
 }
-"""Distributions that install the same package. One that is not listed passes: its version is not known here."""
+"""Distributions that install the same package. An unlisted distribution is accepted without a check."""
 
 
 class Conflict(NamedTuple):
-    """Two packages that pip installs together and that do not run together."""
+    """Two packages that pip can install together although they are incompatible."""
 
     package: str
     versions: str
@@ -59,42 +59,47 @@ CONFLICTS = (
 
 
 def check(*packages: str) -> None:
-    """Refuses packages that are missing, too old, or do not run together.
+    """Checks that packages are installed, recent enough and compatible with each other.
 
     Args:
-        packages: Names of distributions among bngrad's dependencies; `IMPORTED` by default.
+        packages: Names of dependencies of bngrad; `IMPORTED` by default.
 
     Raises:
-        VersionError: One of them does not do; the message says what was found, what is needed and what to do.
+        VersionError: A package is missing, too old, or incompatible with another; the message says which version
+            is installed, which is required, and how to install it.
     """
     _check(packages or IMPORTED)
 
 
 @cache
 def floors() -> dict[str, SpecifierSet]:
-    """The versions that bngrad's own metadata asks for, by package: empty in a tree that was not installed."""
+    """Returns the required versions by package, from bngrad's metadata; empty if bngrad is not installed."""
     try:
         requirements = [Requirement(line) for line in metadata.requires("bngrad") or ()]
     except metadata.PackageNotFoundError:
         return {}
-    return {one.name: one.specifier for one in requirements if one.marker is None}
+    return {requirement.name: requirement.specifier for requirement in requirements if requirement.marker is None}
 
 
 @cache
 def _check(packages: tuple[str, ...]) -> None:
-    found = {name: _installed(name) for name in packages}
-    for name, (distribution, has) in found.items():
-        needed = floors().get(name, SpecifierSet())
-        if has is not None and not _is_in(has, needed):
+    installed = {name: _installed(name) for name in packages}
+    for name, (distribution, version) in installed.items():
+        required = floors().get(name, SpecifierSet())
+        if version is not None and not _is_in(version, required):
             raise VersionError(
-                f"{distribution} {has} does not do: bngrad needs {name}{needed}; run pip install '{name}{needed}'"
+                f"{distribution} {version} is unsupported: bngrad requires {name}{required}; "
+                f"run pip install '{name}{required}'"
             )
-    for one in CONFLICTS:
-        distribution, has = found.get(one.package, ("", None))
-        other, other_has = found.get(one.other, ("", None))
-        if _is_in(has, SpecifierSet(one.versions)) and _is_in(other_has, SpecifierSet(one.other_versions)):
+    for conflict in CONFLICTS:
+        distribution, version = installed.get(conflict.package, ("", None))
+        other, other_version = installed.get(conflict.other, ("", None))
+        if _is_in(version, SpecifierSet(conflict.versions)) and _is_in(
+            other_version, SpecifierSet(conflict.other_versions)
+        ):
             raise VersionError(
-                f"{distribution} {has} does not run with {other} {other_has}, {one.reason}; run {one.remedy}"
+                f"{distribution} {version} does not work with {other} {other_version}: {conflict.reason}; "
+                f"run {conflict.remedy}"
             )
 
 
@@ -103,15 +108,15 @@ def _is_in(version: Version | None, versions: SpecifierSet) -> bool:
 
 
 def _installed(name: str) -> tuple[str, Version | None]:
-    """The distribution that a package comes from, and its version: None where that says nothing."""
+    """Returns the distribution that provides a package and its version; None if the version is unknown."""
     for distribution in (name, *OTHER_NAMES.get(name, ())):
         try:
             return distribution, Version(metadata.version(distribution))
         except metadata.PackageNotFoundError:
             continue
-        except (InvalidVersion, TypeError):  # a build of somebody's own; metadata without a version
+        except (InvalidVersion, TypeError):  # a custom build, or metadata without a version
             return distribution, None
     if find_spec(name.replace("-", "_")) is None:
-        needed = f"{name}{floors().get(name, '')}"
-        raise VersionError(f"{name} is not installed: bngrad needs {needed}; run pip install '{needed}'")
+        required = f"{name}{floors().get(name, '')}"
+        raise VersionError(f"{name} is not installed: bngrad requires {required}; run pip install '{required}'")
     return name, None

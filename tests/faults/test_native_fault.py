@@ -34,8 +34,8 @@ def test_one_line(fault):
     done = run(fault, "inspect", "a model\n.onnx")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "bngrad: error: native code ended 'bngrad inspect a model .onnx', as onnx's does at some broken models "
-        "and where memory ends; look with --debug for where, and report it if the model is valid "
+        "bngrad: error: 'bngrad inspect a model .onnx' crashed in native code, often because of a malformed model "
+        "or lack of memory; rerun with --debug for a traceback, and report it if the model is valid "
         f"({fault})\n"
     )
 

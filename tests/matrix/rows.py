@@ -109,13 +109,13 @@ def rows() -> list[Row]:
 
 
 REFUSED = (
-    Refusal("onnxruntime", "1.16.3", "onnxruntime 1.16.3 does not do", "needs ONNX Runtime 1.17 or newer"),
-    Refusal("onnxruntime", "1.17.3", "onnxruntime 1.17.3 does not run with numpy 2.", beside=" with NumPy 2"),
-    Refusal("numpy", "1.25.2", "numpy 1.25.2 does not do"),
-    Refusal("onnx", "1.18.0", "onnx 1.18.0 does not do"),
-    Refusal("onnx-ir", "0.1.14", "onnx-ir 0.1.14 does not do"),
-    Refusal("onnxscript", "0.5.7", "onnxscript 0.5.7 does not do"),
-    Refusal("onnxruntime-extensions", "0.12.0", "onnxruntime-extensions 0.12.0 does not do"),
+    Refusal("onnxruntime", "1.16.3", "onnxruntime 1.16.3 is unsupported", "needs ONNX Runtime 1.17 or newer"),
+    Refusal("onnxruntime", "1.17.3", "onnxruntime 1.17.3 does not work with numpy 2.", beside=" with NumPy 2"),
+    Refusal("numpy", "1.25.2", "numpy 1.25.2 is unsupported"),
+    Refusal("onnx", "1.18.0", "onnx 1.18.0 is unsupported"),
+    Refusal("onnx-ir", "0.1.14", "onnx-ir 0.1.14 is unsupported"),
+    Refusal("onnxscript", "0.5.7", "onnxscript 0.5.7 is unsupported"),
+    Refusal("onnxruntime-extensions", "0.12.0", "onnxruntime-extensions 0.12.0 is unsupported"),
 )
 """The last release before each floor; and ONNX Runtime 1.17 beside NumPy 2, which pip installs without a word."""
 

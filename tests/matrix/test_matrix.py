@@ -128,7 +128,7 @@ REFUSAL = {
     "expected": "refused",
     "packages": {"onnx": "1.16.2"},
     "outcome": "refused",
-    "remarks": ["onnx 1.16.2 does not do: bngrad needs onnx>=1.17"],
+    "remarks": ["onnx 1.16.2 is unsupported: bngrad requires onnx>=1.17"],
 }
 
 
@@ -141,7 +141,7 @@ REFUSAL = {
         (ABSENT, f"- onnxruntime-training 1.17.1: `{ABSENT['remarks'][0]}`"),
         (TRAINED, f"| t | 3.11.7 | 1.19.2 (training-cpu) {NONE} | 9 passed, 1 skipped | 5 passed | passed |"),
         (FAILED, f"| onnxruntime 1.31.1 | 3.11.7 | {VERSIONS} | 0 passed, 2 failed | - | **failed** |"),
-        (REFUSAL, "| onnx 1.16.2 | refused | `onnx 1.16.2 does not do: bngrad needs onnx>=1.17` |"),
+        (REFUSAL, "| onnx 1.16.2 | refused | `onnx 1.16.2 is unsupported: bngrad requires onnx>=1.17` |"),
     ],
 )  # fmt: skip
 def test_a_line_of_the_report(result, line):

@@ -1,0 +1,129 @@
+"""Checks of the arrays of a kernel call, and the call through the C ABI."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bngrad.errors import InputError
+from bngrad.opset.reference import normalize_axes, parameter_shape
+from bngrad.runtime.aligned import empty_at_cache_line
+from bngrad.runtime.native_library import Layout, call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    Array = NDArray[Any]
+
+_FLOAT32 = np.dtype(np.float32)
+# By name, so that ml_dtypes, which adds bfloat16 to NumPy, need not be imported here.
+_ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
+
+
+class KernelCall:
+    """One call of a kernel: checks the arrays that go with X and its axes, and allocates the outputs.
+
+    Raises:
+        InputError: The dtype or rank of X, or the axes, are not supported; or an array does not match X.
+    """
+
+    def __init__(self, X: ArrayLike, axes: ArrayLike) -> None:
+        x = np.asarray(X)
+        if _element_type(x.dtype) is None:
+            raise InputError(f"X has dtype {x.dtype}; expected float32, float64, float16 or bfloat16")
+        self._axes = normalize_axes(axes, x.ndim)
+        self.x = _packed(x)
+        self._parameter_shape = parameter_shape(x.shape, self._axes)
+        # The type that the op computes in, unless an input sets another one.
+        self._scale_dtype = self._statistic_dtype = x.dtype if x.dtype == np.float64 else _FLOAT32
+
+    def like_x(self, name: str, value: ArrayLike) -> Array:
+        """Checks an input with X's shape and dtype."""
+        array = np.asarray(value)
+        if array.dtype != self.x.dtype:
+            raise InputError(f"{name} has dtype {array.dtype}; expected {self.x.dtype}, the dtype of X")
+        return _contiguous(name, array, self.x.shape, "the shape of X")
+
+    def scales(self, **values: ArrayLike) -> list[Array]:
+        """Checks scale, bias and their gradients, given by name."""
+        arrays = self._parameters(values)
+        self._scale_dtype = arrays[0].dtype
+        return arrays
+
+    def statistics(self, **values: ArrayLike) -> list[Array]:
+        """Checks means, variances and inverse standard deviations, given by name."""
+        arrays = self._parameters(values)
+        self._statistic_dtype = arrays[0].dtype
+        return arrays
+
+    def new_data(self) -> Array:
+        """Allocates an output with X's shape and dtype."""
+        return empty_at_cache_line(self.x.shape, self.x.dtype)
+
+    def new_scale(self) -> Array:
+        """Allocates an output with the shape and dtype of scale."""
+        return np.empty(self._parameter_shape, self._scale_dtype)
+
+    def new_statistic(self) -> Array:
+        """Allocates an output with the shape and dtype of the statistics."""
+        return np.empty(self._parameter_shape, self._statistic_dtype)
+
+    def run(
+        self,
+        function: str,
+        attributes: Sequence[Any],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        num_threads: int,
+    ) -> None:
+        """Calls a function of the library, which writes to ``outputs``.
+
+        Raises:
+            InputError: The function rejects an attribute.
+            LibraryError: The library is missing, cannot be loaded, or failed.
+        """
+        rank, axes_count = self.x.ndim, len(self._axes)
+        dims = (ctypes.c_int64 * rank)(*self.x.shape)
+        axes = (ctypes.c_int64 * axes_count)(*self._axes)
+        types = map(_element_type, (self.x.dtype, self._scale_dtype, self._statistic_dtype))
+        layout = Layout(dims, axes, rank, axes_count, *types)
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs)]
+        call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
+
+    def _parameters(self, values: Mapping[str, ArrayLike]) -> list[Array]:
+        """Checks arrays of one value per channel: the first has X's dtype or float32, and all have one dtype."""
+        arrays = {name: np.asarray(value) for name, value in values.items()}
+        first, *others = arrays
+        dtype = arrays[first].dtype
+        if dtype not in (self.x.dtype, _FLOAT32):
+            expected = "float32" if self.x.dtype == _FLOAT32 else f"float32 or {self.x.dtype}"
+            raise InputError(f"{first} has dtype {dtype}; expected {expected}, because X is {self.x.dtype}")
+        for name in others:
+            if arrays[name].dtype != dtype:
+                raise InputError(f"{name} has dtype {arrays[name].dtype}; expected {dtype}, the dtype of {first}")
+        reason = f"X's shape {list(self.x.shape)} without axes {list(self._axes)}"
+        return [_contiguous(name, array, self._parameter_shape, reason) for name, array in arrays.items()]
+
+
+@cache  # NumPy computes a dtype's name on every access
+def _element_type(dtype: np.dtype[Any]) -> int | None:
+    """Returns the C ABI's number of a type; None if it is not supported."""
+    return _ELEMENT_TYPES.get(dtype.name) if dtype.isnative else None
+
+
+def _contiguous(name: str, array: Array, shape: tuple[int, ...], reason: str) -> Array:
+    if array.shape != shape:
+        raise InputError(f"{name} has shape {list(array.shape)}; expected {list(shape)}: {reason}")
+    return _packed(array)
+
+
+def _packed(array: Array) -> Array:
+    """Returns the array, or a copy if it is not contiguous in row-major order and aligned."""
+    if array.flags.c_contiguous and array.flags.aligned:  # faster than np.require for small arrays
+        return array
+    return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
