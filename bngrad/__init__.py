@@ -1,12 +1,12 @@
 """Batch-normalization training for ONNX Runtime.
 
-A training graph's batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime: `rewrite`.
-`validate` proves that they compute what the original did. `register` and `get_library_path` bring the native
-implementation into a session; `session` makes one. `differentiate` makes the training graph of a forward model,
-`read_training_graph` reads which of its outputs is what, and `finalize` puts what was trained back. `save` writes
-a model, `inspect` lists its batch norms.
+`differentiate` builds the training graph of a forward model and `read_training_graph` reads what its inputs and
+outputs are; `finalize` writes trained weights back into the forward model. `rewrite` converts an existing training
+graph: its batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime. `validate` checks the
+gradients. `session` creates an inference session with the ops registered; `register` and `get_library_path` are
+for sessions that you create yourself. `inspect` lists a model's batch norms, and `save` writes a model.
 
-Nothing is imported until it is used: the command line must answer at once.
+Submodules are imported on first use, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
     "validate",
 ]
 
-_HOMES = {
+_MODULES = {
     "BngradError": "errors",
     "BngradWarning": "errors",
     "InputError": "errors",
@@ -92,19 +92,19 @@ _HOMES = {
 
 try:
     __version__ = version("bngrad")
-except PackageNotFoundError:  # a source tree that was not installed
+except PackageNotFoundError:  # running from a source tree that is not installed
     __version__ = "0+unknown"
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - as the protocol has it
-    """Imports a public name when it is first used."""
-    if name not in _HOMES:
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type that the protocol prescribes
+    """Imports a public name on first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _HOMES[name] != "errors":  # whoever catches one must be able to
+    if _MODULES[name] != "errors":  # the errors stay importable, so that a VersionError can be caught
         import_module(f"{__name__}.runtime.versions").check()
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """What is public, also what was not used yet."""
+    """Returns all public names, including those not imported yet."""
     return sorted({*globals(), *__all__})

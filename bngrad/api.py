@@ -1,7 +1,7 @@
-"""`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for every kind of model that a caller may have.
+"""`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for paths, `onnx.ModelProto` and `onnx_ir.Model`.
 
-The overload of ModelProto comes first: without protobuf's type stubs its base class is Any, and a type checker
-takes the first overload for it.
+The overload for ModelProto comes first: without protobuf's type stubs the base class of ModelProto is Any, and a
+type checker then picks the first overload.
 """
 
 from __future__ import annotations
@@ -50,21 +50,23 @@ def rewrite(
     functions: bool = True,
     fuse: bool = True,
 ) -> onnx.ModelProto | ir.Model:
-    """Makes every batch norm of a training graph an op of ``bngrad``, and its other training ops standard ONNX.
+    """Converts a training graph: batch norms to ops of ``bngrad``, other training ops to standard ONNX.
 
     Args:
-        model: A training graph: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
-        target: ``stock``: everything in the result runs on any ONNX Runtime. ``training``: only batch norm is
-            rewritten, the other training ops stay for a training build.
-        functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
-        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
+        model: A training graph: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
+        target: ``stock``: the result runs on any ONNX Runtime. ``training``: only batch norms are rewritten; the
+            other training ops are kept and need a training build.
+        functions: Whether to embed the definitions of the ops as model-local functions, so that the result runs
+            without the native library.
+        fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
 
     Returns:
-        The rewritten model, of the kind that came in; for a path an `onnx.ModelProto`.
+        The rewritten model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
-        InputError: The model cannot be read, or there is no such target.
-        ModelError: It is no model, there is no batch norm to rewrite, or the result does not pass onnx's checker.
+        InputError: The model cannot be read, or ``target`` is unknown.
+        ModelError: The model is invalid or has no batch norm to rewrite, or the result does not pass onnx's
+            checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
     result = pipeline.rewrite(as_ir(model), target=target, functions=functions, fuse=fuse).model
@@ -117,47 +119,48 @@ def differentiate(
     functions: bool = True,
     fuse: bool = True,
 ) -> onnx.ModelProto | ir.Model:
-    """Makes a training graph of a forward model.
+    """Builds the training graph of a forward model.
 
     The gradient with respect to ``name`` is the output ``name_grad``. Weights and running statistics become inputs
-    whose values in the model are their defaults; the new running statistics become outputs. The model's metadata
-    says which output is what: `read_training_graph`.
+    with their current values as defaults; the updated running statistics become outputs. The model's metadata
+    records the role of each input and output; `read_training_graph` reads it.
 
     Args:
-        model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
-        loss: The name of a float scalar; by default the only one among the outputs.
-        wrt: Names of inputs and initializers; by default the weights.
-        frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that are to use their running
-            statistics; the others do what their attribute training_mode says.
-        training: The same for those that are to use the batch's statistics. Where both match one, the narrower
-            decides: a name before a pattern, and a pattern before one that matches more.
-        running_variance: Which variance of the batch, of M elements a channel, the running variance takes in:
-            ``biased``, ONNX's rule, or ``unbiased``, that times M / max(M - 1, 1), as PyTorch and TensorFlow do.
-            By default ``unbiased`` for a model whose producer is PyTorch, else ``biased``. Batch norms of other
-            systems than ONNX keep their system's.
-        shared_statistics: What batch norms get that read the same running statistic. ``separate``: each its own,
-            the input ``<node>/running_mean`` or ``<node>/running_var``. ``chain``: one, which each updates in
-            turn, as in PyTorch where a module is called several times.
-        builder: ``bngrad``: the rules of this package. ``ort``: ONNX Runtime's own gradient builder.
-        target: ``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of
-            ``bngrad``. ``ort``: nothing but the dialect of ORT's training build.
-        functions: Whether to embed the definitions of our ops, so that it runs where nothing is registered.
-        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
+        model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
+        loss: The name of the float scalar to differentiate. By default, the only float scalar among the outputs.
+        wrt: Names of inputs and initializers to differentiate with respect to. By default, the weights.
+        frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics.
+            Batch norms that neither ``frozen`` nor ``training`` matches follow their attribute training_mode.
+        training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``
+            and ``training`` match a node, the more specific one wins: a name over a pattern, and a pattern that
+            matches fewer nodes over one that matches more.
+        running_variance: The batch variance that updates the running variance: ``biased``, as ONNX specifies, or
+            ``unbiased``, which is M / max(M - 1, 1) times as large for M elements per channel, as in PyTorch and
+            TensorFlow. The default is ``unbiased`` for models exported from PyTorch and ``biased`` for all others.
+            Batch norms of other frameworks' dialects always keep the rule of their framework.
+        shared_statistics: How batch norms that read the same running statistic update it. ``separate``: each has
+            its own copy, the input ``<node>/running_mean`` or ``<node>/running_var``. ``chain``: they update one
+            statistic in sequence, as PyTorch does for a module that is called several times.
+        builder: ``bngrad``: the gradient rules of this package. ``ort``: ONNX Runtime's gradient builder.
+        target: ``stock``: the result runs on any ONNX Runtime. ``training``: it needs a training build, and its
+            batch norms are ops of ``bngrad``. ``ort``: it has only the ops of ORT's training build.
+        functions: Whether to embed the definitions of the ops as model-local functions, so that the result runs
+            without the native library.
+        fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
 
     Returns:
-        The training graph, of the kind that came in; for a path an `onnx.ModelProto`.
+        The training graph, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
-        InputError: The model cannot be read, there is no such running variance, way to share statistics, builder
-            or target, a string is given where a sequence of names is expected, or the target ``ort`` is to have
-            the unbiased running variance.
-        ModelError: A name is wrong, or the model cannot be differentiated.
-        UnsupportedNodeError: Nodes on the way have no gradient.
-        OracleError: ORT's builder cannot be installed, or fails.
+        InputError: The model cannot be read; an option has an unknown value; a string is given instead of a
+            sequence of names; or the target ``ort`` is combined with the unbiased running variance.
+        ModelError: A name is not in the model, or the model cannot be differentiated.
+        UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
+        OracleError: ORT's gradient builder cannot be installed, or failed.
 
     Warns:
-        BngradWarning: The model is probably not what is to be trained: an exporter folded, froze or tied what
-            should be trained.
+        BngradWarning: The model is probably not suitable for training: the exporter folded, froze or tied weights
+            that should be trained.
     """
     from bngrad.training.differentiate import differentiate as differentiate_ir  # noqa: PLC0415 - rarely needed
 
@@ -197,44 +200,44 @@ def finalize(
     *,
     outputs: Sequence[str] | None = None,
 ) -> onnx.ModelProto | ir.Model:
-    """Puts trained weights and running statistics into a forward model, for inference.
+    """Writes trained weights and running statistics into a forward model, for inference.
 
     Args:
-        model: The forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
+        model: The forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
         weights: New values by the names of the training graph's inputs: those of initializers, inputs and
             constants, and ``<node>/running_mean`` where batch norms share a running statistic. A running statistic
-            may also go by the name of the output that its batch norm gives the new one.
-        outputs: Names of the outputs to keep; by default all but running statistics and losses.
+            can also be given by the name of the batch norm's output that holds its updated value.
+        outputs: Names of the outputs to keep. By default, all except running statistics and losses.
 
     Returns:
-        The inference model, of the kind that came in; for a path an `onnx.ModelProto`.
+        The inference model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
-        InputError: A name is unknown or means several things that training keeps apart, a value has another
-            shape or type than what it is for, or ``outputs`` is a string.
-        ModelError: It is a training graph, no output is left, or one depends on a random node.
+        InputError: A name is unknown, or is ambiguous because training keeps several statistics of that name; the
+            shape or type of a value is wrong; or ``outputs`` is a string.
+        ModelError: The model is a training graph, no output is left, or an output depends on a random node.
     """
     from bngrad.training.finalize import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
 
     if isinstance(model, ir.Model):
-        # The result shares memory with what it is given; a training loop may go on in place.
+        # The result shares memory with its arguments, and a training loop may update its arrays in place.
         copies = {name: np.array(array) for name, array in weights.items()}
         return finalize_ir(model, copies, outputs=outputs).model
     return to_proto(finalize_ir(as_ir(model), weights, outputs=outputs).model)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:
-    """Lists the batch norms of any model, and what stock ONNX Runtime cannot run of it.
+    """Lists a model's batch norms, and the ops that stock ONNX Runtime cannot run.
 
     Args:
-        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
 
     Raises:
         InputError: The model cannot be read.
-        ModelError: It is no model.
+        ModelError: The model is invalid.
 
     Warns:
-        BngradWarning: The model is probably not what is to be trained, see `differentiate`.
+        BngradWarning: The model is probably not suitable for training; see `differentiate`.
     """
     from bngrad.inspection.inspect import inspect as inspect_ir  # noqa: PLC0415 - rarely needed
 
@@ -249,19 +252,19 @@ def save(
     *,
     external_data: ExternalData | None = None,
 ) -> None:
-    """Writes a model to a file, atomically: after an error ``path`` is what it was before.
+    """Writes a model to a file, atomically: if it fails, ``path`` is left unchanged.
 
     Args:
-        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`; it is not changed.
-        path: Where it goes; a file there is replaced.
-        external_data: Whether weights are ``copied`` to ``<path>.data``, or those in files ``shared``, which must
-            be in the folder of ``path`` or below; by default they are in the model's own file, or copied where
-            that would exceed protobuf's 2 GB.
+        model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
+        path: The file to write. An existing file is replaced.
+        external_data: ``copied``: the weights go to ``<path>.data``. ``shared``: weights that already are external
+            data stay in their files, which must be in the folder of ``path`` or below it. By default, the weights
+            go into the model file itself, or are copied if it would exceed protobuf's limit of 2 GB.
 
     Raises:
-        InputError: The model cannot be read, ``path`` cannot be written or is the model's own file, there is no
-            such way of external data, or it cannot be read or shared.
-        ModelError: It is no model, or does not fit in one file.
+        InputError: The model or its external data cannot be read or shared, ``path`` cannot be written or is the
+            model's own file, or ``external_data`` has an unknown value.
+        ModelError: The model is invalid, or does not fit in one file.
     """
     if external_data is not None:
         require_choice("external data", external_data, get_args(ExternalData))

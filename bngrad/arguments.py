@@ -1,4 +1,4 @@
-"""Checks of arguments that a type checker would refuse, for callers that use none."""
+"""Run-time checks of arguments, for callers who do not use a type checker."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-def require_choice(what: str, given: str | None, choices: Iterable[str]) -> None:
-    """Refuses a value that is not among the choices.
+def require_choice(argument: str, value: str | None, choices: Iterable[str]) -> None:
+    """Checks that an argument's value is one of the choices.
 
     Raises:
-        InputError: It is not; the message lists the choices.
+        InputError: The value is not one of the choices; the message lists them.
     """
     choices = list(choices)
-    if given not in choices:
-        raise InputError(f"{what} {given!r} does not exist; expected one of {', '.join(choices)}")
+    if value not in choices:
+        raise InputError(f"{argument} is {value!r}; expected one of {', '.join(choices)}")
 
 
 def require_names(**arguments: Sequence[str] | None) -> None:
-    """Refuses a string where a sequence of names is expected: its characters would be taken for names.
+    """Checks that no argument is a string where a sequence of names is expected.
 
     Raises:
         InputError: An argument is a string.
     """
-    for what, given in arguments.items():
-        if isinstance(given, str):
-            raise InputError(f"{what} is the string {given!r}; expected a sequence of names, such as [{given!r}]")
+    for argument, value in arguments.items():
+        if isinstance(value, str):
+            raise InputError(
+                f"{argument} is the string {value!r}; expected a sequence of names, such as [{value!r}]"
+            )

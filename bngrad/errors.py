@@ -1,7 +1,7 @@
-"""The errors that a user can cause, and the warning; everything else is a bug.
+"""Errors caused by user input or the environment, and the package's warning. Any other exception is a bug.
 
-Each message is one line: what, where, what was expected, what to do. The command line prints it and exits
-with 2; nothing was written. A warning is one line, too, and changes nothing in the result.
+Each message is one line: what is wrong, where, what was expected, and what to do. The command line prints it and
+exits with code 2 without writing any output. A warning is also one line; it does not affect the result.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ _CALLER_OF_A_PUBLIC_FUNCTION = 3
 
 
 class BngradError(Exception):
-    """Base of every error that bad input, or a missing piece of the system, causes."""
+    """Base class of all errors caused by user input or the environment."""
 
 
 class ModelError(BngradError):
-    """A model file or a graph is not what a command can work on."""
+    """The model is invalid or unsuitable for the command."""
 
 
 class UnsupportedNodeError(ModelError):
-    """A node is one that a pass must rewrite, and cannot."""
+    """A node that has to be rewritten or differentiated is not supported."""
 
 
 class InputError(BngradError):
-    """An argument other than the model is wrong: an option, an input array, an output path."""
+    """An argument is invalid: an option, an input array, or a path."""
 
 
 class LibraryError(BngradError):
-    """The native custom-op library is missing, unloadable, or too new for the ONNX Runtime at hand."""
+    """The native custom-op library is missing, cannot be loaded, or is too new for the installed ONNX Runtime."""
 
 
 class VersionError(BngradError):
-    """A package that bngrad builds on is missing, too old, or does not run together with another one."""
+    """A required package is missing, too old, or incompatible with another package."""
 
 
 class OracleError(BngradError):
-    """The oracle's environment cannot be made, or ORT's gradient builder refused the model."""
+    """The oracle's environment cannot be created, or ORT's gradient builder rejected the model."""
 
 
 class BngradWarning(UserWarning):
-    """A model that is probably not what the user means to train: what, where, the likely cause and the remedy."""
+    """The model is probably not suitable for training; the message names the likely cause and the remedy."""
 
 
 def warn(messages: Iterable[str]) -> None:
-    """Warns of each, at the line that called the public function which calls this."""
+    """Issues each message as a warning, attributed to the caller of the public function."""
     for message in messages:
         warnings.warn(message, BngradWarning, stacklevel=_CALLER_OF_A_PUBLIC_FUNCTION)

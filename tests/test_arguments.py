@@ -30,35 +30,33 @@ class Wrong(NamedTuple):
 
 WRONG = {
     "differentiate-builder": Wrong(
-        bngrad.differentiate, {"builder": "torch"}, "builder 'torch' does not exist; expected one of bngrad, ort"
+        bngrad.differentiate, {"builder": "torch"}, "builder is 'torch'; expected one of bngrad, ort"
     ),
     "differentiate-target": Wrong(
         bngrad.differentiate,
         {"target": "any"},
-        "target 'any' does not exist; expected one of stock, training, ort",
+        "target is 'any'; expected one of stock, training, ort",
     ),
     "differentiate-running-variance": Wrong(
         bngrad.differentiate,
         {"running_variance": "none"},
-        "running variance 'none' does not exist; expected one of biased, unbiased",
+        "running variance is 'none'; expected one of biased, unbiased",
     ),
     "differentiate-shared-statistics": Wrong(
         bngrad.differentiate,
         {"shared_statistics": "all"},
-        "shared_statistics 'all' does not exist; expected one of separate, chain",
+        "shared_statistics is 'all'; expected one of separate, chain",
     ),
-    "rewrite-target": Wrong(
-        bngrad.rewrite, {"target": "ort"}, "target 'ort' does not exist; expected one of stock, training"
-    ),
+    "rewrite-target": Wrong(bngrad.rewrite, {"target": "ort"}, "target is 'ort'; expected one of stock, training"),
     "validate-against": Wrong(
         bngrad.validate,
         {"against": "torch"},
-        "against 'torch' does not exist; expected one of ort, reference, numeric",
+        "against is 'torch'; expected one of ort, reference, numeric",
     ),
     "validate-builder": Wrong(
         bngrad.validate,
         {"against": "numeric", "builder": "torch"},
-        "builder 'torch' does not exist; expected one of bngrad, ort",
+        "builder is 'torch'; expected one of bngrad, ort",
     ),
     "differentiate-wrt": Wrong(
         bngrad.differentiate, {"wrt": "s"}, "wrt is the string 's'; expected a sequence of names, such as ['s']"

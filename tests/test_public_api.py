@@ -47,7 +47,7 @@ def test_the_public_names():
 
 
 def test_every_public_name_has_a_docstring_and_is_the_one_of_its_module():
-    for name, module in bngrad._HOMES.items():
+    for name, module in bngrad._MODULES.items():
         value = getattr(bngrad, name)
         assert value is getattr(importlib.import_module(f"bngrad.{module}"), name)
         assert value.__doc__
@@ -141,4 +141,4 @@ def test_a_type_checker_sees_what_is_there_at_run_time():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == bngrad._HOMES
+    assert seen == bngrad._MODULES

@@ -1,8 +1,8 @@
 """The command line: ``bngrad COMMAND``.
 
-Exit code 0: clean. 1: a finding. 2: an error, one line on stderr. 130: interrupted.
+Exit codes: 0 success, 1 a check failed, 2 error (one line on stderr), 130 interrupted.
 
-Nothing heavy is imported here nor at the top of a command's file, so that ``--help`` answers at once.
+Neither this module nor a command's module imports anything slow at the top, so that ``--help`` starts fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 
 from bngrad import __version__
 from bngrad.cli.bench import bench_command
-from bngrad.cli.causes import came_of
+from bngrad.cli.causes import is_caused_by
 from bngrad.cli.differentiate import differentiate_command
 from bngrad.cli.finalize import finalize_command
 from bngrad.cli.inspect import inspect_command
@@ -28,12 +28,12 @@ from bngrad.cli.validate import validate_command
 from bngrad.errors import BngradError
 
 _WITHOUT_A_MODEL = ("library-path", "oracle")
-"""Commands that need none of the packages whose versions are checked."""
+"""Commands that run without the packages whose versions are checked."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""What a write fails with that the user, not a programmer, has to do something about."""
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of a write that the user can solve; others are reported as internal errors."""
 
-_NO_MEMORY = "out of memory: the command needs more than it may have; raise the limit (ulimit -v, a container's)"
+_OUT_OF_MEMORY = "out of memory: raise the process's memory limit (ulimit -v, or the container's), or free memory"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> int:
     """
     debug = "--debug" in arguments
     if not debug:
-        # onnx-ir tells of a bad model by a traceback on stderr; what it means for the user is in our own message.
+        # onnx-ir logs a traceback for an invalid model; our own message says what is wrong.
         logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     try:
         result = cli.main(arguments, prog_name="bngrad", standalone_mode=False, obj=debug)
@@ -76,31 +76,31 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except (SystemExit, BrokenPipeError):
-        # Only where stdout was closed does click exit here: whoever reads it has seen enough.
+        # click exits here only if stdout was closed, as by `bngrad ... | head`.
         return 0
     except Exception as error:  # noqa: BLE001 - every error becomes one line
         if debug:
             traceback.print_exc()
-        # A module of C++ makes an ImportError of what interrupts it.
-        if came_of(error, KeyboardInterrupt):
+        # A C++ module turns an interrupt during its import into an ImportError.
+        if is_caused_by(error, KeyboardInterrupt):
             return 130
         message = _message(error)
     else:
         return result if isinstance(result, int) else 0
-    # Not before the error is gone, which holds all that the command had in memory.
+    # Outside of the except block: the exception keeps all of the command's memory alive.
     return _fail(message)
 
 
 def _fail(message: str) -> int:
-    """Says what went wrong in one line."""
+    """Prints an error as one line and returns the exit code."""
     click.echo("bngrad: error: " + " ".join(message.split()), err=True)
     return 2
 
 
 def _message(error: Exception) -> str:
-    """What went wrong."""
-    if came_of(error, MemoryError):
-        return _NO_MEMORY
+    """Returns the text to print for an exception."""
+    if is_caused_by(error, MemoryError):
+        return _OUT_OF_MEMORY
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx is not None else "bngrad"
         return f"{error.format_message().rstrip('.')} (see {command} --help)"
@@ -108,6 +108,6 @@ def _message(error: Exception) -> str:
         return error.format_message()
     if isinstance(error, BngradError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return f"{error.filename or 'the output, or a temporary file,'} cannot be written: {error.strerror}"
-    return f"internal error: {type(error).__name__}: {error} (--debug shows where)"
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return f"{error.filename or 'the output or a temporary file'} cannot be written: {error.strerror}"
+    return f"internal error: {type(error).__name__}: {error} (rerun with --debug for a traceback)"

@@ -1,4 +1,4 @@
-"""What commands print: tables on stdout, warnings on stderr."""
+"""Console output of the commands: tables on stdout, warnings on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDE = 10_000
 
 
 def stdout_console() -> Console:
-    """A console for stdout; a file or a pipe has no width that names would have to be cut to."""
+    """Returns a console for stdout; in a file or a pipe, lines are not cut to a terminal's width."""
     from rich.console import Console
 
     console = Console(highlight=False)

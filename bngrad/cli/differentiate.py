@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @click.command("differentiate")
 @model_argument
-@click.option("-o", "--output", required=True, type=click.Path(), help="Where the training graph goes.")
-@click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="File to write the training graph to.")
+@click.option("--loss", help="Name of the float scalar to differentiate; needed if MODEL has more than one.")
 @click.option(
     "--wrt",
     multiple=True,
     metavar="NAME",
-    help="Differentiate with respect to this input or initializer, not to all weights (repeatable).",
+    help="Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
 )
 @frozen_option
 @training_option
@@ -47,14 +47,15 @@ if TYPE_CHECKING:
     type=click.Choice(["bngrad", "ort"]),
     default="bngrad",
     show_default=True,
-    help="Who differentiates: this package, or the gradient builder of ONNX Runtime's training build.",
+    help="Gradient builder: this package's, or that of ONNX Runtime's training build.",
 )
 @click.option(
     "--target",
     type=click.Choice(["stock", "training", "ort"]),
     default="stock",
     show_default=True,
-    help="Any ONNX Runtime; a training build with bngrad's batch norms; or nothing but ORT's own training ops.",
+    help="Runtime for the result: any ONNX Runtime (stock); a training build with bngrad's batch norms "
+    "(training); or a training build alone (ort).",
 )
 @functions_option
 @fuse_option
@@ -68,12 +69,12 @@ def differentiate_command(
     shared_statistics: SharedStatistics | None,
     external_data: ExternalData | None,
     as_json: bool,
-    **options: Any,  # noqa: ANN401 - handed on as they are
+    **options: Any,  # noqa: ANN401 - passed through
 ) -> None:
-    """Make a training graph of a forward model.
+    """Build the training graph of a forward model.
 
-    The gradient with respect to NAME is the output NAME_grad; weights and running statistics become inputs with
-    defaults, the new running statistics outputs. OUTPUT's metadata says which output is what.
+    The gradient with respect to NAME is the output NAME_grad. Weights and running statistics become inputs with
+    default values; updated running statistics become outputs. The metadata of OUTPUT records the role of each.
     """
     from bngrad.io import files
     from bngrad.training.differentiate import differentiate

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @click.command("finalize")
 @model_argument
-@click.option("-o", "--output", required=True, type=click.Path(), help="Where the inference model goes.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="File to write the inference model to.")
 @click.option(
     "--weights",
     required=True,
     type=click.Path(),
     metavar="FILE.npz",
-    help="Trained weights and running statistics, by the names of the training graph's inputs and outputs.",
+    help="Trained weights and running statistics, named as the training graph's inputs or outputs.",
 )
 @click.option(
     "--keep",
     multiple=True,
     metavar="NAME",
-    help="An output to keep; by default all but losses and running statistics (repeatable).",
+    help="Output to keep (repeatable).  [default: all except losses and running statistics]",
 )
 @external_data_option
 @json_option
@@ -42,9 +42,9 @@ def finalize_command(
     external_data: ExternalData | None,
     as_json: bool,
 ) -> None:
-    """Put trained weights into a forward model, for inference.
+    """Write trained weights into a forward model, for inference.
 
-    Batch norms use their running statistics, Dropout passes its data on, the loss is left out.
+    Batch norms use their running statistics, Dropout becomes the identity, and the loss is removed.
     """
     from bngrad.io import files
     from bngrad.training.finalize import finalize
@@ -58,5 +58,5 @@ def finalize_command(
         document = {"model": str(model), "output": str(path), "weights": result.weights, "kept": result.kept}
         click.echo(json.dumps(document, indent=2))
     else:
-        kept = f", {len(result.kept)} kept as they were" if result.kept else ""
+        kept = f", {len(result.kept)} unchanged" if result.kept else ""
         click.echo(f"{path}: {len(result.weights)} new values{kept}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def inspect_command(model: Path, as_json: bool) -> None:
-    """List a model's batch norms, and what stock ONNX Runtime cannot run of it."""
+    """List a model's batch norms, and the ops that stock ONNX Runtime cannot run."""
     from bngrad.inspection.inspect import inspect
     from bngrad.io.files import load
 
@@ -43,7 +43,7 @@ def _print(found: Inspection) -> None:
     console.print(f"batch norms: {len(found.batch_norms)}; ai.onnx {found.opset}, IR version {found.ir_version}")
     if found.batch_norms:
         table = Table()
-        for heading in ("batch norm", "op", "mode", "axes", "type", "X", "gradient by"):
+        for heading in ("batch norm", "op", "mode", "axes", "type", "X", "gradient op"):
             table.add_column(heading, overflow="fold")
         for batch_norm in found.batch_norms:
             axes = "?" if batch_norm.axes is None else ",".join(map(str, batch_norm.axes))
@@ -56,7 +56,7 @@ def _print(found: Inspection) -> None:
                 batch_norm.shape,
                 batch_norm.gradient or "-",
             )
-            table.add_row(*map(Text, cells))  # a name may look like rich's markup
+            table.add_row(*map(Text, cells))  # Text: a name may contain rich's markup
         console.print(table)
     for batch_norm in found.batch_norms:
         for hazard in batch_norm.hazards:
@@ -65,4 +65,4 @@ def _print(found: Inspection) -> None:
         listed = ", ".join(f"{op} ({count})" for op, count in sorted(found.not_in_stock.items()))
         console.print(f"not in stock ONNX Runtime: {listed}", markup=False, soft_wrap=True)
     else:
-        console.print("every op is in stock ONNX Runtime, or in bngrad")
+        console.print("all ops are in stock ONNX Runtime or in bngrad")

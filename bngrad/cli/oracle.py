@@ -12,13 +12,13 @@ from bngrad.cli.out_of_memory import Commands
 
 @click.group("oracle", cls=Commands, no_args_is_help=False)
 def oracle_group() -> None:
-    """Manage the environment that holds ONNX Runtime's own gradient builder."""
+    """Manage the environment of ONNX Runtime's gradient builder."""
 
 
 @oracle_group.command("install")
 @debug_option
 def install_command() -> None:
-    """Make the environment; it is also made when first needed."""
+    """Create the environment. Commands that need it also create it."""
     from bngrad.cli.progress import progress
     from bngrad.oracle import install
 
@@ -31,7 +31,7 @@ def install_command() -> None:
 @json_option
 @debug_option
 def status_command(as_json: bool) -> int:
-    """Say whether the environment is there and whole; exit code 1 if not."""
+    """Report whether the environment is ready. Exit code 1 if it is missing or broken."""
     from bngrad.oracle import status
 
     found = status()
@@ -47,7 +47,7 @@ def status_command(as_json: bool) -> int:
 @oracle_group.command("remove")
 @debug_option
 def remove_command() -> None:
-    """Delete the environment, and those of other versions."""
+    """Delete the environment and those of other versions."""
     from bngrad.oracle import remove
 
     removed = remove()

@@ -1,8 +1,8 @@
-"""A command that has no memory left gives back what it holds before its error goes on.
+"""Commands that release their memory before an out-of-memory error propagates.
 
-CPython keeps a number of where it was for each block that an error leaves; without memory for it, it tries for
-ever (3.11's ceval.c). It has numbers up to 256 at hand, but click's functions are longer; and the error's
-traceback holds all that the command had.
+To unwind a block, CPython 3.11 allocates an integer for the instruction's offset and retries for ever if it cannot
+(ceval.c). Integers up to 256 are preallocated, but click's functions are longer than that; and the traceback of
+the error keeps all of the command's memory alive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
 
-from bngrad.cli.causes import came_of
+from bngrad.cli.causes import is_caused_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,23 +21,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _RESERVE = 1 << 20
-"""Bytes that are there for what has to be done without memory; as many as CPython asks the system for at once."""
+"""Bytes reserved for handling an out-of-memory error: the size of one of CPython's arenas."""
 
 
 class Commands(click.Group):
-    """A group of commands each of which gives back what it holds where memory ends."""
+    """A command group whose commands release their memory when they run out of it."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Takes a command into the group."""
+        """Adds a command to the group."""
         if cmd.callback is not None:
-            cmd.callback = _giving_back(cmd.callback)
+            cmd.callback = _releasing_memory(cmd.callback)
         super().add_command(cmd, name)
 
 
-def _giving_back(command: Callable[P, T]) -> Callable[P, T]:
-    """Raises a MemoryError that holds nothing, where the command would raise one or what was made of one.
+def _releasing_memory(command: Callable[P, T]) -> Callable[P, T]:
+    """Wraps a command so that any error caused by a MemoryError is replaced by one without a traceback.
 
-    With --debug (the context's object) it goes on as it is: its traceback is what was asked for.
+    With --debug (the context's object) the error is not replaced, so that its traceback can be printed.
     """
 
     @functools.wraps(command)
@@ -47,7 +47,7 @@ def _giving_back(command: Callable[P, T]) -> Callable[P, T]:
             return command(*arguments, **options)
         except Exception as error:
             reserve.clear()
-            if click.get_current_context().obj or not came_of(error, MemoryError):
+            if click.get_current_context().obj or not is_caused_by(error, MemoryError):
                 raise
         raise MemoryError
 

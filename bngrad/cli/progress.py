@@ -1,4 +1,4 @@
-"""Progress on stderr, on a terminal only."""
+"""A progress display on stderr, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, float | None], None]]:
-    """Gives a function that shows a stage, and the fraction of it that is done or None."""
+    """Yields a function that shows a stage and its completed fraction (None if unknown)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

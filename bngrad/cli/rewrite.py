@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 @click.command("rewrite")
 @model_argument
-@click.option("-o", "--output", required=True, type=click.Path(), help="Where the rewritten model goes.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="File to write the rewritten model to.")
 @click.option(
     "--target",
     type=click.Choice(["stock", "training"]),
     default="stock",
     show_default=True,
-    help="What the result runs on: any ONNX Runtime, or a training build that has the other training ops.",
+    help="Runtime for the result: any ONNX Runtime (stock), or a training build, which keeps the other training "
+    "ops (training).",
 )
 @functions_option
 @fuse_option
@@ -47,10 +48,10 @@ def rewrite_command(
     external_data: ExternalData | None,
     as_json: bool,
 ) -> None:
-    """Make a training graph one that stock ONNX Runtime runs.
+    """Convert a training graph for stock ONNX Runtime.
 
-    Every batch norm becomes a bngrad op, every other training op standard ONNX. State that ONNX Runtime's training
-    ops update in place becomes an output: feed it back in the next step.
+    Batch norms become bngrad ops; other training ops become standard ONNX. State that ONNX Runtime's training ops
+    update in place becomes an output: feed it back in the next step.
     """
     from bngrad.io import files
     from bngrad.passes.pipeline import rewrite
@@ -73,9 +74,9 @@ def rewrite_command(
     else:
         changed = ", ".join(f"{count} {op}" for op, count in result.rewritten.items())
         lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())
-        parts = [changed] if changed else []
-        parts += [f"in standard ONNX {lowered}"] if lowered else []
-        parts += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
-        click.echo(f"{path}: {'; '.join(parts)}")
+        summary = [changed] if changed else []
+        summary += [f"lowered to standard ONNX: {lowered}"] if lowered else []
+        summary += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
+        click.echo(f"{path}: {'; '.join(summary)}")
         for note in result.notes:
             click.echo(f"note: {note}")

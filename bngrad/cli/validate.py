@@ -30,47 +30,48 @@ if TYPE_CHECKING:
     type=click.Choice(["ort", "reference", "numeric"]),
     default="ort",
     show_default=True,
-    help="ONNX Runtime's gradient builder and kernels; NumPy in float64 and central differences; or central "
-    "differences of MODEL's loss alone. The last two take whatever differentiate takes, and need no oracle.",
+    help="Reference to compare with: ONNX Runtime's gradient builder and kernels (ort); NumPy in float64 and "
+    "central differences (reference); or central differences of the loss alone (numeric). The last two accept any "
+    "MODEL that differentiate accepts, and need no oracle.",
 )
 @click.option(
     "--provider",
     type=click.Choice(["native", "python", "function", "all"]),
     default="all",
     show_default=True,
-    help="The implementations of the ops to validate.",
+    help="Implementation of the ops to validate.",
 )
 @click.option(
     "--builder",
     type=click.Choice(["bngrad", "ort"]),
     default="bngrad",
     show_default=True,
-    help="Whose training graph of a forward model to validate: ours, or ONNX Runtime's after a rewrite.",
+    help="Builder of a forward model's training graph: this package, or ONNX Runtime followed by rewrite.",
 )
-@click.option("--rewritten", type=click.Path(), help="Validate this rewrite of MODEL, not one made now.")
-@click.option("--loss", help="The float scalar to differentiate, where MODEL has more than one.")
+@click.option("--rewritten", type=click.Path(), help="Validate this rewrite of MODEL instead of a new one.")
+@click.option("--loss", help="Name of the float scalar to differentiate; needed if MODEL has more than one.")
 @click.option(
     "--wrt",
     multiple=True,
     metavar="NAME",
-    help="Differentiate a forward model with respect to this weight or input, not to all weights (repeatable).",
+    help="Weight or input to differentiate a forward model with respect to (repeatable).  [default: all weights]",
 )
 @frozen_option
 @training_option
 @running_variance_option
 @shared_statistics_option
-@click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Arrays by input name; others are drawn.")
+@click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Inputs by name; others are random.")
 @dims_option
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For everything drawn.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random values.")
 @click.option(
     "--rtol",
     type=click.FloatRange(min=0),
-    help="A plain tolerance for the lock-step check, instead of the derived bounds.",
+    help="Relative tolerance of the lock-step check, instead of the derived error bounds.",
 )
-@click.option("--atol", type=click.FloatRange(min=0), help="See --rtol.")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance of the same check.")
 @click.option("--junit", type=click.Path(), metavar="FILE", help="Write a JUnit XML report.")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write the report as a web page.")
-@click.option("--rows", type=click.IntRange(min=0), default=8, show_default=True, help="Rows shown of each check.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
+@click.option("--rows", type=click.IntRange(min=0), default=8, show_default=True, help="Rows to show per check.")
 @json_option
 @debug_option
 def validate_command(
@@ -82,13 +83,12 @@ def validate_command(
     html: str | None,
     rows: int,
     as_json: bool,
-    **options: Any,  # noqa: ANN401 - handed on as they are
+    **options: Any,  # noqa: ANN401 - passed through
 ) -> int:
-    """Prove that a training graph computes the right gradients.
+    """Check that a training graph computes the right gradients.
 
-    MODEL is a forward model with a loss, or a training graph that ONNX Runtime's gradient builder made; with
-    --against numeric also one that differentiate or rewrite made. Exit code 1 if anything differs, or nothing was
-    compared.
+    MODEL is a forward model with a loss, or a training graph from ONNX Runtime's gradient builder; with --against
+    numeric, also one from differentiate or rewrite. Exit code 1 if anything differs, or if nothing was compared.
     """
     from bngrad.cli.console import stdout_console
     from bngrad.cli.progress import progress
@@ -102,9 +102,9 @@ def validate_command(
         for write, path in ((output.write_junit, junit), (output.write_html, html))
         if path is not None
     }
-    given = load_arrays(inputs) if inputs is not None else None
+    arrays = load_arrays(inputs) if inputs is not None else None
     with progress() as show:
-        report = validate(model, inputs=given, dims=dims, wrt=list(wrt) or None, progress=show, **options)
+        report = validate(model, inputs=arrays, dims=dims, wrt=list(wrt) or None, progress=show, **options)
     print_warnings(report.warnings)
     for write, path in destinations.items():
         write(report, path)

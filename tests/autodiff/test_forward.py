@@ -152,7 +152,7 @@ def test_the_forward_model_stays_as_it_is(kind):
 
 
 def test_an_unknown_way_to_share_statistics():
-    with pytest.raises(InputError, match="'tied' does not exist; expected one of separate, chain"):
+    with pytest.raises(InputError, match="shared_statistics is 'tied'; expected one of separate, chain"):
         differentiate(ir.from_proto(two_batch_norms()), wrt=["s"], shared_statistics="tied")
 
 

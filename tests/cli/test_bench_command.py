@@ -211,7 +211,10 @@ def test_the_batch_norms_of_a_model(arguments, expected, rows):
         (["free.onnx"], "batch norm 'grad' (bngrad.BatchNormalizationGrad): its axes are not constant"),
         (["integers.onnx"], "X is int32; expected one of float, double, float16, bfloat16"),
         (["forward.onnx", "--dim", "Q=2"], "there is no symbolic dimension 'Q' among the inputs; there are: N"),
-        (["forward.onnx", "--dim", "N"], "Invalid value for '--dim': 'N' is not NAME=N with a whole number N"),
+        (
+            ["forward.onnx", "--dim", "N"],
+            "Invalid value for '--dim': 'N' is not of the form NAME=N with an integer N",
+        ),
         (["missing.onnx"], "missing.onnx"),
         (["text.onnx"], "text.onnx"),
     ],

@@ -144,11 +144,11 @@ def test_inspect(command):
     [
         (
             "none.onnx",
-            ["batch norms: 0; ai.onnx 17, IR version 8", "every op is in stock ONNX Runtime, or in bngrad"],
+            ["batch norms: 0; ai.onnx 17, IR version 8", "all ops are in stock ONNX Runtime or in bngrad"],
         ),
         (
             "hazard.onnx",
-            ["training", "hazard: bn: a running output is left out: stock ONNX Runtime crashes", "every op is in"],
+            ["training", "hazard: bn: a running output is left out: stock ONNX Runtime crashes", "all ops are in"],
         ),
         ("half.onnx", ["float16", "not in stock ONNX Runtime"]),
         ("relu.onnx", ["com.microsoft.ReluGrad (1)"]),
@@ -252,7 +252,7 @@ def test_rewrite_json(command):
 
 def test_rewrite_of_other_training_ops(command):
     line = (
-        "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad; in standard ONNX 1 ReluGrad; "
+        "out.onnx: 1 BatchNormalizationTraining, 1 BatchNormalizationGrad; lowered to standard ONNX: 1 ReluGrad; "
         "2 outputs to feed back (--json lists them)\n"
     )
     assert command("rewrite", "relu.onnx", "-o", "out.onnx") == (0, line, "")
@@ -324,15 +324,15 @@ ERRORS = {
     ),
     "output-is-the-input": (
         ["rewrite", "model.onnx", "-o", "folder.onnx/../model.onnx"],
-        "output folder.onnx/../model.onnx is the input; name another file",
+        "output folder.onnx/../model.onnx is the input; choose another file",
     ),
     "output-is-a-directory": (
         ["rewrite", "model.onnx", "-o", "folder.onnx"],
-        "output folder.onnx is a directory; name a file",
+        "output folder.onnx is a directory; expected a file",
     ),
     "output-folder-missing": (
         ["rewrite", "model.onnx", "-o", "no/out.onnx"],
-        "output folder no does not exist; make it first",
+        "output folder no does not exist; create it first",
     ),
     "no-output": (["rewrite", "model.onnx"], "Missing option '-o' / '--output' (see bngrad rewrite --help)"),
     "no-model": (["inspect"], "Missing argument 'MODEL' (see bngrad inspect --help)"),
@@ -367,7 +367,7 @@ ERRORS = {
         f"dim-{value}": (
             ["validate", "model.onnx", "--dim", value],
             (
-                f"Invalid value for '--dim': {value!r} is not NAME=N with a whole number N "
+                f"Invalid value for '--dim': {value!r} is not of the form NAME=N with an integer N "
                 "(see bngrad validate --help)"
             ),
         )
@@ -375,11 +375,11 @@ ERRORS = {
     },
     "junit-is-the-model": (
         ["validate", "model.onnx", "--junit", "model.onnx"],
-        "output model.onnx is the input; name another file",
+        "output model.onnx is the input; choose another file",
     ),
     "html-folder-missing": (
         ["validate", "model.onnx", "--html", "no/report.html"],
-        "output folder no does not exist; make it first",
+        "output folder no does not exist; create it first",
     ),
 }
 
@@ -454,7 +454,7 @@ def test_a_bug_is_called_one(command, monkeypatch):
     assert command("inspect", "model.onnx") == (
         2,
         "",
-        "bngrad: error: internal error: ZeroDivisionError: over lines (--debug shows where)\n",
+        "bngrad: error: internal error: ZeroDivisionError: over lines (rerun with --debug for a traceback)\n",
     )
 
 
@@ -548,7 +548,10 @@ def test_library_path_of_no_library(command, monkeypatch):
 BROKEN = {
     "a-value-from-nowhere": (
         TRAINING_GRAPH.replace("sm, si)", "sm, nowhere)"),
-        "bad.onnx is not valid: BatchNormalizationGrad node 'backward' reads 'nowhere', which nothing made before",
+        (
+            "bad.onnx is not valid: BatchNormalizationGrad node 'backward' reads 'nowhere', which no preceding "
+            "node produces"
+        ),
     ),
     "shapes-that-do-not-fit": (
         TRAINING_GRAPH.replace("float[3] ds", "float[4] ds"),

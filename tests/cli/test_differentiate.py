@@ -191,7 +191,7 @@ ERRORS = {
         "the model has a value 's_grad', the name of the gradient with respect to 's'; rename that value",
     ),
     "wrong target": (["differentiate", "net.onnx", *OUT, "--target", "cuda"], "'cuda' is not one of"),
-    "output is the input": (["differentiate", "net.onnx", "-o", "net.onnx"], "is the input; name another file"),
+    "output is the input": (["differentiate", "net.onnx", "-o", "net.onnx"], "is the input; choose another file"),
     "finalize: no weights": (["finalize", "net.onnx", *OUT], "Missing option '--weights'"),
     "finalize: no archive": (["finalize", "net.onnx", *OUT, "--weights", "text.npz"], "is not an .npz file"),
     "finalize: unknown": (["finalize", "net.onnx", *OUT, "--weights", "misnamed.npz"], "'scale' is not a weight"),
