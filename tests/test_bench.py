@@ -50,8 +50,8 @@ def test_rates_are_bytes_by_the_median():
     case = Case((1000, 1000), (0,), op="relu-grad")  # 4 MB an array
     measurement = Measurement(case, 5, Spread(0.001, 0.002, 0.004), Spread(0.0005, 0.001, 0.0015))
     assert measurement.gb_per_s == pytest.approx(16e6 / 0.002 / 1e9)
-    assert measurement.roof_gb_per_s == pytest.approx(12e6 / 0.001 / 1e9)
-    assert measurement.of_roof == pytest.approx(8 / 12)
+    assert measurement.bandwidth_gb_per_s == pytest.approx(12e6 / 0.001 / 1e9)
+    assert measurement.bandwidth_fraction == pytest.approx(8 / 12)
     row = measurement.to_dict()
     assert row["ms"] == pytest.approx({"low": 1, "median": 2, "high": 4})
     assert (row["count"], row["bytes"], row["roof"]["bytes"]) == (5, 16_000_000, 12_000_000)
@@ -86,7 +86,7 @@ def test_what_a_command_line_reduces(options, axes):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((2, 0), (0,)), "shape 2x0 has an extent below 1; there is nothing to time"),
+        (((2, 0), (0,)), "shape 2x0 has an empty dimension; expected sizes of 1 or more"),
         (((2, 3), (2,)), "axis 2 is out of range for X of rank 2; expected -2 to 1"),
         (((2, 3), (0, -2)), "axes [0, -2] name a dimension of X twice; name each reduced dimension once"),
         (((1,) * 9, (0,)), "X has 9 dimensions; expected 1 to 8"),
@@ -98,7 +98,7 @@ def test_what_a_command_line_reduces(options, axes):
         ),
         (
             ((2, 3), (0,), "float", "training", True),
-            "training has no frozen mode; grad, relu-grad, grad-grad have one",
+            "op training has no frozen mode; expected one of grad, relu-grad, grad-grad",
         ),
     ],
 )
@@ -139,13 +139,13 @@ def test_the_call_that_is_timed_computes_the_op(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
-def test_the_roof_adds_as_many_bytes_as_x_has(case):
+def test_the_addition_has_as_many_bytes_as_x(case):
     prepared = PreparedCase(case, threads=2)
-    prepared.roof()
-    a, b, c = (array.reshape(-1).view(np.float32) for array in prepared._arrays_of_roof)
+    prepared.addition()
+    a, b, c = (array.reshape(-1).view(np.float32) for array in prepared._addition_arrays)
     assert a.nbytes == case.data_bytes
     np.testing.assert_array_equal(c, a + b)
-    for array in prepared._arrays_of_roof[:2]:
+    for array in prepared._addition_arrays[:2]:
         floats = np.abs(array.reshape(-1).view(np.float32))
         assert not np.any((floats > 0) & (floats < np.finfo(np.float32).tiny))
 
@@ -210,10 +210,10 @@ def test_nothing_may_be_nowhere(add):
     assert add(0, None, None, None) == (0, "")
 
 
-# ---- turns ----
+# ---- trials ----
 
 
-def test_ways_take_turns():
+def test_ways_time_interleaved():
     log = []
 
     def way(name, seconds):
@@ -223,23 +223,23 @@ def test_ways_take_turns():
 
         return run
 
-    slow, fast = 1.0, timing.TURN_SECONDS / 4
-    spreads = timing.take_turns({"slow": way("slow", slow), "fast": way("fast", fast)}, 2)
+    slow, fast = 1.0, timing.TRIAL_SECONDS / 4
+    spreads = timing.time_interleaved({"slow": way("slow", slow), "fast": way("fast", fast)}, 2)
     assert log == [("slow", 1), ("fast", 1), *[("slow", 1), ("fast", 4)] * 2]
     assert spreads == {"slow": Spread(slow, slow, slow), "fast": Spread(fast, fast, fast)}
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0, 10_000), (1e-9, 10_000), (0.001, 5), (0.0049, 2), (60, 1)])
-def test_a_turn_is_long_enough_for_the_clock(seconds, calls):
-    assert timing.calls_of_turn(seconds) == calls
+def test_a_trial_is_long_enough_for_the_clock(seconds, calls):
+    assert timing.calls_per_trial(seconds) == calls
 
 
 @pytest.mark.parametrize(("warm", "made"), [(0, 4), (-1, 4), (2.5, 6)])
-def test_a_turn_begins_with_calls_that_are_not_timed(warm, made, monkeypatch):
+def test_a_trial_begins_with_calls_that_are_not_timed(warm, made, monkeypatch):
     calls, clock = [], iter(range(100))
     monkeypatch.setattr(timing, "WARM_SECONDS", warm)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
-    assert timing.run_turn(lambda: calls.append(1), 3) == 1 / 3
+    assert timing.run_trial(lambda: calls.append(1), 3) == 1 / 3
     assert len(calls) == made
 
 
@@ -251,10 +251,10 @@ def test_quartiles():
 def test_a_measurement_has_both_times():
     measurement = measure(Case((4, 3), (0,)), count=2, threads=1, repeats=1)
     assert measurement.count == 2
-    assert all(math.isfinite(seconds) and seconds > 0 for seconds in (*measurement.kernel, *measurement.roof))
+    assert all(math.isfinite(seconds) and seconds > 0 for seconds in (*measurement.kernel, *measurement.addition))
 
 
 def test_a_library_that_lacks_a_function_is_too_old(monkeypatch):
     monkeypatch.setattr(native_library, "loaded", SimpleNamespace)
-    with pytest.raises(LibraryError, match=r"^the native library has no bngrad_batch_normalization_grad: build"):
+    with pytest.raises(LibraryError, match=r"^the native library has no bngrad_batch_normalization_grad; rebuild"):
         PreparedCase(Case((4, 3), (0,)))

@@ -1,1 +1,1 @@
-"""Timing of the native kernels: what is timed, beside what, and where the shapes come from."""
+"""Benchmarks of the native kernels, compared with the memory bandwidth."""

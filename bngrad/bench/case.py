@@ -1,4 +1,4 @@
-"""What is timed: an op at a shape, and the bytes that it cannot help moving."""
+"""Benchmark cases: an op at a shape, and the bytes that it has to move."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ OPS = {
     "grad-grad": "BatchNormalizationGradGrad",
     "statistics": "BatchNormalizationStatistics",
 }
-"""The ops of the domain, by the names that the command line has for them."""
+"""The ops of the domain, by their names on the command line."""
 
 ARRAYS = {"grad": 3, "relu-grad": 4, "training": 2, "grad-grad": 5, "statistics": 1}
-"""How many arrays of X's size an op reads or writes, each counted once: for ``grad`` dY, X and dX."""
+"""How many arrays of X's size an op reads or writes, each counted once: dY, X and dX for ``grad``."""
 
 FREEZABLE = ("grad", "relu-grad", "grad-grad")
-"""The ops that take the statistics as constants too."""
+"""The ops that also have a mode with frozen statistics."""
 
 DTYPES = ("float", "double", "float16", "bfloat16")
 """The element types of the ops, by their ONNX names."""
 
 LAYOUTS = ("NCHW", "NHWC")
-"""Where the channels are: in dimension 1, or in the last. Any rank; the letters are those of rank 4."""
+"""Channels in dimension 1, or in the last dimension; for any rank, although the names are those of rank 4."""
 
 
 @dataclass(frozen=True)
@@ -42,106 +42,106 @@ class Case:
     """One op at one shape.
 
     Raises:
-        InputError: An extent is not positive, the axes do not belong to the shape, the dtype or the op is unknown,
-            or the op has no frozen mode.
+        InputError: A dimension is not positive, the axes are invalid for the shape, the dtype or the op is
+            unknown, or the op has no frozen mode.
     """
 
     shape: tuple[int, ...]
-    """Of X; rank 1 to 8."""
+    """The shape of X; rank 1 to 8."""
     axes: tuple[int, ...]
-    """The reduction axes; sorted and not negative once the case is made."""
+    """The reduction axes; normalized to sorted non-negative axes."""
     dtype: str = "float"
-    """Of X and all of its shape: one of `DTYPES`. Parameters have it too, but float beside 16-bit data."""
+    """The type of X and of arrays of its shape, one of `DTYPES`. Parameters are float for 16-bit data."""
     op: str = "grad"
     """A key of `OPS`."""
     frozen: bool = False
-    """Whether mean and inv_std are constants (training_mode 0)."""
+    """Whether mean and inv_std are constants (training_mode = 0)."""
 
     def __post_init__(self) -> None:
-        if any(extent < 1 for extent in self.shape):
-            raise InputError(f"shape {self.shape_text} has an extent below 1; there is nothing to time")
+        if any(size < 1 for size in self.shape):
+            raise InputError(f"shape {self.shape_text} has an empty dimension; expected sizes of 1 or more")
         object.__setattr__(self, "axes", normalize_axes(self.axes, len(self.shape)))
         for name, value, known in (("dtype", self.dtype, DTYPES), ("op", self.op, OPS)):
             if value not in known:
                 raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}")
         if self.frozen and self.op not in FREEZABLE:
-            raise InputError(f"{self.op} has no frozen mode; {', '.join(FREEZABLE)} have one")
+            raise InputError(f"op {self.op} has no frozen mode; expected one of {', '.join(FREEZABLE)}")
 
     @property
     def shape_text(self) -> str:
-        """The shape as the command line has it: ``32x64x56x56``."""
+        """The shape as on the command line: ``32x64x56x56``."""
         return "x".join(map(str, self.shape))
 
     @property
     def data_bytes(self) -> int:
-        """The bytes of X."""
+        """The size of X in bytes."""
         return math.prod(self.shape) * ir.DataType[self.dtype.upper()].bitwidth // 8
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes of all arrays of X's shape that the op reads or writes, each counted once."""
+        """The size of all arrays of X's shape that the op reads or writes, each counted once, in bytes."""
         return ARRAYS[self.op] * self.data_bytes
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Reads ``32x64x56x56``.
+    """Parses a shape such as ``32x64x56x56``.
 
     Raises:
-        InputError: The text is anything else.
+        InputError: The text is not a shape.
     """
     if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", text):
-        raise InputError(f"shape {text!r} is not extents with x between them, such as 32x64x56x56")
-    return tuple(int(extent) for extent in text.split("x"))
+        raise InputError(f"shape {text!r} is invalid; expected sizes separated by x, such as 32x64x56x56")
+    return tuple(int(size) for size in text.split("x"))
 
 
 def parse_axes(text: str) -> tuple[int, ...]:
-    """Reads ``0,2,3``; axes may be negative, and the empty text stands for none.
+    """Parses axes such as ``0,2,3``; axes may be negative, and an empty text means no axes.
 
     Raises:
-        InputError: The text is anything else.
+        InputError: The text is not a list of axes.
     """
     if text and not re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9})*", text):
-        raise InputError(f"axes {text!r} are not whole numbers with commas between them, such as 0,2,3")
+        raise InputError(f"axes {text!r} are invalid; expected integers separated by commas, such as 0,2,3")
     return tuple(int(axis) for axis in text.split(",") if axis)
 
 
 def layout_axes(layout: str, rank: int) -> tuple[int, ...]:
-    """Returns the axes that a layout reduces: all but that of the channels.
+    """Returns the reduction axes of a layout: all except that of the channels.
 
     Args:
         layout: One of `LAYOUTS`.
-        rank: Of X.
+        rank: The rank of X.
 
     Raises:
-        InputError: X has no dimension for the channels.
+        InputError: The rank is below 2, so X has no dimension for the channels.
     """
     channel = 1 if layout == "NCHW" else rank - 1
     if rank < 2:
-        raise InputError(f"a shape of rank {rank} has no layout; say with --axes what is reduced")
+        raise InputError(f"a shape of rank {rank} has no layout; pass the reduction axes with --axes")
     return tuple(axis for axis in range(rank) if axis != channel)
 
 
 def cases_of_shapes(
     shapes: Sequence[str], *, axes: str | None, layout: str | None, dtype: str, op: str, frozen: bool
 ) -> dict[Case, int]:
-    """Returns the cases of a command line, each once.
+    """Returns the distinct cases of the options of a command line, each with the count 1.
 
     Args:
-        shapes: As `parse_shape` takes them.
-        axes: As `parse_axes` takes them, or None.
-        layout: One of `LAYOUTS`, or None for NCHW; not with ``axes``.
+        shapes: Shapes in the form that `parse_shape` parses.
+        axes: Axes in the form that `parse_axes` parses; None for the axes of the layout.
+        layout: One of `LAYOUTS`; None for NCHW. Not together with ``axes``.
         dtype: One of `DTYPES`.
         op: A key of `OPS`.
         frozen: Whether the statistics are constants.
 
     Raises:
-        InputError: Any of it is not what it should be.
+        InputError: An option is invalid.
     """
     if axes is not None and layout is not None:
-        raise InputError("--axes and --layout both say what is reduced; give one of them")
-    reduced = None if axes is None else parse_axes(axes)
+        raise InputError("--axes and --layout are both given; both set the reduction axes, so pass only one")
+    given_axes = None if axes is None else parse_axes(axes)
     cases = {}
     for shape in map(parse_shape, shapes):
-        of_shape = layout_axes(layout or "NCHW", len(shape)) if reduced is None else reduced
-        cases[Case(shape, of_shape, dtype, op, frozen)] = 1
+        reduced = layout_axes(layout or "NCHW", len(shape)) if given_axes is None else given_axes
+        cases[Case(shape, reduced, dtype, op, frozen)] = 1
     return cases

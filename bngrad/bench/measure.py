@@ -1,4 +1,4 @@
-"""A case and its roof, measured."""
+"""Measures a case, and the memory bandwidth for arrays of its size."""
 
 from __future__ import annotations
 
@@ -7,42 +7,44 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bngrad.bench.prepared import PreparedCase
-from bngrad.bench.timing import Spread, run_turn, take_turns
+from bngrad.bench.timing import Spread, run_trial, time_interleaved
 
 if TYPE_CHECKING:
     from bngrad.bench.case import Case
 
-ROOF_ARRAYS = 3
-"""The arrays of X's size that the roof, c = a + b, reads or writes."""
+ADDITION_ARRAYS = 3
+"""How many arrays of X's size the addition c = a + b, which measures the bandwidth, reads or writes."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a case took."""
+    """The times of a case."""
 
     case: Case
     count: int
-    """How many batch norms of the model it stands for; 1 for a shape that was given."""
+    """How many batch norms of the model have this case; 1 for a shape given by the user."""
     kernel: Spread
-    roof: Spread
+    """The time of the op."""
+    addition: Spread
+    """The time of the addition of arrays of X's size."""
 
     @property
     def gb_per_s(self) -> float:
-        """10^9 bytes a second that the kernel moved, each array of X's size counted once."""
+        """The throughput of the op in 10^9 bytes per second, each array of X's size counted once."""
         return self.case.moved_bytes / self.kernel.median / 1e9
 
     @property
-    def roof_gb_per_s(self) -> float:
-        """The same for the addition of arrays."""
-        return ROOF_ARRAYS * self.case.data_bytes / self.roof.median / 1e9
+    def bandwidth_gb_per_s(self) -> float:
+        """The memory bandwidth in 10^9 bytes per second, from the addition."""
+        return ADDITION_ARRAYS * self.case.data_bytes / self.addition.median / 1e9
 
     @property
-    def of_roof(self) -> float:
-        """The one by the other; above 1 where arrays stay in the caches, which the addition goes past."""
-        return self.gb_per_s / self.roof_gb_per_s
+    def bandwidth_fraction(self) -> float:
+        """The throughput over the bandwidth; above 1 if the op's arrays stay in the caches."""
+        return self.gb_per_s / self.bandwidth_gb_per_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a row of what ``--json`` prints."""
+        """Returns a row of the output of ``--json``."""
         case = self.case
         return {
             "shape": list(case.shape),
@@ -55,27 +57,27 @@ class Measurement:
             "ms": self.kernel.in_ms(),
             "gb_per_s": self.gb_per_s,
             "roof": {
-                "bytes": ROOF_ARRAYS * case.data_bytes,
-                "ms": self.roof.in_ms(),
-                "gb_per_s": self.roof_gb_per_s,
+                "bytes": ADDITION_ARRAYS * case.data_bytes,
+                "ms": self.addition.in_ms(),
+                "gb_per_s": self.bandwidth_gb_per_s,
             },
-            "of_roof": self.of_roof,
+            "of_roof": self.bandwidth_fraction,
         }
 
 
 def measure(case: Case, *, count: int = 1, threads: int = 0, repeats: int = 21) -> Measurement:
-    """Times a case and its roof in turns.
+    """Times a case and the addition of arrays of the same size, in interleaved trials.
 
     Args:
-        case: What to time.
-        count: Handed on to the result.
-        threads: How many threads each call uses; 0 for one per CPU.
-        repeats: How many turns each has; at least 1.
+        case: The case to time.
+        count: The count of the result.
+        threads: Number of threads per call; 0 for one per CPU.
+        repeats: Number of trials of each; at least 1.
 
     Raises:
-        InputError: The arrays do not fit the machine's memory.
+        InputError: The arrays do not fit into the machine's memory.
         LibraryError: The library is missing, cannot be loaded, or failed.
     """
     prepared = PreparedCase(case, threads=threads)
-    ways = {"kernel": partial(run_turn, prepared.kernel), "roof": partial(run_turn, prepared.roof)}
-    return Measurement(case, count, **take_turns(ways, repeats))
+    trials = {"kernel": partial(run_trial, prepared.kernel), "addition": partial(run_trial, prepared.addition)}
+    return Measurement(case, count, **time_interleaved(trials, repeats))

@@ -1,4 +1,4 @@
-"""The cases of a model: each distinct shape of its batch norms, and how many have it."""
+"""The benchmark cases of a model: the distinct shapes of its batch norms, and how many have each."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def cases_of_model(model: ir.Model, dims: Mapping[str, int], *, op: str, frozen: bool) -> dict[Case, int]:
-    """Returns the cases of a model, in the order of their first batch norms, and how many batch norms each has.
+    """Returns the cases of a model, in the order of their first batch norms, and how often each occurs.
 
-    The model says shapes, axes and types; what is timed at them is up to the caller.
+    Shapes, axes and types are those of the model's batch norms; the op to time is an argument.
 
     Args:
-        model: A forward model or a training graph; it is not changed.
-        dims: Extents of symbolic dimensions by name; others get `bngrad.validation.inputs.DEFAULT_DIM`.
+        model: A forward model or a training graph. It is not modified.
+        dims: Sizes of symbolic dimensions by name; the default is `bngrad.validation.inputs.DEFAULT_DIM`.
         op: A key of `bngrad.bench.case.OPS`.
         frozen: Whether the statistics are constants.
 
     Raises:
-        ModelError: There is no batch norm, or one whose shape, axes or type is not known or not ours.
-        InputError: ``dims`` names no dimension of the model, or the op has no frozen mode.
+        ModelError: The model has no batch norm, or the shape, axes or type of one is unknown or unsupported.
+        InputError: ``dims`` has a name that is not a dimension of the model, or the op has no frozen mode.
     """
     model = model.clone()
     bind_dimensions(model, dims, {})
@@ -47,12 +47,12 @@ def cases_of_model(model: ir.Model, dims: Mapping[str, int], *, op: str, frozen:
 def _case(batch_norm: BatchNorm, *, op: str, frozen: bool) -> Case:
     where = f"batch norm {batch_norm.name!r} ({batch_norm.op})"
     if batch_norm.mode == "foreign":
-        raise ModelError(f"{where} is another system's; `bngrad rewrite` makes it one that can be timed")
+        raise ModelError(f"{where} is an op of another framework; convert the model with bngrad rewrite first")
     if not re.fullmatch(r"[0-9]+(x[0-9]+)*", batch_norm.shape):
-        raise ModelError(f"{where}: the shape of X is {batch_norm.shape}; --dim gives symbolic dimensions extents")
+        raise ModelError(f"{where}: the shape of X is {batch_norm.shape}; set symbolic dimensions with --dim")
     if batch_norm.axes is None:
         raise ModelError(f"{where}: its axes are not constant")
     if batch_norm.dtype not in DTYPES:
         raise ModelError(f"{where}: X is {batch_norm.dtype}; expected one of {', '.join(DTYPES)}")
-    shape = tuple(int(extent) for extent in batch_norm.shape.split("x"))
+    shape = tuple(int(size) for size in batch_norm.shape.split("x"))
     return Case(shape, tuple(batch_norm.axes), batch_norm.dtype, op, frozen)

@@ -1,4 +1,4 @@
-"""Time, taken in turns: whatever else a machine does then hits all that are compared alike."""
+"""Timing in interleaved trials, so that other load on the machine affects all compared calls alike."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-TURN_SECONDS = 0.005
-"""A turn is as many calls as take this long: the clock then costs nothing, and one interruption little."""
+TRIAL_SECONDS = 0.005
+"""The duration of a trial: long enough that the clock's overhead is negligible, short against interruptions."""
 
 WARM_SECONDS = 0.05
-"""Calls that are not timed come first, for this long. After a rest the caches hold something else, and cores,
-above all the second one of a virtual machine, need up to 40 ms until they are as fast as in a loop of this alone
-(measured: half as fast until then)."""
+"""The duration of the warm-up before each trial: caches are cold, and cores may need time to reach full speed."""
 
-_MOST_CALLS = 10_000
+_MAX_CALLS = 10_000
 
 
 class Spread(NamedTuple):
@@ -31,11 +29,11 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spread:
-        """Returns the quartiles of times in seconds, of which there is at least one."""
+        """Returns the quartiles of one or more times in seconds."""
         return cls(*map(float, np.quantile(seconds, [0.25, 0.5, 0.75])))
 
     def in_ms(self) -> dict[str, float]:
-        """Returns them in milliseconds, for a JSON document."""
+        """Returns the quartiles in milliseconds, for a JSON document."""
         return {quartile: 1e3 * seconds for quartile, seconds in self._asdict().items()}
 
     def __str__(self) -> str:
@@ -43,14 +41,12 @@ class Spread(NamedTuple):
         return f"{median:.4g} ({low:.4g}-{high:.4g})"
 
 
-def run_turn(call: Callable[[], object], calls: int) -> float:
-    """Returns the seconds of a call, the mean of some.
-
-    Others, at least one, come first, see `WARM_SECONDS`.
+def run_trial(call: Callable[[], object], calls: int) -> float:
+    """Runs a trial: warms up for `WARM_SECONDS`, then returns the mean time of some calls in seconds.
 
     Args:
-        call: What to time.
-        calls: How many to time; at least 1.
+        call: The function to time.
+        calls: Number of calls to time; at least 1.
     """
     end = time.perf_counter() + WARM_SECONDS
     call()
@@ -62,21 +58,22 @@ def run_turn(call: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def calls_of_turn(seconds: float) -> int:
-    """Returns how many calls make a turn, if one takes ``seconds``."""
-    return max(1, min(_MOST_CALLS, math.ceil(TURN_SECONDS / max(seconds, 1e-9))))
+def calls_per_trial(seconds: float) -> int:
+    """Returns the number of calls per trial, if a call takes ``seconds``."""
+    return max(1, min(_MAX_CALLS, math.ceil(TRIAL_SECONDS / max(seconds, 1e-9))))
 
 
-def take_turns(ways: Mapping[str, Callable[[int], float]], repeats: int) -> dict[str, Spread]:
-    """Times ways of doing one thing in turns.
+def time_interleaved(trials: Mapping[str, Callable[[int], float]], repeats: int) -> dict[str, Spread]:
+    """Runs the trials of several alternatives in turn.
 
     Args:
-        ways: By name; each takes a number of calls and returns the seconds of one, as `run_turn` does.
-        repeats: How many turns each has.
+        trials: The alternatives by name; each takes a number of calls and returns the seconds per call, as
+            `run_trial` does.
+        repeats: Number of trials of each.
     """
-    calls = {name: calls_of_turn(way(1)) for name, way in ways.items()}
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    calls = {name: calls_per_trial(trial(1)) for name, trial in trials.items()}
+    times: dict[str, list[float]] = {name: [] for name in trials}
     for _ in range(repeats):
-        for name, way in ways.items():
-            times[name].append(way(calls[name]))
+        for name, trial in trials.items():
+            times[name].append(trial(calls[name]))
     return {name: Spread.of(seconds) for name, seconds in times.items()}

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 @click.command("bench")
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--shape", "shapes", metavar="32x64x56x56", multiple=True, help="A shape of X (repeatable).")
-@click.option("--axes", metavar="0,2,3", help="What --shape reduces; by default all but the channels.")
-@click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Where the channels of --shape are.  [NCHW]")
+@click.option("--shape", "shapes", metavar="32x64x56x56", multiple=True, help="Shape of X (repeatable).")
+@click.option("--axes", metavar="0,2,3", help="Reduction axes of --shape.  [default: all except the channels]")
+@click.option(
+    "--layout", type=click.Choice(["NCHW", "NHWC"]), help="Position of the channels in --shape.  [default: NCHW]"
+)
 @click.option(
     "--dtype",
     type=click.Choice(["float", "double", "float16", "bfloat16"]),
-    help="The element type of --shape.  [float]",
+    help="Element type of --shape.  [default: float]",
 )
 @dims_option
 @click.option(
@@ -34,11 +36,17 @@ if TYPE_CHECKING:
     type=click.Choice(["grad", "relu-grad", "training", "grad-grad", "statistics"]),
     default="grad",
     show_default=True,
-    help="What is timed.",
+    help="Op to time.",
 )
-@click.option("--frozen", is_flag=True, help="Take the statistics as constants.")
-@click.option("--threads", type=click.IntRange(0, 1024), default=0, help="How many; 0, the default: one per CPU.")
-@click.option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Turns of each.")
+@click.option("--frozen", is_flag=True, help="Use frozen statistics.")
+@click.option(
+    "--threads",
+    type=click.IntRange(0, 1024),
+    default=0,
+    show_default=True,
+    help="Number of threads; 0 for one per CPU.",
+)
+@click.option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Trials per case.")
 @json_option
 @debug_option
 def bench_command(
@@ -54,10 +62,10 @@ def bench_command(
     repeats: int,
     as_json: bool,
 ) -> None:
-    """Time the native kernels, for shapes or for all batch norms of MODEL.
+    """Time the native kernels, for given shapes or for all batch norms of MODEL.
 
-    Beside each, in turns, c = a + b over arrays as large as X: an op that reads and writes arrays once cannot move
-    more bytes a second, unless they stay in the caches. MODEL may be a forward model or a training graph.
+    MODEL is a forward model or a training graph. Each case is compared with the memory bandwidth, measured by
+    c = a + b over arrays of X's size: an op cannot exceed it unless its arrays stay in the caches.
     """
     from bngrad.bench.case import cases_of_shapes
     from bngrad.bench.measure import measure
@@ -66,7 +74,7 @@ def bench_command(
     from bngrad.io import files
     from bngrad.runtime import native_library
 
-    _check_source(model, shapes, of_shapes={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
+    _check_source(model, shapes, shape_options={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
     if model is not None:
         cases = cases_of_model(files.load(model), dims, op=op, frozen=frozen)
     else:
@@ -90,21 +98,21 @@ def bench_command(
 
 
 def _check_source(
-    model: Path | None, shapes: tuple[str, ...], *, of_shapes: dict[str, str | None], dims: dict[str, int]
+    model: Path | None, shapes: tuple[str, ...], *, shape_options: dict[str, str | None], dims: dict[str, int]
 ) -> None:
-    """Refuses options that the one source of shapes has no use for."""
+    """Checks that either MODEL or --shape is given, and only with the options that apply to it."""
     from bngrad.errors import InputError
 
     if model is None and not shapes:
-        raise InputError("there is nothing to time; give a MODEL or --shape, such as --shape 32x64x56x56")
+        raise InputError("there is nothing to time; pass MODEL or --shape, such as --shape 32x64x56x56")
     if model is not None and shapes:
-        raise InputError("MODEL and --shape are both given; shapes come from one of them")
+        raise InputError("MODEL and --shape are both given; pass only one of them")
     if model is not None:
-        for option, value in of_shapes.items():
+        for option, value in shape_options.items():
             if value is not None:
-                raise InputError(f"{option} is for --shape; MODEL says it for each of its batch norms")
+                raise InputError(f"{option} applies to --shape only; it cannot be combined with MODEL")
     elif dims:
-        raise InputError("--dim is for MODEL; --shape has no symbolic dimension")
+        raise InputError("--dim applies to MODEL only; --shape has no symbolic dimensions")
 
 
 def _print(head: Mapping[str, object], rows: Iterable[Measurement]) -> None:
@@ -114,13 +122,13 @@ def _print(head: Mapping[str, object], rows: Iterable[Measurement]) -> None:
 
     console = stdout_console()
     console.print(
-        f"bngrad {head['version']}, {head['isa']}, threads: {head['threads']}, turns: {head['repeats']}; "
+        f"bngrad {head['version']}, {head['isa']}, threads: {head['threads']}, trials: {head['repeats']}; "
         "ms: median (quartiles)"
     )
     table = Table()
     for heading in ("op", "shape", "axes", "type"):
         table.add_column(heading, overflow="fold")
-    for heading in ("count", "ms", "GB/s", "roof ms", "roof GB/s", "of roof"):
+    for heading in ("count", "ms", "GB/s", "addition ms", "bandwidth GB/s", "of bandwidth"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -128,9 +136,9 @@ def _print(head: Mapping[str, object], rows: Iterable[Measurement]) -> None:
             str(row.count),
             str(row.kernel),
             f"{row.gb_per_s:.3g}",
-            str(row.roof),
-            f"{row.roof_gb_per_s:.3g}",
-            f"{row.of_roof:.2f}",
+            str(row.addition),
+            f"{row.bandwidth_gb_per_s:.3g}",
+            f"{row.bandwidth_fraction:.2f}",
         )
     console.print(table)
 

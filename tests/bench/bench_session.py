@@ -25,7 +25,7 @@ from onnx import helper
 from onnxruntime_extensions import PyCustomOpDef
 
 import bngrad
-from bngrad.bench.timing import run_turn, take_turns
+from bngrad.bench.timing import run_trial, time_interleaved
 from bngrad.runtime.extensions import _NoCopyOutput
 
 CHAIN = 200
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def show(ways, unit, base):
-    spreads = take_turns({name: partial(run_turn, call) for name, call in ways.items()}, REPEATS)
+    spreads = time_interleaved({name: partial(run_trial, call) for name, call in ways.items()}, REPEATS)
     for name, spread in spreads.items():
         low, median, high = (unit * seconds for seconds in spread)
         ratio = spread.median / spreads[base].median

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
-from bngrad.bench.timing import take_turns
+from bngrad.bench.timing import time_interleaved
 from bngrad.runtime import native_library
 from kernel_serve import Asked
 from kernel_ways import LeftOutError, start_bare, start_ours
@@ -88,7 +88,7 @@ def main() -> None:
                     f"bare {variant}": prepared(worker, variant, layout, extents)
                     for variant, worker in bare.items()
                 }
-                spreads = take_turns(ways, REPEATS)
+                spreads = time_interleaved(ways, REPEATS)
                 timed[extents] = [spreads[variant] for variant in ours]
                 timed_bare[extents] = [spreads[f"bare {variant}"] for variant in bare]
                 print(row(layout, extents, timed[extents]), flush=True)
@@ -109,7 +109,7 @@ def of_lines(text: str) -> int:
 
 
 def prepared(worker: Worker, variant: str, layout: str, extents: tuple[int, ...]) -> Callable[[int], float]:
-    """What times so many calls of a variant, as `take_turns` asks."""
+    """What times so many calls of a variant, as `time_interleaved` asks."""
     dtype, op, frozen = VARIANTS[variant]
     worker.prepare(Asked(dtype, op, frozen, layout, extents))
     return partial(worker.turn, "bngrad" if worker.name == "bngrad" else BARE_WAYS[variant])

@@ -66,10 +66,10 @@ def section_table(rows: list[Timed]) -> str:
     for timed in rows:
         ours, extents = timed.ours, timed.row.asked.extents
         cells = [timed.row.group, ",".join(map(str, extents)), str(ours.kernel)]
-        cells += [f"{ours.gb_per_s:.3g}", f"{ours.of_roof:.2f}"]
+        cells += [f"{ours.gb_per_s:.3g}", f"{ours.bandwidth_fraction:.2f}"]
         lines.append(cells + [_cell(timed, name) for name in names])
     for title, combine in (("geometric mean", geometric_mean), ("least", min)):
-        cells = [title, "", "", "", f"{combine([timed.ours.of_roof for timed in rows]):.2f}"]
+        cells = [title, "", "", "", f"{combine([timed.ours.bandwidth_fraction for timed in rows]):.2f}"]
         for name in names:
             ratios = [timed.ratios[name] for timed in rows if name in timed.ratios]
             cells.append(f"**{combine(ratios):.2f}**")
@@ -83,7 +83,7 @@ def summary_table(sections: list[list[Timed]]) -> str:
     head = ["section", "cases", "of roof", *names]
     lines = [head, ["---"] * len(head)]
     for rows in sections:
-        columns = [[timed.ours.of_roof for timed in rows]]
+        columns = [[timed.ours.bandwidth_fraction for timed in rows]]
         columns += [[timed.ratios[name] for timed in rows if name in timed.ratios] for name in names]
         means = [f"{geometric_mean(column):.2f} ({min(column):.2f})" if column else "" for column in columns]
         lines.append([rows[0].row.section, str(len(rows)), *means])
@@ -120,7 +120,7 @@ def draw(rows: Iterable[Timed], path: Path) -> None:
             (ratio, names.index(name) - offset)
             for timed in rows
             if timed.row.section == section
-            for name, ratio in {roof: timed.ours.of_roof, **timed.ratios}.items()
+            for name, ratio in {roof: timed.ours.bandwidth_fraction, **timed.ratios}.items()
         ]
         axes.scatter(*zip(*points, strict=True), s=9, alpha=0.7, label=section)
     axes.axvline(1, color="black", linewidth=0.8)

@@ -82,7 +82,7 @@ def serve(prepare):
 
 
 def run_turn(call, calls):
-    """As `bngrad.bench.timing.run_turn`."""
+    """As `bngrad.bench.timing.run_trial`."""
     end = time.perf_counter() + WARM_SECONDS
     call()
     while time.perf_counter() < end:

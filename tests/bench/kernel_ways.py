@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.bench.timing import calls_of_turn
+from bngrad.bench.timing import calls_per_trial
 from bngrad.errors import BngradError
 from bngrad.oracle import ensure
 from bngrad.runtime.native_library import library_path
@@ -170,7 +170,7 @@ def take_turns(workers: list[Worker], asked: Asked, repeats: int) -> tuple[dict[
                 ways = {other: place for other, place in ways.items() if place[0] is not worker}
                 continue
             if turn == 0:  # the first turn tells only how many calls the others have
-                calls[name] = calls_of_turn(seconds)
+                calls[name] = calls_per_trial(seconds)
             else:
                 times[name].append(seconds)
     if not {"bngrad", "roof"} <= ways.keys():
