@@ -1,11 +1,13 @@
 """The oracle: ONNX Runtime's own gradient builder, which rewritten graphs are validated against.
 
-It comes from a package that has ended (onnxruntime-training-cpu 1.19.2) and cannot be installed beside the stock
-onnxruntime, so it lives in a virtual environment of its own, made when first needed, and works in its own process.
+It is part of onnxruntime-training-cpu, whose last release is 1.19.2 and which cannot be installed beside the stock
+onnxruntime. So it has a virtual environment of its own, made when it is first needed, and runs in a process of its
+own.
 
 - `environment`: `install`, `status`, `remove`, `ensure`
-- `client`: `Oracle`, which builds gradients, runs models and captures the values between nodes
+- `client`: `Oracle`, which builds gradients, runs models and captures intermediate values
 - `preparation`: `prepare_forward`, which turns a forward model into one that ORT's builder takes and gets right
+- `differentiate`: `ort_training_graph`, the training graph of a forward model by ORT's builder
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - as the protocol has it
-    """Import a public name when it is first used: the command line must not wait for onnx to show its help."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - as PEP 562 has it
+    """Imports a public name when it is first used, so that the command line shows its help without onnx."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

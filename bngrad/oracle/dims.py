@@ -1,9 +1,8 @@
-"""Symbolic dimensions, which some of the oracle's kernels cannot live with.
+"""Symbolic dimensions, which the pooling gradients of ORT 1.19.2 do not support.
 
-`MaxPoolGrad` and `AveragePoolGrad` are not given the shape of the result that they make: the kernels take it from
-the *static* type of their output. A dimension without a number counts as 0 there (measured on 1.19.2: a gradient
-of batch size 0, which the next kernel reads out of bounds, or a crash). So a model that has them is run with
-numbers.
+The kernels of `MaxPoolGrad` and `AveragePoolGrad` take the shape of their output from its *static* type, in which
+a symbolic dimension counts as 0: the gradient has batch size 0, the next kernel reads out of bounds, or the
+process crashes. So a model that has them is run with numbers.
 """
 
 from __future__ import annotations
@@ -23,19 +22,14 @@ _BOUND_TO_STATIC_SHAPE = {"AveragePoolGrad", "MaxPoolGrad"}
 
 
 def bind(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> None:
-    """Give the named dimensions of a graph's values numbers."""
+    """Gives the named dimensions of a graph's values numbers."""
     for dim in _dims(graph):
         if dim.dim_param in sizes:
             dim.dim_value = sizes[dim.dim_param]
 
 
-def names(graph: onnx.GraphProto) -> set[str]:
-    """The named dimensions of a graph's inputs."""
-    return {dim.dim_param for value in graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}
-
-
 def sizes(graph: onnx.GraphProto, feeds: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-    """The numbers that feeds give to the named dimensions of a graph's inputs."""
+    """The numbers that feeds have for the named dimensions of a graph's inputs."""
     return {
         dim.dim_param: size
         for value in graph.input
@@ -46,7 +40,7 @@ def sizes(graph: onnx.GraphProto, feeds: Mapping[str, NDArray[Any]]) -> dict[str
 
 
 def unbound(graph: onnx.GraphProto) -> list[str]:
-    """The values that a kernel makes by their static shape, and whose static shape is not all numbers."""
+    """The values whose kernel needs a static shape, and that have none."""
     wanted = {node.output[0] for node in graph.node if node.op_type in _BOUND_TO_STATIC_SHAPE}
     if not wanted:
         return []

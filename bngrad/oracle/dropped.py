@@ -1,8 +1,8 @@
-"""Paths that ORT's gradient builder drops: it takes what moves for a constant.
+"""Paths that ORT's gradient builder silently drops: it takes what changes for a constant.
 
-There are inputs and outputs of ops through which it never sends a gradient. It says nothing; where nothing else
-of the node reaches the loss, its training graph is not even valid. Our own rules have most of these gradients.
-All were measured on onnxruntime-training-cpu 1.19.2.
+There are inputs and outputs of ops through which it never sends a gradient. Where the loss depends on nothing else
+of the node, its training graph is not even valid. Our own rules have most of these gradients. All were measured on
+onnxruntime-training-cpu 1.19.2.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bngrad.autodiff.walk import refuse_hidden_paths
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.node_reader import constant_of
+from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import subgraphs
-from bngrad.oracle.graph import label
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
-    from bngrad.oracle.graph import Differentiation, Step
+    from bngrad.oracle.path import GradientPath, Step
 
 _ALL = range(2**31)
 
@@ -57,42 +57,41 @@ _LEAVE_OUT = "leave out what it depends on with --wrt"
 _OTHER_BUILDER = f"use --builder bngrad, or {_LEAVE_OUT}"
 
 
-def refuse_dropped(differentiation: Differentiation, wrt: Sequence[str]) -> None:
-    """Refuse a model that has paths from ``wrt`` to the loss which ORT's gradient builder drops.
+def refuse_dropped(path: GradientPath) -> None:
+    """Refuses a model whose gradient has paths that ORT's gradient builder drops.
 
     Raises:
-        ModelError: there is one; the first node is named.
-        UnsupportedNodeError: a node carries a float on as text.
+        ModelError: There is one; the first node is named.
+        UnsupportedNodeError: A node carries a float on as text.
     """
-    moving = differentiation.moving(wrt)
-    refuse_hidden_paths(differentiation.loss, moving)
-    for node in differentiation.fake_quantized():
-        if (value := node.inputs[0]) in moving and value is not None:
+    refuse_hidden_paths(path.loss, path.moving)
+    for node in path.fake_quantizers():
+        if (value := node.inputs[0]) in path.moving and value is not None:
             raise ModelError(
-                f"QuantizeLinear {label(ir.to_proto(node))!r} rounds {value.name!r}, {_MOVES}: ONNX Runtime's "
-                f"gradient builder ignores the rounding; {_LEAVE_OUT}"
+                f"{describe(node)} rounds {value.name!r}, {_MOVES}: ONNX Runtime's gradient builder ignores the "
+                f"rounding; {_LEAVE_OUT}"
             )
-    for step in differentiation.nodes(wrt):
-        reason = _dropped(step, differentiation.reaching) or _dropped_in_body(step.node, moving)
+    for step in path.steps:
+        reason = _dropped(step, path.reaching) or _dropped_in_body(step.node, path.moving)
         if reason:
-            raise ModelError(f"{step.node.op_type} {label(step.proto)!r} has {reason}")
+            raise ModelError(f"{describe(step.node)} has {reason}")
 
 
-def _dropped(step: Step, reaching: Collection[str]) -> str | None:
-    rule = rule_of(step.node)
-    for index, name in step.inputs:
-        if index in _of(step.node, DROPPED_INPUTS):
+def _dropped(step: Step, reaching: Collection[ir.Value]) -> str | None:
+    node, rule = step.node, rule_of(step.node)
+    for index, value in step.inputs:
+        if index in _of(node, DROPPED_INPUTS):
             remedy = _OTHER_BUILDER if rule is not None and rule.differentiates(index) else _LEAVE_OUT
             return (
-                f"input {index}, {name!r}, {_MOVES}: ONNX Runtime's gradient builder takes it for a constant; "
-                f"{remedy}"
+                f"input {index}, {value.name!r}, {_MOVES}: ONNX Runtime's gradient builder takes it for a "
+                f"constant; {remedy}"
             )
-    for index, name in enumerate(step.proto.output):
-        if index in _of(step.node, DROPPED_OUTPUTS) and name in reaching and not _only_updates(step.node, index):
+    for index, value in enumerate(node.outputs):
+        if index in _of(node, DROPPED_OUTPUTS) and value in reaching and not _only_updates(node, index):
             remedy = _LEAVE_OUT if rule is None else _OTHER_BUILDER
             return (
-                f"output {index}, {name!r}, which the loss depends on: ONNX Runtime's gradient builder sends no "
-                f"gradient through it; {remedy}"
+                f"output {index}, {value.name!r}, which the loss depends on: ONNX Runtime's gradient builder "
+                f"sends no gradient through it; {remedy}"
             )
     return None
 
@@ -121,14 +120,14 @@ def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
             read = any(value.uses() or value.is_graph_output() for value in outputs)
             if any(index in dropped for index in moved) or (moved and read):
                 return (
-                    f"{inner.op_type} {label(ir.to_proto(inner))!r} in its body, of which ONNX Runtime's "
+                    f"{describe(inner)} in its body, of which ONNX Runtime's "
                     f"gradient builder takes inputs or outputs for constants; {_LEAVE_OUT}"
                 )
     return None
 
 
 def _is_made_inside(value: ir.Value, node: ir.Node) -> bool:
-    """Whether a value is of a body of a node, and no constant."""
+    """Whether a value is computed in a body of a node."""
     return value.graph is not node.graph and constant_of(value) is None
 
 

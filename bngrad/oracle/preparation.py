@@ -1,32 +1,47 @@
-"""What a forward model needs before ORT's gradient builder takes it, and gets it right.
+"""What a forward model needs before ORT's gradient builder takes it and gets it right.
 
-The steps, in order: local functions are inlined, the opset and IR version are brought to what ORT 1.19.2 reads,
-ops that have no gradient there are respelled (repairs.py), the loss and the names to differentiate by are found
-(targets.py), weights become graph inputs (inputs.py), and what the builder gets wrong is refused (dropped.py,
-refusals.py).
+What `differentiate` does to a model comes first: functions are inlined, the opset is raised, and every batch norm
+gets its mode and its own running statistics. Then comes what only ORT 1.19.2 needs: the opset and IR version are
+lowered to what it reads, ops without a gradient there are respelled (`repairs`), weights and running statistics
+become graph inputs (`inputs`), and what the builder gets wrong is refused (`dropped`, `refusals`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import onnx
-from onnx import external_data_helper, inliner, version_converter
+import onnx_ir as ir
+from onnx import version_converter
 
+from bngrad.autodiff.prepare import with_modes
+from bngrad.autodiff.running_statistics import is_given, is_of_onnx
+from bngrad.autodiff.selection import find_loss, find_wrt
+from bngrad.autodiff.walk import refuse_taken_names
 from bngrad.errors import ModelError
-from bngrad.graph.name_messages import listed, unknown_name
-from bngrad.oracle import dims
+from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.nodes import default_opset
+from bngrad.io.files import as_ir, in_memory
+from bngrad.opset.functions import MIN_OPSET
 from bngrad.oracle.dropped import refuse_dropped
-from bngrad.oracle.graph import Differentiation, label, opset, types
-from bngrad.oracle.inputs import make_inputs
-from bngrad.oracle.refusals import refuse_old_batch_norms, refuse_path, refuse_shared_statistics
-from bngrad.oracle.repairs import repair, spell_out_frozen, state_permutations
-from bngrad.oracle.targets import find_loss, find_wrt, running_statistics
+from bngrad.oracle.inputs import become_plain_inputs
+from bngrad.oracle.path import gradient_path
+from bngrad.oracle.refusals import (
+    refuse_frozen_in_bodies,
+    refuse_overwritten,
+    refuse_path,
+    refuse_running_statistics,
+    require_float_scalar,
+)
+from bngrad.oracle.repairs import repair
+from bngrad.passes.prepare.infer_types import InferTypesPass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from bngrad.oracle.session import Array
+    from numpy.typing import NDArray
+
+    from bngrad.autodiff.running_statistics import SharedStatistics
+    from bngrad.io.files import AnyModel
 
 _OPSET = 21
 _IR_VERSION = 10
@@ -35,83 +50,95 @@ _IR_VERSION = 10
 class Prepared(NamedTuple):
     """A forward model that ORT's gradient builder takes."""
 
-    model: onnx.ModelProto
+    model: ir.Model
     loss: str
-    """A float32 scalar, an output of the graph."""
+    """A float scalar, an output of the graph."""
     wrt: list[str]
     """Graph inputs that the loss depends on."""
-    values: dict[str, Array]
+    values: dict[str, NDArray[Any]]
     """The values of the initializers that have become graph inputs; to be fed with the data."""
     notes: list[str]
     """What was changed, in words."""
 
 
 def prepare_forward(
-    model: onnx.ModelProto,
+    model: AnyModel,
     loss: str | None = None,
     wrt: Sequence[str] | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+    shared_statistics: SharedStatistics = "separate",
+    frozen_statistics_as_inputs: bool = False,
 ) -> Prepared:
-    """Prepare a forward model for `Oracle.build_gradient`.
+    """Prepares a forward model for `Oracle.build_gradient`.
 
     Args:
-        model: with its weights in it; left as it is.
-        loss: the value to differentiate; by default the graph's only float32 scalar output.
-        wrt: graph inputs and initializers to differentiate by; by default the weights that the loss depends on,
-            as for our own builder, see `autodiff.weights`.
-        sizes: numbers for symbolic dimensions; the builder does more, and gets more right, with numbers.
+        model: The forward model; it is not changed.
+        loss: The value to differentiate; by default the only float output of one element.
+        wrt: Graph inputs and initializers to differentiate with respect to; by default the weights that the loss
+            depends on, see `autodiff.weights`.
+        frozen: Names of batch norms, or patterns, that are to use their running statistics.
+        training: The same for those that are to use the batch's.
+        shared_statistics: What batch norms get that read the same running statistic.
+        frozen_statistics_as_inputs: Whether the statistics of frozen batch norms become graph inputs too; ORT
+            folds initializers, in float32.
 
     Raises:
-        ModelError: a name is unknown, or the oracle would fail on the model or answer wrongly.
+        InputError: The model's external data cannot be read.
+        ModelError: A name is unknown, or the oracle would fail on the model or answer wrongly.
     """
-    model, notes = _readable(model)
-    for name in sizes or {}:
-        if name not in (known_names := dims.names(model.graph)):
-            raise ModelError(unknown_name(name, known_names, "a symbolic dimension"))
-    dims.bind(model.graph, sizes or {})
-    refuse_old_batch_norms(model)
-    notes += repair(model.graph)
-    known = types(model)
-    notes += state_permutations(model.graph, known)
-    statistics = running_statistics(model.graph)
-    notes += spell_out_frozen(model.graph, known)
-    known = types(model)
-    loss = find_loss(model.graph, loss, known)
-    differentiation = Differentiation(model, loss, known)
-    wrt = find_wrt(model.graph, wrt, loss, known, differentiation, statistics)
-    refuse_dropped(differentiation, wrt)
-    values = make_inputs(model.graph, wrt)
-    refuse_shared_statistics(model.graph)
-    refuse_path(differentiation.nodes(wrt), known, differentiation.reaching)
-    return Prepared(model, loss, wrt, values, notes)
+    forward, _ = with_modes(
+        in_memory(as_ir(model)),
+        MIN_OPSET,
+        frozen=frozen,
+        training=training,
+        shared_statistics=shared_statistics,
+    )
+    forward, notes = _readable(forward)
+    refuse_frozen_in_bodies(forward)
+    statistics = [
+        value
+        for node in forward.graph
+        if is_training_batch_norm(node) or (frozen_statistics_as_inputs and is_of_onnx(node))
+        for value in node.inputs[3:5]
+        if value is not None and is_given(value)
+    ]
+    InferTypesPass()(forward)
+    if repairs := repair(forward):
+        InferTypesPass()(forward)
+    target = find_loss(forward, loss)
+    require_float_scalar(target)
+    if not target.is_graph_output():
+        forward.graph.outputs.append(target)
+    chosen = find_wrt(forward, wrt, target)
+    names = [str(value.name) for value in chosen]
+    used = (value for node in forward.graph for value in (*node.inputs, *node.outputs))
+    refuse_taken_names((str(value.name) for value in used if value is not None), names)
+    values = become_plain_inputs(forward.graph, [*chosen, *statistics])
+    inputs = {value.name: value for value in forward.graph.inputs}
+    path = gradient_path(forward.graph, target, [inputs[name] for name in names])
+    refuse_dropped(path)
+    refuse_running_statistics(target, [inputs[name] for name in names])
+    refuse_overwritten(forward, "--builder bngrad")
+    refuse_path(path)
+    return Prepared(forward, str(target.name), names, values, notes + repairs)
 
 
-def _readable(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """A copy of the model that ORT 1.19.2 can read, and what that took."""
-    if any(external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer):
-        raise ModelError(
-            "the model's weights are in other files: load them with onnx.load_external_data_for_model"
-        )
-    gradients = [label(node) for node in model.graph.node if node.op_type.endswith("Grad")]
-    if gradients:
-        raise ModelError(f"the model is a training graph already ({listed(gradients)}): give the forward model")
+def _readable(model: ir.Model) -> tuple[ir.Model, list[str]]:
+    """Returns the model at an opset and IR version that ORT 1.19.2 reads, and what was changed for that."""
     notes = []
-    if model.functions:
-        notes.append(f"inlined the model's functions {listed(sorted({f.name for f in model.functions}))}")
-        model = inliner.inline_local_functions(model)
-    if (version := opset(model)) > _OPSET:
+    version = default_opset(model) or 0
+    if version > _OPSET:
         try:
-            model = version_converter.convert_version(model, _OPSET)
+            model = ir.from_proto(version_converter.convert_version(ir.to_proto(model), _OPSET))
         except (RuntimeError, ValueError) as error:
             raise ModelError(
                 f"the oracle takes opsets up to {_OPSET}, the model has {version}, and onnx cannot convert it: "
-                f"{' '.join(str(error).split())}"
+                f"{' '.join(str(error).split())}; export it with opset {_OPSET} or older"
             ) from error
         notes.append(f"converted from opset {version} to {_OPSET}")
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    if copy.ir_version > _IR_VERSION:
-        notes.append(f"IR version {copy.ir_version} stated as {_IR_VERSION}")
-        copy.ir_version = _IR_VERSION
-    return copy, notes
+    if model.ir_version is not None and model.ir_version > _IR_VERSION:
+        notes.append(f"IR version {model.ir_version} stated as {_IR_VERSION}")
+        model.ir_version = _IR_VERSION
+    return model, notes

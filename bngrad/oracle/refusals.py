@@ -1,135 +1,158 @@
 """Forward models that ORT's gradient builder accepts, and then differentiates wrongly or cannot run.
 
-The oracle must not be asked about them: its silence would be taken for an answer. Each check names the node and
-says what to do. All were measured on onnxruntime-training-cpu 1.19.2.
+The oracle must not be asked about them. Each check names the node and says what to do. All were measured on
+onnxruntime-training-cpu 1.19.2.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import onnx
-from onnx import helper
+import onnx_ir as ir
 
+from bngrad.autodiff.running_statistics import is_of_onnx, is_statistic
 from bngrad.errors import ModelError
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES, is_training_batch_norm
 from bngrad.graph.name_messages import listed
-from bngrad.graph.subgraphs import proto_subgraphs
-from bngrad.oracle.graph import attribute, is_default_domain, label, opset
+from bngrad.graph.node_reader import read_attribute, text_of
+from bngrad.graph.nodes import all_nodes, describe
+from bngrad.opset.known_shapes import known_shape, type_text
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from bngrad.oracle.graph import Shape, Step, Type
+    from bngrad.opset.known_shapes import KnownShape
+    from bngrad.oracle.path import GradientPath
 
 _BROADCASTING = {"Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"}
 _BAD_WITHOUT_KEEPDIMS = {"ReduceL2", "ReduceLogSumExp"}
 _IGNORED = {"Gelu": "approximate", "ScatterElements": "reduction", "ScatterND": "reduction"}
-"""Attributes that the builder ignores; with a sum of updates, the gradient by them is right all the same."""
+"""Attributes that the builder ignores; with a sum of updates, their gradient is right all the same."""
 
 
-def refuse_old_batch_norms(model: onnx.ModelProto) -> None:
-    """Refuse batch norms that do not state their mode: the builder turns every one of them into a training one.
+def require_float_scalar(loss: ir.Value) -> None:
+    """Refuses a loss of another type or rank than the builder's own gradient of it, a float scalar.
 
     Raises:
-        ModelError: there is one, anywhere in the graph; its outputs would be wrong even away from the loss.
+        ModelError: It is one.
     """
-    found = [node for node in _all_nodes(model.graph) if node.op_type == "BatchNormalization"]
-    found = [node for node in found if is_default_domain(node.domain)]
-    if found and opset(model) < 14:
+    if loss.dtype != ir.DataType.FLOAT or (loss.shape is not None and len(loss.shape) > 0):
         raise ModelError(
-            f"the model has BatchNormalization at opset {opset(model)}, where training mode is not stated: "
-            "convert it to opset 14 or later, with training_mode = 1"
-        )
-    outer = {id(node) for node in model.graph.node}
-    frozen = [label(node) for node in found if id(node) not in outer and not attribute(node, "training_mode", 0)]
-    if frozen:
-        raise ModelError(
-            f"batch norms with training_mode = 0 in the body of an If or a Loop: {listed(frozen)}; ONNX Runtime's "
-            "gradient builder would train them in silence, so there is no oracle for this model"
+            f"loss {loss.name!r} is {type_text(loss)}; ONNX Runtime's gradient builder expects a float scalar, "
+            "without dimensions; reduce it with keepdims = 0, or use --builder bngrad"
         )
 
 
-def refuse_shared_statistics(graph: onnx.GraphProto) -> None:
-    """Refuse running statistics that something else reads too: BatchNormInternal overwrites them in place.
+def refuse_frozen_in_bodies(model: ir.Model) -> None:
+    """Refuses frozen batch norms in bodies: the builder turns every one of them into a training one.
 
     Raises:
-        ModelError: there is one.
+        ModelError: There is one; its outputs would be wrong even where the loss does not depend on them.
     """
-    readers: dict[str, list[str]] = {}
-    written: dict[str, str] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(label(node))
-        if node.op_type == "BatchNormalization":
-            written |= dict.fromkeys(node.input[3:5], label(node))
-    for output in graph.output:
-        readers.setdefault(output.name, []).append("the graph's outputs")
-    for name, batch_norm in written.items():
-        if len(readers[name]) > 1:
+    main = set(model.graph)
+    for node in all_nodes(model):
+        if is_of_onnx(node) and node not in main and not is_training_batch_norm(node):
             raise ModelError(
-                f"running statistic {name!r} of batch norm {batch_norm!r} is read {len(readers[name])} times (by "
-                f"{listed(dict.fromkeys(readers[name]))}), and ONNX Runtime overwrites it in place: give each "
-                "batch norm its own"
+                f"{describe(node)} is frozen, in the body of another node: ONNX Runtime's gradient builder "
+                "silently trains it; use --builder bngrad, or move it out of the body"
             )
 
 
-def refuse_path(path: Iterable[Step], known: Mapping[str, Type], reaching: set[str]) -> None:
-    """Refuse what is wrong on the way of a gradient.
+def refuse_running_statistics(loss: ir.Value, wrt: Sequence[ir.Value]) -> None:
+    """Refuses to differentiate with respect to the running statistics of batch norms in training mode.
+
+    Raises:
+        ModelError: One of the values is read as nothing else.
+    """
+    for value in wrt:
+        uses = [*value.uses()]
+        if all(is_statistic(node, index) and is_training_batch_norm(node) for node, index in uses):
+            raise ModelError(
+                f"loss {loss.name!r} does not depend on {value.name!r}: it is a running statistic of "
+                f"{describe(uses[0].node)}, which is in training mode"
+            )
+
+
+def refuse_overwritten(model: ir.Model, remedy: str) -> None:
+    """Refuses a running statistic that something else reads too: BatchNormInternal overwrites it in place.
 
     Args:
-        path: the nodes that the gradient goes through.
-        known: the types of values.
-        reaching: the values that the loss depends on.
+        model: A forward model, or a training graph in ORT's dialect.
+        remedy: What to use instead.
 
     Raises:
-        ModelError: with the first node that is wrong.
+        ModelError: There is one.
     """
-    for node, _, inputs in path:
-        for name in (*(name for _, name in inputs), *node.output):
-            found = known.get(name)
-            if found is not None and found.is_float and found.element != onnx.TensorProto.FLOAT:
-                raise ModelError(
-                    f"value {name!r} at node {label(node)!r} is {found}; the oracle differentiates float32 only"
-                )
-        if not is_default_domain(node.domain):
+    for node in model.graph:
+        if not is_training_batch_norm(node) and (node.domain, node.op_type) != BATCH_NORM_INTERNAL:
             continue
-        if node.op_type == "Split" and (idle := [name for name in node.output if name not in reaching]):
+        for value, new in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
+            if value is None:
+                continue
+            others = [describe(other) for other, _ in value.uses() if other is not node]
+            if value.is_graph_output() and not new.is_graph_output():
+                others.append("the graph's outputs")
+            if others:
+                raise ModelError(
+                    f"the running statistic {value.name!r} of {describe(node)} is read by {others[0]} too, and "
+                    f"ONNX Runtime's own batch norm overwrites it in place: use {remedy}"
+                )
+
+
+def refuse_path(path: GradientPath) -> None:
+    """Refuses nodes of a gradient's path that the builder gets wrong.
+
+    Raises:
+        ModelError: There is one; the first is named.
+    """
+    for node, inputs in path.steps:
+        for value in (*(value for _, value in inputs), *node.outputs):
+            if value.dtype in SUPPORTED_DTYPES and value.dtype != ir.DataType.FLOAT:
+                raise ModelError(
+                    f"{value.name!r} of {describe(node)} is {type_text(value)}; the oracle differentiates float "
+                    "only; use --builder bngrad"
+                )
+        if node.domain:
+            continue
+        if node.op_type == "Split" and (idle := [v.name for v in node.outputs if v not in path.reaching]):
             raise ModelError(
-                f"Split {label(node)!r} has outputs that the loss does not depend on ({listed(idle)}): "
+                f"{describe(node)} has outputs that the loss does not depend on ({listed(map(str, idle))}): "
                 "ONNX Runtime's gradient of it has the wrong shape; use Slice instead"
             )
-        if node.op_type in _BAD_WITHOUT_KEEPDIMS and not attribute(node, "keepdims", 1):
+        if node.op_type in _BAD_WITHOUT_KEEPDIMS and not read_attribute(node, "keepdims", 1):
             raise ModelError(
-                f"{node.op_type} {label(node)!r} has keepdims = 0: ONNX Runtime's gradient of it is no valid "
-                "model; use keepdims = 1 and Squeeze"
+                f"{describe(node)} has keepdims = 0: ONNX Runtime's gradient of it is no valid model; use "
+                "keepdims = 1 and Squeeze"
             )
-        for reason in _wrong_gradients(node, [index for index, _ in inputs], known):
-            raise ModelError(f"{node.op_type} {label(node)!r} {reason}: ONNX Runtime's gradient of that is wrong")
+        for reason in _wrong_gradients(node, [index for index, _ in inputs]):
+            raise ModelError(
+                f"{describe(node)} {reason}: ONNX Runtime's gradient of that is wrong; use --builder bngrad"
+            )
         if node.op_type in _BROADCASTING:
-            _refuse_symbols(node, [known[name].shape for name in node.input if name in known])
+            _refuse_symbols(node)
 
 
-def _wrong_gradients(node: onnx.NodeProto, inputs: Collection[int], known: Mapping[str, Type]) -> Iterator[str]:
+def _wrong_gradients(node: ir.Node, inputs: Collection[int]) -> Iterator[str]:
     """What a node has that ORT's kernel or builder computes a wrong gradient for; nothing for most nodes.
 
     Args:
-        node: of the default domain.
-        inputs: those that a gradient goes to.
-        known: the types of values.
+        node: A node of the default domain.
+        inputs: Those that a gradient goes to.
     """
-    values = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    values: dict[str, Any] = {
+        name: text_of(attribute) if attribute.type == ir.AttributeType.STRING else attribute.value
+        for name, attribute in node.attributes.items()
+    }
     ignored = _IGNORED.get(node.op_type, "")
-    if values.get(ignored, b"none") not in (b"none", *((b"add",) if 0 not in inputs else ())):
-        yield f"has {ignored} = {values[ignored].decode()}"
-    shapes = [known[name].shape if name in known else None for name in (*node.input, *node.output[:1])]
+    if values.get(ignored, "none") not in ("none", *(("add",) if 0 not in inputs else ())):
+        yield f"has {ignored} = {values[ignored]}"
+    shapes = [known_shape(value) for value in (*node.inputs, *node.outputs[:1])]
     match node.op_type:
-        case "Conv" | "AveragePool" if values.get("auto_pad", b"").startswith(b"SAME"):
-            yield f"has auto_pad = {values['auto_pad'].decode()}"
+        case "Conv" | "AveragePool" if values.get("auto_pad", "").startswith("SAME"):
+            yield f"has auto_pad = {values['auto_pad']}"
         case "AveragePool":
             yield from _wrong_pooling(values)
-        case "Clip" if not {"min", "max"}.isdisjoint(values):
-            yield "has its limits as attributes, not as the inputs that they are since opset 11"
         case "LeakyRelu" if values.get("alpha", 0.01) < 0:
             yield "has a negative alpha"
         case "Where" if any(shape != shapes[-1] for shape in shapes[1:3]):
@@ -147,20 +170,13 @@ def _wrong_pooling(values: Mapping[str, Any]) -> Iterator[str]:
         yield "has three spatial dimensions"
 
 
-def _refuse_symbols(node: onnx.NodeProto, shapes: Sequence[Shape | None]) -> None:
-    """Refuse meeting dimensions of different names: the builder takes them for equal, and broadcasts nothing."""
-    for dims in zip(*(reversed(shape) for shape in shapes if shape is not None), strict=False):
-        names = {dim for dim in dims if isinstance(dim, str)}
+def _refuse_symbols(node: ir.Node) -> None:
+    """Refuses meeting dimensions of different names: the builder takes them for equal, and broadcasts nothing."""
+    shapes: list[KnownShape] = [shape for value in node.inputs if (shape := known_shape(value)) is not None]
+    for sizes in zip(*(reversed(shape) for shape in shapes), strict=False):
+        names = {size for size in sizes if isinstance(size, str)}
         if len(names) > 1:
             raise ModelError(
-                f"{node.op_type} {label(node)!r} broadcasts between dimensions {listed(sorted(names))}: "
-                "ONNX Runtime's gradient builder takes them for equal; give them numbers, or one name"
+                f"{describe(node)} broadcasts between dimensions {listed(sorted(names))}: ONNX Runtime's gradient "
+                "builder takes them for equal; give them numbers, or one name"
             )
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the bodies in it."""
-    for node in graph.node:
-        yield node
-        for body in proto_subgraphs(node):
-            yield from _all_nodes(body)

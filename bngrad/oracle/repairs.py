@@ -1,214 +1,130 @@
-"""Small rewrites that leave a forward model's meaning alone and let ORT's gradient builder take it.
+"""Rewrites that keep a forward model's meaning and let ORT's gradient builder take it.
 
 | node                    | the builder                                  | here             |
 |-------------------------|----------------------------------------------|------------------|
 | Sum                     | has no gradient for it                       | a chain of Add   |
 | SoftmaxCrossEntropyLoss | fails without the second output              | gets it          |
-| BatchNormalization      | fails without the running outputs            | gets them        |
-| the same, frozen        | trains it in silence                         | spelled out      |
+| BatchNormalization      | silently trains a frozen one                 | spelled out      |
 | Transpose               | fails without the attribute perm             | gets it          |
 | Dropout, training       | fails without the second output              | gets it          |
 | Dropout, inference      | scales it by 1 / (1 - ratio), which is wrong | becomes Identity |
 
-A repair takes a node and returns the nodes to put in its place (perhaps itself, changed) and what that is in
-words.
+A repair changes a node, or puts others in its place, and returns what that is in words; None if it did nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
 
 from bngrad.errors import ModelError
-from bngrad.oracle.graph import attribute, is_default_domain, label, namer
+from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.node_reader import is_off, like, read_attribute
+from bngrad.graph.nodes import ORIGIN, describe, remove
+from bngrad.passes.base import Context
+from bngrad.passes.replace import Emitter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import numpy.typing as npt
-
-    from bngrad.oracle.graph import Type
+    from collections.abc import Callable
 
 
-@dataclass(frozen=True)
-class _Context:
-    """What a repair looks up in the graph."""
+def repair(model: ir.Model) -> list[str]:
+    """Applies every repair to the main graph of a model.
 
-    name: Callable[[str], str]
-    """Makes a name, like the wished one, that no value has."""
-    used: frozenset[str]
-    """The values that some node or the caller reads."""
-    constants: dict[str, onnx.TensorProto]
+    Args:
+        model: The model, with types; it is changed.
 
+    Returns:
+        A note for each kind of repair that was made.
 
-def repair(graph: onnx.GraphProto) -> list[str]:
-    """Apply every repair to the main graph; one note for each kind that happened."""
-    context = _Context(
-        namer(graph),
-        frozenset(name for node in graph.node for name in node.input) | {value.name for value in graph.output},
-        {tensor.name: tensor for tensor in graph.initializer}
-        | {
-            node.output[0]: entry.t
-            for node in graph.node
-            if node.op_type == "Constant"
-            for entry in node.attribute
-        },
-    )
+    Raises:
+        ModelError: A node cannot be repaired.
+    """
+    context = Context(model)
     notes: Counter[str] = Counter()
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        change = _REPAIRS.get(node.op_type) if is_default_domain(node.domain) else None
-        replacement, note = change(node, context) if change is not None else ([node], None)
-        nodes.extend(replacement)
-        if note is not None:
+    for node in list(model.graph):
+        change = None if node.domain else _REPAIRS.get(node.op_type)
+        if change is None:
+            continue
+        node.meta.setdefault(ORIGIN, describe(node))
+        if note := change(node, context):
             notes[note] += 1
-    del graph.node[:]
-    graph.node.extend(nodes)
+    remove(context.replaced)
     return [f"{note} ({count}x)" for note, count in notes.items()]
 
 
-def _repair_sum(node: onnx.NodeProto, context: _Context) -> _Repair:
-    """Write a + b + c as (a + b) + c."""
-    if len(node.input) == 1:
-        return [_identity(node)], "Sum written as Identity"
-    chain: list[onnx.NodeProto] = []
-    left = node.input[0]
-    for index, right in enumerate(node.input[1:], 1):
-        last = index == len(node.input) - 1
-        output = node.output[0] if last else context.name(f"{node.output[0]}/partial_{index}")
-        chain.append(helper.make_node("Add", [left, right], [output], name=f"{label(node)}/add_{index}"))
-        left = output
-    chain[-1].name = node.name
-    return chain, "Sum written as Add"
+def _chain_sum(node: ir.Node, context: Context) -> str:
+    """Writes a + b + c as (a + b) + c."""
+    emit = Emitter(node, context)
+    total, *others = _present(node)
+    for other in others:
+        total = emit.op("Add", total, other)
+    emit.replace({0: total})
+    return "Sum written as Add" if others else "Sum written as Identity"
 
 
-def _repair_loss(node: onnx.NodeProto, context: _Context) -> _Repair:
+def _name_log_prob(node: ir.Node, context: Context) -> str | None:
     """The gradient starts from log_prob."""
-    return [node], _name_outputs(node, ["log_prob"], context)
+    return _name_second_output(node, "log_prob", context)
 
 
-def _repair_batch_norm(node: onnx.NodeProto, context: _Context) -> _Repair:
-    """In training mode the op has three outputs; leaving one out of them is a habit that ORT refuses."""
-    if not attribute(node, "training_mode", 0):
-        return [node], None
-    return [node], _name_outputs(node, ["new_running_mean", "new_running_var"], context)
+def _repair_dropout(node: ir.Node, context: Context) -> str | None:
+    """The third input says whether anything is dropped; without it nothing is."""
+    if not is_off(node.inputs[2] if len(node.inputs) > 2 else None):
+        return _name_second_output(node, "mask", context)
+    Emitter(node, context).replace({0: _present(node)[0]})
+    return "Dropout in inference mode written as Identity"
 
 
-def _repair_dropout(node: onnx.NodeProto, context: _Context) -> _Repair:
-    """The third input, from opset 12 on, says whether anything is dropped; without it nothing is."""
-    flag = node.input[2] if len(node.input) > 2 else ""
-    drops = flag and (flag not in context.constants or numpy_helper.to_array(context.constants[flag]).any())
-    if drops:
-        return [node], _name_outputs(node, ["mask"], context)
-    if context.used.intersection(node.output[1:]):
-        raise ModelError(
-            f"Dropout {label(node)!r} drops nothing, yet its mask is used: the oracle cannot differentiate that; "
-            "remove the node"
-        )
-    return [_identity(node)], "Dropout in inference mode written as Identity"
+def _state_permutation(node: ir.Node, _: Context) -> str | None:
+    """Without the attribute all dimensions are reversed."""
+    x = _present(node)[0]
+    if node.attributes or x.shape is None:
+        return None
+    node.attributes["perm"] = ir.AttrInt64s("perm", list(reversed(range(len(x.shape)))))
+    return "Transpose given its permutation"
 
 
-def state_permutations(graph: onnx.GraphProto, known: Mapping[str, Type]) -> list[str]:
-    """Write the permutation of every Transpose that leaves it out, meaning all dimensions in reverse.
+def _spell_out_frozen(node: ir.Node, context: Context) -> str | None:
+    """Writes (X - mean) * (scale / sqrt(var + epsilon)) + bias, of which the builder gets each op right."""
+    if is_training_batch_norm(node):
+        return None
+    x, scale, bias, mean, var = _present(node)
+    if x.shape is None:
+        raise ModelError(f"the rank of {x.name!r}, the input of {describe(node)}, is unknown; expected its shape")
+    emit = Emitter(node, context)
+    # No initializer, which would be a weight by default.
+    epsilon = like(emit, read_attribute(node, "epsilon", 1e-5), var)
+    axes = emit.int64(range(1, len(x.shape) - 1)) if len(x.shape) > 2 else None
 
-    A step after the others, because it needs to know ranks.
-    """
-    count = 0
-    for node in graph.node:
-        if is_default_domain(node.domain) and node.op_type == "Transpose" and not node.attribute:
-            shape = known[node.input[0]].shape if node.input[0] in known else None
-            if shape is not None:
-                node.attribute.append(helper.make_attribute("perm", list(reversed(range(len(shape))))))
-                count += 1
-    return [f"Transpose given its permutation ({count}x)"] if count else []
+    def over_x(parameter: ir.Value) -> ir.Value:
+        return parameter if axes is None else emit.op("Unsqueeze", parameter, axes)
 
-
-def spell_out_frozen(graph: onnx.GraphProto, known: Mapping[str, Type]) -> list[str]:
-    """Write frozen batch norms as arithmetic, (X - mean) * (scale / sqrt(var + epsilon)) + bias.
-
-    The builder would differentiate them as if they were in training mode; each of these ops it gets right.
-
-    Raises:
-        ModelError: the rank of an X is not known.
-    """
-    name = namer(graph)
-    nodes: list[onnx.NodeProto] = []
-    count = 0
-    for node in graph.node:
-        frozen = is_default_domain(node.domain) and node.op_type == "BatchNormalization"
-        if not frozen or attribute(node, "training_mode", 0):
-            nodes.append(node)
-            continue
-        nodes.extend(_frozen_arithmetic(node, known, name))
-        count += 1
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return [f"frozen BatchNormalization written as arithmetic ({count}x)"] if count else []
+    factor = emit.op("Div", scale, emit.op("Sqrt", emit.op("Add", var, epsilon)))
+    scaled = emit.op("Mul", emit.op("Sub", x, over_x(mean)), over_x(factor))
+    emit.replace({0: emit.op("Add", scaled, over_x(bias))})
+    return "frozen BatchNormalization written as arithmetic"
 
 
-def _frozen_arithmetic(
-    node: onnx.NodeProto, known: Mapping[str, Type], name: Callable[[str], str]
-) -> list[onnx.NodeProto]:
-    x, scale, bias, mean, var = node.input
-    shape = known[x].shape if x in known else None
-    if shape is None:
-        raise ModelError(f"the rank of {x!r}, the input of batch norm {label(node)!r}, is not known: state it")
-    number = next((entry.f for entry in node.attribute if entry.name == "epsilon"), 1e-5)
-    made: list[onnx.NodeProto] = []
-
-    def op(op_type: str, *inputs: str, output: str | None = None) -> str:
-        output = output or name(f"{label(node)}/{op_type.lower()}")
-        made.append(helper.make_node(op_type, inputs, [output], name=name(f"{label(node)}/{op_type}")))
-        return output
-
-    def constant(what: str, array: npt.NDArray[Any]) -> str:
-        # No initializer: those are weights to whoever looks for what to differentiate by.
-        output = name(f"{label(node)}/{what}")
-        made.append(helper.make_node("Constant", [], [output], name=output, value=numpy_helper.from_array(array)))
-        return output
-
-    epsilon = constant("epsilon", np.array(number, np.float32))
-    axes = constant("axes", np.arange(1, len(shape) - 1))
-
-    def spread(parameter: str) -> str:
-        return op("Unsqueeze", parameter, axes) if len(shape) > 2 else parameter
-
-    factor = op("Div", scale, op("Sqrt", op("Add", var, epsilon)))
-    scaled = op("Mul", op("Sub", x, spread(mean)), spread(factor))
-    op("Add", scaled, spread(bias), output=node.output[0])
-    for old, new in zip((mean, var), node.output[1:3], strict=False):
-        if new:
-            op("Identity", old, output=new)
-    return made
-
-
-_Repair = tuple[list[onnx.NodeProto], str | None]
-
-_REPAIRS: dict[str, Callable[[onnx.NodeProto, _Context], _Repair]] = {
-    "BatchNormalization": _repair_batch_norm,
+_REPAIRS: dict[str, Callable[[ir.Node, Context], str | None]] = {
+    "BatchNormalization": _spell_out_frozen,
     "Dropout": _repair_dropout,
-    "SoftmaxCrossEntropyLoss": _repair_loss,
-    "Sum": _repair_sum,
+    "SoftmaxCrossEntropyLoss": _name_log_prob,
+    "Sum": _chain_sum,
+    "Transpose": _state_permutation,
 }
 
 
-def _name_outputs(node: onnx.NodeProto, wishes: list[str], context: _Context) -> str | None:
-    """Name the outputs after the first that have none; a note if there were any."""
-    note = None
-    for slot, wish in enumerate(wishes, 1):
-        if slot >= len(node.output):
-            node.output.append("")
-        if not node.output[slot]:
-            node.output[slot] = context.name(f"{node.output[0]}/{wish}")
-            note = f"{node.op_type} given all of its outputs"
-    return note
+def _present(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None]
 
 
-def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Output 0 is input 0."""
-    return helper.make_node("Identity", node.input[:1], node.output[:1], name=node.name)
+def _name_second_output(node: ir.Node, what: str, context: Context) -> str | None:
+    """Names the second output if it has no name."""
+    node.resize_outputs(max(2, len(node.outputs)))
+    if node.outputs[1].name:
+        return None
+    node.outputs[1].name = context.names.fresh(f"{node.outputs[0].name}/{what}")
+    return f"{node.op_type} given all of its outputs"

@@ -1,9 +1,9 @@
-"""A model that the worker holds: run it, or take out the values between its nodes.
+"""A model that the worker has loaded: runs it, or captures its intermediate values.
 
-**Capturing** makes values that are no outputs into outputs. A whole training graph's values do not fit in memory
-at once, so they come in chunks, each a session and a run of its own; and two values captured in different chunks
-must come from the same computation to the last bit. Hence captures never let ORT optimize: a fusion that happens
-in one chunk, and is prevented in another by the new output in its middle, changes the digits.
+**Capturing** makes intermediate values outputs. The values of a training graph do not fit in memory at once, so
+they come in chunks, each with a session and a run of its own, and values of different chunks must be of the same
+computation to the last bit. So captures never let ORT optimize: a fusion that happens in one chunk, and is
+prevented in another by the new output inside it, changes the digits.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ Model: TypeAlias = onnx.ModelProto | ir.Model
 Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_BYTES = 512 << 20
-"""What a captured chunk holds unless the caller says otherwise."""
+"""The default size of a captured chunk."""
 
 _LARGEST_ITEM = 8
 
 
 class Host(Protocol):
-    """What a session needs of the oracle."""
+    """What a session needs from the oracle."""
 
     def ask(self, job: Mapping[str, Any], what: str) -> dict[str, Any]:
-        """Have the worker do a job."""
+        """Has the worker do a job."""
 
     def scratch(self) -> AbstractContextManager[Path]:
-        """A new folder, gone after the `with`."""
+        """A new folder, removed at the end of the `with`."""
 
 
 class Session:
-    """A model in the hands of the oracle, as `Oracle.load` makes it.
+    """A model that the oracle has loaded; `Oracle.load` makes it.
 
     Args:
-        host: the oracle.
-        model: the model.
-        folder: where to write it for the worker.
+        host: The oracle.
+        model: The model.
+        folder: Where to write it for the worker.
         options: threads, library and optimize, as the worker takes them.
     """
 
@@ -68,11 +68,11 @@ class Session:
         self._files: dict[tuple[tuple[str, int], ...], str] = {}
 
     def run(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """The value of each of `outputs`, all of the graph's by default.
+        """Returns the value of each of `outputs`; by default, of all of the graph's outputs.
 
         Raises:
-            InputError: a feed has an element type that NumPy does not have itself, such as bfloat16.
-            OracleError: ORT refuses.
+            InputError: A feed has an element type that NumPy lacks, such as bfloat16.
+            OracleError: ORT refuses the model or the feeds.
         """
         with self._host.scratch() as folder:
             files = _save(feeds, folder)
@@ -81,20 +81,22 @@ class Session:
     def capture(
         self, feeds: Mapping[str, Array], names: Iterable[str], max_bytes: int = CHUNK_BYTES
     ) -> Iterator[dict[str, Array]]:
-        """Run the model and hand out values by name: outputs, values between nodes, inputs and initializers.
+        """Runs the model and yields values by name: outputs, intermediate values, inputs and initializers.
 
-        The digits do not depend on which names are asked for together, nor on `max_bytes`.
+        The digits do not depend on which names are captured together, nor on `max_bytes`.
 
         Args:
-            feeds: the graph's inputs.
-            names: values of the main graph.
-            max_bytes: what a chunk may hold; a single larger value comes alone.
+            feeds: The graph's inputs.
+            names: Values of the main graph.
+            max_bytes: The size of a chunk; a single larger value comes alone.
 
         Yields:
             Chunks, in the order of `names`, of consecutive names and their values.
 
         Raises:
-            ModelError: the graph has no value of that name.
+            InputError: An input is to be captured and was not fed.
+            ModelError: The graph has no value of that name.
+            OracleError: ORT refuses the model or the feeds.
         """
         wanted = list(dict.fromkeys(names))
         computed = {name for node in self._graph.node for name in node.output if name}
@@ -105,7 +107,7 @@ class Session:
             sizes = {name: value.nbytes for name, value in given.items()}
             sizes |= self._sizes([name for name in wanted if name in computed], spec, files, folder)
             for chunk in _chunks(wanted, sizes, max_bytes):
-                # No variable here holds a chunk: the previous one must be gone while the next is made.
+                # No variable here holds a chunk, so that the previous one is freed before the next is made.
                 yield self._chunk(chunk, given, spec, files, folder)
 
     def _given(
@@ -121,7 +123,7 @@ class Session:
             elif name in constants:
                 given[name] = numpy_helper.to_array(constants[name])
             elif name in inputs:
-                raise InputError(f"input {name!r} is to be captured, and was not given")
+                raise InputError(f"input {name!r} is to be captured and was not fed; give it with the feeds")
             else:
                 raise ModelError(unknown_name(name, computed | inputs | constants.keys(), "a value"))
         return given
@@ -134,19 +136,19 @@ class Session:
         files: Mapping[str, str],
         folder: Path,
     ) -> dict[str, Array]:
-        """Some values, out of one run."""
+        """The values of a chunk, from one run."""
         computed = [name for name in names if name not in given]
         patch = self._as_outputs(computed)
         values = self._run(_patched(spec, patch, folder), files, computed) if computed else {}
         return {name: values[name] if name in values else given[name].copy() for name in names}
 
     def close(self) -> None:
-        """Have the worker forget the model."""
+        """Has the worker drop the model."""
         for path in self._files.values():
             self._host.ask({"job": "close", "model": path}, "closing a model")
 
     def _spec(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """What tells the worker to load the model; with the sizes of the feeds in it where dims.py wants that."""
+        """The worker's specification of the session; its model has the sizes of the feeds if `dims` needs them."""
         sizes = dims.sizes(self._graph, feeds) if self._unbound else {}
         key = tuple(sorted(sizes.items()))
         if key not in self._files:
@@ -157,9 +159,8 @@ class Session:
                 dims.bind(model.graph, sizes)
             if unbound := dims.unbound(model.graph):
                 raise OracleError(
-                    f"the sizes of the inputs do not settle the shapes of {listed(unbound)}, and ONNX Runtime's "
-                    "pooling gradients need them: give every symbolic dimension a number, as prepare_forward's "
-                    "argument sizes does, before building the gradient"
+                    f"the sizes of the inputs do not determine the shapes of {listed(unbound)}, which ONNX "
+                    "Runtime's pooling gradients need; give every symbolic dimension of the forward model a number"
                 )
             path = self._folder / f"model_{len(self._files)}.onnx"
             write_model(model, path)
@@ -169,9 +170,9 @@ class Session:
     def _sizes(
         self, names: Sequence[str], spec: Mapping[str, Any], files: Mapping[str, str], folder: Path
     ) -> dict[str, int]:
-        """The bytes of each value, from a run that gives out nothing but shapes.
+        """The bytes of each value, from a run that returns shapes alone.
 
-        An element whose type the model does not state counts as the largest there is.
+        An element of unknown type counts as the largest.
         """
         if not names:
             return {}
@@ -193,7 +194,7 @@ class Session:
         }
 
     def _as_outputs(self, names: Sequence[str]) -> onnx.GraphProto:
-        """What to add to the graph to make these values outputs; ORT infers their types."""
+        """What to add to the graph to make values its outputs; ORT infers their types."""
         outputs = {value.name for value in self._graph.output}
         return onnx.GraphProto(output=[onnx.ValueInfoProto(name=name) for name in names if name not in outputs])
 
@@ -225,7 +226,7 @@ def write_model(model: onnx.ModelProto, path: Path) -> None:
     """
     if any(external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer):
         raise ModelError(
-            "the model's weights are in other files: load them with onnx.load_external_data_for_model"
+            "the model's weights are in other files; load them with onnx.load_external_data_for_model"
         )
     try:
         path.write_bytes(model.SerializeToString())
@@ -234,20 +235,20 @@ def write_model(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _patched(spec: Mapping[str, Any], patch: onnx.GraphProto, folder: Path) -> dict[str, Any]:
-    """The same model with more in its graph, never optimized and for a single run."""
+    """The same session with nodes and outputs added, not optimized and for a single run."""
     path = folder / "patch.onnx"
     path.write_bytes(onnx.ModelProto(graph=patch).SerializeToString())
     return {**spec, "patch": str(path), "optimize": False, "keep": False}
 
 
 def _save(feeds: Mapping[str, Array], folder: Path) -> dict[str, str]:
-    """Write the arrays, once for all runs; the file of each."""
+    """Writes arrays, and returns the file of each."""
     files = {}
     for index, (name, value) in enumerate(feeds.items()):
         array = np.asarray(value, order="C")
         if array.dtype.kind not in "biuf":
             raise InputError(
-                f"input {name!r} is {array.dtype}, which the oracle cannot take: give a NumPy number type"
+                f"input {name!r} is {array.dtype}, which the oracle cannot take; give a NumPy number type"
             )
         files[name] = str(folder / f"feed_{index}.npy")
         np.save(files[name], array, allow_pickle=False)
@@ -255,7 +256,7 @@ def _save(feeds: Mapping[str, Array], folder: Path) -> dict[str, str]:
 
 
 def _chunks(names: Iterable[str], sizes: Mapping[str, int], max_bytes: int) -> Iterator[list[str]]:
-    """Cut a list of names into runs of neighbours that are together no larger than `max_bytes`."""
+    """Cuts a list of names into consecutive parts of at most `max_bytes` each."""
     chunk: list[str] = []
     room = max_bytes
     for name in names:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice, require_names
 from bngrad.autodiff.metadata import write_training_graph
-from bngrad.autodiff.prepare import make_inputs, new_statistics, running_statistics, with_modes
 from bngrad.autodiff.running_statistics import SharedStatistics
-from bngrad.autodiff.training_graph import Training, training_graph
-from bngrad.autodiff.walk import refuse_taken_names
-from bngrad.errors import InputError, ModelError
-from bngrad.graph.batch_norms import is_training_batch_norm
-from bngrad.graph.nodes import describe
+from bngrad.autodiff.training_graph import training_graph
+from bngrad.errors import InputError
 from bngrad.inspection.model_warnings import model_warnings, running_variance_warnings
-from bngrad.io.files import in_memory
-from bngrad.opset.functions import MIN_OPSET
-from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.pipeline import for_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import onnx_ir as ir
 
 Builder = Literal["bngrad", "ort"]
 """The gradient builder: the rules of this package, or ONNX Runtime's own."""
@@ -103,7 +98,11 @@ def differentiate(
     require_names(wrt=wrt, frozen=frozen, training=training)
     unbiased = target != "ort" and (running_variance or default_running_variance(model)) == "unbiased"
     if builder == "ort":
-        made, notes = _by_ort(model, loss, wrt, frozen, training, shared_statistics)
+        from bngrad.oracle.differentiate import ort_training_graph  # noqa: PLC0415 - only where it is needed
+
+        made, notes = ort_training_graph(
+            model, loss=loss, wrt=wrt, frozen=frozen, training=training, shared_statistics=shared_statistics
+        )
     else:
         made, notes = (
             training_graph(
@@ -118,7 +117,7 @@ def differentiate(
             [],
         )
     if target == "ort":
-        _refuse_overwritten(made.model, "--target stock or training")
+        refuse_overwritten(made.model, "--target stock or training")
         result = _in_ort_dialect(made.model, model)
     else:
         result, _ = for_target(
@@ -160,57 +159,6 @@ def _require_options(running_variance: str | None, shared_statistics: str, build
             "target 'ort' cannot have the unbiased running variance: com.microsoft.BatchNormInternal has ONNX's "
             "biased one; use target stock or training"
         )
-
-
-def _by_ort(
-    model: ir.Model,
-    loss: str | None,
-    wrt: Sequence[str] | None,
-    frozen: Sequence[str],
-    training: Sequence[str],
-    shared_statistics: SharedStatistics,
-) -> tuple[Training, list[str]]:
-    """The training graph by ORT's gradient builder; what it gets wrong is refused before."""
-    from bngrad.oracle import Oracle, prepare_forward  # noqa: PLC0415 - only where it is needed
-
-    model, _ = with_modes(model, MIN_OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
-    _refuse_overwritten(model, "--builder bngrad")
-    prepared = prepare_forward(ir.to_proto(in_memory(model)), loss, wrt)
-    forward = prepared.model.graph
-    refuse_taken_names((name for node in forward.node for name in (*node.input, *node.output)), prepared.wrt)
-    with Oracle() as oracle:
-        result, gradients = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
-    inputs = {str(value.name): value for value in result.graph.inputs}
-    for name, array in prepared.values.items():
-        # The builder takes weights as inputs without a value; here the value is their default.
-        inputs[name].const_value = ir.tensor(array, name=name)
-        result.graph.register_initializer(inputs[name])
-    statistics = [value for value in running_statistics(result) if not value.is_graph_input()]
-    make_inputs(result.graph, statistics)
-    outputs, running = set(result.graph.outputs), new_statistics(result)
-    for old, new in running.items():
-        # The builder gives no types to what nothing reads.
-        new.type, new.shape = new.type or old.type, new.shape or old.shape
-    result.graph.outputs.extend(value for value in running.values() if value not in outputs)
-    return Training(
-        result,
-        prepared.loss,
-        gradients,
-        {str(old.name): str(new.name) for old, new in running.items()},
-    ), list(prepared.notes)
-
-
-def _refuse_overwritten(model: ir.Model, remedy: str) -> None:
-    """Refuses a running statistic that several nodes read: ORT's BatchNormInternal overwrites it in place."""
-    for node in model.graph:
-        if is_training_batch_norm(node) or (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
-            for value in node.inputs[3:5]:
-                others = [describe(n) for n, _ in value.uses() if n is not node] if value is not None else []
-                if value is not None and others:
-                    raise ModelError(
-                        f"the running statistic {value.name!r} of {describe(node)} is read by {others[0]} too, "
-                        f"and ONNX Runtime's own batch norm overwrites it in place: use {remedy}"
-                    )
 
 
 def _in_ort_dialect(model: ir.Model, source: ir.Model) -> ir.Model:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import onnx_ir as ir
-
-from bngrad.autodiff.prepare import name_nodes, prepare, set_modes
+from bngrad.autodiff.prepare import prepare
 from bngrad.autodiff.selection import find_loss, find_wrt
 from bngrad.autodiff.training_graph import Training, training_graph
 from bngrad.errors import InputError, ModelError, OracleError
@@ -17,8 +15,6 @@ from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
-from bngrad.passes.prepare.inline_functions import inline
-from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.training.differentiate import default_running_variance
 from bngrad.validation.gradients import described_training_graph, gradients_of
 from bngrad.validation.inputs import bind_dimensions, draw_inputs, feeds_of, symbolic_dimensions
@@ -27,6 +23,7 @@ from bngrad.validation.unbiased import unbias_running_variances
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import onnx_ir as ir
     from numpy.typing import NDArray
 
     from bngrad.autodiff.running_statistics import SharedStatistics
@@ -261,22 +258,18 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
         OracleError: It fails on the model.
     """
     from bngrad.oracle import prepare_forward  # noqa: PLC0415 - only where it is needed
-    from bngrad.oracle.inputs import make_inputs  # noqa: PLC0415 - the same
 
     if options.shared_statistics == "chain":
         raise ModelError("it gives each batch norm its own running statistics, and --shared-statistics is chain")
-    model = model.clone()
-    if model.functions:
-        inline(model)
-    # Below opset 14 no batch norm says its mode.
-    model = RaiseOpsetPass()(model).model
-    name_nodes(model)
-    set_modes(model, options.frozen, options.training)
-    batch_norms = [node for node in model.graph if (node.domain, node.op_type) == ("", "BatchNormalization")]
-    statistics = [str(value.name) for node in batch_norms for value in node.inputs[3:5] if value is not None]
-    prepared = prepare_forward(ir.to_proto(model), made.loss, list(made.gradients))
-    # Constants would be folded in float, which the graphs in float64 would differ by.
-    prepared.values.update(make_inputs(prepared.model.graph, statistics))
+    prepared = prepare_forward(
+        model,
+        made.loss,
+        list(made.gradients),
+        frozen=options.frozen,
+        training=options.training,
+        # Constants would be folded in float, which the graphs in float64 would differ by.
+        frozen_statistics_as_inputs=True,
+    )
     return prepared, oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
 
 

@@ -1,0 +1,79 @@
+"""The part of a forward graph that a gradient goes through, by the edges of our own gradient rules.
+
+Only the main graph counts: ORT's gradient builder does not enter the bodies of If, Loop and Scan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.autodiff.edges import reads, smooth_inputs
+from bngrad.autodiff.selection import reaching_values
+from bngrad.autodiff.walk import moving_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import onnx_ir as ir
+
+
+class Step(NamedTuple):
+    """A node that a gradient goes through."""
+
+    node: ir.Node
+    inputs: tuple[tuple[int, ir.Value], ...]
+    """The inputs that the gradient goes to: index and value."""
+
+
+class GradientPath(NamedTuple):
+    """What lies between a loss and the values that it is differentiated with respect to."""
+
+    loss: ir.Value
+    reaching: set[ir.Value]
+    """The values that the loss depends on in a differentiable way."""
+    moving: set[ir.Value]
+    """The values that change with those that the loss is differentiated with respect to."""
+    steps: list[Step]
+    """The nodes that the gradient goes through, in the order of the graph."""
+
+    def fake_quantizers(self) -> Iterator[ir.Node]:
+        """The QuantizeLinear nodes that the loss depends on through the DequantizeLinear behind them."""
+        return _fake_quantizers(self.reaching)
+
+
+def gradient_path(graph: ir.Graph, loss: ir.Value, wrt: Sequence[ir.Value]) -> GradientPath:
+    """Returns the path of a gradient.
+
+    Args:
+        graph: A main graph in topological order, with types.
+        loss: A value of it.
+        wrt: The inputs to differentiate with respect to.
+    """
+    reaching, moving = _reaching(loss), moving_values(graph, wrt)
+    steps = []
+    for node in graph:
+        if reaching.isdisjoint(node.outputs):
+            continue
+        inputs = tuple((index, value) for index, value in smooth_inputs(node) if value in moving)
+        if inputs or not moving.isdisjoint(reads(node)):
+            steps.append(Step(node, inputs))
+    return GradientPath(loss, reaching, moving, steps)
+
+
+def _reaching(loss: ir.Value) -> set[ir.Value]:
+    """What the loss depends on; also through pairs that quantize and dequantize, as ORT's builder has it."""
+    found = reaching_values(loss)
+    while new := {node.inputs[0] for node in _fake_quantizers(found)} - found - {None}:
+        for value in new:
+            if value is not None:
+                found |= reaching_values(value)
+    return found
+
+
+def _fake_quantizers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
+    for value in values:
+        node = value.producer()
+        if node is not None and node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
+            quantizer = node.inputs[0].producer()
+            if quantizer is not None and quantizer.op_type == "QuantizeLinear":
+                yield quantizer
