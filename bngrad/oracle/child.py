@@ -1,4 +1,4 @@
-"""Processes of an installation, none of which outlives what it was started for, whenever Ctrl-C comes."""
+"""Child processes of an installation; none is left running, even by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def started(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[str]]:  # noqa: ANN401 - as Popen
-    """A process that reads nothing; waited for at the end of the block, and killed if that ends by an error.
+    """Starts a process without standard input; waits for it at the end of the block, and kills it on an error.
 
     Args:
-        command: with its arguments.
-        options: those of `subprocess.Popen`; its pipes have to be of text.
+        command: The command with its arguments.
+        options: Those of `subprocess.Popen`; its pipes must be text.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: It cannot be started.
     """
     process = None
     try:
@@ -41,7 +41,7 @@ def started(command: Sequence[str | Path], **options: Any) -> Iterator[subproces
 
 
 def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 - as Popen
-    """What a process printed, and its exit code; arguments and errors as for `started`."""
+    """Runs a process to its end; arguments and errors as for `started`."""
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
@@ -49,9 +49,9 @@ def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedPr
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C comes at the end of the block: within `subprocess.Popen` it leaves a child that nobody knows of."""
+    """Delays Ctrl-C to the end of the block: within `subprocess.Popen` it would lose track of the child."""
     handler = signal.getsignal(signal.SIGINT)
-    # Elsewhere than in the main thread it does not come anyway, and who ignores it goes on doing so.
+    # Only the main thread gets it; a process that ignores it keeps doing so.
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -44,13 +44,13 @@ class Built(NamedTuple):
 class Oracle:
     """ONNX Runtime's training build 1.19.2 in a process of its own; a context manager.
 
-    A worker that dies over a job is replaced for the next one. Not for several threads at once.
+    A worker that crashes is replaced for the next job. Not for several threads at once.
 
     Args:
-        progress: told about the stages of the environment's installation, should there be one.
-        python: an interpreter that has the oracle's packages; by default the one of the environment in the user's
-            cache, which is made when it is missing and made anew, once, when the worker does not start in it.
-        timeout: seconds that a single job may take.
+        progress: Called with the stages of the environment's installation, if it has to be installed.
+        python: An interpreter that has the oracle's packages; by default that of the environment in the user's
+            cache, which is made if it is missing, and made anew, once, if the worker does not start in it.
+        timeout: The seconds that a job may take; None for no limit.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Oracle:
 
         Args:
             model: The model, as `preparation.prepare_forward` leaves it.
-            loss: The float32 scalar to differentiate, an output of the graph.
+            loss: The float scalar to differentiate, an output of the graph.
             wrt: The graph inputs to differentiate with respect to.
 
         Raises:
-            OracleError: ORT refuses.
+            OracleError: ORT refuses the model.
         """
         with self.scratch() as folder:
             forward, training_file = folder / "forward.onnx", folder / "training.onnx"
@@ -105,7 +105,7 @@ class Oracle:
             }
             gradients: dict[str, str] = self.ask(job, f"building the gradient of {loss!r}")["gradients"]
             training = ir.from_proto(onnx.load_model(training_file))
-        # ORT walks a set of names, so the order of its outputs means nothing.
+        # ORT's own order of the gradients is that of a set.
         place = {output: index for index, output in enumerate(gradients.values())}
         outputs = training.graph.outputs
         outputs[:] = sorted(outputs, key=lambda output: place.get(str(output.name), -1))
@@ -115,13 +115,13 @@ class Oracle:
     def load(
         self, model: Model, *, threads: int = 0, library: Path | None = None, optimize: bool = True
     ) -> Iterator[Session]:
-        """Hand a model over once, to run it several times.
+        """Loads a model once, to run it several times.
 
         Args:
-            model: any model that ORT 1.19.2 can run, training ops included.
-            threads: for the work inside one node; 0 leaves it to ORT.
-            library: a custom-op library to register.
-            optimize: let ORT fuse and reorder as it likes; False runs the nodes as they stand.
+            model: Any model that ORT 1.19.2 can run, training ops included.
+            threads: The threads inside one node; 0 for ORT's default.
+            library: A custom-op library to register.
+            optimize: Whether ORT may fuse and reorder nodes.
         """
         with self.scratch() as folder:
             options = {"threads": threads, "library": None if library is None else str(Path(library).resolve())}
@@ -141,13 +141,13 @@ class Oracle:
         threads: int = 0,
         library: Path | None = None,
     ) -> dict[str, Array]:
-        """Run a model once; `load` documents the options.
+        """Runs a model once; `load` documents the options.
 
         Returns:
-            The value of each of `outputs`, all of the graph's by default.
+            The value of each of `outputs`; by default, of all of the graph's outputs.
 
         Raises:
-            OracleError: ORT refuses.
+            OracleError: ORT refuses the model or the feeds.
         """
         with self.load(model, threads=threads, library=library) as session:
             return session.run(feeds, outputs)
@@ -162,12 +162,12 @@ class Oracle:
         threads: int = 0,
         library: Path | None = None,
     ) -> Iterator[dict[str, Array]]:
-        """Run a model and hand out intermediate values, in pieces of about `max_bytes`; see `Session.capture`."""
+        """Runs a model and yields intermediate values in chunks of at most `max_bytes`; see `Session.capture`."""
         with self.load(model, threads=threads, library=library, optimize=False) as session:
             yield from session.capture(feeds, names, max_bytes)
 
     def ask(self, job: Mapping[str, Any], what: str) -> dict[str, Any]:
-        """Have the worker do a job; `process.Worker.ask` documents what can happen."""
+        """Has the worker do a job; `process.Worker.ask` documents the errors."""
         if self._folder is None:
             raise OracleError("the oracle is closed: use it inside `with Oracle() as oracle`")
         if self._worker is not None and not self._worker.alive:
@@ -179,7 +179,7 @@ class Oracle:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A new folder that the worker sees, gone after the `with`."""
+        """A new folder in the worker's scratch, removed at the end of the `with`."""
         if self._folder is None:
             raise OracleError("the oracle is closed: use it inside `with Oracle() as oracle`")
         folder = Path(self._folder.name) / str(next(self._names))
@@ -190,7 +190,7 @@ class Oracle:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _start(self) -> Worker:
-        """A worker; should it not start in the user's environment, that one is made anew, once."""
+        """Returns a new worker; if it does not start in the user's environment, that is made anew, once."""
         scratch = Path(self._folder.name) if self._folder is not None else Path()
         if self._python is not None:
             return Worker(self._python, scratch)

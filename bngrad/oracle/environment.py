@@ -1,15 +1,15 @@
-"""The life of the oracle's virtual environment: made when first needed, checked at every use.
+"""The oracle's virtual environment: made when it is first needed, checked at every use.
 
-ONNX Runtime's training build installs the same `onnxruntime` package as the stock one, so it cannot live beside
-it. Its environment is a folder in the user's cache, named after what is pinned in requirements.txt:
+ONNX Runtime's training build installs the same `onnxruntime` package as the stock one, so it needs an environment
+of its own. That is a folder in the user's cache, named after what requirements.txt pins:
 
-    <cache>/bngrad/oracle/              BNGRAD_ORACLE_DIR names another place
-        .lock                           held by whoever makes or removes one
-        ort-1.19.2-<digest>/            an environment; it works, or the marker in it is missing
-        ort-1.19.2-<digest>.partial-*/  one being made, or the leftover of a killed install
+    <cache>/bngrad/oracle/              BNGRAD_ORACLE_DIR names another folder
+        .lock                           held by the process that makes or removes an environment
+        ort-1.19.2-<digest>/            a complete environment, or one without its marker
+        ort-1.19.2-<digest>.partial-*/  an environment being made, or what a killed install has left
 
-An environment is made under a partial name, tried, marked, and only then renamed, so that a half-made one never
-has the final name. (A renamed virtual environment works through its interpreter, all that is used of it.)
+An environment is made under a partial name, checked, marked, and only then renamed, so that an incomplete one
+never has the final name. (A renamed virtual environment works through its interpreter, all that is used of it.)
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Environment:
     """Its interpreter."""
     python_version: str
     build: str
-    """Names this very build: one that was replaced by another has a different name, at the same path."""
+    """Tells this build from others made at the same path."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is where the environment belongs: `environment` when it is whole, else `problem` says what is not."""
+    """The state of the environment: `environment` if it is complete, else `problem` says what is wrong."""
 
     path: Path
     environment: Environment | None
@@ -67,12 +67,12 @@ class Status:
 
     @property
     def installed(self) -> bool:
-        """Whether there is anything at all; not `ready` and `installed` means broken."""
+        """Whether its folder exists; `installed` and not `ready` means broken."""
         return os.access(self.path, os.F_OK)
 
 
 def status() -> Status:
-    """Look at the environment without changing, running or locking anything."""
+    """Returns the state of the environment, without changing, running or locking anything."""
     path = _base() / packages.key()
     if not os.access(path, os.F_OK):
         return Status(path, None, "not installed")
@@ -93,24 +93,24 @@ def status() -> Status:
 
 
 def ensure(progress: Progress | None = None) -> Environment:
-    """The environment, made first when it is missing or broken; milliseconds, and no network, when it is not.
+    """Returns the environment, and makes it if it is missing or broken; otherwise fast, and without network.
 
     Raises:
-        OracleError: it cannot be made.
+        OracleError: It cannot be made.
     """
     return status().environment or install(progress)
 
 
 def install(progress: Progress | None = None, *, replace: Environment | None = None) -> Environment:
-    """Make the environment unless a whole one is there; a process already at it is waited for.
+    """Makes the environment unless it is complete; waits for a process that is already making it.
 
     Args:
-        progress: told about the stages.
-        replace: an environment that looks whole and is not (its worker does not start). Made anew, unless somebody
-            else has already done so.
+        progress: Called with the stages.
+        replace: An environment whose files are complete and whose worker does not start. It is made anew, unless
+            another process has already done that.
 
     Raises:
-        OracleError: it cannot be made; nothing is left behind, and a broken one that was there still is.
+        OracleError: It cannot be made; nothing is left behind, and a broken one stays as it was.
     """
     report = progress or _silent
     with _locked(report):
@@ -122,7 +122,7 @@ def install(progress: Progress | None = None, *, replace: Environment | None = N
         with _scratch(target) as partial:
             _build(partial, report)
             _put_in_place(partial, target)
-        _remove_leftovers()  # again: what a killed install had started may have written on for a moment
+        _remove_leftovers()  # again: the child of a killed install may have written on
     made = status()
     if made.environment is None:
         raise OracleError(f"the oracle's new environment {made.path} is not usable: {made.problem}")
@@ -131,7 +131,7 @@ def install(progress: Progress | None = None, *, replace: Environment | None = N
 
 
 def remove() -> list[Path]:
-    """Remove every environment of the oracle, also those of other bngrad versions, and leftovers; their paths."""
+    """Removes every environment of the oracle, also those of other bngrad versions; returns their paths."""
     if not _base().is_dir():
         return []
     with _locked(_silent):
@@ -152,15 +152,15 @@ def _base() -> Path:
 
 
 def _silent(stage: str, fraction: float | None) -> None:
-    """Report nothing."""
+    """The progress of an installation that reports nothing."""
 
 
 def _locked(report: Progress) -> contextlib.AbstractContextManager[object]:
-    """Be the only process that changes what is in the base folder; a context manager."""
+    """Lets one process at a time change the base folder; a context manager."""
     base = _base()
     try:
         base.mkdir(parents=True, exist_ok=True)
-        # FileLock waits for ever where no file can be made, as it does for one that another process holds.
+        # FileLock waits forever where it cannot create the file, as it does for a held lock.
         (base / ".lock").touch()
         lock = FileLock(base / ".lock")
         try:
@@ -177,7 +177,7 @@ def _locked(report: Progress) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _scratch(target: Path) -> Iterator[Path]:
-    """A folder to build in, beside the final one so that a rename suffices; gone afterwards, whatever happens."""
+    """A folder to build in, beside the final one so that a rename suffices; removed at the end in any case."""
     partial = _unused(target)
     try:  # before there is such a folder: Ctrl-C may come as soon as there is
         partial.mkdir(mode=0o700)
@@ -187,10 +187,10 @@ def _scratch(target: Path) -> Iterator[Path]:
 
 
 def _build(partial: Path, report: Progress) -> None:
-    """Make, fill, try and mark an environment in an empty folder."""
+    """Makes an environment in an empty folder, installs its packages, checks and marks it."""
     report("creating environment", 0.0)
     base_python = find_interpreter()
-    # Without pip: packages.py has better ways, and Debian's Python cannot give it one.
+    # Without pip: `packages` uses another one, and Debian's Python cannot install it.
     _run([base_python, "-I", "-m", "venv", "--without-pip", partial], "create a virtual environment")
     python = partial / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     packages.install_packages(
@@ -214,7 +214,7 @@ def _build(partial: Path, report: Progress) -> None:
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
-    """Give the finished environment its name; a broken one that has it goes first."""
+    """Renames the finished environment, in the place of a broken one."""
     try:
         if target.exists():
             _discard(target)
@@ -227,7 +227,7 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Remove an environment; under its own name it is either whole or gone."""
+    """Removes an environment; renames it first, so that its name never belongs to an incomplete one."""
     doomed = _unused(path)
     try:
         path.rename(doomed)
@@ -237,18 +237,18 @@ def _discard(path: Path) -> None:
 
 
 def _unused(path: Path) -> Path:
-    """A name beside an environment's that nothing has, and that is a leftover's if it stays."""
+    """An unused partial name for an environment."""
     return path.with_name(f"{path.name}{_PARTIAL}{uuid.uuid4().hex[:8]}")
 
 
 def _remove_leftovers() -> None:
-    """Remove what killed installs have left; only under the lock, where nobody else is building."""
+    """Removes what killed installs have left; under the lock, so that no other install is running."""
     for path in _base().glob(f"ort-*{_PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _run(command: list[str | Path], what: str) -> list[str]:
-    """Run a command of the installation; the lines that it printed."""
+    """Runs a command of the installation, and returns the lines that it printed."""
     try:
         done = child.run(command, errors="replace")
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Find a CPython that the oracle's packages exist for.
+"""Finds a CPython that the oracle's packages have wheels for.
 
-A name on the search path proves nothing: version managers put `python3.12` there as a shim that fails when run.
-So every candidate is run, and says itself what it is.
+Version managers put shims named `python3.12` on the search path that fail when run, so every candidate is run and
+asked for its version.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ANSWER_SECONDS = 20
 
 
 def find_interpreter() -> Path:
-    """The running Python if it is one of `SUPPORTED`, else the first on the search path that is.
+    """Returns the running Python if it is one of `SUPPORTED`, else the first on the search path that is.
 
     Raises:
-        OracleError: there is none; the message says what to install.
+        OracleError: There is none; the message says what to install.
     """
     if sys.implementation.name == "cpython" and sys.version_info[:2] in SUPPORTED and sys.executable:
         return Path(sys.executable)
@@ -45,7 +45,7 @@ def find_interpreter() -> Path:
 
 
 def _candidates(version: tuple[int, int]) -> Iterator[list[str]]:
-    """Every command on the search path that claims to be this version; a broken shim may hide a good one."""
+    """Every command of this version's name on the search path: a working one may come after a broken shim."""
     name = f"python{version[0]}.{version[1]}"
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         if folder and (found := shutil.which(name, path=folder)):

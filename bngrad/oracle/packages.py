@@ -1,8 +1,7 @@
-"""Put the pinned packages into an environment, and tell whether they are still whole.
+"""Installs the pinned packages into an environment, and checks that they are complete.
 
-pip does the work: the one of the running Python, told to install into the other (`pip --python`), since that one
-follows the user's own settings and costs no bootstrap; where the running Python has no pip, the environment's
-own copy out of `ensurepip`.
+The pip of the running Python installs into the other environment (`pip --python`): it follows the user's settings
+and needs no bootstrap. Where the running Python has no pip, `ensurepip` makes one in the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bngrad.errors import OracleError
 from bngrad.oracle import child
 
 Progress = Callable[[str, float | None], None]
-"""Called with what is being done, and how much of the whole is done (0 to 1, None when that is unknown)."""
+"""Called with the stage, and the fraction of the work that is done (0 to 1; None where unknown)."""
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
@@ -37,21 +36,21 @@ def pins() -> dict[str, str]:
 
 
 def key() -> str:
-    """The name of an environment with these pins on this kind of machine."""
+    """The folder name of an environment with these pins on this platform."""
     digest = hashlib.sha256(REQUIREMENTS.read_bytes() + sysconfig.get_platform().encode()).hexdigest()
     return f"ort-{pins()['onnxruntime-training-cpu']}-{digest[:10]}"
 
 
 def _clean_environ() -> dict[str, str]:
-    """The environment variables without Python's own, which would lead another Python astray."""
+    """The environment variables without Python's own, which are meant for the running interpreter."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def install_packages(python: Path, progress: Progress) -> None:
-    """Install the pins for the interpreter `python`; `progress` gets fractions from 0 to 1.
+    """Installs the pins for the interpreter `python`; `progress` gets fractions from 0 to 1.
 
     Raises:
-        OracleError: pip failed; the message carries the line that matters.
+        OracleError: pip failed; the message has its error line.
     """
     # The packages' other dependencies are not needed (requirements.txt says why), sources are never built, and
     # bytecode is left to the first import: compiling 1,500 files that are never imported takes seconds.
@@ -68,7 +67,7 @@ def install_packages(python: Path, progress: Progress) -> None:
 
 
 def _follow(command: list[str], environ: dict[str, str], progress: Progress) -> str | None:
-    """Run pip and report its stages; the line that says what went wrong, None when nothing did."""
+    """Runs pip and reports its stages; returns its error line, None on success."""
     total = len(pins())
     begun = 0
     failure = last = "no message"
@@ -96,7 +95,7 @@ def _follow(command: list[str], environ: dict[str, str], progress: Progress) -> 
 
 
 def _pip(python: Path) -> list[str]:
-    """The command that runs a pip which installs for `python`."""
+    """The command of a pip that installs for `python`."""
     if importlib.util.find_spec("pip") is not None:
         # -P: a folder named pip in the current directory must not be taken for it.
         return [sys.executable, "-P", "-m", "pip", f"--python={python}"]
@@ -110,10 +109,10 @@ def _pip(python: Path) -> list[str]:
 
 
 def damage(site_packages: Path) -> str | None:
-    """What is wrong with the installed packages, None when nothing is.
+    """Returns what is wrong with the installed packages; None if nothing is.
 
-    Compares every file's size with the one that the package's own RECORD states: a few milliseconds. Damage that
-    keeps a file's size shows when the worker starts.
+    Compares the size of every file with the package's RECORD, which is fast. Damage that keeps a file's size shows
+    when the worker starts.
     """
     for name, version in pins().items():
         record = site_packages / f"{name.replace('-', '_')}-{version}.dist-info" / "RECORD"

@@ -1,7 +1,7 @@
-"""The worker's process, seen from outside: start it, give it jobs, survive its death.
+"""The worker's process: starts it, gives it jobs, and reports how it ends.
 
-ORT can take the whole process down (SIGSEGV on odd models); so a death is an ordinary outcome here, and becomes an
-`OracleError` that says which job it was and what the worker last wrote to stderr.
+ORT can crash the whole process (SIGSEGV on malformed models). A crash becomes an `OracleError` that names the job
+and has the last lines that the worker wrote to stderr.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Job = Mapping[str, Any]
 
 
 class WorkerStartError(OracleError):
-    """The worker does not start: the environment is broken in a way that a look at its files does not show."""
+    """The worker does not start: the environment is broken, though its files are complete."""
 
 
 class Worker:
     """A running worker, and a context manager that ends it. Not for several threads at once.
 
     Args:
-        python: the interpreter of the oracle's environment.
-        scratch: an existing folder for models and arrays; the worker removes it when its client has vanished.
+        python: The interpreter of the oracle's environment.
+        scratch: An existing folder for models and arrays; the worker removes it when the client is gone.
 
     Raises:
-        WorkerStartError: it did not start.
+        WorkerStartError: It did not start.
     """
 
     def __init__(self, python: Path, scratch: Path) -> None:
@@ -87,22 +87,23 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes jobs."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def ask(self, job: Job, what: str, timeout: float | None) -> dict[str, Any]:
-        """Have a job done.
+        """Has a job done, and returns the answer.
 
         Args:
-            job: what the worker's own documentation says.
-            what: the job in words, for messages: "running the training graph".
-            timeout: seconds.
+            job: A job as `worker` documents it.
+            what: The job in words, for messages: "running the training graph".
+            timeout: Seconds; None for no limit.
 
         Raises:
-            OracleError: the job failed; or it took too long or took the worker down, which is then dead.
+            OracleError: The job failed, took too long, or crashed the worker; the worker has ended in the last two
+                cases.
         """
         try:
-            with contextlib.suppress(OSError):  # a dead worker: reading tells the same, and more
+            with contextlib.suppress(OSError):  # it has ended: reading tells that, and more
                 stdin = self._process.stdin
                 if stdin is not None:
                     stdin.write(json.dumps(job) + "\n")
@@ -124,7 +125,7 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """End it in good order, or else by force."""
+        """Ends the process; kills it if it does not end by itself."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -133,7 +134,7 @@ class Worker:
         self.kill()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kills the process."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -143,7 +144,7 @@ class Worker:
                     pipe.close()
 
     def _read(self) -> None:
-        """Move answers into a queue, which unlike a pipe can be waited at for a limited time; "" is the end."""
+        """Moves answers into a queue, which unlike a pipe can be read with a timeout; "" is the end."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._process.stdout or ():
                 self._answers.put(line)

@@ -1,8 +1,8 @@
-"""The oracle's worker: runs in the environment of ONNX Runtime's training build, and takes jobs from bngrad.
+"""The oracle's worker: runs in the environment of ONNX Runtime's training build and does jobs for bngrad.
 
 Started as `python -I worker.py SCRATCH`. Jobs come as one line of JSON each on stdin, answers go the same way on
-stdout: {"error": "one line"} or whatever the job promises. Models and arrays travel as files in SCRATCH.
-Imports NumPy and onnxruntime only, never bngrad, which is not installed here.
+stdout: {"error": "one line"}, or what the table says. Models and arrays are files in SCRATCH.
+Imports NumPy and onnxruntime alone: bngrad is not installed here.
 
 | job      | takes                                              | answers                                        |
 |----------|----------------------------------------------------|------------------------------------------------|
@@ -38,7 +38,7 @@ _sessions: dict[str, ort.InferenceSession] = {}
 
 
 def hello(_: Job) -> Job:
-    """Who answers here."""
+    """Return the versions of this environment."""
     return {"onnxruntime": ort.__version__, "numpy": np.__version__, "python": sys.version.split()[0]}
 
 
@@ -56,7 +56,7 @@ def gradient(job: Job) -> Job:
 
 
 def run(job: Job) -> Job:
-    """Run a model once."""
+    """Run a model once, and write its outputs."""
     session = _session(job["session"])
     # Loaded anew every time: ORT writes new running statistics over the arrays that it was fed.
     feeds = {name: np.load(path, allow_pickle=False) for name, path in job["feeds"].items()}
@@ -73,7 +73,7 @@ def run(job: Job) -> Job:
 
 
 def close(job: Job) -> Job:
-    """Forget a model."""
+    """Drop the sessions of a model."""
     for spec in [spec for spec in _sessions if json.loads(spec)["model"] == job["model"]]:
         del _sessions[spec]
     return {}
@@ -106,7 +106,7 @@ _JOBS = {function.__name__: function for function in (hello, gradient, run, clos
 
 
 def _answer(line: str) -> Job:
-    """Do one job; whatever goes wrong is the answer, and the worker lives on."""
+    """Do one job; an error becomes the answer, and the worker goes on."""
     try:
         job = json.loads(line)
         return _JOBS[job["job"]](job)
@@ -115,7 +115,7 @@ def _answer(line: str) -> Job:
 
 
 def _essence(message: str) -> str:
-    """What ORT says, in one line, without the C++ file, line and function signature that it begins with."""
+    """The message of an ORT error in one line, without the C++ file, line and function signature before it."""
     message = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(message.split()))
     while found := re.search(r"\S*onnxruntime\S*\.(?:cc|h|cpp):\d+ ", message):
         end, depth, closed = found.end(), 0, False
@@ -131,8 +131,8 @@ def _essence(message: str) -> str:
 
 
 def _serve(jobs: queue.SimpleQueue[str]) -> None:
-    """Do jobs and answer, for ever."""
-    # ORT and NumPy print to file descriptor 1 as they please: the answers get one of their own.
+    """Do jobs and answer them, until the process ends."""
+    # ORT and NumPy may print to file descriptor 1, so the answers get one of their own.
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     while True:
@@ -141,7 +141,7 @@ def _serve(jobs: queue.SimpleQueue[str]) -> None:
 
 
 def main() -> None:
-    """Serve until stdin ends. The client may have been killed, so that ends a job too, and removes the files."""
+    """Serve until stdin ends, as it does when the client is killed; then end any job, and remove the files."""
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_serve, args=(jobs,), daemon=True).start()
     for line in sys.stdin:
