@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bngrad.graph.constant_value import lift_constant
-from bngrad.passes.prepare.large_initializers import become_inputs
+from bngrad.passes.prepare.large_initializers import hide_initializers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,5 +37,5 @@ def become_plain_inputs(graph: ir.Graph, values: Iterable[ir.Value]) -> dict[str
         if value.producer() is not None:
             lift_constant(graph, value)
     tensors = {name: value.const_value for name, value in graph.initializers.items() if name in names}
-    become_inputs(graph, lambda value: value.name in names)
+    hide_initializers(graph, lambda value: value.name in names)
     return {name: np.array(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}

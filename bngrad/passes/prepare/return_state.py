@@ -52,9 +52,9 @@ class ReturnStatePass(ir.passes.InPlacePass):
         users: dict[ir.Value, list[tuple[ir.Node, int]]] = {}
         not_returned: dict[ir.Node, None] = {}
         for node, index, old in _updates(model):
-            output = _UPDATES[index]
-            if output < len(node.outputs) and node.outputs[output].is_graph_output():
-                if old.is_graph_input() and node.graph is model.graph:
+            output, in_main_graph = _UPDATES[index], node.graph is model.graph
+            if in_main_graph and output < len(node.outputs) and node.outputs[output].is_graph_output():
+                if old.is_graph_input():
                     return_state(model, old, node.outputs[output])
             elif in_main_graph and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
                 users.setdefault(old, []).append((node, index))
