@@ -63,29 +63,10 @@ bool CpuHasAvx512() {
   return CpuHasAvx2() && SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
 }
 
-bool CpuHasAvx512Bf16() {
-  constexpr uint32_t kBwVl = 1u << 30 | 1u << 31, kVbmi = 1u << 1, kBf16 = 1u << 5;
-  const Registers leaf = CpuId(7);
-  // Its eax is its last subleaf.
-  return CpuHasAvx512() && (leaf.ebx & kBwVl) == kBwVl && (leaf.ecx & kVbmi) != 0 && leaf.eax >= 1 &&
-         (CpuId(7, 1).eax & kBf16) != 0;
-}
-
-// AMD's family 25 is Zen 3, which has no AVX-512, and Zen 4.
-bool CpuIsZen4() {
-  constexpr uint32_t kAuthenticAmd[] = {0x68747541, 0x69746e65, 0x444d4163}, kFamily = 25;
-  const Registers vendor = CpuId(0);
-  const uint32_t version = CpuId(1).eax, family = (version >> 8 & 15) + (version >> 20 & 255);
-  return vendor.ebx == kAuthenticAmd[0] && vendor.edx == kAuthenticAmd[1] && vendor.ecx == kAuthenticAmd[2] &&
-         family == kFamily;
-}
-
 #else
 
 bool CpuHasAvx2() { return false; }
 bool CpuHasAvx512() { return false; }
-bool CpuHasAvx512Bf16() { return false; }
-bool CpuIsZen4() { return false; }
 
 #endif
 

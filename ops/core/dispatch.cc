@@ -9,9 +9,9 @@
 
 namespace bngrad {
 
-#define BNGRAD_KERNELS(isa, supported, best) \
-  namespace isa {                            \
-  extern const KernelTable kTable;           \
+#define BNGRAD_KERNELS(isa, supported) \
+  namespace isa {                      \
+  extern const KernelTable kTable;     \
   }
 #include "kernels/kernels.inc"
 #undef BNGRAD_KERNELS
@@ -19,8 +19,7 @@ namespace bngrad {
 namespace {
 
 const Isa kIsas[] = {
-#define BNGRAD_KERNELS(isa, supported, best) \
-  {#isa, [] { return supported; }, [] { return best; }, &isa::kTable},
+#define BNGRAD_KERNELS(isa, supported) {#isa, [] { return supported; }, &isa::kTable},
 #include "kernels/kernels.inc"
 #undef BNGRAD_KERNELS
 };
@@ -29,7 +28,7 @@ const Isa& Choose() {
   const char* const forced = std::getenv(kIsaVariable);
   std::string names;
   for (const Isa& isa : kIsas) {
-    if (forced == nullptr ? isa.supported() && isa.best() : std::string(forced) == isa.name) {
+    if (forced == nullptr ? isa.supported() : std::string(forced) == isa.name) {
       if (isa.supported()) return isa;
       throw InvalidArgument(std::string(kIsaVariable) + "=" + forced +
                             " is not supported by this CPU or operating system; unset it to use the best "

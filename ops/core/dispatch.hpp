@@ -9,7 +9,6 @@ namespace bngrad {
 struct Isa {
   const char* name;
   bool (*supported)();
-  bool (*best)();  // of those that are, on this CPU
   const KernelTable* table;
 };
 

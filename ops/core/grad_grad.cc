@@ -19,7 +19,7 @@ class GradGradProgram final : public Program {
         d_scale_(a.d_scale, a.types.scale) {}
 
   int steps() const override { return training_ || d_scale_.requested() ? 1 : 0; }
-  SumKind sum(int) const override { return training_ ? kSumGradGradTraining : kSumGradGradFrozen; }
+  SumKind sum(int) const override { return kSumGradGrad; }
   MapKind map() const override { return training_ ? kMapGradGradTraining : kMapGradGradFrozen; }
   bool fuses_map() const override { return !training_; }
 
@@ -41,7 +41,7 @@ class GradGradProgram final : public Program {
       if (training_) {
         FinishTraining(channels, c);
       } else {
-        d_scale_.Set(channel, m_ > 0 ? inv_std_[channel] * channels.Sum(0, c) : 0);
+        d_scale_.Set(channel, m_ > 0 ? inv_std_[channel] * channels.Sum(4, c) : 0);
       }
     }
   }

@@ -204,7 +204,7 @@ class Sweeper {
         }
       }
     }
-    if (kernels_.about_zero[kind]) MoveToCenter(count, channels, totals);
+    if (kernels_.uncentered[kind]) MoveToCenter(count, channels, totals);
     program_.Finish(step, channels);
     ReplicateFolded(channels);
   }

@@ -2,12 +2,13 @@
 #include <immintrin.h>
 
 #include "kernel.h"
+#include "tuning.h"
 
 namespace bngrad::avx2 {
 namespace {
 
-#include "simd_avx2.h"
-#include "simd_tuned_usual.h"
+#include "verbs/avx2.h"
+// The algorithm, on these verbs.
 #include "table-inl.h"
 
 }  // namespace

@@ -2,12 +2,13 @@
 #include <immintrin.h>
 
 #include "kernel.h"
+#include "tuning.h"
 
 namespace bngrad::avx512 {
 namespace {
 
-#include "simd_avx512.h"
-#include "simd_tuned_usual.h"
+#include "verbs/avx512.h"
+// The algorithm, on these verbs.
 #include "table-inl.h"
 
 }  // namespace

@@ -38,20 +38,18 @@ struct BFloat16 {
 constexpr int kMaxInputs = 3;
 constexpr int kMaxOutputs = 2;
 
-// What a sweep over the inputs sums for each channel; inputs are listed in the kernels' order, `-` for one
-// that is not read. The sums are made in double whatever the element type, and so are their terms: the
-// element is widened first. Only the gradient's terms of 16-bit elements are float, up to 32 of which are
-// added up as such.
-enum SumKind {           // D = X - center, or X: see about_zero
-  kSumX,                 // X            sum X
-  kSumSquares,           // X            sum D, sum D*D
-  kSumGrad,              // X, dY        sum dY, sum dY*D
-  kSumReluGrad,          // X, dZ, Z     the same with dY = dZ where Z > 0, else 0
-  kSumGradGradTraining,  // X, dY, ddX   sum dY, sum dY*D, sum ddX, sum ddX*D, sum ddX*dY
-  kSumGradGradFrozen,    // -, dY, ddX   sum ddX*dY
+// What a sweep over the inputs sums for each channel; inputs are listed in the kernels' order. The sums are
+// made in double whatever the element type, and so are their terms: the element is widened first. Only the
+// gradient's terms of 16-bit elements are float, up to 32 of which are added up as such.
+enum SumKind {   // D = X - center, or X: see uncentered
+  kSumX,         // X            sum X
+  kSumSquares,   // X            sum D, sum D*D
+  kSumGrad,      // X, dY        sum dY, sum dY*D
+  kSumReluGrad,  // X, dZ, Z     the same with dY = dZ where Z > 0, else 0
+  kSumGradGrad,  // X, dY, ddX   sum dY, sum dY*D, sum ddX, sum ddX*D, sum ddX*dY
   kSumKinds
 };
-constexpr int kSumCounts[kSumKinds] = {1, 2, 2, 2, 5, 1};
+constexpr int kSumCounts[kSumKinds] = {1, 2, 2, 2, 5};
 
 // What a sweep computes for each element, in the arithmetic type (double for double, else float), from the
 // factors of its channel, listed in the order in which the kernels read them. A quantity that may be much
@@ -101,7 +99,7 @@ using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, cons
 struct TypeKernels {
   // Whether D is X: of each sum before one of products with D, the caller subtracts `center` times as much
   // from the latter.
-  bool about_zero[kSumKinds];
+  bool uncentered[kSumKinds];
   SumFunction sum_rows[kSumKinds];
   SumFunction sum_columns[kSumKinds];
   MapFunction map_rows[kMapKinds];

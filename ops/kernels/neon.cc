@@ -2,12 +2,13 @@
 #include <arm_neon.h>
 
 #include "kernel.h"
+#include "tuning.h"
 
 namespace bngrad::neon {
 namespace {
 
-#include "simd_neon.h"
-#include "simd_tuned_usual.h"
+#include "verbs/neon.h"
+// The algorithm, on these verbs.
 #include "table-inl.h"
 
 }  // namespace

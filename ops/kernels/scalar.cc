@@ -2,12 +2,13 @@
 #include <cstring>
 
 #include "kernel.h"
+#include "tuning.h"
 
 namespace bngrad::scalar {
 namespace {
 
-#include "simd_scalar.h"
-#include "simd_tuned_usual.h"
+#include "verbs/scalar.h"
+// The algorithm, on these verbs.
 #include "table-inl.h"
 
 }  // namespace

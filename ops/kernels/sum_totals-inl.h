@@ -1,9 +1,8 @@
-// Where rows leave the sums of their channels until all rows of a block have been summed. Included by each
-// <isa>.cc after what is summed, inside bngrad::<isa> and an unnamed namespace.
+// Where rows leave the sums of their channels until all rows of a block have been summed. Included by
+// table-inl.h.
 
 // 16 lanes of each sum of each channel. In the end they are added up, several channels together, and that to
-// the block's sums (measured, beside a channel at a time, in registers: 1x512x49 1.06 to 1.11, 2x512x49 1.06
-// times as fast).
+// the block's sums.
 template <class Sum, class T>
 class ChannelTotals {
  public:
@@ -16,8 +15,7 @@ class ChannelTotals {
   }
 
   // Adds the terms, which begin anew. The first ones of a channel are its totals: nothing need be cleared.
-  template <class Term>
-  void Take(int64_t channel, Terms<Sum, T, Term>& terms, bool first = false) {
+  BNGRAD_INLINE void Take(int64_t channel, Terms<Sum, T>& terms, bool first = false) {
     for (int k = 0; k < kCount; ++k) {
       F64x16 total;
       Convert(terms.sums[k], total);
@@ -45,6 +43,6 @@ class ChannelTotals {
 
   const int64_t channels_, width_;
   double* const sums_;
-  // A cache line each 8: lanes that cross one are slow to store (measured, 2x64x64: 1.3 times).
+  // A cache line each 8: lanes that cross one are slow to store.
   alignas(kCacheLine) double lanes_[kMaxTileChannels * kCount * kLanes];
 };

@@ -134,8 +134,8 @@ void Fill(char* data, size_t count, std::mt19937& random) {
 }
 
 // What is summed beside a map, by MapKind.
-constexpr SumKind kSums[kMapKinds] = {
-    kSumX, kSumGrad, kSumGrad, kSumReluGrad, kSumReluGrad, kSumGradGradTraining, kSumGradGradFrozen};
+constexpr SumKind kSums[kMapKinds] = {kSumX,        kSumGrad,     kSumGrad,    kSumReluGrad,
+                                      kSumReluGrad, kSumGradGrad, kSumGradGrad};
 
 // One shape, all kinds, one instruction set against scalar.
 template <class T>

@@ -1,11 +1,6 @@
 // The verbs on AVX2 (see table-inl.h). Included inside bngrad::avx2 and an unnamed namespace.
 
-#include "address-inl.h"
-
-struct All {};
-struct First {
-  int64_t n;
-};
+#include "common.h"
 
 struct F32x16 {
   __m256 v[2];
@@ -15,123 +10,123 @@ struct F64x16 {
 };
 
 // All ones in the lanes first.n covers: quarter k of 16 doubles or floats, half k of 16 floats.
-inline __m256i DoubleMask(First first, int k) {
+BNGRAD_INLINE __m256i DoubleMask(FirstN first, int k) {
   const __m256i lane = _mm256_setr_epi64x(4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3);
   return _mm256_cmpgt_epi64(_mm256_set1_epi64x(first.n), lane);
 }
-inline __m128i QuarterMask(First first, int k) {
+BNGRAD_INLINE __m128i QuarterMask(FirstN first, int k) {
   const __m128i lane = _mm_setr_epi32(4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3);
   return _mm_cmpgt_epi32(_mm_set1_epi32(static_cast<int>(first.n)), lane);
 }
-inline __m256i HalfMask(First first, int k) {
+BNGRAD_INLINE __m256i HalfMask(FirstN first, int k) {
   const int b = 8 * k;
   const __m256i lane = _mm256_setr_epi32(b, b + 1, b + 2, b + 3, b + 4, b + 5, b + 6, b + 7);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(first.n)), lane);
 }
 
-inline F32x16 Load(const float* p, All) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
-inline F32x16 Load(const float* p, First n) {
+BNGRAD_INLINE F32x16 Load(const float* p, All) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
+BNGRAD_INLINE F32x16 Load(const float* p, FirstN n) {
   return {{_mm256_maskload_ps(p, HalfMask(n, 0)), _mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 1))}};
 }
-inline F64x16 Load(const double* p, All) {
+BNGRAD_INLINE F64x16 Load(const double* p, All) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_loadu_pd(p + 4 * k);
   return r;
 }
-inline F64x16 Load(const double* p, First n) {
+BNGRAD_INLINE F64x16 Load(const double* p, FirstN n) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskload_pd(AddressOf(p, 4 * k), DoubleMask(n, k));
   return r;
 }
 
-inline F64x16 Widen(const float* p, All) {
+BNGRAD_INLINE F64x16 Widen(const float* p, All) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k));
   return r;
 }
-inline F64x16 Widen(const float* p, First n) {
+BNGRAD_INLINE F64x16 Widen(const float* p, FirstN n) {
   F64x16 r;
   for (int k = 0; k < 4; ++k)
     r.v[k] = _mm256_cvtps_pd(_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k)));
   return r;
 }
 template <class Count>
-F64x16 Widen(const double* p, Count count) {
+BNGRAD_INLINE F64x16 Widen(const double* p, Count count) {
   return Load(p, count);
 }
 
-inline void Convert(const F32x16& from, F64x16& to) {
+BNGRAD_INLINE void Convert(const F32x16& from, F64x16& to) {
   for (int k = 0; k < 2; ++k) {
     to.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(from.v[k]));
     to.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(from.v[k], 1));
   }
 }
-inline void Convert(const F64x16& from, F64x16& to) { to = from; }
-inline void Convert(const F64x16& from, F32x16& to) {
+BNGRAD_INLINE void Convert(const F64x16& from, F64x16& to) { to = from; }
+BNGRAD_INLINE void Convert(const F64x16& from, F32x16& to) {
   for (int k = 0; k < 2; ++k) {
     to.v[k] = _mm256_set_m128(_mm256_cvtpd_ps(from.v[2 * k + 1]), _mm256_cvtpd_ps(from.v[2 * k]));
   }
 }
 
-inline void Store(float* p, const F32x16& a, All) {
+BNGRAD_INLINE void Store(float* p, const F32x16& a, All) {
   _mm256_storeu_ps(p, a.v[0]);
   _mm256_storeu_ps(p + 8, a.v[1]);
 }
-inline void Store(float* p, const F32x16& a, First n) {
+BNGRAD_INLINE void Store(float* p, const F32x16& a, FirstN n) {
   _mm256_maskstore_ps(p, HalfMask(n, 0), a.v[0]);
   _mm256_maskstore_ps(AddressOf(p, 8), HalfMask(n, 1), a.v[1]);
 }
-inline void Store(double* p, const F64x16& a, All) {
+BNGRAD_INLINE void Store(double* p, const F64x16& a, All) {
   for (int k = 0; k < 4; ++k) _mm256_storeu_pd(p + 4 * k, a.v[k]);
 }
-inline void Store(double* p, const F64x16& a, First n) {
+BNGRAD_INLINE void Store(double* p, const F64x16& a, FirstN n) {
   for (int k = 0; k < 4; ++k) _mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k]);
 }
 
-inline F32x16 Broadcast16(float s) { return {{_mm256_set1_ps(s), _mm256_set1_ps(s)}}; }
-inline F32x16 Add16(const F32x16& a, const F32x16& b) {
+BNGRAD_INLINE F32x16 Broadcast16(float s) { return {{_mm256_set1_ps(s), _mm256_set1_ps(s)}}; }
+BNGRAD_INLINE F32x16 Add16(const F32x16& a, const F32x16& b) {
   return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}};
 }
-inline F32x16 Sub16(const F32x16& a, const F32x16& b) {
+BNGRAD_INLINE F32x16 Sub16(const F32x16& a, const F32x16& b) {
   return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}};
 }
-inline F32x16 Mul16(const F32x16& a, const F32x16& b) {
+BNGRAD_INLINE F32x16 Mul16(const F32x16& a, const F32x16& b) {
   return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}};
 }
 
-inline F64x16 Broadcast16(double s) {
+BNGRAD_INLINE F64x16 Broadcast16(double s) {
   const __m256d v = _mm256_set1_pd(s);
   return {{v, v, v, v}};
 }
-inline F64x16 Add16(const F64x16& a, const F64x16& b) {
+BNGRAD_INLINE F64x16 Add16(const F64x16& a, const F64x16& b) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_add_pd(a.v[k], b.v[k]);
   return r;
 }
-inline F64x16 Sub16(const F64x16& a, const F64x16& b) {
+BNGRAD_INLINE F64x16 Sub16(const F64x16& a, const F64x16& b) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_sub_pd(a.v[k], b.v[k]);
   return r;
 }
-inline F64x16 Mul16(const F64x16& a, const F64x16& b) {
+BNGRAD_INLINE F64x16 Mul16(const F64x16& a, const F64x16& b) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mul_pd(a.v[k], b.v[k]);
   return r;
 }
-inline F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {
+BNGRAD_INLINE F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_fmadd_pd(a.v[k], b.v[k], sum.v[k]);
   return r;
 }
 
-inline F32x16 IfPositive(const F32x16& z, const F32x16& a) {
+BNGRAD_INLINE F32x16 IfPositive(const F32x16& z, const F32x16& a) {
   F32x16 r;
   for (int k = 0; k < 2; ++k) {
     r.v[k] = _mm256_and_ps(a.v[k], _mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GT_OQ));
   }
   return r;
 }
-inline F64x16 IfPositive(const F64x16& z, const F64x16& a) {
+BNGRAD_INLINE F64x16 IfPositive(const F64x16& z, const F64x16& a) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) {
     r.v[k] = _mm256_and_pd(a.v[k], _mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GT_OQ));
@@ -139,27 +134,27 @@ inline F64x16 IfPositive(const F64x16& z, const F64x16& a) {
   return r;
 }
 
-inline F32x16 Keep(const F32x16& a, All) { return a; }
-inline F32x16 Keep(const F32x16& a, First n) {
+BNGRAD_INLINE F32x16 ZeroTail(const F32x16& a, All) { return a; }
+BNGRAD_INLINE F32x16 ZeroTail(const F32x16& a, FirstN n) {
   F32x16 r;
   for (int k = 0; k < 2; ++k) r.v[k] = _mm256_and_ps(a.v[k], _mm256_castsi256_ps(HalfMask(n, k)));
   return r;
 }
-inline F64x16 Keep(const F64x16& a, All) { return a; }
-inline F64x16 Keep(const F64x16& a, First n) {
+BNGRAD_INLINE F64x16 ZeroTail(const F64x16& a, All) { return a; }
+BNGRAD_INLINE F64x16 ZeroTail(const F64x16& a, FirstN n) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_and_pd(a.v[k], _mm256_castsi256_pd(DoubleMask(n, k)));
   return r;
 }
 
-inline F32x16 Blend(const F32x16& a, const F32x16& b, First n) {
+BNGRAD_INLINE F32x16 Blend(const F32x16& a, const F32x16& b, FirstN n) {
   F32x16 r;
   for (int k = 0; k < 2; ++k) {
     r.v[k] = _mm256_blendv_ps(b.v[k], a.v[k], _mm256_castsi256_ps(HalfMask(n, k)));
   }
   return r;
 }
-inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
+BNGRAD_INLINE F64x16 Blend(const F64x16& a, const F64x16& b, FirstN n) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) {
     r.v[k] = _mm256_blendv_pd(b.v[k], a.v[k], _mm256_castsi256_pd(DoubleMask(n, k)));
@@ -167,36 +162,36 @@ inline F64x16 Blend(const F64x16& a, const F64x16& b, First n) {
   return r;
 }
 
-inline __m256d SumOfQuarters(const F64x16& a) {
+BNGRAD_INLINE __m256d SumOfQuarters(const F64x16& a) {
   return _mm256_add_pd(_mm256_add_pd(a.v[0], a.v[2]), _mm256_add_pd(a.v[1], a.v[3]));
 }
 
 // Past the cache, to a cache line boundary; Fence() before anyone else reads it.
-inline void Stream(float* p, const F32x16& a) {
+BNGRAD_INLINE void Stream(float* p, const F32x16& a) {
   _mm256_stream_ps(p, a.v[0]);
   _mm256_stream_ps(p + 8, a.v[1]);
 }
-inline void Stream(double* p, const F64x16& a) {
+BNGRAD_INLINE void Stream(double* p, const F64x16& a) {
   for (int k = 0; k < 4; ++k) _mm256_stream_pd(p + 4 * k, a.v[k]);
 }
-inline void Fence() { _mm_sfence(); }
+BNGRAD_INLINE void Fence() { _mm_sfence(); }
 
 // float16: F16C.
-inline F32x16 FromHalf(__m256i bits) {
+BNGRAD_INLINE F32x16 FromHalf(__m256i bits) {
   return {
       {_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1))}};
 }
-inline __m256i ToHalf(const F32x16& a) {
+BNGRAD_INLINE __m256i ToHalf(const F32x16& a) {
   const __m128i low = _mm256_cvtps_ph(a.v[0], _MM_FROUND_TO_NEAREST_INT);
   return _mm256_inserti128_si256(_mm256_castsi128_si256(low),
                                  _mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT), 1);
 }
 
 // bfloat16: see FromFloat in float16-inl.h.
-inline __m256 UpperHalfToFloat(__m128i bits) {
+BNGRAD_INLINE __m256 UpperHalfToFloat(__m128i bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
-inline __m256i RoundToUpperHalf(__m256 a) {
+BNGRAD_INLINE __m256i RoundToUpperHalf(__m256 a) {
   const __m256i bits = _mm256_castps_si256(a), upper = _mm256_srli_epi32(bits, 16);
   const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
   const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
@@ -204,15 +199,13 @@ inline __m256i RoundToUpperHalf(__m256 a) {
   const __m256i nan = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
   return _mm256_blendv_epi8(rounded, nan, _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
 }
-inline F32x16 FromUpperHalf(__m256i bits) {
+BNGRAD_INLINE F32x16 FromUpperHalf(__m256i bits) {
   return {
       {UpperHalfToFloat(_mm256_castsi256_si128(bits)), UpperHalfToFloat(_mm256_extracti128_si256(bits, 1))}};
 }
-inline __m256i ToUpperHalf(const F32x16& a) {
+BNGRAD_INLINE __m256i ToUpperHalf(const F32x16& a) {
   const __m256i packed = _mm256_packus_epi32(RoundToUpperHalf(a.v[0]), RoundToUpperHalf(a.v[1]));
   return _mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0));  // packing goes by halves of a register
 }
 
-#include "simd_16bit.h"
-#include "simd_prefetch.h"
-#include "simd_sums.h"
+#include "x86.h"

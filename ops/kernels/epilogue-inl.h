@@ -1,0 +1,32 @@
+// What is done in the loop that sums, with the elements at hand. Included by table-inl.h.
+
+// Nothing; this says what an epilogue has.
+struct NoEpilogue {
+  static constexpr bool kMaps = false;
+  static constexpr int kStrips = 1;  // of rows that are to be mapped one after the other
+  struct Factors {};
+  Factors OfChannel(int64_t) const { return {}; }
+  template <class Count>
+  Factors OfColumns(int64_t, Count) const {
+    return {};
+  }
+  static void BlendIn(Factors&, const Factors&, FirstN) {}
+  template <class Count>
+  void MapAt(int64_t, const Factors&, Count) const {}
+};
+
+// Maps the elements that have just been summed, or those in their place of another tile.
+template <class Map, class T>
+struct MapEpilogue : MapArrays<Map, T> {
+  using Arrays = MapArrays<Map, T>;
+  static constexpr bool kMaps = true;
+  static constexpr int kStrips = kStripsOfLine<T>;
+  const StorePolicy policy;
+
+  BNGRAD_INLINE MapEpilogue(const Arrays& arrays, StorePolicy the_policy)
+      : Arrays(arrays), policy(the_policy) {}
+  template <class Count>
+  BNGRAD_INLINE void MapAt(int64_t i, const typename Arrays::Factors& factors, Count count) const {
+    Arrays::MapAt(i, factors, policy, count);
+  }
+};

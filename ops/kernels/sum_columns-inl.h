@@ -1,0 +1,109 @@
+// The sweep that sums columns: some rows together, from one end of the rows to the other, as memory is read
+// fastest. Included by table-inl.h.
+
+// What is prefetched while rows are summed. Rows that lie one after the other: as many as are summed
+// together, in the order of memory, to the nearest cache. Rows apart: so many elements on in each, to the
+// second level, for many of them have the same places in the nearest.
+enum PrefetchPattern { kPrefetchNone, kPrefetchInOrder, kPrefetchInRows };
+
+// Strips of 16 columns, or the first few of one, side by side, from `column` on, of some rows: their sums,
+// and factors, are loaded and stored once for all of them. `ahead`: the first element that is prefetched, or
+// how far on from each.
+template <int kStrips, int kUnrolled, class Sum, class T, class Epilogue, class Count>
+BNGRAD_INLINE void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t rows, int64_t stride,
+                             PrefetchPattern pattern, int64_t ahead, const double* center, double* sums,
+                             int64_t width, const Epilogue& epilogue, Count count) {
+  typename Sum::template Term<T> c[kStrips];
+  typename Epilogue::Factors factors[kStrips];
+  Terms<Sum, T> terms[kStrips];
+  BNGRAD_UNROLL
+  for (int s = 0; s < kStrips; ++s) {
+    Convert(Load(center + column + s * kLanes, count), c[s]);
+    factors[s] = epilogue.OfColumns(column + s * kLanes, count);
+    terms[s].Resume(sums + column + s * kLanes, width, count);
+  }
+  ForRows<kUnrolled>(rows, [&](int64_t row) BNGRAD_INLINE_LAMBDA {
+    const int64_t i = start + column + row * stride;
+    for (int k = 0; k < kMaxInputs; ++k) {
+      if (!Sum::kReads[k] || pattern == kPrefetchNone) continue;
+      for (int s = 0; s < kStrips; ++s) {
+        if (pattern == kPrefetchInOrder) {
+          Prefetch<1>(in[k], ahead + (row * kStrips + s) * kLanes);
+        } else {
+          Prefetch<2>(in[k], i + s * kLanes + ahead);
+        }
+      }
+    }
+    BNGRAD_UNROLL
+    for (int s = 0; s < kStrips; ++s) {
+      Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
+      epilogue.MapAt(i + s * kLanes, factors[s], count);
+    }
+  });
+  BNGRAD_UNROLL
+  for (int s = 0; s < kStrips; ++s) terms[s].Flush(sums + column + s * kLanes, width, count);
+}
+
+// All columns of some rows, kStrips strips at a time and then one.
+template <int kStrips, class Sum, class T, class Epilogue>
+BNGRAD_INLINE void SumRowsOfColumns(const Block& block, const T* const* in, const double* center,
+                                    double* sums, int64_t row, int64_t rows, PrefetchPattern pattern,
+                                    Epilogue epilogue) {
+  const int64_t length = block.length, stride = block.row_stride, width = block.width;
+  const int64_t start = row * stride, group = rows * stride;
+  const int64_t elements = kPrefetchDistance / rows / static_cast<int64_t>(sizeof(T));
+  const int64_t past = elements % length, groups_on = elements / length * group;
+  const auto ahead_of = [&](int64_t i) BNGRAD_INLINE_LAMBDA {
+    return pattern == kPrefetchInOrder ? start + group + i * rows
+                                       : groups_on + past + (i + past < length ? 0 : group - length);
+  };
+  int64_t i = 0;
+  if constexpr (kStrips > 1) {
+    for (; i + kStrips * kLanes <= length; i += kStrips * kLanes) {
+      SumStrips<kStrips, 1, Sum>(in, start, i, rows, stride, pattern, ahead_of(i), center, sums, width,
+                                 epilogue, All{});
+    }
+  }
+  for (; i + kLanes <= length; i += kLanes) {
+    SumStrips<1, Sum::kUnrolledRows, Sum>(in, start, i, rows, stride, pattern, ahead_of(i), center, sums,
+                                          width, epilogue, All{});
+  }
+  if (i < length) {
+    SumStrips<1, 1, Sum>(in, start, i, rows, stride, pattern, ahead_of(i), center, sums, width, epilogue,
+                         FirstN{length - i});
+  }
+}
+
+template <class Sum, class T, class Epilogue>
+BNGRAD_INLINE void SumColumnsWith(const Block& block, const void* const* inputs, const double* center,
+                                  double* sums, const Epilogue& epilogue) {
+  const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
+                         static_cast<const T*>(inputs[2])};
+  const int64_t bytes = block.length * static_cast<int64_t>(sizeof(T));
+  const bool narrow = block.length <= kNarrowColumns, apart = block.row_stride > block.length;
+  const bool prefetched = narrow || block.stream || (!apart && bytes <= kPrefetchedRow);
+  const PrefetchPattern pattern = !prefetched ? kPrefetchNone : apart ? kPrefetchInRows : kPrefetchInOrder;
+  // Terms in float cost more to add to the sums.
+  const int64_t rows = narrow || !Terms<Sum, T>::kDouble ? 2 * kGroupRows : kGroupRows;
+  int64_t row = 0;
+  // Memory is read faster in runs of several cache lines.
+  constexpr int kStrips = Epilogue::kMaps ? Epilogue::kStrips : kNarrowColumns / kLanes;
+  if constexpr (kStrips > 1 && Sum::kUnrolledRows > 1) {
+    if (narrow || Epilogue::kMaps) {
+      for (; row + rows <= block.rows; row += rows) {
+        SumRowsOfColumns<kStrips, Sum>(block, in, center, sums, row, rows, pattern, epilogue);
+      }
+    }
+  }
+  while (row < block.rows) {
+    const bool group = row + rows <= block.rows;
+    const int64_t some = group ? rows : 1;
+    SumRowsOfColumns<1, Sum>(block, in, center, sums, row, some, group ? pattern : kPrefetchNone, epilogue);
+    row += some;
+  }
+}
+
+template <class Sum, class T>
+void SumColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
+  SumColumnsWith<Sum, T>(block, inputs, center, sums, NoEpilogue{});
+}
