@@ -37,7 +37,7 @@ void MapColumns(const Block& block, const void* const* inputs, const void* facto
   if constexpr (kOutputCounts[Map::kKind] == 1) {
     constexpr int64_t kFactorBytes = sizeof(typename MapArrays<Map, T>::Factor);
     if (policy == kTemporal) {
-      row = MapRowsOfColumns<kCachedMapRows>(block, arrays, kTemporal, row);
+      row = MapRowsOfColumns<kMapRows>(block, arrays, kTemporal, row);
     } else if (block.row_stride * kFactorBytes >= kWideRow) {
       row = MapRowsOfColumns<kGroupRows>(block, arrays, kNonTemporal, row);
     }

@@ -14,7 +14,7 @@ void MapGroup(const Block& block, const MapArrays<Map, T>& given, StorePolicy po
   const auto map = [&](auto strips, const typename Arrays::Factors& of, StorePolicy known, auto count)
                        BNGRAD_INLINE_LAMBDA {
                          BNGRAD_UNROLL
-                         for (int64_t r = 0; r < kGroupRows; ++r) {
+                         for (int64_t r = 0; r < kMapRows; ++r) {
                            for (int s = 0; s < strips.kValue; ++s) {
                              arrays.MapAt(start + i + s * kLanes + r * stride, of, known, count);
                            }
@@ -60,10 +60,10 @@ void MapRows(const Block& block, const void* const* inputs, const void* factors,
   if constexpr (kOutputCounts[Map::kKind] == 1) {
     const bool group = policy == kNonTemporal ? block.length < kLongRow && arrays.RowsAreLines(block)
                                               : block.length <= kShortRow;
-    const int64_t grouped = group ? block.rows / kGroupRows * kGroupRows : 0;
+    const int64_t grouped = group ? block.rows / kMapRows * kMapRows : 0;
     MapRowsBackTo(grouped, block, arrays, policy);
     for (int64_t row = grouped; row > 0;) {
-      row -= kGroupRows;
+      row -= kMapRows;
       MapGroup(block, arrays, policy, row);
     }
   } else {

@@ -2,17 +2,17 @@
 // fastest. Included by table-inl.h.
 
 // What is prefetched while rows are summed. Rows that lie one after the other: as many as are summed
-// together, in the order of memory, to the nearest cache. Rows apart: so many elements on in each, to the
-// second level, for many of them have the same places in the nearest.
-enum PrefetchPattern { kPrefetchNone, kPrefetchInOrder, kPrefetchInRows };
+// together, in the order of memory. Rows apart: some elements on in each. To the nearest cache, or to the
+// second level: what lies past the caches, and rows apart, many of which have the same places in the nearest.
+enum PrefetchPattern { kPrefetchNone, kPrefetchNear, kPrefetchFar };
 
 // Strips of 16 columns, or the first few of one, side by side, from `column` on, of some rows: their sums,
-// and factors, are loaded and stored once for all of them. `ahead`: the first element that is prefetched, or
-// how far on from each.
+// and factors, are loaded and stored once for all of them. `ahead`: the first element that is prefetched, of
+// the first row; `step`: to that of the next.
 template <int kStrips, int kUnrolled, class Sum, class T, class Epilogue, class Count>
 BNGRAD_INLINE void SumStrips(const T* const* in, int64_t start, int64_t column, int64_t rows, int64_t stride,
-                             PrefetchPattern pattern, int64_t ahead, const double* center, double* sums,
-                             int64_t width, const Epilogue& epilogue, Count count) {
+                             PrefetchPattern pattern, int64_t ahead, int64_t step, const double* center,
+                             double* sums, int64_t width, const Epilogue& epilogue, Count count) {
   typename Sum::template Term<T> c[kStrips];
   typename Epilogue::Factors factors[kStrips];
   Terms<Sum, T> terms[kStrips];
@@ -27,10 +27,10 @@ BNGRAD_INLINE void SumStrips(const T* const* in, int64_t start, int64_t column, 
     for (int k = 0; k < kMaxInputs; ++k) {
       if (!Sum::kReads[k] || pattern == kPrefetchNone) continue;
       for (int s = 0; s < kStrips; ++s) {
-        if (pattern == kPrefetchInOrder) {
-          Prefetch<1>(in[k], ahead + (row * kStrips + s) * kLanes);
+        if (pattern == kPrefetchNear) {
+          Prefetch<1>(in[k], ahead + row * step + s * kLanes);
         } else {
-          Prefetch<2>(in[k], i + s * kLanes + ahead);
+          Prefetch<2>(in[k], ahead + row * step + s * kLanes);
         }
       }
     }
@@ -53,25 +53,22 @@ BNGRAD_INLINE void SumRowsOfColumns(const Block& block, const T* const* in, cons
   const int64_t start = row * stride, group = rows * stride;
   const int64_t elements = kPrefetchDistance / rows / static_cast<int64_t>(sizeof(T));
   const int64_t past = elements % length, groups_on = elements / length * group;
-  const auto ahead_of = [&](int64_t i) BNGRAD_INLINE_LAMBDA {
-    return pattern == kPrefetchInOrder ? start + group + i * rows
-                                       : groups_on + past + (i + past < length ? 0 : group - length);
-  };
+  const int64_t next = start + (pattern == kPrefetchFar ? kGroupsAhead : 1) * group;
+  const bool in_order = stride <= length;
   int64_t i = 0;
+  const auto sum = [&](auto strips, auto unrolled, auto count) BNGRAD_INLINE_LAMBDA {
+    const int64_t in_rows = start + i + groups_on + past + (i + past < length ? 0 : group - length);
+    const int64_t ahead = in_order ? next + i * rows : in_rows;
+    const int64_t step = in_order ? strips.kValue * kLanes : stride;
+    SumStrips<strips.kValue, unrolled.kValue, Sum>(in, start, i, rows, stride, pattern, ahead, step, center,
+                                                   sums, width, epilogue, count);
+    i += strips.kValue * kLanes;
+  };
   if constexpr (kStrips > 1) {
-    for (; i + kStrips * kLanes <= length; i += kStrips * kLanes) {
-      SumStrips<kStrips, 1, Sum>(in, start, i, rows, stride, pattern, ahead_of(i), center, sums, width,
-                                 epilogue, All{});
-    }
+    while (i + kStrips * kLanes <= length) sum(Constant<kStrips>{}, Constant<1>{}, All{});
   }
-  for (; i + kLanes <= length; i += kLanes) {
-    SumStrips<1, Sum::kUnrolledRows, Sum>(in, start, i, rows, stride, pattern, ahead_of(i), center, sums,
-                                          width, epilogue, All{});
-  }
-  if (i < length) {
-    SumStrips<1, 1, Sum>(in, start, i, rows, stride, pattern, ahead_of(i), center, sums, width, epilogue,
-                         FirstN{length - i});
-  }
+  while (i + kLanes <= length) sum(Constant<1>{}, Constant<Sum::kUnrolledRows>{}, All{});
+  if (i < length) sum(Constant<1>{}, Constant<1>{}, FirstN{length - i});
 }
 
 template <class Sum, class T, class Epilogue>
@@ -82,7 +79,8 @@ BNGRAD_INLINE void SumColumnsWith(const Block& block, const void* const* inputs,
   const int64_t bytes = block.length * static_cast<int64_t>(sizeof(T));
   const bool narrow = block.length <= kNarrowColumns, apart = block.row_stride > block.length;
   const bool prefetched = narrow || block.stream || (!apart && bytes <= kPrefetchedRow);
-  const PrefetchPattern pattern = !prefetched ? kPrefetchNone : apart ? kPrefetchInRows : kPrefetchInOrder;
+  const bool far = apart || block.stream;
+  const PrefetchPattern pattern = !prefetched ? kPrefetchNone : far ? kPrefetchFar : kPrefetchNear;
   // Terms in float cost more to add to the sums.
   const int64_t rows = narrow || !Terms<Sum, T>::kDouble ? 2 * kGroupRows : kGroupRows;
   int64_t row = 0;

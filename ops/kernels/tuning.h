@@ -34,6 +34,9 @@ constexpr int64_t kRowsOfColumns = 16;
 // Columns of such rows: with their sums they stay in the nearest cache.
 constexpr int64_t kColumnsOfRows = 1024;
 
+// Groups of rows of columns ahead that are prefetched past the caches.
+constexpr int64_t kGroupsAhead = 4;
+
 // Columns up to which twice as many rows are summed together: their sums wait for those of the rows before.
 constexpr int64_t kNarrowColumns = 4 * kLanes;
 
@@ -45,7 +48,8 @@ constexpr int64_t kPrefetchedRow = 1024;
 // fewer stay in the nearest cache.
 constexpr int64_t kWideRow = 4096;
 
-// Rows of columns that are mapped together in the caches, where loading factors is most of the work.
-constexpr int64_t kCachedMapRows = 2;
+// Rows that are mapped together: their factors are loaded once, and the lines of more rows that have one
+// place in their pages would not stay in the nearest cache.
+constexpr int64_t kMapRows = 2;
 
 }  // namespace bngrad
