@@ -180,6 +180,12 @@ def test_the_tree_has_every_package():
     assert packages <= set(re.findall(r"`(?:\w+/)*(\w+)/`", text))
 
 
+@pytest.mark.parametrize("path", PAGES, ids=page_id)
+def test_named_files_exist(path):
+    for name in re.findall(r"`((?:bngrad|docs|models|ops|tests)/[\w./-]+)`", prose(path)):
+        assert (ROOT / name).exists(), name
+
+
 def test_silent_errors_name_tests():
     text = (DOCS / "contributing" / "silent-errors.md").read_text(encoding="utf-8")
     for file, test in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", text):
