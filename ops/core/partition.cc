@@ -34,8 +34,8 @@ constexpr int64_t kMaxTileColumns = 1024;
 constexpr int64_t kMinTileColumns = 64;
 constexpr int64_t kCachedElements = 1 << 16;
 
-// Columns family: X of this size fits in no cache. Tiles that fit in the level 2 cache pay off then; if even
-// the narrowest do not fit, whole rows do.
+// Columns family: X of this size fits in no cache. Tiles then fit in the level 2 cache if M is small enough,
+// and are wide otherwise.
 constexpr int64_t kLargeElements = 1 << 22;
 constexpr int64_t kMaxLargeColumns = 4096;
 
