@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from bngrad.opset import reference
+from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import CALLS, DOMAIN, VERSION, function_proto
 from bngrad.opset.schemas import QUANTITIES, signature
 
@@ -56,7 +57,7 @@ def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape
     element_type = ELEMENT_TYPES[dtype]
     parameter = None
     if shape is not None and axes is not None:
-        parameter = reference.parameter_shape(shape, reference.normalize_axes(axes, len(shape)))
+        parameter = parameter_shape(shape, normalize_axes(axes, len(shape)))
     shapes = {"data": shape, "parameter": parameter, "axes": None}
     values = {
         name: helper.make_tensor_value_info(
@@ -90,7 +91,7 @@ def functions(op, opset=17, *, double=False):
 def op_feeds(op, shape, axes, rng, dtype=np.float32):
     """Inputs of about 1 for an op: variances and inv_std positive."""
     inputs, _, _ = signature(op)
-    parameter = reference.parameter_shape(shape, reference.normalize_axes(axes, len(shape)))
+    parameter = parameter_shape(shape, normalize_axes(axes, len(shape)))
     feeds = {}
     for name in inputs:
         if name == "axes":

@@ -26,9 +26,9 @@ REFUSED = {
     "3-D": ((8, 3, 5), "spatial", "X has 3 dimensions; expected 4 (NCHW) or 5 (NCDHW)"),
     "6-D": ((8, 3, 5, 5, 5, 5), "spatial", "X has 6 dimensions; expected 4 (NCHW) or 5 (NCDHW)"),
     "0-D": ((), "per_activation", "X has 0 dimensions; expected 4"),
-    "negative": ((8, -3, 5, 7), "spatial", "X has shape [8, -3, 5, 7]; expected no negative extent"),
-    "mode": ((8, 3, 5, 7), "batch", "mode 'batch' does not exist; expected 'spatial' (or 1) or 'per_activation'"),
-    "mode-2": ((8, 3, 5, 7), 2, "mode 2 does not exist; expected 'spatial' (or 1) or 'per_activation' (or 0)"),
+    "negative": ((8, -3, 5, 7), "spatial", "X has shape [8, -3, 5, 7]; expected no negative dimension"),
+    "mode": ((8, 3, 5, 7), "batch", "mode is 'batch'; expected 'spatial' (or 1) or 'per_activation'"),
+    "mode-2": ((8, 3, 5, 7), 2, "mode is 2; expected 'spatial' (or 1) or 'per_activation' (or 0)"),
 }
 
 

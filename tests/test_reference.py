@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bngrad.errors import InputError
 from bngrad.opset import reference
+from bngrad.opset.axes import normalize_axes
 from op_models import EXTENTS, subsets
 
 EPSILON = 0.1
@@ -306,4 +307,4 @@ def test_refusals_name_the_shapes(case):
     [((), 1, ()), ((2, 0), 3, (0, 2)), ((-1, 0), 3, (0, 2)), ((-3, -2, -1), 3, (0, 1, 2)), (np.int64(1), 2, (1,))],
 )
 def test_normalize_axes(axes, rank, expected):
-    assert reference.normalize_axes(axes, rank) == expected
+    assert normalize_axes(axes, rank) == expected

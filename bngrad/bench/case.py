@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.errors import InputError
-from bngrad.opset.reference import normalize_axes
+from bngrad.opset.axes import normalize_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from bngrad.errors import ModelError
 from bngrad.graph.nodes import describe, known_rank, op_nodes
+from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.known_shapes import shape_text
-from bngrad.opset.reference import MAX_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

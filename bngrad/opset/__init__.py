@@ -1,1 +1,1 @@
-"""The ops: as functions, as ONNX schemas, and in float64 NumPy."""
+"""Definitions of the ops: as ONNX functions, as ONNX schemas, and in float64 NumPy."""

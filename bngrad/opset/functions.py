@@ -1,20 +1,19 @@
-"""The op set ``bngrad``, version 1: each op written once, as an onnxscript function.
+"""The opset ``bngrad``, version 1: each op is defined as an onnxscript function.
 
-The functions are the executable specification. From them come the ONNX FunctionProto that a rewritten model
-carries (so that it runs where no library is registered), the schemas in `schemas.py`, and the documentation;
-``reference.py`` has the same formulas in NumPy.
+The functions are the executable specification. The model-local functions that are embedded in rewritten models (so
+that they run without the native library), the schemas in `schemas` and their documentation are generated from
+them. `reference` has the same formulas in NumPy.
 
-Rules for a body:
+Rules for a function body:
 
-* Arithmetic is in `COMPUTE`: float for float, float16 and bfloat16 (a sum in 16 bits overflows, or loses its
-  terms), double for double. Every input is cast to it, every output back to its own type: one rounding.
-* Only ops that mean the same at every ai.onnx opset from 15 to the newest, for the model's own opset is
-  stamped on the function when it is embedded (onnx's checker refuses a mixture).
-* Reduction axes come from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate such
-  an expression into a constant of that many elements, and hang.
-* Means are subtracted before anything is multiplied: sum(dY * X) - mean * sum(dY) loses every digit that
-  |mean| / std has, and `COMPUTE` has none to spare.
-* No op of ORT's that is unsafe in training: BatchNormalization with training_mode = 1 overwrites its feeds.
+* Arithmetic is in `COMPUTE`: float for float, float16 and bfloat16 (a sum in 16 bits overflows or loses terms),
+  double for double. Inputs are cast to it and outputs are cast back, with one rounding.
+* Use only ops with the same semantics in all ai.onnx opsets from 15 to the newest: when a function is embedded, it
+  gets the opset of the model, because onnx's checker rejects a mixture.
+* Take the reduction axes from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate that
+  to a constant with as many elements, and hang.
+* Subtract means before multiplying: sum(dY * X) - mean * sum(dY) loses as many digits as |mean| / std has.
+* Do not use ONNX's BatchNormalization with training_mode = 1: in ORT it overwrites its inputs.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ DOMAIN = "bngrad"
 VERSION = 1
 
 MIN_OPSET = 15
-"""The oldest ai.onnx opset that has every op of the bodies (CastLike is the newest of them)."""
+"""The oldest ai.onnx opset with all ops that the functions use (CastLike is the newest of them)."""
 
 NEWEST_OPSET = 28
-"""The newest ai.onnx opset whose ops the bodies, the gradient rules and the lowerings were checked against."""
+"""The newest ai.onnx opset that the functions, the gradient rules and the lowerings were checked against."""
 
 MIN_IR_VERSION = 8
-"""The oldest ONNX IR version that has model-local functions."""
+"""The oldest ONNX IR version with model-local functions."""
 
 COMPUTE = onnx.TensorProto.FLOAT
-"""The type that the bodies compute in; `function_proto` puts double in its place for models in double."""
+"""The type that the functions compute in; `function_proto` replaces it by double for models in double."""
 
 _opset = Opset(DOMAIN, VERSION)
 
 
 @script(_opset, default_opset=op)
 def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int):
-    """The gradient of batch normalization, Y = scale * xhat + bias with xhat = (X - mean) * inv_std.
+    """The gradients of batch normalization, Y = scale * xhat + bias with xhat = (X - mean) * inv_std.
 
     dbias = sum dY and dscale = sum dY * xhat, over axes, M elements each.
     With training_mode = 1, mean and inv_std are functions of X, and
@@ -61,7 +60,7 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     M = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(sum_dy), to=COMPUTE)
     through_statistics = (op.Unsqueeze(sum_dy, axes) + xhat * op.Unsqueeze(sum_dy_xhat, axes)) / M
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
-    # Where, not a product with 0: a frozen dX must not see an infinity of the sums.
+    # Where, not a product with 0: infinite sums must not affect a frozen dX.
     of_xhat = op.Where(training, dy - through_statistics, dy)
     dX = op.CastLike(op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes) * inv_std_x * of_xhat, X)
     dscale = op.CastLike(sum_dy_xhat, scale)
@@ -71,9 +70,9 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
 
 @script(_opset, default_opset=op)
 def BatchNormalizationReluGrad(dZ, Z, X, scale, mean, inv_std, axes, training_mode: int):
-    """The gradient of Z = relu(Y) with Y a batch normalization of X.
+    """The gradients of Z = relu(Y), where Y is the batch normalization of X.
 
-    dY = dZ where Z > 0, else 0; the rest is BatchNormalizationGrad.
+    They are those of BatchNormalizationGrad with dY = dZ where Z > 0, else 0.
     """
     zero = op.Cast(op.Constant(value_float=0.0), to=COMPUTE)
     dY = op.CastLike(op.Where(op.Cast(Z, to=COMPUTE) > zero, op.Cast(dZ, to=COMPUTE), zero), X)
@@ -94,7 +93,7 @@ def BatchNormalizationGradGrad(
     axes,
     training_mode: int,
 ):
-    """The gradient of BatchNormalizationGrad: ddX, ddscale and ddbias are those of the loss by dX, dscale, dbias.
+    """The gradients of BatchNormalizationGrad, given the loss's gradients with respect to dX, dscale and dbias.
 
     With mean(t) over axes and P(t) = t - mean(t) - xhat * mean(t * xhat), for training_mode = 1:
     d_dY = scale * inv_std * P(ddX) + ddscale * xhat + ddbias;
@@ -144,7 +143,7 @@ def BatchNormalizationTraining(
     momentum: float,
     unbiased_running_var: int,
 ):
-    """Batch normalization with the batch's own statistics, which it also saves for the gradient.
+    """Batch normalization with the statistics of the batch, which it also returns for the gradient.
 
     saved_mean and var are the mean and the biased variance of X over axes, M elements each;
     saved_inv_std = 1 / sqrt(var + epsilon); Y = (X - saved_mean) * saved_inv_std * scale + bias.
@@ -178,10 +177,10 @@ def BatchNormalizationTraining(
 
 @script(_opset, default_opset=op)
 def BatchNormalizationStatistics(X, axes, epsilon: float):
-    """The statistics that a gradient needs, for a system that did not save them.
+    """The statistics of the batch, for gradients of frameworks that do not save them.
 
-    mean and var are the mean and the biased variance of X over axes; inv_std = 1 / sqrt(var + epsilon). They are
-    double if X is, else float, whatever X is. With no element to reduce they are NaN.
+    mean and var are the mean and the biased variance of X over axes; inv_std = 1 / sqrt(var + epsilon). Both
+    outputs are double if X is double, else float. They are NaN for an empty reduction.
     """
     x = op.Cast(X, to=COMPUTE)
     total = op.ReduceSum(x, axes, keepdims=0, noop_with_empty_axes=1)
@@ -206,7 +205,7 @@ FUNCTIONS: dict[str, OnnxFunction[..., Any]] = {
 """Every op of the domain, by name."""
 
 CALLS = {"BatchNormalizationReluGrad": ("BatchNormalizationGrad",)}
-"""Which functions a function calls; a model needs those too."""
+"""The functions that a function calls; they have to be embedded too."""
 
 
 def function_proto(name: str, opset_version: int, *, double: bool = False) -> onnx.FunctionProto:
@@ -214,8 +213,8 @@ def function_proto(name: str, opset_version: int, *, double: bool = False) -> on
 
     Args:
         name: A key of `FUNCTIONS`.
-        opset_version: The ai.onnx opset of the model that will hold it, `MIN_OPSET` or newer.
-        double: Whether to compute in double: for data in double it must be, for any other it may.
+        opset_version: The ai.onnx opset of the model that it will be embedded in, `MIN_OPSET` or newer.
+        double: Whether to compute in double; required for data in double.
     """
     proto = FUNCTIONS[name].to_function_proto()
     for opset_import in proto.opset_import:

@@ -1,6 +1,6 @@
-"""The names that gradients have in a training graph, as ONNX Runtime's gradient builder gives them.
+"""The names of gradients in a training graph, as ONNX Runtime's gradient builder chooses them.
 
-A training graph of that builder says in no other way which outputs are gradients, and which nodes make them.
+In a training graph of that builder, gradients and their nodes can be recognized by these names only.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ _ACCUMULATION = "AccumulateGrad_"
 
 
 def gradient_name(name: str) -> str:
-    """The name of the gradient with respect to a value."""
+    """Returns the name of the gradient with respect to a value."""
     return f"{name}{_GRADIENT}"
 
 
 def differentiated_name(gradient: str) -> str | None:
-    """The name of the value that a gradient is with respect to; None if the name is not that of a gradient."""
+    """Returns the name of the value that a gradient is with respect to; None if the name is not a gradient's."""
     name = gradient.removesuffix(_GRADIENT)
     return None if name == gradient else name
 
 
 def gradient_node_prefix(forward_node: str) -> str:
-    """What the names of the nodes begin with that a forward node's gradient rule makes."""
+    """Returns the prefix of the names of nodes that are added by the gradient rule of a forward node."""
     return f"{forward_node}{_GRADIENT_NODE}"
 
 
 def forward_node_name(gradient_node: str) -> str | None:
-    """The name of the forward node whose gradient rule made a node; None if no rule did."""
+    """Returns the name of the forward node whose gradient rule added a node; None if no rule did."""
     name, mark, _ = gradient_node.rpartition(_GRADIENT_NODE)
     return name if mark else None
 
 
 def accumulation_node_name(gradient: str) -> str:
-    """The name of the node that sums the contributions to a gradient."""
+    """Returns the name of the node that sums the contributions to a gradient."""
     return f"{_ACCUMULATION}{gradient}"
 
 
 def is_accumulation_node_name(name: str) -> bool:
-    """Whether a node of this name sums the contributions to a gradient."""
+    """Returns whether a node of this name sums the contributions to a gradient."""
     return name.startswith(_ACCUMULATION)
 
 
 def is_gradient_node_name(name: str) -> bool:
-    """Whether a node of this name makes a gradient, or sums contributions to one."""
+    """Returns whether a node of this name computes a gradient, or sums contributions to one."""
     return _GRADIENT_NODE in name or is_accumulation_node_name(name)

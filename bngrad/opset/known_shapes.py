@@ -1,4 +1,4 @@
-"""Shapes as far as a model states them: whether two may be equal, and how a message writes them."""
+"""Partially known shapes: whether two may be equal, and their text in messages."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 def known_shape(value: ir.Value | None) -> KnownShape | None:
-    """The shape of a value; None if its rank is unknown."""
+    """Returns the shape of a value; None if its rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(size if isinstance(size, int) else size.value for size in value.shape)
 
 
 def may_be_equal(a: KnownShape, b: KnownShape) -> bool:
-    """Whether two shapes agree wherever both have a size."""
+    """Returns whether two shapes have the same rank and agree in all dimensions whose sizes are known in both."""
     pairs = zip(a, b, strict=False)
     return len(a) == len(b) and all(m == n for m, n in pairs if isinstance(m, int) and isinstance(n, int))
 
 
 def shape_text(shape: Iterable[int | str | ir.SymbolicDimProtocol | None]) -> str:
-    """A shape as messages write it, such as ``[N, 3, ?]``."""
+    """Formats a shape for messages, such as ``[N, 3, ?]``."""
     return f"[{', '.join(map(size_text, shape))}]"
 
 
 def size_text(size: int | str | ir.SymbolicDimProtocol | None) -> str:
-    """A dimension as messages write it: its size, its name, or a question mark."""
+    """Formats a dimension for messages: its size, its name, or a question mark."""
     known = size if size is None or isinstance(size, int | str) else size.value
     return "?" if known is None else str(known)
 
 
 def type_text(value: ir.Value) -> str:
-    """The type of a value as messages write it, such as ``float[N, 3]``."""
+    """Formats the type of a value for messages, such as ``float[N, 3]``."""
     dtype = "of unknown type" if value.dtype is None else value.dtype.name.lower()
     shape = known_shape(value)
     return dtype if shape is None else f"{dtype}{shape_text(shape)}"

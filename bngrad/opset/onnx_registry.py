@@ -1,4 +1,4 @@
-"""Schemas of our own in onnx's registry, for as long as Python runs."""
+"""Registration of schemas with onnx, until Python exits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def register(schemas: Iterable[onnx.defs.OpSchema]) -> None:
-    """Registers those that onnx does not have yet, so that a second call changes nothing."""
+    """Registers the schemas that onnx does not have yet; a second call has no effect."""
     for schema in schemas:
         if not onnx.defs.has(schema.name, domain=schema.domain):
             onnx.defs.register_schema(schema)
-            # onnx 1.19 frees its registry when Python has ended, and for an inference rule that is a Python
-            # function it then waits for the interpreter for ever: no process of ours would end.
+            # onnx 1.19 frees its registry after Python has exited, and then waits for the interpreter for ever if
+            # an inference function is written in Python; the process would never end.
             atexit.register(onnx.defs.deregister_schema, schema.name, schema.since_version, schema.domain)

@@ -1,4 +1,4 @@
-"""Attributes of ops that several tables have: by name, with the values that are supported, or all."""
+"""Attributes of ops that are used in several tables: by name, with the supported values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     Attributes: TypeAlias = Mapping[str, Sequence[int | str]]
 
 ANY: tuple[int, ...] = ()
-"""All values of an attribute."""
+"""All values of an attribute are supported."""
 FLAG = (0, 1)
 
 AXIS: Attributes = {"axis": ANY}

@@ -1,8 +1,7 @@
-"""What ONNX Runtime's gradient builder writes: ops that stock onnx and stock ONNX Runtime do not know.
+"""ORT's training dialect: the ops of ONNX Runtime's gradient builder that stock onnx and ONNX Runtime do not have.
 
-Importing this module registers schemas with onnx for those of them that shape inference must see through (they
-stand in the forward part of a training graph), or that are in the default domain, where onnx's checker refuses
-a name it does not know.
+Importing this module registers schemas with onnx for the ops that shape inference needs, because they are in the
+forward part of a training graph, and for those in the default domain, where onnx's checker rejects unknown ops.
 """
 
 from __future__ import annotations
@@ -45,24 +44,24 @@ _POOL_ATTRIBUTES = {
 
 
 def register_schemas() -> None:
-    """Registers the schemas with onnx; a second call changes nothing."""
+    """Registers the schemas with onnx; a second call has no effect."""
     onnx_registry.register(_schemas())
 
 
 @cache
 def stock_ops() -> frozenset[tuple[str, str]]:
-    """Returns (domain, op type) of everything that stock ONNX Runtime has a schema for.
+    """Returns (domain, op type) of all ops of stock ONNX Runtime.
 
-    That is what the installed one lists. A training build lists nothing: there, what onnx defines, and what every
-    stock release has beside it.
+    These are the ops that the installed ONNX Runtime lists. A training build does not list its ops; for it, they
+    are the ops that onnx defines and `MICROSOFT_OPS`.
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as ort  # noqa: PLC0415 - slow to import
 
     if list_ops := getattr(ort, "get_all_operator_schema", None):
         return frozenset((schema.domain, schema.name) for schema in list_ops())
-    of_training = {(schema.domain, schema.name) for schema in _schemas()}
+    training_ops = {(schema.domain, schema.name) for schema in _schemas()}
     defined = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas() if schema.domain in _ONNX}
-    return frozenset(defined - of_training | {(MICROSOFT, name) for name in MICROSOFT_OPS})
+    return frozenset(defined - training_ops | {(MICROSOFT, name) for name in MICROSOFT_OPS})
 
 
 def _schemas() -> list[OpSchema]:
@@ -90,7 +89,7 @@ def _schemas() -> list[OpSchema]:
 def _schema(
     domain: str, name: str, *, inputs: list[str], outputs: list[str], attributes: dict[str, OpSchema.AttrType]
 ) -> OpSchema:
-    """One schema; a name that begins with * is variadic, one that begins with # holds int64."""
+    """Creates a schema; the prefix * of a name means variadic, and # means int64."""
     return OpSchema(
         name,
         domain,
@@ -118,7 +117,7 @@ def _infer_batch_norm_internal(context: InferenceContext) -> None:
 
 
 def _infer_concat_training(context: InferenceContext) -> None:
-    """Every extent but that of the axis is the first input's; along the axis they add up."""
+    """Infers the output's shape: sizes along the axis are added up, all other dimensions are the first input's."""
     types = [context.get_input_type(i) for i in range(context.get_num_inputs())]
     if context.get_num_outputs() > 1:
         lengths = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, [len(types)])
@@ -132,14 +131,14 @@ def _infer_concat_training(context: InferenceContext) -> None:
         result.tensor_type.ClearField("shape")
         context.set_output_type(0, result)
         return
-    extents = result.tensor_type.shape.dim
-    if any(len(t.tensor_type.shape.dim) != len(extents) for t in types) or not extents:
+    dims = result.tensor_type.shape.dim
+    if any(len(t.tensor_type.shape.dim) != len(dims) for t in types) or not dims:
         return
-    axis = axis_attribute.i % len(extents)
+    axis = axis_attribute.i % len(dims)
     along = [t.tensor_type.shape.dim[axis] for t in types]
-    extents[axis].Clear()
-    if all(extent.HasField("dim_value") for extent in along):
-        extents[axis].dim_value = sum(extent.dim_value for extent in along)
+    dims[axis].Clear()
+    if all(dim.HasField("dim_value") for dim in along):
+        dims[axis].dim_value = sum(dim.dim_value for dim in along)
     context.set_output_type(0, result)
 
 

@@ -1,4 +1,4 @@
-"""The shape of the scale and bias that belong to an input, as MIOpen's miopenDeriveBNTensorDescriptor tells it.
+"""The shape of scale and bias for an input, as MIOpen's miopenDeriveBNTensorDescriptor derives it.
 
 ============= ================ =======================================================
 mode          parameters       one mean and variance for
@@ -30,16 +30,16 @@ _MODES: dict[str | int, Mode] = {
 
 
 def batch_norm_mode(mode: str | int) -> Mode:
-    """Returns a mode by its plain name, whatever it was named by.
+    """Returns the canonical name of a mode.
 
     Args:
         mode: ``spatial`` or ``per_activation``, or the name or value of MIOpen's enumerator.
 
     Raises:
-        InputError: There is no such mode.
+        InputError: The mode is unknown.
     """
     if mode not in _MODES:
-        raise InputError(f"mode {mode!r} does not exist; expected 'spatial' (or 1) or 'per_activation' (or 0)")
+        raise InputError(f"mode is {mode!r}; expected 'spatial' (or 1) or 'per_activation' (or 0)")
     return _MODES[mode]
 
 
@@ -47,20 +47,20 @@ def derive_parameter_shape(x_shape: Sequence[int], mode: str | int) -> tuple[int
     """Returns the shape of scale, bias and the statistics for an input.
 
     Args:
-        x_shape: NCHW or NCDHW.
-        mode: See `batch_norm_mode`.
+        x_shape: The shape of the input, NCHW or NCDHW.
+        mode: ``spatial`` or ``per_activation``, or the name or value of MIOpen's enumerator.
 
     Returns:
-        1C11 or 1C111 for the spatial mode, 1CHW or 1CDHW for the other.
+        1C11 or 1C111 for ``spatial``, 1CHW or 1CDHW for ``per_activation``.
 
     Raises:
-        InputError: The input has not 4 or 5 dimensions, one is negative, or there is no such mode.
+        InputError: The rank is not 4 or 5, a dimension is negative, or the mode is unknown.
     """
     kind = batch_norm_mode(mode)
-    shape = tuple(int(extent) for extent in x_shape)
+    shape = tuple(int(size) for size in x_shape)
     if len(shape) not in (4, 5):
         raise InputError(f"X has {len(shape)} dimensions; expected 4 (NCHW) or 5 (NCDHW)")
     if min(shape) < 0:
-        raise InputError(f"X has shape {list(shape)}; expected no negative extent")
+        raise InputError(f"X has shape {list(shape)}; expected no negative dimension")
     channels, *positions = shape[1:]
     return (1, channels, *([1] * len(positions) if kind == "spatial" else positions))

@@ -1,39 +1,43 @@
-"""The ops of domain ``bngrad`` in float64 NumPy: the textbook that all else is checked against.
+"""Reference implementation of the ops of domain ``bngrad``, in float64 NumPy.
 
 With xhat = (X - mean) * inv_std and M = the number of elements reduced over ``axes``::
 
     dbias  = sum dY
     dscale = sum dY * xhat
-    dX     = scale * inv_std * (dY - (dbias + xhat * dscale) / M)   training: mean, inv_std depend on X
-    dX     = scale * inv_std * dY                                   frozen: they are constants
+    dX     = scale * inv_std * (dY - (dbias + xhat * dscale) / M)   training: mean and inv_std depend on X
+    dX     = scale * inv_std * dY                                   frozen: mean and inv_std are constants
 
-(Ioffe and Szegedy, "Batch Normalization", 2015, section 3, solved for dX.) ``inv_std`` is
-1 / sqrt(biased variance + epsilon). Parameters have the shape of X without ``axes``.
+Derived from Ioffe and Szegedy, "Batch Normalization", 2015, section 3. ``inv_std`` is
+1 / sqrt(biased variance + epsilon). Parameters have X's shape without ``axes``.
 
-Every function takes arrays of any real dtype and returns float64 arrays.
+All functions take arrays of any real dtype and return float64 arrays.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bngrad.errors import InputError
+from bngrad.opset.axes import normalize_axes
+from bngrad.opset.reduction import (
+    expand_parameters,
+    expect_shape,
+    float64,
+    ieee_warnings_off,
+    moments,
+    reduce_sum,
+    reduced_count,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[np.float64]
 
-MAX_RANK = 8
-
 
 class Gradients(NamedTuple):
-    """What BatchNormalizationGrad returns."""
+    """The outputs of BatchNormalizationGrad."""
 
     dX: Array
     dscale: Array
@@ -41,7 +45,7 @@ class Gradients(NamedTuple):
 
 
 class SecondGradients(NamedTuple):
-    """What BatchNormalizationGradGrad returns."""
+    """The outputs of BatchNormalizationGradGrad."""
 
     d_dY: Array
     d_X: Array
@@ -49,7 +53,7 @@ class SecondGradients(NamedTuple):
 
 
 class Normalized(NamedTuple):
-    """What BatchNormalizationTraining returns."""
+    """The outputs of BatchNormalizationTraining."""
 
     Y: Array
     new_running_mean: Array
@@ -59,37 +63,10 @@ class Normalized(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What BatchNormalizationStatistics returns."""
+    """The outputs of BatchNormalizationStatistics."""
 
     mean: Array
     inv_std: Array
-
-
-def normalize_axes(axes: ArrayLike, rank: int) -> tuple[int, ...]:
-    """Returns ``axes`` sorted and non-negative.
-
-    Args:
-        axes: The reduction axes, each in [-rank, rank), none twice.
-        rank: The number of X's dimensions, 1 to 8.
-
-    Raises:
-        InputError: The rank or an axis is out of range, or an axis is given twice.
-    """
-    if not 1 <= rank <= MAX_RANK:
-        raise InputError(f"X has {rank} dimensions; expected 1 to {MAX_RANK}")
-    given = [int(axis) for axis in np.asarray(axes, dtype=np.int64).reshape(-1)]
-    for axis in given:
-        if not -rank <= axis < rank:
-            raise InputError(f"axis {axis} is out of range for X of rank {rank}; expected {-rank} to {rank - 1}")
-    unique = {axis % rank for axis in given}
-    if len(unique) != len(given):
-        raise InputError(f"axes {given} name a dimension of X twice; name each reduced dimension once")
-    return tuple(sorted(unique))
-
-
-def parameter_shape(x_shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape of scale, mean and their like: X's shape without the (normalized) ``axes``."""
-    return tuple(extent for d, extent in enumerate(x_shape) if d not in axes)
 
 
 def batch_normalization_grad(
@@ -101,33 +78,33 @@ def batch_normalization_grad(
     axes: ArrayLike,
     training_mode: bool,
 ) -> Gradients:
-    """The gradient of Y = scale * xhat + bias.
+    """Returns the gradients of Y = scale * xhat + bias.
 
     Args:
-        dY: Gradient of the loss by Y, the shape of X.
-        X: The forward input, rank 1 to 8.
-        scale: The shape of X without ``axes``, as are ``mean`` and ``inv_std``.
+        dY: Gradient of the loss with respect to Y, with X's shape.
+        X: Input of the forward pass, rank 1 to 8.
+        scale: Scale of the forward pass, with X's shape without ``axes``; the same for ``mean`` and ``inv_std``.
         mean: The mean that the forward pass subtracted.
-        inv_std: 1 / sqrt(variance + epsilon), as the forward pass multiplied by.
+        inv_std: 1 / sqrt(variance + epsilon), the factor of the forward pass.
         axes: The reduction axes.
-        training_mode: Whether mean and inv_std were computed from X (else they are constants: frozen).
+        training_mode: Whether mean and inv_std are functions of X; if not, they are constants (frozen statistics).
 
     Returns:
-        dX with the shape of X; dscale and dbias with the shape of scale.
+        dX with X's shape; dscale and dbias with scale's shape.
 
     Raises:
-        InputError: Shapes that do not belong together, or bad axes.
+        InputError: Shapes do not match, or axes are invalid.
     """
-    x = _float64(X)
-    dy = _float64(dY)
+    x = float64(X)
+    dy = float64(dY)
     reduced = normalize_axes(axes, x.ndim)
-    _expect_shape("dY", dy, x.shape, x, reduced)
-    scale_, mean_, inv_std_ = _parameters(x, reduced, scale=scale, mean=mean, inv_std=inv_std)
-    with _ieee_silence():
+    expect_shape("dY", dy, x.shape, x, reduced)
+    scale_, mean_, inv_std_ = expand_parameters(x, reduced, scale=scale, mean=mean, inv_std=inv_std)
+    with ieee_warnings_off():
         xhat = (x - mean_) * inv_std_
-        dbias = _sum(dy, reduced)
-        dscale = _sum(dy * xhat, reduced)
-        dx = dy - (dbias + xhat * dscale) / _reduced_count(x, reduced) if training_mode else dy
+        dbias = reduce_sum(dy, reduced)
+        dscale = reduce_sum(dy * xhat, reduced)
+        dx = dy - (dbias + xhat * dscale) / reduced_count(x, reduced) if training_mode else dy
         return Gradients(scale_ * inv_std_ * dx, dscale.squeeze(reduced), dbias.squeeze(reduced))
 
 
@@ -141,28 +118,28 @@ def batch_normalization_relu_grad(
     axes: ArrayLike,
     training_mode: bool,
 ) -> Gradients:
-    """The gradient of Z = relu(Y), Y a batch normalization of X: dY = dZ where Z > 0, else 0.
+    """Returns the gradients of Z = relu(Y), where Y is the batch normalization of X: dY = dZ if Z > 0, else 0.
 
     Args:
-        dZ: Gradient of the loss by Z, the shape of X.
-        Z: The output of the ReLU, the shape of X.
-        X: As the other arguments, see `batch_normalization_grad`.
-        scale: See there.
-        mean: See there.
-        inv_std: See there.
-        axes: See there.
-        training_mode: See there.
+        dZ: Gradient of the loss with respect to Z, with X's shape.
+        Z: Output of the ReLU, with X's shape.
+        X: See `batch_normalization_grad`, also for the other arguments.
+        scale: See `batch_normalization_grad`.
+        mean: See `batch_normalization_grad`.
+        inv_std: See `batch_normalization_grad`.
+        axes: See `batch_normalization_grad`.
+        training_mode: See `batch_normalization_grad`.
 
     Returns:
-        dX with the shape of X; dscale and dbias with the shape of scale.
+        dX with X's shape; dscale and dbias with scale's shape.
 
     Raises:
-        InputError: Shapes that do not belong together, or bad axes.
+        InputError: Shapes do not match, or axes are invalid.
     """
-    x, dz, z = _float64(X), _float64(dZ), _float64(Z)
+    x, dz, z = float64(X), float64(dZ), float64(Z)
     reduced = normalize_axes(axes, x.ndim)
-    _expect_shape("dZ", dz, x.shape, x, reduced)
-    _expect_shape("Z", z, x.shape, x, reduced)
+    expect_shape("dZ", dz, x.shape, x, reduced)
+    expect_shape("Z", z, x.shape, x, reduced)
     return batch_normalization_grad(np.where(z > 0, dz, 0.0), x, scale, mean, inv_std, reduced, training_mode)
 
 
@@ -178,7 +155,7 @@ def batch_normalization_grad_grad(
     axes: ArrayLike,
     training_mode: bool,
 ) -> SecondGradients:
-    """The gradient of `batch_normalization_grad`, for a loss of dX, dscale and dbias.
+    """Returns the gradients of `batch_normalization_grad`, for a loss that depends on dX, dscale and dbias.
 
     With mean(t) over ``axes`` and P(t) = t - mean(t) - xhat * mean(t * xhat), in training mode::
 
@@ -188,40 +165,41 @@ def batch_normalization_grad_grad(
                                          + mean(ddX * xhat) * P(dY))
         d_scale = inv_std * sum(ddX * P(dY))
 
-    and with frozen statistics P(t) = t, and d_X = ddscale * inv_std * dY. (Differentiate the formulas on top; mean
-    and inv_std depend on X in training mode, and mean(xhat^2) = var / (var + epsilon) is not taken for 1.)
+    and with frozen statistics P(t) = t and d_X = ddscale * inv_std * dY. These are the derivatives of the formulas
+    of the module's docstring; in training mode, mean and inv_std depend on X, and mean(xhat^2) = var / (var +
+    epsilon) is not approximated by 1.
 
     Args:
-        ddX: Gradient of the loss by dX, the shape of X.
-        ddscale: Gradient of the loss by dscale, the shape of scale.
-        ddbias: Gradient of the loss by dbias, the shape of scale.
-        dY: As the other arguments, see `batch_normalization_grad`.
-        X: See there.
-        scale: See there.
-        mean: See there.
-        inv_std: See there.
-        axes: See there.
-        training_mode: See there.
+        ddX: Gradient of the loss with respect to dX, with X's shape.
+        ddscale: Gradient of the loss with respect to dscale, with scale's shape.
+        ddbias: Gradient of the loss with respect to dbias, with scale's shape.
+        dY: See `batch_normalization_grad`, also for the other arguments.
+        X: See `batch_normalization_grad`.
+        scale: See `batch_normalization_grad`.
+        mean: See `batch_normalization_grad`.
+        inv_std: See `batch_normalization_grad`.
+        axes: See `batch_normalization_grad`.
+        training_mode: See `batch_normalization_grad`.
 
     Returns:
-        d_dY and d_X with the shape of X; d_scale with the shape of scale.
+        d_dY and d_X with X's shape; d_scale with scale's shape.
 
     Raises:
-        InputError: Shapes that do not belong together, or bad axes.
+        InputError: Shapes do not match, or axes are invalid.
     """
-    x, dy, ddx = _float64(X), _float64(dY), _float64(ddX)
+    x, dy, ddx = float64(X), float64(dY), float64(ddX)
     reduced = normalize_axes(axes, x.ndim)
-    _expect_shape("ddX", ddx, x.shape, x, reduced)
-    _expect_shape("dY", dy, x.shape, x, reduced)
-    ddscale_, ddbias_, scale_, mean_, inv_std_ = _parameters(
+    expect_shape("ddX", ddx, x.shape, x, reduced)
+    expect_shape("dY", dy, x.shape, x, reduced)
+    ddscale_, ddbias_, scale_, mean_, inv_std_ = expand_parameters(
         x, reduced, ddscale=ddscale, ddbias=ddbias, scale=scale, mean=mean, inv_std=inv_std
     )
-    count = _reduced_count(x, reduced)
+    count = reduced_count(x, reduced)
 
     def total(t: Array) -> Array:
-        return _sum(t, reduced)
+        return reduce_sum(t, reduced)
 
-    with _ieee_silence():
+    with ieee_warnings_off():
         xhat = (x - mean_) * inv_std_
         if not training_mode:
             d_x = ddscale_ * inv_std_ * dy
@@ -247,39 +225,39 @@ def batch_normalization_training(
     momentum: float,
     unbiased_running_var: bool,
 ) -> Normalized:
-    """The forward pass with the batch's own statistics.
+    """Returns the forward pass with the statistics of the batch.
 
     new_running = momentum * running + (1 - momentum) * batch, where the batch variance is divided by M (ONNX,
-    nGraph), or by max(M - 1, 1) if ``unbiased_running_var`` (MIOpen, TensorFlow, PyTorch). An empty reduction
-    (M = 0) has no statistics: they are NaN.
+    nGraph), or by max(M - 1, 1) if ``unbiased_running_var`` is set (MIOpen, TensorFlow, PyTorch). The statistics
+    of an empty reduction (M = 0) are NaN.
 
     Args:
-        X: Rank 1 to 8.
-        scale: The shape of X without ``axes``, as all other parameters.
+        X: Input, rank 1 to 8.
+        scale: With X's shape without ``axes``; the same for all other parameters.
         bias: Added after scaling.
         running_mean: The running mean before this step.
         running_var: The running variance before this step.
         axes: The reduction axes.
         epsilon: Added to the variance.
-        momentum: The weight of the *old* running value, ONNX's convention.
-        unbiased_running_var: Whether the running variance takes Bessel's correction.
+        momentum: Weight of the *old* running value, as in ONNX.
+        unbiased_running_var: Whether to apply Bessel's correction to the running variance.
 
     Returns:
-        Y with the shape of X, and four arrays with the shape of scale.
+        Y with X's shape, and four arrays with scale's shape.
 
     Raises:
-        InputError: Shapes that do not belong together, or bad axes.
+        InputError: Shapes do not match, or axes are invalid.
     """
-    x = _float64(X)
+    x = float64(X)
     reduced = normalize_axes(axes, x.ndim)
-    scale_, bias_, old_mean, old_var = _parameters(
+    scale_, bias_, old_mean, old_var = expand_parameters(
         x, reduced, scale=scale, bias=bias, running_mean=running_mean, running_var=running_var
     )
-    mean, var = _moments(x, reduced)
-    with _ieee_silence():
+    mean, var = moments(x, reduced)
+    with ieee_warnings_off():
         inv_std = 1.0 / np.sqrt(var + epsilon)
         y = (x - mean) * inv_std * scale_ + bias_
-        count = _reduced_count(x, reduced)
+        count = reduced_count(x, reduced)
         running = var * (count / max(count - 1, 1)) if unbiased_running_var else var
         new_mean = momentum * old_mean + (1.0 - momentum) * mean
         new_var = momentum * old_var + (1.0 - momentum) * running
@@ -288,70 +266,13 @@ def batch_normalization_training(
 
 
 def batch_normalization_statistics(X: ArrayLike, axes: ArrayLike, epsilon: float) -> Statistics:
-    """The batch's mean and 1 / sqrt(biased variance + epsilon), both with the shape of X without ``axes``.
+    """Returns the batch's mean and 1 / sqrt(biased variance + epsilon), both with X's shape without ``axes``.
 
     Raises:
-        InputError: Bad axes or rank.
+        InputError: The axes or the rank are invalid.
     """
-    x = _float64(X)
+    x = float64(X)
     reduced = normalize_axes(axes, x.ndim)
-    mean, var = _moments(x, reduced)
-    with _ieee_silence():
+    mean, var = moments(x, reduced)
+    with ieee_warnings_off():
         return Statistics(mean.squeeze(reduced), (1.0 / np.sqrt(var + epsilon)).squeeze(reduced))
-
-
-def _moments(x: Array, reduced: tuple[int, ...]) -> tuple[Array, Array]:
-    """Mean and biased variance over ``reduced``, those dimensions kept with extent 1."""
-    with _ieee_silence():
-        count = np.float64(_reduced_count(x, reduced))
-        mean = _sum(x, reduced) / count
-        return mean, _sum(np.square(x - mean), reduced) / count
-
-
-def _sum(values: Array, reduced: tuple[int, ...]) -> Array:
-    """The sum over ``reduced``, those dimensions kept with extent 1.
-
-    NumPy adds pairwise along the last dimension of contiguous memory only, and one by one along any other: at
-    10^7 terms that is three digits.
-    """
-    last = np.ascontiguousarray(np.moveaxis(values, reduced, range(-len(reduced), 0)))
-    kept = values.ndim - len(reduced)
-    total = last.reshape(*last.shape[:kept], _reduced_count(values, reduced)).sum(axis=-1)
-    return np.expand_dims(total, reduced)
-
-
-def _reduced_count(x: Array, reduced: tuple[int, ...]) -> int:
-    count = 1
-    for axis in reduced:
-        count *= x.shape[axis]
-    return count
-
-
-def _float64(value: ArrayLike) -> Array:
-    return np.asarray(value, dtype=np.float64)
-
-
-def _parameters(x: Array, reduced: tuple[int, ...], **given: ArrayLike) -> list[Array]:
-    """Checks each parameter's shape and gives it X's rank, so that it broadcasts."""
-    expected = parameter_shape(x.shape, reduced)
-    result = []
-    for name, value in given.items():
-        array = _float64(value)
-        _expect_shape(name, array, expected, x, reduced)
-        result.append(np.expand_dims(array, reduced))
-    return result
-
-
-def _expect_shape(name: str, got: Array, expected: tuple[int, ...], x: Array, reduced: tuple[int, ...]) -> None:
-    if got.shape != expected:
-        raise InputError(
-            f"{name} has shape {list(got.shape)}; expected {list(expected)} for X of shape {list(x.shape)} "
-            f"and axes {list(reduced)}"
-        )
-
-
-@contextlib.contextmanager
-def _ieee_silence() -> Iterator[None]:
-    """NaN and infinity are answers here (an empty batch, an infinite input), not warnings."""
-    with np.errstate(all="ignore"):
-        yield

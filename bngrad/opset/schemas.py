@@ -1,8 +1,7 @@
-"""ONNX schemas of the op set, so that onnx's checker and shape inference know the ops.
+"""ONNX schemas of the ops, for onnx's checker and shape inference.
 
-Importing this module registers them with onnx. Nothing is said twice: the inputs, outputs, attributes and
-documentation of an op are those of its function in `opset.py`, and each name there is one of `QUANTITIES`,
-which gives its type and its shape.
+Importing this module registers them with onnx. The inputs, outputs, attributes and documentation of an op are
+those of its function in `functions`; `QUANTITIES` has the type and shape of each input and output by name.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from onnx.defs import OpSchema
 
 from bngrad.errors import InputError
 from bngrad.opset import onnx_registry
+from bngrad.opset.axes import normalize_axes
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.known_shapes import may_be_equal, shape_text
-from bngrad.opset.reference import normalize_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,33 +30,36 @@ if TYPE_CHECKING:
 
 
 class Quantity(NamedTuple):
-    """An input or output of an op, by its standard name."""
+    """An input or output of the ops."""
 
     type_constraint: str
     shape: Literal["data", "parameter", "axes"]
     doc: str
 
 
-_LIKE_SCALE = "; the shape of X without the reduction axes"
+_LIKE_X = "; has the shape of X"
+_LIKE_SCALE = "; has the shape of X without the reduction axes"
 
 QUANTITIES: dict[str, Quantity] = {
     "X": Quantity("T", "data", "Input of the forward pass, of rank 1 to 8"),
-    "Y": Quantity("T", "data", "The normalized, scaled and shifted X; the shape of X"),
-    "dY": Quantity("T", "data", "Gradient of the loss by Y; the shape of X"),
-    "dX": Quantity("T", "data", "Gradient of the loss by X; the shape of X"),
-    "Z": Quantity("T", "data", "relu(Y); the shape of X"),
-    "dZ": Quantity("T", "data", "Gradient of the loss by Z; the shape of X"),
-    "ddX": Quantity("T", "data", "Gradient of the loss by dX; the shape of X"),
-    "d_dY": Quantity("T", "data", "Gradient of the loss by dY; the shape of X"),
-    "d_X": Quantity("T", "data", "Gradient of the loss by X, through the gradients; the shape of X"),
+    "Y": Quantity("T", "data", "The normalized, scaled and shifted X" + _LIKE_X),
+    "dY": Quantity("T", "data", "Gradient with respect to Y" + _LIKE_X),
+    "dX": Quantity("T", "data", "Gradient with respect to X" + _LIKE_X),
+    "Z": Quantity("T", "data", "relu(Y)" + _LIKE_X),
+    "dZ": Quantity("T", "data", "Gradient with respect to Z" + _LIKE_X),
+    "ddX": Quantity("T", "data", "Gradient with respect to dX" + _LIKE_X),
+    "d_dY": Quantity("T", "data", "Gradient with respect to dY" + _LIKE_X),
+    "d_X": Quantity("T", "data", "Gradient with respect to X, through the first gradients" + _LIKE_X),
     "scale": Quantity("T1", "parameter", "Multiplies the normalized X" + _LIKE_SCALE),
     "bias": Quantity("T1", "parameter", "Added after scaling" + _LIKE_SCALE),
-    "dscale": Quantity("T1", "parameter", "Gradient of the loss by scale" + _LIKE_SCALE),
-    "dbias": Quantity("T1", "parameter", "Gradient of the loss by bias" + _LIKE_SCALE),
-    "ddscale": Quantity("T1", "parameter", "Gradient of the loss by dscale" + _LIKE_SCALE),
-    "ddbias": Quantity("T1", "parameter", "Gradient of the loss by dbias" + _LIKE_SCALE),
-    "d_scale": Quantity("T1", "parameter", "Gradient of the loss by scale, through the gradients" + _LIKE_SCALE),
-    "mean": Quantity("T2", "parameter", "Mean that X is centered by" + _LIKE_SCALE),
+    "dscale": Quantity("T1", "parameter", "Gradient with respect to scale" + _LIKE_SCALE),
+    "dbias": Quantity("T1", "parameter", "Gradient with respect to bias" + _LIKE_SCALE),
+    "ddscale": Quantity("T1", "parameter", "Gradient with respect to dscale" + _LIKE_SCALE),
+    "ddbias": Quantity("T1", "parameter", "Gradient with respect to dbias" + _LIKE_SCALE),
+    "d_scale": Quantity(
+        "T1", "parameter", "Gradient with respect to scale, through the first gradients" + _LIKE_SCALE
+    ),
+    "mean": Quantity("T2", "parameter", "Mean that is subtracted from X" + _LIKE_SCALE),
     "inv_std": Quantity("T2", "parameter", "1 / sqrt(variance + epsilon), not the variance itself" + _LIKE_SCALE),
     "saved_mean": Quantity("T2", "parameter", "Mean of this batch" + _LIKE_SCALE),
     "saved_inv_std": Quantity("T2", "parameter", "1 / sqrt(variance of this batch + epsilon)" + _LIKE_SCALE),
@@ -66,16 +68,18 @@ QUANTITIES: dict[str, Quantity] = {
     "new_running_mean": Quantity("T2", "parameter", "Running mean after this step" + _LIKE_SCALE),
     "new_running_var": Quantity("T2", "parameter", "Running variance after this step" + _LIKE_SCALE),
     "axes": Quantity(
-        "tensor(int64)", "axes", "The dimensions to reduce over: 1-D, each in [-rank, rank), none twice"
+        "tensor(int64)", "axes", "The dimensions to reduce: 1-D, each in [-rank, rank), without duplicates"
     ),
 }
+"""All inputs and outputs of the ops, by name. A gradient is that of the loss."""
 
 ATTRIBUTES: dict[str, str] = {
     "training_mode": "1: mean and inv_std are functions of X; 0: they are constants (frozen statistics)",
     "epsilon": "Added to the variance before its square root",
     "momentum": "Weight of the old running value",
-    "unbiased_running_var": "Whether the running variance takes Bessel's correction, M / max(M - 1, 1)",
+    "unbiased_running_var": "Whether to apply Bessel's correction, M / max(M - 1, 1), to the running variance",
 }
+"""The documentation of the attributes of the ops, by name."""
 
 _FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPE_CONSTRAINTS = {
@@ -87,10 +91,10 @@ _ATTR_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
 
 def schema(name: str) -> OpSchema:
-    """Returns the schema of an op of the domain, made from its function.
+    """Returns the schema of an op of the domain.
 
     Args:
-        name: A key of `opset.FUNCTIONS`.
+        name: A key of `bngrad.opset.functions.FUNCTIONS`.
     """
     inputs, outputs, attributes = signature(name)
     used = [QUANTITIES[q].type_constraint for q in inputs + outputs]
@@ -100,7 +104,7 @@ def schema(name: str) -> OpSchema:
         VERSION,
         doc=inspect.cleandoc(FUNCTIONS[name].function.__doc__ or ""),
         inputs=[_formal_parameter(q) for q in inputs],
-        # The first output is what the op is for; a node may leave the others out.
+        # A node may omit all outputs except the first.
         outputs=[_formal_parameter(q, optional=i > 0) for i, q in enumerate(outputs)],
         type_constraints=[(t, _FLOATS, doc) for t, doc in _TYPE_CONSTRAINTS.items() if t in used],
         attributes=[
@@ -113,14 +117,14 @@ def schema(name: str) -> OpSchema:
 
 
 def signature(name: str) -> tuple[list[str], list[str], dict[str, str]]:
-    """Returns the names of an op's inputs and of its outputs, and its attributes, ``int`` or ``float``."""
+    """Returns the names of an op's inputs and outputs, and the types of its attributes (``int`` or ``float``)."""
     function = FUNCTIONS[name].function_ir
     attributes = {attribute: function.attributes[attribute].type.name.lower() for attribute in function.attributes}
     return [str(v.name) for v in function.inputs], [str(v.name) for v in function.outputs], attributes
 
 
 def register_schemas() -> None:
-    """Registers every op of the domain with onnx; a second call changes nothing."""
+    """Registers all ops of the domain with onnx; a second call has no effect."""
     onnx_registry.register(schema(name) for name in FUNCTIONS)
 
 
@@ -136,16 +140,16 @@ def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalPa
 
 
 def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> None:
-    """Sets the type of every output.
+    """Infers the types of the outputs, for any op.
 
-    One rule for all ops: data has the shape of X; a parameter that of any other parameter, else that of X without
-    the axes. The element type is that of the inputs of the same type constraint; where there is none (the
-    statistics of X alone) it is the type that the op computes in.
+    Data outputs have the shape of X. Parameters have the shape of the other parameters, or that of X without the
+    axes. The element type is that of the inputs with the same type constraint; if there are none, as for the
+    statistics of X alone, it is the type that the op computes in.
     """
     types = {
-        name: given.tensor_type
+        name: type_proto.tensor_type
         for i, name in enumerate(inputs)
-        if i < context.get_num_inputs() and (given := context.get_input_type(i)) is not None
+        if i < context.get_num_inputs() and (type_proto := context.get_input_type(i)) is not None
     }
     x = types.get("X")
     if x is None:
@@ -165,7 +169,7 @@ def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> 
 
 
 def _check_numbers(context: InferenceContext) -> None:
-    """What the kernels refuse when a session is made."""
+    """Checks the attributes that the kernels check when a session is created."""
     for name, least in (("epsilon", 0.0), ("momentum", -math.inf)):
         attribute = context.get_attribute(name)
         if attribute is not None and not (math.isfinite(attribute.f) and attribute.f >= least):
@@ -174,26 +178,26 @@ def _check_numbers(context: InferenceContext) -> None:
 
 
 def _element_types(types: Mapping[str, onnx.TypeProto.Tensor]) -> dict[str, int]:
-    """The element type of T, T1 and T2, after ONNX's rule for BatchNormalization: the latter are T or float."""
+    """Returns the element types of T, T1 and T2; as in ONNX's BatchNormalization, T1 and T2 are T or float."""
     data = types["X"].elem_type
     computed = data if data == onnx.TensorProto.DOUBLE else onnx.TensorProto.FLOAT
     elements = {"T": data, "T1": computed, "T2": computed}
-    for name, given in types.items():
+    for name, tensor in types.items():
         constraint = QUANTITIES[name].type_constraint
         if constraint in ("T1", "T2"):
-            if given.elem_type not in (data, onnx.TensorProto.FLOAT):
-                got, of_x = (onnx.TensorProto.DataType.Name(t).lower() for t in (given.elem_type, data))
+            if tensor.elem_type not in (data, onnx.TensorProto.FLOAT):
+                got, x_type = (onnx.TensorProto.DataType.Name(t).lower() for t in (tensor.elem_type, data))
                 raise onnx.shape_inference.InferenceError(
-                    f"{name} is {got}; expected float or {of_x}, the type of X"
+                    f"{name} is {got}; expected float or {x_type}, the type of X"
                 )
-            elements[constraint] = given.elem_type
+            elements[constraint] = tensor.elem_type
     return elements
 
 
 def _parameter_shape(
     context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto.Tensor]
 ) -> onnx.TypeProto.Tensor | None:
-    """A tensor type with the shape of a parameter; None where nothing tells it."""
+    """Returns a tensor type with the shape of the parameters; None if it is unknown."""
     known = _shaped(types, "parameter")
     axes = context.get_input_data(inputs.index("axes"))
     if axes is not None and axes.data_type != onnx.TensorProto.INT64:
@@ -205,40 +209,42 @@ def _parameter_shape(
 
 
 def _shaped(types: Mapping[str, onnx.TypeProto.Tensor], kind: str) -> dict[str, onnx.TypeProto.Tensor]:
-    """The inputs of one kind whose shape is known."""
+    """Returns the inputs of one kind whose shape is known."""
     return {
-        name: given for name, given in types.items() if QUANTITIES[name].shape == kind and given.HasField("shape")
+        name: tensor
+        for name, tensor in types.items()
+        if QUANTITIES[name].shape == kind and tensor.HasField("shape")
     }
 
 
 def _common_shape(known: Mapping[str, onnx.TypeProto.Tensor]) -> onnx.TypeProto.Tensor | None:
-    """A tensor type with the shape that all have; None where there are none."""
+    """Checks that all shapes may be equal, and returns a tensor type with that shape; None if there are none."""
     first = next(iter(known), None)
     if first is None:
         return None
-    for name, given in known.items():
-        one, other = _extents(known[first]), _extents(given)
+    for name, tensor in known.items():
+        one, other = _sizes(known[first]), _sizes(tensor)
         if not may_be_equal(one, other):
             raise onnx.shape_inference.InferenceError(
-                f"{first} has the shape {shape_text(one)}, {name} {shape_text(other)}; expected one shape"
+                f"{first} has shape {shape_text(one)} and {name} {shape_text(other)}; expected equal shapes"
             )
     return known[first]
 
 
 def _without(x: onnx.TypeProto.Tensor, axes: NDArray[np.int64]) -> onnx.TypeProto.Tensor:
-    extents = x.shape.dim
+    dims = x.shape.dim
     try:
-        reduced = normalize_axes(axes, len(extents))
+        reduced = normalize_axes(axes, len(dims))
     except InputError as error:
         raise onnx.shape_inference.InferenceError(str(error)) from None
     result = onnx.TypeProto.Tensor()
-    result.shape.dim.extend(extent for d, extent in enumerate(extents) if d not in reduced)
+    result.shape.dim.extend(dim for d, dim in enumerate(dims) if d not in reduced)
     result.shape.SetInParent()
     return result
 
 
-def _extents(tensor: onnx.TypeProto.Tensor) -> KnownShape:
-    return tuple(extent.dim_value if extent.HasField("dim_value") else None for extent in tensor.shape.dim)
+def _sizes(tensor: onnx.TypeProto.Tensor) -> KnownShape:
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
 
 
 register_schemas()

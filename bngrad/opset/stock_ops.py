@@ -1,7 +1,7 @@
-"""The ops of ``com.microsoft`` in every stock ONNX Runtime, for builds that do not say which ops they have.
+"""The ops of ``com.microsoft`` in all supported stock releases of ONNX Runtime.
 
-ONNX Runtime's training builds do not list their ops, and would list those of training. This is what the stock
-releases 1.17.3 and 1.31.1 both list.
+They are listed here because training builds of ONNX Runtime do not list their ops. The table is the intersection
+of the stock releases 1.17.3 and 1.31.1.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from onnxruntime_extensions import PyCustomOpDef
 
 from bngrad.errors import InputError, LibraryError
 from bngrad.opset import reference
+from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
-from bngrad.opset.reference import normalize_axes, parameter_shape
 from bngrad.opset.schemas import QUANTITIES, signature
 from bngrad.runtime import native, native_library
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bngrad.errors import InputError
-from bngrad.opset.reference import normalize_axes, parameter_shape
+from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.runtime.aligned import empty_at_cache_line
 from bngrad.runtime.native_library import Layout, call
 

@@ -285,7 +285,7 @@ CASES = {
         """g (float[2,3,4] dz, float[2,3,5] z, float[2,3,5] x, float[3] s, float[3] m, float[3] v)
             => (float[2,3,5] dx) <int64[2] axes = {0, 2}> { dy = com.microsoft.ReluGrad(dz, z)
             dx, ds, db = bngrad.BatchNormalizationGrad <training_mode = 1> (dy, x, s, m, v, axes) }""",
-        "dZ has the shape [2, 3, 4], Z [2, 3, 5]; expected one shape",
+        "dZ has shape [2, 3, 4] and Z [2, 3, 5]; expected equal shapes",
         header='<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "bngrad" : 1]>',
     ),
 }  # fmt: skip

@@ -90,7 +90,7 @@ CASES = {
         """g (float[2,3,4] dy, float[2,3,5] x, float[3] s, float[3] m, float[3] v) => (float[2,3,5] dx) {
             axes = Constant <value_ints = [0, 2]> ()
             dx, ds, db = bngrad.BatchNormalizationGrad <training_mode = 1> (dy, x, s, m, v, axes) }""",
-        "dY has the shape [2, 3, 4], X [2, 3, 5]; expected one shape",
+        "dY has shape [2, 3, 4] and X [2, 3, 5]; expected equal shapes",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
     ),
     "a-training-mode-before-there-was-one": Regression(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.nodes import known_rank
+from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.functions import DOMAIN
-from bngrad.opset.reference import MAX_RANK
 from bngrad.opset.schemas import QUANTITIES, signature
 from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
 

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import inverse_std
+from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
-from bngrad.opset.reference import MAX_RANK
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.node_form import NodeForm
 from bngrad.passes.replace import Emitter

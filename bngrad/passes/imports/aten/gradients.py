@@ -28,8 +28,8 @@ import onnx_ir as ir
 from bngrad.graph.batch_norm_terms import inverse_std
 from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import known_rank
+from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
-from bngrad.opset.reference import MAX_RANK
 from bngrad.passes.base import Context, ImportPass
 from bngrad.passes.imports.aten.nodes import SCHEMAS, Call, call_of, operator_of
 from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
