@@ -62,10 +62,11 @@ def bench_command(
     repeats: int,
     as_json: bool,
 ) -> None:
-    """Time the native kernels, for given shapes or for all batch norms of MODEL.
+    """Time the native kernels, for given shapes or for a model.
 
-    MODEL is a forward model or a training graph. Each case is compared with the memory bandwidth, measured by
-    c = a + b over arrays of X's size: an op cannot exceed it unless its arrays stay in the caches.
+    All batch norms of MODEL are timed. MODEL is a forward model or a training graph. Each case is compared with
+    the memory bandwidth, measured by c = a + b over arrays of X's size: an op cannot exceed it unless its arrays
+    stay in the caches.
     """
     from bngrad.bench.case import cases_of_shapes
     from bngrad.bench.measure import measure

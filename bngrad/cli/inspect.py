@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def inspect_command(model: Path, as_json: bool) -> None:
-    """List a model's batch norms, and the ops that stock ONNX Runtime cannot run."""
+    """List batch norms, and ops that stock ONNX Runtime lacks."""
     from bngrad.inspection.inspect import inspect
     from bngrad.io.files import load
 
