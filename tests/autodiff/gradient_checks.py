@@ -66,7 +66,7 @@ def check_against_oracle(case: Case, dims: Mapping[str, int], oracle) -> None:
     training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     feeds = {**prepared.values, **feeds}
     _compare(oracle.run(training, feeds, case.gradients), exact, case.float_limit)
-    of_theirs = in_standard_onnx(ir.from_proto(training))
+    of_theirs = in_standard_onnx(training)
     _compare(_on_stock(of_theirs, feeds, case.gradients), exact, case.float_limit)
 
 
