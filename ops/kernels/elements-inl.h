@@ -58,15 +58,12 @@ struct ReluDy {
   }
 };
 
-// Calls body(row) for each row, kUnrolled of them without a loop.
-template <int kUnrolled, class Body>
+// Calls body(row, some) for each row, or kSome of them at once while there are as many.
+template <int kSome, class Body>
 BNGRAD_INLINE void ForRows(int64_t rows, const Body& body) {
   int64_t row = 0;
-  if constexpr (kUnrolled > 1) {
-    for (; row + kUnrolled <= rows; row += kUnrolled) {
-      BNGRAD_UNROLL
-      for (int64_t k = 0; k < kUnrolled; ++k) body(row + k);
-    }
+  if constexpr (kSome > 1) {
+    for (; row + kSome <= rows; row += kSome) body(row, Constant<kSome>{});
   }
-  for (; row < rows; ++row) body(row);
+  for (; row < rows; ++row) body(row, Constant<1>{});
 }

@@ -11,8 +11,8 @@ struct NoEpilogue {
     return {};
   }
   static void BlendIn(Factors&, const Factors&, FirstN) {}
-  template <class Count>
-  void MapAt(int64_t, const Factors&, Count) const {}
+  template <int kRows, class Count>
+  void MapRowsAt(int64_t, int64_t, const Factors&, Count) const {}
 };
 
 // Maps the elements that have just been summed, or those in their place of another tile.
@@ -25,8 +25,9 @@ struct MapEpilogue : MapArrays<Map, T> {
 
   BNGRAD_INLINE MapEpilogue(const Arrays& arrays, StorePolicy the_policy)
       : Arrays(arrays), policy(the_policy) {}
-  template <class Count>
-  BNGRAD_INLINE void MapAt(int64_t i, const typename Arrays::Factors& factors, Count count) const {
-    Arrays::MapAt(i, factors, policy, count);
+  template <int kRows, class Count>
+  BNGRAD_INLINE void MapRowsAt(int64_t i, int64_t stride, const typename Arrays::Factors& factors,
+                               Count count) const {
+    Arrays::template MapRowsAt<kRows>(i, stride, factors, policy, count);
   }
 };

@@ -16,16 +16,21 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
   if (policy == kNonTemporal) Fence();
 }
 
-// Rows of any length: those that are not long are mapped strip by strip.
+// Rows of any length: those that are not long are mapped strip by strip. Of rows in the caches that are
+// summed in large groups, the nearest one would not hold what is mapped, too.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
                    const void* const* map_inputs, const void* factors, void* const* outputs) {
   const MapArrays<Map, T> arrays(block, map_inputs, factors, outputs);
-  if (block.length >= kLongRow || AsColumns(block) || (block.stream && !arrays.RowsAreLines(block))) {
+  const bool fused = block.stream ? arrays.RowsAreLines(block) : block.length > kShortRow;
+  if (block.length >= kLongRow || !fused) {
     return SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, map_inputs, factors, outputs);
   }
   const StorePolicy policy = block.stream ? kNonTemporal : kTemporal;
-  SumShortRows<Sum, T>(block, inputs, center, sums, MapEpilogue<Map, T>(arrays, policy));
+  ForPolicy(policy, [&](StorePolicy known) BNGRAD_INLINE_LAMBDA {
+    SumShortRows<Sum, T>(block, inputs, center, sums, known == kNonTemporal,
+                         MapEpilogue<Map, T>(arrays, known));
+  });
   if (policy == kNonTemporal) Fence();
 }
 
@@ -35,6 +40,8 @@ void SumAndMapColumns(const Block& block, const void* const* inputs, const doubl
                       const void* const* map_inputs, const void* factors, void* const* outputs) {
   const MapArrays<Map, T> arrays(block, map_inputs, factors, outputs);
   const StorePolicy policy = block.stream && arrays.RowsAreLines(block) ? kNonTemporal : kTemporal;
-  SumColumnsWith<Sum, T>(block, inputs, center, sums, MapEpilogue<Map, T>(arrays, policy));
+  ForPolicy(policy, [&](StorePolicy known) BNGRAD_INLINE_LAMBDA {
+    SumColumnsWith<Sum, T>(block, inputs, center, sums, MapEpilogue<Map, T>(arrays, known));
+  });
   if (policy == kNonTemporal) Fence();
 }

@@ -53,22 +53,24 @@ class MapArrays {
     for (int k = 0; k < kFactors; ++k) factors.f[k] = Blend(factors.f[k], later.f[k], before);
   }
 
-  // Maps 16 elements from i on, or the first of them.
+  // Maps 16 elements from i on, or the first of them. Of rows side by side all are loaded before one is
+  // written: a load would wait for a store to the same place in another page, and rows may be whole pages
+  // apart.
   template <class Count>
   BNGRAD_INLINE void MapAt(int64_t i, const Factors& factors, StorePolicy policy, Count count) const {
-    Vector results[kOutputs];
-    Apply(i, factors, results, count);
-    Write(i, results, policy, count);
+    MapRowsAt<1>(i, 0, factors, policy, count);
   }
-  template <class Count>
-  BNGRAD_INLINE void Apply(int64_t i, const Factors& factors, Vector* results, Count count) const {
-    Map::Apply(in_, i, factors.f, results, count);
-  }
-  // Of two outputs, those that are wanted.
-  template <class Count>
-  BNGRAD_INLINE void Write(int64_t i, const Vector* results, StorePolicy policy, Count count) const {
-    for (int k = 0; k < kOutputs; ++k) {
-      if (kOutputs == 1 || out_[k] != nullptr) Put(out_[k] + i, results[k], policy, count);
+  template <int kRows, class Count>
+  BNGRAD_INLINE void MapRowsAt(int64_t i, int64_t stride, const Factors& factors, StorePolicy policy,
+                               Count count) const {
+    Vector results[kRows][kOutputs];
+    BNGRAD_UNROLL
+    for (int r = 0; r < kRows; ++r) Map::Apply(in_, i + r * stride, factors.f, results[r], count);
+    BNGRAD_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      for (int k = 0; k < kOutputs; ++k) {  // of two outputs, those that are wanted
+        if (kOutputs == 1 || out_[k] != nullptr) Put(out_[k] + i + r * stride, results[r][k], policy, count);
+      }
     }
   }
 

@@ -11,16 +11,13 @@ void MapGroup(const Block& block, const MapArrays<Map, T>& given, StorePolicy po
   const int64_t start = row * stride;
   int64_t i = 0, channel = 0, end = length;
   typename Arrays::Factors factors = arrays.OfChannel(0);  // of the channel that ends at `end`
-  const auto map = [&](auto strips, const typename Arrays::Factors& of, StorePolicy known, auto count)
-                       BNGRAD_INLINE_LAMBDA {
-                         BNGRAD_UNROLL
-                         for (int64_t r = 0; r < kMapRows; ++r) {
-                           for (int s = 0; s < strips.kValue; ++s) {
-                             arrays.MapAt(start + i + s * kLanes + r * stride, of, known, count);
-                           }
-                         }
-                         i += strips.kValue * kLanes;
-                       };
+  const auto map = [&](auto strips, const typename Arrays::Factors& of, StorePolicy known,
+                       auto count) BNGRAD_INLINE_LAMBDA {
+    for (int s = 0; s < strips.kValue; ++s) {
+      arrays.template MapRowsAt<kMapRows>(start + i + s * kLanes, stride, of, known, count);
+    }
+    i += strips.kValue * kLanes;
+  };
   // Those that may belong to several channels.
   const auto map_several = [&](int64_t count, auto lanes) BNGRAD_INLINE_LAMBDA {
     typename Arrays::Factors several = factors;

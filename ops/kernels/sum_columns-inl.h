@@ -22,22 +22,32 @@ BNGRAD_INLINE void SumStrips(const T* const* in, int64_t start, int64_t column, 
     factors[s] = epilogue.OfColumns(column + s * kLanes, count);
     terms[s].Resume(sums + column + s * kLanes, width, count);
   }
-  ForRows<kUnrolled>(rows, [&](int64_t row) BNGRAD_INLINE_LAMBDA {
-    const int64_t i = start + column + row * stride;
+  const auto prefetch = [&](int64_t first) BNGRAD_INLINE_LAMBDA {
     for (int k = 0; k < kMaxInputs; ++k) {
-      if (!Sum::kReads[k] || pattern == kPrefetchNone) continue;
+      if (!Sum::kReads[k]) continue;
       for (int s = 0; s < kStrips; ++s) {
         if (pattern == kPrefetchNear) {
-          Prefetch<1>(in[k], ahead + row * step + s * kLanes);
+          Prefetch<1>(in[k], first + s * kLanes);
         } else {
-          Prefetch<2>(in[k], ahead + row * step + s * kLanes);
+          Prefetch<2>(in[k], first + s * kLanes);
         }
       }
     }
+  };
+  // All at once if there is one strip: then the loop has registers for nothing else.
+  for (int64_t row = 0; kStrips == 1 && pattern != kPrefetchNone && row < rows; ++row) {
+    prefetch(ahead + row * step);
+  }
+  ForRows<kUnrolled>(rows, [&](int64_t row, auto some) BNGRAD_INLINE_LAMBDA {
+    const int64_t i = start + column + row * stride;
+    if (kStrips > 1 && pattern != kPrefetchNone) prefetch(ahead + row * step);
     BNGRAD_UNROLL
     for (int s = 0; s < kStrips; ++s) {
-      Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);
-      epilogue.MapAt(i + s * kLanes, factors[s], count);
+      BNGRAD_UNROLL
+      for (int r = 0; r < some.kValue; ++r) {
+        Sum::Add(terms[s].sums, in, i + s * kLanes + r * stride, c[s], count);
+      }
+      epilogue.template MapRowsAt<some.kValue>(i + s * kLanes, stride, factors[s], count);
     }
   });
   BNGRAD_UNROLL

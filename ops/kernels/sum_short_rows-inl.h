@@ -4,8 +4,9 @@
 // Strips of 16 elements from one end of some rows to the other, whatever channels they belong to: no
 // channel's row ends in a part of a vector.
 template <class Sum, class T, class Epilogue>
-void SumGroup(const Block& block, const T* const* inputs, const double* center, int64_t row, int64_t rows,
-              bool prefetched, ChannelTotals<Sum, T>& totals, const Epilogue& given) {
+BNGRAD_INLINE void SumGroup(const Block& block, const T* const* inputs, const double* center,
+                            int64_t first_row, int64_t rows, bool prefetched, ChannelTotals<Sum, T>& totals,
+                            const Epilogue& given) {
   using Term = typename Sum::template Term<T>;
   constexpr int kCount = kSumCounts[Sum::kKind];
   constexpr int64_t kElements = kShortRowPrefetchDistance / static_cast<int64_t>(sizeof(T));
@@ -14,8 +15,8 @@ void SumGroup(const Block& block, const T* const* inputs, const double* center, 
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
   const int64_t most_strips = kTerms / rows;
   // Terms in float come to the totals several times.
-  const bool first = Terms<Sum, T>::kDouble && row == 0;
-  const int64_t start = row * stride, gap = rows * stride - run;
+  const bool first = Terms<Sum, T>::kDouble && first_row == 0;
+  const int64_t start = first_row * stride, gap = rows * stride - run;
   const auto center_of = [&](int64_t channel) BNGRAD_INLINE_LAMBDA {
     Term c;
     Convert(Broadcast16(center[channel]), c);
@@ -35,14 +36,17 @@ void SumGroup(const Block& block, const T* const* inputs, const double* center, 
         }
       }
     }
-    ForRows<Sum::kUnrolledRows>(rows, [&](int64_t r) BNGRAD_INLINE_LAMBDA {
-      Sum::Add(terms.sums, in, start + at + r * stride, centers, count);
+    ForRows<Sum::kUnrolledRows>(rows, [&](int64_t row, auto some) BNGRAD_INLINE_LAMBDA {
+      BNGRAD_UNROLL
+      for (int r = 0; r < some.kValue; ++r) {
+        Sum::Add(terms.sums, in, start + at + (row + r) * stride, centers, count);
+      }
     });
   };
   const auto map = [&](auto side_by_side, int64_t at, const auto& of, auto count) BNGRAD_INLINE_LAMBDA {
-    ForRows<Sum::kUnrolledRows>(rows, [&](int64_t r) BNGRAD_INLINE_LAMBDA {
+    ForRows<Sum::kUnrolledRows>(rows, [&](int64_t row, auto some) BNGRAD_INLINE_LAMBDA {
       for (int s = 0; s < side_by_side.kValue; ++s) {
-        epilogue.MapAt(start + at + s * kLanes + r * stride, of, count);
+        epilogue.template MapRowsAt<some.kValue>(start + at + s * kLanes + row * stride, stride, of, count);
       }
     });
   };
@@ -99,8 +103,8 @@ void SumGroup(const Block& block, const T* const* inputs, const double* center, 
 }
 
 template <class Sum, class T, class Epilogue>
-void SumShortRows(const Block& block, const void* const* inputs, const double* center, double* sums,
-                  const Epilogue& epilogue) {
+BNGRAD_INLINE void SumShortRows(const Block& block, const void* const* inputs, const double* center,
+                                double* sums, bool prefetched, const Epilogue& epilogue) {
   const T* const in[] = {static_cast<const T*>(inputs[0]), static_cast<const T*>(inputs[1]),
                          static_cast<const T*>(inputs[2])};
   ChannelTotals<Sum, T> totals(block, sums);
@@ -109,7 +113,7 @@ void SumShortRows(const Block& block, const void* const* inputs, const double* c
   int64_t rows = large ? 2 * kGroupRows : kGroupRows;
   for (int64_t row = 0; row < block.rows; row += rows) {
     while (row + rows > block.rows) rows /= 2;
-    SumGroup<Sum, T>(block, in, center, row, rows, block.stream && rows >= kGroupRows, totals, epilogue);
+    SumGroup<Sum, T>(block, in, center, row, rows, prefetched && rows >= kGroupRows, totals, epilogue);
   }
   totals.AddUp();
 }
@@ -160,7 +164,7 @@ void SumRows(const Block& block, const void* const* inputs, const double* center
   if (AsColumns(block)) {
     SumRowsAsColumns<Sum, T>(block, inputs, center, sums);
   } else if (block.length < kLongRow) {
-    SumShortRows<Sum, T>(block, inputs, center, sums, NoEpilogue{});
+    SumShortRows<Sum, T>(block, inputs, center, sums, block.stream, NoEpilogue{});
   } else {
     SumLongRows<Sum, T>(block, inputs, center, sums, NoEpilogue{});
   }
