@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bngrad.opset import reference
+from bngrad.opset.axes import normalize_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,5 +170,5 @@ def channel_axes(rank: int) -> tuple[int, ...]:
 
 def _reduced(X: Float64, axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes, none negative, and the shape that makes a parameter broadcast with X."""
-    reduced = reference.normalize_axes(axes, X.ndim)
+    reduced = normalize_axes(axes, X.ndim)
     return reduced, tuple(1 if d in reduced else extent for d, extent in enumerate(X.shape))
