@@ -1,1 +1,1 @@
-"""Proves that a rewritten training graph computes what the original did; `validate` says how."""
+"""Checks that a training graph computes the right gradients; see `bngrad.validation.validate`."""

@@ -1,4 +1,4 @@
-"""`bngrad.validate`: `validate`, with what it warns of as Python's warnings."""
+"""`bngrad.validate`: `bngrad.validation.validate.validate`, which also issues its warnings as Python warnings."""
 
 from __future__ import annotations
 

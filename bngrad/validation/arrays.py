@@ -1,4 +1,4 @@
-"""Input arrays from a file."""
+"""Reading arrays from a file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """Reads an .npz file of arrays by input name.
+    """Reads arrays by name from an .npz file.
 
     Raises:
-        InputError: There is no such file, or it is no .npz of plain arrays.
+        InputError: The file does not exist, or is not an .npz file of plain arrays.
     """
     try:
-        # No pickle: a file of numbers must not be able to run anything.
+        # No pickle: loading an untrusted file must not run code.
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
@@ -30,8 +30,8 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except zipfile.BadZipFile as error:
-        what = " ".join(str(error).split())
-        raise InputError(f"{path} is not an .npz file of plain arrays, or is damaged: {what}") from None
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not an .npz file of plain arrays, or is damaged: {reason}") from None
     except (ValueError, AttributeError, EOFError, TypeError):
-        # NumPy's own text advises to allow pickles.
-        raise InputError(f"{path} is not an .npz file of plain arrays; make one with numpy.savez") from None
+        # Without NumPy's message, which suggests allowing pickles.
+        raise InputError(f"{path} is not an .npz file of plain arrays; create it with numpy.savez") from None

@@ -1,16 +1,16 @@
-"""How far a correct implementation of a batch norm may be from the exact result, element by element.
+"""Elementwise error bounds for correct implementations of batch norm.
 
-With unit roundoff u, the textbook's order of operations gives these bounds (first-order in u):
+With unit roundoff u, to first order in u:
 
-* A sum of M terms t: (4 + sqrt(M)) u sum|t|. Rounding errors of a sum behave like independent ones (Higham and
-  Mary, "A new approach to probabilistic rounding error analysis", 2019), so sqrt(M) covers even the naive loop,
-  and the 4 covers the terms' own roundings.
+* A sum of M terms t: (4 + sqrt(M)) u sum|t|. Rounding errors of a sum behave like independent random variables
+  (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019), so sqrt(M) covers even naive
+  summation, and the 4 covers the rounding errors of the terms.
 * dX = scale * inv_std * (dY - (dbias + xhat * dscale) / M) has eight operations: 8 u times the same expression
-  with every term positive, plus what the errors of dbias and dscale add.
-* The mean is a sum over M. A variance around a mean that is off by e is off by e^2 more. 1 / sqrt(var + epsilon)
-  has half the relative error of var + epsilon, and three roundings.
+  with all terms positive, plus the propagated errors of dbias and dscale.
+* The mean is a sum of M terms. An error e of the mean adds e^2 to the variance. 1 / sqrt(var + epsilon) has half
+  the relative error of var + epsilon, and three roundings.
 
-Bounds are for single elements, so that a small error in a channel of small gradients shows.
+The bounds are elementwise, so that a small error in a channel with small gradients is detected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Expected(NamedTuple):
-    """The exact result, and how far from it each element may be."""
+    """The exact result, and the error bound of each element."""
 
     value: Float64
     bound: Float64
@@ -48,15 +48,15 @@ def gradients(
     training_mode: bool,
     unit: float,
 ) -> list[Expected]:
-    """What BatchNormalizationGrad has to return.
+    """Returns the expected outputs of BatchNormalizationGrad.
 
     Args:
-        dY: The shape of X.
-        X: Of any rank.
-        scale: X's shape without ``axes``, as ``mean`` and ``inv_std``.
+        dY: Gradient with respect to Y, with X's shape.
+        X: Input of the forward pass.
+        scale: With X's shape without ``axes``; the same for ``mean`` and ``inv_std``.
         mean: The mean of the batch, or the running mean.
         inv_std: 1 / sqrt(variance + epsilon).
-        axes: The axes that are reduced.
+        axes: The reduction axes.
         training_mode: Whether ``mean`` and ``inv_std`` are functions of X; if not, dX = scale inv_std dY.
         unit: The unit roundoff of the arithmetic, 2^-24 for float.
 
@@ -68,9 +68,9 @@ def gradients(
     count = X.size // max(scale.size, 1)
     xhat = np.abs((X - mean.reshape(kept)) * inv_std.reshape(kept))
     dy = np.abs(dY)
-    of_sum = (4 + np.sqrt(count)) * unit
-    dbias_bound = of_sum * dy.sum(axis=reduced)
-    dscale_bound = of_sum * (dy * xhat).sum(axis=reduced)
+    sum_factor = (4 + np.sqrt(count)) * unit
+    dbias_bound = sum_factor * dy.sum(axis=reduced)
+    dscale_bound = sum_factor * (dy * xhat).sum(axis=reduced)
     if not training_mode:
         return [
             Expected(exact.dX, 4 * unit * np.abs(exact.dX)),
@@ -98,14 +98,14 @@ def normalized(
     momentum: float,
     unit: float,
 ) -> list[Expected]:
-    """What a training-mode batch norm over dimension 1, with the population's running variance, has to return.
+    """Returns the expected outputs of a training-mode batch norm over dimension 1 with biased running variance.
 
     Args:
-        X: [N, C, ...].
-        scale: [C], as ``bias``, ``running_mean`` and ``running_var``.
+        X: Input, [N, C, ...].
+        scale: [C]; the same for ``bias``, ``running_mean`` and ``running_var``.
         bias: Added after scaling.
-        running_mean: Before this step.
-        running_var: Before this step.
+        running_mean: The running mean before this step.
+        running_var: The running variance before this step.
         epsilon: Added to the variance.
         momentum: The weight of the old running value.
         unit: The unit roundoff of the arithmetic, 2^-24 for float.
@@ -118,15 +118,15 @@ def normalized(
         X, scale, bias, running_mean, running_var, axes, epsilon, momentum, unbiased_running_var=False
     )
     count = X.size // scale.size
-    of_sum = (4 + np.sqrt(count)) * unit
+    sum_factor = (4 + np.sqrt(count)) * unit
     inv_std = exact.saved_inv_std
-    mean_bound = of_sum * np.abs(X).sum(axis=axes) / count
+    mean_bound = sum_factor * np.abs(X).sum(axis=axes) / count
     variance = 1 / np.square(inv_std) - epsilon
-    variance_bound = of_sum * np.abs(variance) + np.square(mean_bound)
+    variance_bound = sum_factor * np.abs(variance) + np.square(mean_bound)
     inv_std_relative = 0.5 * variance_bound * np.square(inv_std) + 3 * unit
     xhat = np.abs((X - exact.saved_mean.reshape(kept)) * inv_std.reshape(kept))
-    of_xhat = xhat * (inv_std_relative + 4 * unit).reshape(kept) + (inv_std * mean_bound).reshape(kept)
-    y_bound = np.abs(scale).reshape(kept) * of_xhat + unit * (np.abs(exact.Y) + np.abs(bias).reshape(kept))
+    xhat_bound = xhat * (inv_std_relative + 4 * unit).reshape(kept) + (inv_std * mean_bound).reshape(kept)
+    y_bound = np.abs(scale).reshape(kept) * xhat_bound + unit * (np.abs(exact.Y) + np.abs(bias).reshape(kept))
     old, new = abs(momentum), abs(1 - momentum)
     running_mean_bound = new * mean_bound + 4 * unit * (
         old * np.abs(running_mean) + new * np.abs(exact.saved_mean)
@@ -142,21 +142,21 @@ def normalized(
 
 
 def statistics(X: Float64, axes: Sequence[int], *, epsilon: float, unit: float) -> list[Expected]:
-    """What BatchNormalizationStatistics has to return: mean and inv_std, over ``axes``.
+    """Returns the expected outputs of BatchNormalizationStatistics, mean and inv_std.
 
     Args:
-        X: Of any rank.
-        axes: The axes that are reduced.
+        X: Input.
+        axes: The reduction axes.
         epsilon: Added to the variance.
         unit: The unit roundoff of the arithmetic, 2^-24 for float.
     """
     reduced, _ = _reduced(X, axes)
     mean, inv_std = reference.batch_normalization_statistics(X, reduced, epsilon)
     count = X.size // max(mean.size, 1)
-    of_sum = (4 + np.sqrt(count)) * unit
-    mean_bound = of_sum * np.abs(X).sum(axis=reduced) / max(count, 1)
+    sum_factor = (4 + np.sqrt(count)) * unit
+    mean_bound = sum_factor * np.abs(X).sum(axis=reduced) / max(count, 1)
     variance = 1 / np.square(inv_std) - epsilon
-    variance_bound = of_sum * np.abs(variance) + np.square(mean_bound)
+    variance_bound = sum_factor * np.abs(variance) + np.square(mean_bound)
     return [
         Expected(mean, mean_bound),
         Expected(inv_std, inv_std * (0.5 * variance_bound * np.square(inv_std) + 3 * unit)),
@@ -164,11 +164,11 @@ def statistics(X: Float64, axes: Sequence[int], *, epsilon: float, unit: float) 
 
 
 def channel_axes(rank: int) -> tuple[int, ...]:
-    """Returns the axes that a batch norm over dimension 1 reduces."""
+    """Returns the reduction axes of a batch norm with its channels in dimension 1."""
     return (0, *range(2, rank))
 
 
 def _reduced(X: Float64, axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes, none negative, and the shape that makes a parameter broadcast with X."""
+    """Returns the normalized axes, and the shape by which a parameter broadcasts with X."""
     reduced = normalize_axes(axes, X.ndim)
-    return reduced, tuple(1 if d in reduced else extent for d, extent in enumerate(X.shape))
+    return reduced, tuple(1 if d in reduced else size for d, size in enumerate(X.shape))

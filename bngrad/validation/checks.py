@@ -1,4 +1,4 @@
-"""The checks that `validate` makes of a subject, in order."""
+"""The checks that `validate` runs on a subject, in order."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     Progress = Callable[[str, float | None], None]
 
 CAPTURE_BYTES = 512 << 20
-"""What is held of the original's inner values at a time."""
+"""How many bytes of intermediate values of the original are held in memory at a time."""
 
 
 class Checks:
     """The checks of one validation.
 
     Args:
-        subject: What is validated.
+        subject: The training graph and what it is compared with.
         providers: The implementations of the ops of ``bngrad`` to run.
-        seed: For everything drawn.
-        tolerance: Replaces the derived bounds of the lock-step.
-        oracle: ONNX Runtime's training build, started when it is asked for.
-        progress: Called with what is being done, and the fraction of it or None.
+        seed: Seed of all random values.
+        tolerance: Replaces the derived error bounds of the lock-step check.
+        oracle: Returns ONNX Runtime's training build, started on first use.
+        progress: Called with the stage and its completed fraction (None if unknown).
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Checks:
         self._kinds = output_kinds(subject.original, subject.gradients.values())
         self.notes: list[str] = []
 
-    def made(self) -> Iterator[Check]:
-        """Makes the checks."""
+    def run(self) -> Iterator[Check]:
+        """Runs the checks that apply to the subject."""
         against = self._subject.against
         if against != "numeric":
             yield self._lock_step()
@@ -100,15 +100,15 @@ class Checks:
         subject = self._subject
         common = CommonValues(subject.original, subject.tested, same_builder=not subject.other_builder)
         sites = find_sites(subject.original, common)
-        looked_at: list[Site | Step] = [*sites]
+        targets: list[Site | Step] = [*sites]
         if subject.against == "ort":
-            looked_at += find_steps(subject.original, common, {site.node for site in sites})
+            targets += find_steps(subject.original, common, {site.node for site in sites})
         check = Check("lock-step", unit="of its bound", limit=1.0)
-        if not looked_at and subject.against == "reference":
+        if not targets and subject.against == "reference":
             check.skipped = "no op of bngrad is in the main graph"
             return check
         if has_type(subject.tested, (ir.DataType.BFLOAT16,)):
-            check.skipped = "the model has bfloat16 values, which ONNX Runtime takes no arrays of in Python"
+            check.skipped = "the model has bfloat16 values, which ONNX Runtime does not accept as arrays in Python"
             return check
         original, feeds = ir.to_proto(subject.original), feeds_of(subject.original, subject.feeds)
         nodes = [*subject.original.graph]
@@ -125,14 +125,14 @@ class Checks:
         try:
             return lock_step(
                 subject.tested,
-                looked_at,
+                targets,
                 from_ort if by_ort else from_numpy,
                 providers=self._providers,
                 against="ort" if by_ort else EXACT,
                 tolerance=self._tolerance,
                 progress=self._shown("nodes in lock-step"),
             )
-        except UnsupportedNodeError as error:  # by NumPy
+        except UnsupportedNodeError as error:  # NumPy has no implementation of the op
             check.skipped = str(error)
             return check
 
@@ -186,7 +186,7 @@ class Checks:
                 chained=options.shared_statistics == "chain",
             )
         except UnsupportedNodeError as error:
-            self.notes.append(f"the loss is that of the training graph: the forward model {error}")
+            self.notes.append(f"the loss is taken from the training graph, because the forward model {error}")
             return forward_part(subject.tested, loss)
         if forward.note:
             self.notes.append(forward.note)
@@ -205,22 +205,22 @@ class Checks:
 
 
 def has_type(model: ir.Model, dtypes: Sequence[ir.DataType]) -> bool:
-    """Whether any value of a model has one of some types."""
+    """Returns whether any value of a model has one of the types."""
     values = [*model.graph.inputs, *(value for node in all_nodes(model) for value in node.outputs)]
     return any(value.dtype in dtypes for value in values)
 
 
 def _narrow(dtype: ir.DataType | None, value: Array) -> np.dtype[Any]:
-    """The type that a value which was computed in float64 has in the model."""
+    """Returns the model's type of a value that was computed in float64."""
     if value.dtype.kind != "f":
         return value.dtype
     return np.dtype(np.float32) if dtype is None else dtype.numpy()
 
 
 def _only_scalar(model: ir.Model) -> str:
-    """The loss of a training graph that nobody named."""
+    """Returns the loss of a training graph if it is not given: its only scalar output."""
     scalars = [v for v in model.graph.outputs if v.shape is not None and len(v.shape) == 0]
     if len(scalars) != 1:
         names = ", ".join(str(value.name) for value in model.graph.outputs)
-        raise InputError(f"which output is the loss? name it with --loss; the outputs are {names}")
+        raise InputError(f"the model has {len(scalars)} scalar outputs; name the loss with --loss, one of {names}")
     return str(scalars[0].name)

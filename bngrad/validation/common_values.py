@@ -1,4 +1,4 @@
-"""The values that two graphs share by name, and what one of them computes some of them from."""
+"""The values that two graphs have in common by name, and how one of them computes them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class Frontier(NamedTuple):
     """What values are computed from."""
 
     reads: list[str]
-    """The nearest values that both graphs have."""
+    """The nearest preceding values that both graphs have."""
     own_nodes: list[ir.Node]
-    """The nodes of ``bngrad`` ops in between, which every provider implements in its own way."""
+    """The nodes of ``bngrad`` ops in between, which depend on the provider."""
 
 
 class CommonValues:
-    """The values of the main graphs that an original and a graph under test have under the same name.
+    """The values of the main graphs that the original and the graph under test have under the same name.
 
     Args:
-        original: One of them.
-        tested: The other.
-        same_builder: Whether the second was made of the first. Another builder may number the contributions to a
-            gradient in another order, so equal names of theirs say nothing.
+        original: The original training graph.
+        tested: The graph under test.
+        same_builder: Whether the graph under test was made from the original. Different builders may number the
+            contributions to a gradient differently, so equal names of contributions are then not comparable.
     """
 
     def __init__(self, original: ir.Model, tested: ir.Model, *, same_builder: bool) -> None:
@@ -41,11 +41,11 @@ class CommonValues:
             self.names -= {str(value.name) for node in sums for value in node.inputs if value is not None}
 
     def of(self, values: Sequence[ir.Value]) -> dict[int, str]:
-        """Returns the names of those values that both have, by their position."""
+        """Returns the names of those values that both graphs have, by position."""
         return {index: str(value.name) for index, value in enumerate(values) if value.name in self.names}
 
     def frontier(self, names: Iterable[str]) -> Frontier:
-        """Returns what the graph under test computes some common values from."""
+        """Returns what the graph under test computes common values from."""
         waiting = [self._tested[name] for name in names]
         seen, found = set(waiting), dict[str, None]()
         own: dict[ir.Node, None] = {}
@@ -66,7 +66,7 @@ class CommonValues:
         return Frontier(list(found), list(own))
 
     def is_own(self, name: str) -> bool:
-        """Whether an op of ``bngrad`` makes a value in the graph under test."""
+        """Returns whether an op of ``bngrad`` produces a value in the graph under test."""
         maker = self._tested[name].producer()
         return maker is not None and maker.domain == DOMAIN
 

@@ -1,4 +1,4 @@
-"""Whole graphs in float64, where a mistake cannot hide in rounding; for models that NumPy runs in seconds."""
+"""Comparison of whole graphs in float64, where rounding cannot hide an error; for models of limited size."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 LIMIT = 1e-9
-"""Right graphs agree to about 1e-12, whatever the network amplifies; a wrong term is far above this."""
+"""Correct graphs agree to about 1e-12; a wrong term gives an error far above this limit."""
 
 TESTED = "float64, function"
-"""What computes a training graph in float64."""
+"""The name of this implementation of a training graph in reports."""
 
 MAX_ELEMENTS = 3_000_000
-"""The elements in inputs and parameters that NumPy still evaluates in seconds."""
+"""The most elements in inputs and parameters for which a model is evaluated in NumPy."""
 
 
 def too_large(feeds: Mapping[str, Array], most: int = MAX_ELEMENTS) -> str:
-    """Returns why a model with these inputs is not evaluated in NumPy; empty if it is."""
+    """Returns why a model with these inputs is too large for NumPy; empty if it is not."""
     total = sum(value.size for value in feeds.values())
-    return f"the inputs and parameters have {total} elements; NumPy is for up to {most}" if total > most else ""
+    return f"the inputs and parameters have {total} elements; the limit is {most}" if total > most else ""
 
 
 def whole_in_float64(
     original: ir.Model, tested: Evaluator, feeds: Mapping[str, Array], kinds: Mapping[str, str]
 ) -> Check:
-    """Evaluates two training graphs in float64, and compares every output of the first.
+    """Evaluates two training graphs in float64, and compares all outputs of the original.
 
     Args:
-        original: The training graph in ORT's dialect; its batch norms are evaluated by `reference`.
-        tested: The same with ops of ``bngrad``, as their functions.
-        feeds: The inputs; either graph takes those that it has.
-        kinds: What each output is.
+        original: The training graph in ORT's dialect.
+        tested: The graph under test, with ops of ``bngrad`` that are evaluated as their functions.
+        feeds: The inputs of both graphs.
+        kinds: The kind of each output.
 
     Returns:
-        The check; a row's measure is the 2-norm of the difference over that of the original's output, or over
-        1e-6 of the largest output's, so that a gradient that is zero in exact arithmetic compares as zero.
+        The check. A row's measure is the 2-norm of the difference, relative to the 2-norm of the original's
+        output, or to 1e-6 times the largest of these norms if that is larger: a gradient that is zero in exact
+        arithmetic then compares as zero.
     """
     check = Check("float64", unit="relative", limit=LIMIT)
     check.skipped = too_large(feeds)
@@ -66,13 +67,13 @@ def whole_in_float64(
 def forward_in_float64(
     forward: Forward, tested: Evaluator, feeds: Mapping[str, Array], kinds: Mapping[str, str], loss: str
 ) -> Check:
-    """Compares the outputs of a forward model in float64 with those that a training graph has for them.
+    """Compares the outputs of a forward model in float64 with those of its training graph.
 
     Args:
         forward: The forward model.
         tested: The training graph.
-        feeds: The inputs.
-        kinds: What each output of the training graph is.
+        feeds: The inputs of both.
+        kinds: The kind of each output of the training graph.
         loss: The name of the loss.
     """
     check = Check("forward in float64", unit="relative", limit=LIMIT)

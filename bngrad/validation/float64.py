@@ -1,7 +1,7 @@
-"""Runs a small model in float64, with onnx's reference evaluator and the ops of `training_ops`.
+"""Evaluates models in float64, with onnx's reference evaluator and the ops of `training_ops`.
 
-In float64 two correct graphs agree to about 1e-12, so what is left between an original and its rewrite is a
-mistake and not rounding. It is NumPy: for models of the digits network's size, not for ResNet-50.
+Two correct graphs agree to about 1e-12 in float64, so a larger difference is an error and not rounding. The
+evaluation in NumPy is slow; it is meant for small models.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _STATIC_INPUT = {("", "AveragePoolGrad"), ("", "MaxPoolGrad")}
-"""Ops that read their output's extents from its static type."""
+"""Ops whose output shape is not determined by their inputs, and is taken from the static type of the output."""
 
 
 class EvaluationError(ModelError):
-    """The evaluator has every op of a model, and yet fails on it."""
+    """The evaluation of a model failed, although all of its ops are implemented."""
 
 
 class Evaluator:
-    """A model that is widened once, and run for several inputs.
+    """A model that is converted to float64 once, and can be run for several inputs.
 
     Args:
-        model: A model of ONNX ops, of ops that ORT's gradient builder writes, of ops of ``bngrad``, and of ops
-            whose functions it carries; those are run as their functions.
+        model: A model of ONNX ops, ops of ORT's training dialect, and ops of ``bngrad``. Ops that are defined by
+            functions of the model are run as these functions.
 
     Raises:
-        UnsupportedNodeError: An op, or one of its attributes, that has no implementation here.
+        UnsupportedNodeError: An op, or one of its attributes, is not implemented.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -51,8 +51,8 @@ class Evaluator:
         seed_random_ops(wide.graph.all_nodes(), wide.opset_imports.get("", 1))
         for index, node in enumerate(wide.graph.all_nodes()):
             _name_absent_outputs(node, f"bngrad/absent/{index}")
-            _make_input_extent_explicit(node)
-        _refuse_unknown_ops(wide)
+            _add_input_shape(node)
+        _require_known_ops(wide)
         self._graph = wide.graph
         self.inputs = frozenset(_name(value) for value in wide.graph.inputs)
         self.outputs = [_name(value) for value in wide.graph.outputs]
@@ -65,10 +65,10 @@ class Evaluator:
         """Runs the model; see `evaluate`."""
         _check_names(self._graph, feeds, outputs)
         names = self.outputs if outputs is None else list(outputs)
-        given = {name: widened_array(array) for name, array in feeds.items()}
+        arrays = {name: widened_array(array) for name, array in feeds.items()}
         try:
-            with np.errstate(all="ignore"):  # infinities and NaN are results, as they are in ONNX Runtime
-                results = self._evaluator.run(names, given)
+            with np.errstate(all="ignore"):  # infinities and NaN are valid results, as in ONNX Runtime
+                results = self._evaluator.run(names, arrays)
         except UnsupportedNodeError:
             raise
         except Exception as error:
@@ -76,66 +76,68 @@ class Evaluator:
         return dict(zip(names, results, strict=True))
 
     def from_any(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """Runs the model for those feeds that are inputs of it."""
+        """Runs the model for those feeds that are inputs of the model."""
         return self({name: array for name, array in feeds.items() if name in self.inputs}, outputs)
 
 
 def _failed(error: Exception) -> EvaluationError:
     cause: BaseException = error
-    while cause.__cause__ is not None:  # the evaluator wraps what its ops raise
+    while cause.__cause__ is not None:  # the evaluator wraps the exceptions of its ops
         cause = cause.__cause__
-    what = " ".join(str(cause).split())
-    return EvaluationError(f"cannot be evaluated in float64: {type(cause).__name__}: {what[:300]}")
+    reason = " ".join(str(cause).split())
+    return EvaluationError(f"cannot be evaluated in float64: {type(cause).__name__}: {reason[:300]}")
 
 
 def evaluate(
     model: onnx.ModelProto, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Runs a model in float64 once; `Evaluator` has what a model may be, and runs it more than once.
+    """Runs a model once in float64; use `Evaluator` to run it several times.
 
-    Random ops draw the same numbers every time.
+    Random ops give the same numbers in every evaluation.
 
     Args:
-        model: The model.
-        feeds: The inputs that have no default, and any of the others; narrower floats are widened.
-        outputs: Names of the values to return, inner ones too; all graph outputs if None.
+        model: A model as `Evaluator` accepts.
+        feeds: All inputs without a default, and any others. Narrower floats are converted to float64.
+        outputs: Names of the values to return, which may be intermediate values; None for all graph outputs.
 
     Returns:
         The values by name.
 
     Raises:
-        UnsupportedNodeError: An op, or one of its attributes, that has no implementation here.
-        EvaluationError: The evaluation fails: shapes that do not fit, for one.
-        InputError: ``feeds`` lacks an input or has one too many, or there is no such output.
+        UnsupportedNodeError: An op, or one of its attributes, is not implemented.
+        EvaluationError: The evaluation failed, for example because shapes do not match.
+        InputError: An input is missing, or ``feeds`` or ``outputs`` has an unknown name.
     """
     return Evaluator(model)(feeds, outputs)
 
 
 def _name_absent_outputs(node: ir.Node, prefix: str) -> None:
-    """Names what a node leaves out: the evaluator would store it under "", the name of every absent input."""
+    """Names the omitted outputs of a node: the evaluator would store them as "", the name of all absent inputs."""
     for index, value in enumerate(node.outputs):
         if not value.name:
             value.name = f"{prefix}/{index}"
 
 
-def _make_input_extent_explicit(node: ir.Node) -> None:
-    """Adds the attribute ``input_extent`` to a pool's gradient, from the static type of its output."""
+def _add_input_shape(node: ir.Node) -> None:
+    """Adds the attribute ``input_sizes`` to the gradient of a pool, from the static type of its output."""
     if (node.domain, node.op_type) not in _STATIC_INPUT:
         return
     shape = node.outputs[0].shape
-    extent = [] if shape is None else [size for size in shape[2:] if isinstance(size, int)]
-    if shape is None or len(extent) != len(shape) - 2:
+    sizes = [] if shape is None else [size for size in shape[2:] if isinstance(size, int)]
+    if shape is None or len(sizes) != len(shape) - 2:
         raise UnsupportedNodeError(
-            f"{node.op_type} node {node.name!r}: the spatial extents of {node.outputs[0].name!r} are not in the "
-            f"model, and the node's inputs do not tell them; add a value_info with static spatial dimensions"
+            f"{node.op_type} node {node.name!r}: the spatial dimensions of {node.outputs[0].name!r} are unknown; "
+            f"add shape information to the model"
         )
-    _set(node, ir.AttrInt64s("input_extent", extent))
+    _set(node, ir.AttrInt64s("input_sizes", sizes))
 
 
-def _refuse_unknown_ops(model: ir.Model) -> None:
+def _require_known_ops(model: ir.Model) -> None:
     unknown = sorted(set(_unknown_ops(model)))
     if unknown:
-        raise UnsupportedNodeError(f"cannot evaluate in float64: no implementation of {', '.join(unknown)}")
+        raise UnsupportedNodeError(
+            f"cannot be evaluated in float64: there is no implementation of {', '.join(unknown)}"
+        )
 
 
 def _unknown_ops(model: ir.Model) -> Iterator[str]:
@@ -153,7 +155,7 @@ def _is_in_evaluator(op_type: str, opset: int) -> bool:
         load_op("", op_type, opset, evaluator_cls=ReferenceEvaluator)
     except NotImplementedError:
         return False
-    except RuntimeContextError:  # there is one, for types that are known later
+    except RuntimeContextError:  # implemented, depending on types that are known at run time
         return True
     return True
 
@@ -161,12 +163,12 @@ def _is_in_evaluator(op_type: str, opset: int) -> bool:
 def _check_names(graph: ir.Graph, feeds: Mapping[str, Array], outputs: Sequence[str] | None) -> None:
     inputs = [_name(value) for value in graph.inputs]
     if unknown := sorted(feeds.keys() - set(inputs)):
-        raise InputError(f"no graph input is named {', '.join(unknown)}; expected among {', '.join(inputs)}")
+        raise InputError(f"there is no input {', '.join(unknown)}; the model's inputs are {', '.join(inputs)}")
     if missing := [name for name in inputs if name not in feeds and name not in graph.initializers]:
         raise InputError(f"inputs without a value: {', '.join(missing)}")
     known = {*inputs, *graph.initializers, *(value.name for node in graph for value in node.outputs)}
     if unknown := sorted(set(outputs or ()) - known):
-        raise InputError(f"no value in the model is named {', '.join(unknown)}")
+        raise InputError(f"there is no value {', '.join(unknown)} in the model")
 
 
 def _set(node: ir.Node, attribute: ir.Attr) -> None:

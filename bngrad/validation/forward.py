@@ -1,4 +1,4 @@
-"""The loss of the user's own forward model in float64: what no mistake of ours in preparing the model reaches."""
+"""The user's forward model in float64, a reference that is independent of how `differentiate` prepares models."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
+from bngrad.validation.training_ops import REDEFINED_SINCE
 from bngrad.validation.unbiased import unbias_running_variances
 
 if TYPE_CHECKING:
@@ -25,19 +26,15 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-_NEWER_MEANING = {**dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13), "Resize": 11}
-"""The opset since which an op means what the evaluator computes, whatever the model's opset is."""
-
-
 class Forward(NamedTuple):
     """A forward model in float64."""
 
     evaluator: Evaluator
-    """What the loss is differentiated with respect to is among its inputs."""
+    """Its inputs include all values that the loss is differentiated with respect to."""
     outputs: frozenset[str]
-    """The names of the user's outputs."""
+    """The names of the model's outputs."""
     note: str
-    """What was changed so that it can be evaluated; empty if it is as the user has it."""
+    """What was changed so that the model can be evaluated; empty if nothing was."""
 
 
 def forward_of(
@@ -51,22 +48,22 @@ def forward_of(
     unbiased: bool,
     chained: bool,
 ) -> Forward:
-    """Makes a forward model one whose weights are inputs, with its batch norms in the modes asked for.
+    """Converts a forward model for evaluation: weights become inputs, and batch norms get their modes.
 
-    The model is taken at its own opset if it can be evaluated there; else it is raised, as `differentiate` does.
+    The model keeps its opset if it can be evaluated at it; else the opset is raised, as `differentiate` does.
 
     Args:
-        model: The forward model, whose tensors are in memory; it is not changed.
-        feeds: What it will be evaluated for; those that are no inputs of it are left out.
+        model: The forward model, with its tensors in memory. It is not modified.
+        feeds: The inputs to evaluate it for; names that are not inputs are ignored.
         wrt: Names of inputs, initializers or constants of the main graph.
         loss: The name of the loss.
         frozen: Names of batch norms, or patterns, that use their running statistics.
-        training: The same for those that use the batch's.
-        unbiased: Whether running variances take in the unbiased variance of the batch.
-        chained: Whether batch norms that read the same running statistic update it in turn.
+        training: Names of batch norms, or patterns, that use the statistics of the batch.
+        unbiased: Whether running variances are updated with the unbiased variance of the batch.
+        chained: Whether batch norms that read the same running statistic update it in sequence.
 
     Raises:
-        UnsupportedNodeError: The evaluator lacks an op, or fails, at the model's opset and raised.
+        UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
     """
     own = model.clone()
     if own.functions:
@@ -95,25 +92,26 @@ def forward_of(
 def _with_inputs(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], note: str) -> Forward:
     opset = default_opset(model) or 0
     for node in all_nodes(model):
-        if node.domain == "" and opset < (since := _NEWER_MEANING.get(node.op_type, 0)):
-            raise UnsupportedNodeError(f"has a {node.op_type} below opset {since}, which means something else")
-    wanted = set(wrt)
-    made = {str(value.name): value for node in model.graph for value in node.outputs if value.name in wanted}
-    values = {str(value.name): value for value in (*model.graph.inputs, *model.graph.initializers.values())} | made
-    make_inputs(model.graph, [values[name] for name in wanted & values.keys()])
+        if node.domain == "" and opset < (since := REDEFINED_SINCE.get(node.op_type, 0)):
+            raise UnsupportedNodeError(f"has a {node.op_type} below opset {since}, which has other semantics")
+    names = set(wrt)
+    constants = {str(value.name): value for node in model.graph for value in node.outputs if value.name in names}
+    values = {str(value.name): value for value in (*model.graph.inputs, *model.graph.initializers.values())}
+    values |= constants
+    make_inputs(model.graph, [values[name] for name in names & values.keys()])
     return Forward(Evaluator(ir.to_proto(model)), outputs, note)
 
 
 def forward_part(training: ir.Model, loss: str) -> Forward:
-    """Cuts the forward part out of a training graph whose forward model is not at hand.
+    """Extracts the forward part of a training graph, if the forward model is not available.
 
     Args:
         training: The training graph, with the functions of the ops of ``bngrad``.
         loss: The name of the loss.
 
     Raises:
-        UnsupportedNodeError: The evaluator lacks an op.
-        ModelError: There is no such output.
+        UnsupportedNodeError: An op is not implemented.
+        ModelError: ``loss`` is not an output.
     """
     outputs = [str(value.name) for value in training.graph.outputs]
     if loss not in outputs:

@@ -1,4 +1,4 @@
-"""Which outputs of a training graph are gradients, and with respect to what."""
+"""The gradients among the outputs of a training graph."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def gradients_of(model: ir.Model) -> dict[str, str]:
     """Returns the outputs of a training graph that are gradients, by the names of the inputs they belong to.
 
-    They are what the model's metadata says; else the outputs ``<input>_grad``, as ONNX Runtime's gradient builder
-    calls them.
+    They are read from the model's metadata. Without metadata, they are the outputs ``<input>_grad``, as ONNX
+    Runtime's gradient builder names them.
 
     Raises:
-        ModelError: The metadata is not what `differentiate` writes.
+        ModelError: The metadata are invalid.
     """
     described = described_training_graph(model)
     if described is not None:
@@ -29,9 +29,9 @@ def gradients_of(model: ir.Model) -> dict[str, str]:
 
 
 def described_training_graph(model: ir.Model) -> TrainingGraph[ir.Model] | None:
-    """Returns what `differentiate` wrote of a training graph; None if it did not make it.
+    """Returns the metadata of a training graph from `differentiate`; None if the model has none.
 
     Raises:
-        ModelError: The metadata is not what it writes.
+        ModelError: The metadata are invalid.
     """
     return read_training_graph(model) if KEY in model.metadata_props else None

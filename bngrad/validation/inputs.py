@@ -1,4 +1,4 @@
-"""Inputs for a training graph: what the caller gave, and the rest drawn from a seed by what each is for."""
+"""Inputs of a training graph: given arrays, and random values suitable for the role of each other input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 DEFAULT_DIM = 4
-"""The extent of a symbolic dimension that nobody gave: the batch size, mostly."""
+"""The default size of symbolic dimensions, such as the batch size."""
 
 
 def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -30,7 +30,7 @@ def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _he_weight(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """He et al. 2015: keeps the size of activations through a ReLU network."""
+    """He et al., 2015: keeps the variance of activations through a ReLU network."""
     fan_in = max(int(np.prod(shape[1:], dtype=np.int64)), 1)
     return np.asarray(generator.standard_normal(shape) * np.sqrt(2.0 / fan_in))
 
@@ -56,7 +56,7 @@ _DRAWS: dict[tuple[str, str], dict[int, Draw]] = {
     ("", "Gemm"): {1: _he_weight, 2: _small},
     ("", "MatMul"): {1: _he_weight},
 }
-"""How the input at an index of an op is drawn; anything else is normal."""
+"""The distribution of an op's inputs, by index; all others are standard normal."""
 
 _LABELS = {
     ("", "SoftmaxCrossEntropyLoss"): (1, 0),
@@ -67,62 +67,64 @@ _LABELS = {
 
 
 def bind_dimensions(model: ir.Model, dims: Mapping[str, int], given: Mapping[str, Array]) -> None:
-    """Gives every symbolic dimension of a model's inputs an extent, wherever the model names it.
+    """Replaces the symbolic dimensions of a model's inputs by sizes, in all shapes of the model.
 
-    ORT's AveragePoolGrad takes the shape of its output from the model: with a symbolic batch it divides by zero.
+    This is needed because ORT's AveragePoolGrad takes its output's shape from the model; with a symbolic batch
+    size it divides by zero.
 
     Args:
-        model: The model; its values' shapes are changed.
-        dims: Extents by name; others are taken from a given array, or are `DEFAULT_DIM`.
+        model: The model. The shapes of its values are modified.
+        dims: Sizes by dimension name; others are taken from the given arrays, or are `DEFAULT_DIM`.
         given: Arrays by input name.
 
     Raises:
-        InputError: A dimension or an array belongs to no input, or an extent is not positive.
+        InputError: There is no such dimension or input, or a size is not positive.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
     symbols = symbolic_dimensions(model)
     for name in given:
         if name not in inputs:
             raise InputError(f"there is no input {name!r}; the model's inputs are {', '.join(inputs)}")
-    for name, extent in dims.items():
+    for name, size in dims.items():
         if name not in symbols:
             known = ", ".join(sorted(symbols)) or "none"
             raise InputError(f"there is no symbolic dimension {name!r} among the inputs; there are: {known}")
-        if extent < 1:
-            raise InputError(f"dimension {name!r} is {extent}; expected 1 or more")
-    sizes = dict.fromkeys(symbols, DEFAULT_DIM) | _extents_of_given(inputs, given) | dict(dims)
+        if size < 1:
+            raise InputError(f"dimension {name!r} is {size}; expected 1 or more")
+    sizes = dict.fromkeys(symbols, DEFAULT_DIM) | _sizes_of_given(inputs, given) | dict(dims)
     for value in _all_values(model):
         if value.shape is not None:
-            value.shape = ir.Shape([sizes.get(_symbol(extent), extent) for extent in value.shape])
+            value.shape = ir.Shape([sizes.get(_symbol(dim), dim) for dim in value.shape])
 
 
 def symbolic_dimensions(model: ir.Model) -> set[str]:
-    """Returns the names of the symbolic dimensions that a model's inputs have."""
+    """Returns the names of the symbolic dimensions of a model's inputs."""
     return {symbol for value in model.graph.inputs for d in value.shape or () if (symbol := _symbol(d))}
 
 
-def _extents_of_given(inputs: Mapping[str, ir.Value], given: Mapping[str, Array]) -> dict[str, int]:
+def _sizes_of_given(inputs: Mapping[str, ir.Value], given: Mapping[str, Array]) -> dict[str, int]:
     return {
-        symbol: actual
+        symbol: size
         for name, array in given.items()
-        for extent, actual in zip(inputs[name].shape or (), array.shape, strict=False)
-        if (symbol := _symbol(extent))
+        for dim, size in zip(inputs[name].shape or (), array.shape, strict=False)
+        if (symbol := _symbol(dim))
     }
 
 
 def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, seed: int = 0) -> dict[str, Array]:
     """Returns an array for every input of a model.
 
-    Labels are within the class count, variances and scales positive, weights of convolutions and linear layers
-    scaled after He et al., other floats normal. An input with a default (an initializer of its name) keeps it.
+    Labels are below the number of classes, variances and scales are positive, weights of convolutions and linear
+    layers are scaled as by He et al., and other floats are standard normal. An input with a default keeps it.
 
     Args:
-        model: The model, its dimensions bound; shapes of what feeds a loss must be known if labels are drawn.
-        given: Arrays by input name, taken as they are.
-        seed: For what is drawn.
+        model: The model, without symbolic dimensions. For random labels, the shape of the loss's scores must be
+            known.
+        given: Arrays by input name, which are used unchanged.
+        seed: Seed of the random values.
 
     Raises:
-        InputError: A given array does not fit its input, or there is no way to draw one.
+        InputError: The shape or type of a given array is wrong, or random values of an input are not supported.
     """
     given = dict(given or {})
     draws, classes = _roles(model)
@@ -130,7 +132,7 @@ def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, se
     feeds: dict[str, Array] = {}
     for value in model.graph.inputs:
         name = str(value.name)
-        shape = _extents(name, value)
+        shape = _sizes(name, value)
         dtype = value.dtype.numpy() if value.dtype is not None else np.dtype(np.float32)
         if name in given:
             feeds[name] = _check_given(name, given[name], shape, dtype)
@@ -143,18 +145,20 @@ def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, se
         elif value.dtype in (None, *SUPPORTED_DTYPES):
             feeds[name] = np.asarray(draws.get(name, _normal)(generator, shape)).astype(dtype)
         else:
-            raise InputError(f"input {name!r} is {dtype}, which is not drawn; give it with --inputs")
+            raise InputError(
+                f"input {name!r} is {dtype}, for which there are no random values; pass it with --inputs"
+            )
     return feeds
 
 
 def feeds_of(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns those of some arrays that are inputs of a model."""
+    """Returns those arrays that are inputs of a model."""
     names = {str(value.name) for value in model.graph.inputs}
     return {name: array for name, array in feeds.items() if name in names}
 
 
 def _roles(model: ir.Model) -> tuple[dict[str, Draw], dict[str, int | None]]:
-    """How each value is drawn, and for labels the number of classes (None: not known)."""
+    """Returns the distribution of each value, and the number of classes of labels (None if unknown)."""
     draws: dict[str, Draw] = {}
     classes: dict[str, int | None] = {}
     for node in all_nodes(model):
@@ -164,27 +168,25 @@ def _roles(model: ir.Model) -> tuple[dict[str, Draw], dict[str, int | None]]:
                 draws.setdefault(str(node.inputs[index].name), draw)  # type: ignore[union-attr]
         if kind in _LABELS:
             labels, logits = (node.inputs[index] for index in _LABELS[kind])
-            extent = logits.shape[1] if logits is not None and logits.shape is not None else None
+            count = logits.shape[1] if logits is not None and logits.shape is not None else None
             if labels is not None:
-                known = classes.get(str(labels.name))  # the loss may tell what its gradient does not
-                classes[str(labels.name)] = extent if isinstance(extent, int) else known
+                known = classes.get(str(labels.name))  # may be known for the loss but not for its gradient
+                classes[str(labels.name)] = count if isinstance(count, int) else known
     return draws, classes
 
 
 def _class_count(name: str, classes: Mapping[str, int | None]) -> int:
     if name not in classes:
-        raise InputError(f"input {name!r} holds integers that are no labels of a loss; give it with --inputs")
+        raise InputError(f"input {name!r} has integers that are not labels of a loss; pass it with --inputs")
     count = classes[name]
     if count is None:
-        raise InputError(
-            f"input {name!r} holds labels, but the number of classes is not known; give it with --inputs"
-        )
+        raise InputError(f"input {name!r} has labels, but the number of classes is unknown; pass it with --inputs")
     return count
 
 
-def _symbol(extent: int | ir.SymbolicDim) -> str:
-    """The name of an extent that is not known; empty if it has none, or is known."""
-    return "" if isinstance(extent, int) or extent.value is None else str(extent.value)
+def _symbol(dim: int | ir.SymbolicDim) -> str:
+    """Returns the name of a symbolic dimension; empty for others."""
+    return "" if isinstance(dim, int) or dim.value is None else str(dim.value)
 
 
 def _all_values(model: ir.Model) -> set[ir.Value]:
@@ -192,15 +194,15 @@ def _all_values(model: ir.Model) -> set[ir.Value]:
     return values | set(model.graph.inputs) | set(model.graph.outputs)
 
 
-def _extents(name: str, value: ir.Value) -> tuple[int, ...]:
+def _sizes(name: str, value: ir.Value) -> tuple[int, ...]:
     if value.shape is None:
-        raise InputError(f"input {name!r} has no shape in the model; give the model's inputs shapes")
-    return tuple(extent if isinstance(extent, int) else DEFAULT_DIM for extent in value.shape)
+        raise InputError(f"the rank of input {name!r} is unknown; add shape information to the model")
+    return tuple(dim if isinstance(dim, int) else DEFAULT_DIM for dim in value.shape)
 
 
 def _check_given(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if array.shape != shape:
-        raise InputError(f"input {name!r} was given with shape {list(array.shape)}; expected {list(shape)}")
+        raise InputError(f"input {name!r} has shape {list(array.shape)}; expected {list(shape)}")
     if array.dtype != dtype:
-        raise InputError(f"input {name!r} was given as {array.dtype}; expected {dtype}")
+        raise InputError(f"input {name!r} has dtype {array.dtype}; expected {dtype}")
     return array

@@ -1,8 +1,8 @@
-"""Every batch norm on its own: fed with the values that the original graph had there.
+"""The lock-step check: compares each batch norm alone, with the input values that it had in the original graph.
 
-Comparing whole graphs with a tolerance proves little: ReLU and max-pool kinks amplify the last bit of a deep
-network by 10^5. Here each node gets the oracle's own inputs, so no error can grow, the bound is that of one
-node's arithmetic, and the report names the node.
+Comparing whole graphs with a tolerance proves little, because the kinks of ReLU and max pooling amplify rounding
+errors in a deep network. In lock-step, each node gets the original's inputs, so that errors do not propagate, the
+bound is that of one node's arithmetic, and the report names the node.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
     Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]
-    """Hands out the original graph's values, by name, in chunks in the order asked for."""
+    """Yields the original graph's values by name, in chunks, in the requested order."""
 
 
 EXACT = "float64"
-"""What the exact outputs of a batch norm for its inputs are called."""
+"""The name of the exact outputs in reports."""
 
 
 class Tolerance(NamedTuple):
-    """A plain tolerance, instead of the derived bounds: |got - want| <= atol + rtol |want|."""
+    """A tolerance instead of the derived bounds: |got - expected| <= atol + rtol |expected|."""
 
     rtol: float
     atol: float
@@ -52,21 +52,21 @@ def lock_step(
     tolerance: Tolerance | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
-    """Compares what stands in the place of each site with the original's captured outputs and with float64.
+    """Compares the replacement of each site with the original's captured outputs and with float64.
 
     Args:
         rewritten: The rewritten model.
-        sites: The batch norms of the original, and other steps of it; those are not compared with float64.
-        capture: Where the original's values come from.
+        sites: The batch norms of the original, and its other steps, which are not compared with float64.
+        capture: Returns the original's values.
         providers: The implementations to run, each on the installed ONNX Runtime.
-        against: What the captured values are called; `EXACT` if their outputs are not to be compared with, for
-            they were computed in float64 and from inputs that were not rounded.
+        against: The name of the captured values in the report; `EXACT` if captured outputs must not be compared
+            with, because they were computed in float64 from inputs that were not rounded.
         tolerance: Replaces the derived bounds.
-        progress: Called with the number of sites done, and of all.
+        progress: Called with the number of completed sites and of all sites.
 
     Returns:
-        The check; a row's measure is its worst element's error over that element's bound. Against another
-        implementation both may be off, so that bound is twice as wide.
+        The check. A row's measure is the largest ratio of an element's error to its bound. Against another
+        implementation the bound is doubled, because both have rounding errors.
     """
     check = Check("lock-step", unit="of its bound", limit=1.0)
     for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
@@ -76,20 +76,20 @@ def lock_step(
 
 
 def _values_of(sites: Sequence[Site | Step], capture: Capture) -> Iterator[tuple[Site | Step, dict[str, Array]]]:
-    """Yields each site once its values are there; a value is kept until its last site has had it."""
-    wanted = [site.values for site in sites]
-    last_use = {name: index for index, names in enumerate(wanted) for name in names}
+    """Yields each site when its values are available; a value is kept until its last use."""
+    needed = [site.values for site in sites]
+    last_use = {name: index for index, names in enumerate(needed) for name in names}
     values: dict[str, Array] = {}
     index = 0
-    for chunk in capture(list(dict.fromkeys(name for names in wanted for name in names))):
+    for chunk in capture(list(dict.fromkeys(name for names in needed for name in names))):
         values.update(chunk)
-        while index < len(sites) and all(name in values for name in wanted[index]):
+        while index < len(sites) and all(name in values for name in needed[index]):
             yield sites[index], values
-            for name in wanted[index]:
+            for name in needed[index]:
                 if last_use[name] == index:
                     values.pop(name, None)
             index += 1
-    assert index == len(sites), "a capture hands out every value that it was asked for"  # noqa: S101
+    assert index == len(sites), "the capture yields every requested value"  # noqa: S101
 
 
 def _compare(
@@ -100,10 +100,10 @@ def _compare(
     against: str,
     tolerance: Tolerance | None,
 ) -> list[Row]:
-    """The rows of one site: each output, by each provider, against the captured value and the exact one."""
+    """Returns the rows of a site: each output, by each provider, against the captured and the exact value."""
     names = list(site.outputs.values())
     if isinstance(site, Step) and not site.own_nodes:
-        # Standard ONNX is the same whatever is registered.
+        # Standard ONNX does not depend on the provider.
         providers = ("function",)
     try:
         model = ir.to_proto(replacement(rewritten, site, values))
@@ -113,7 +113,7 @@ def _compare(
     for provider in providers:
         try:
             runner = session(model, provider, threads=0)
-            # Weights are inputs with defaults; the bounds are made by feeding other values.
+            # Weights are inputs with defaults, and the bounds are computed by feeding other values.
             inputs = (*runner.get_inputs(), *runner.get_overridable_initializers())
             feeds = {i.name: values[i.name] for i in inputs}
 
@@ -122,7 +122,7 @@ def _compare(
 
             results = run(feeds)
             targets = list(_targets(site, run, feeds, values, against))
-        except Exception as error:  # noqa: BLE001 - whatever stops a node is that node's finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding of this node
             rows.append(_failed(site, names[0], provider, against, _one_line(error)))
             continue
         for name, other, want, bound in targets:
@@ -138,7 +138,7 @@ def _targets(
     values: Mapping[str, Array],
     against: str,
 ) -> Iterator[tuple[str, str, Array, Array]]:
-    """Yields what each output is compared with: its name, whose value it is, the value, and the bound."""
+    """Yields what each output is compared with: its name, the name of the reference, the value, and the bound."""
     if isinstance(site, Step):
         for name, bound in bounds(site, run, feeds, values).items():
             yield name, against, values[name], 2.0 * bound
@@ -156,7 +156,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _failed(site: Site | Step, tensor: str, provider: str, against: str, note: str) -> Row:
-    """The row of a comparison that cannot be made."""
+    """Returns the row of a comparison that failed with an error."""
     op_type, inf = site.node.op_type, float(np.inf)
     return Row(site.name, tensor, op_type, provider, against, inf, inf, inf, passed=False, note=note)
 
@@ -168,7 +168,7 @@ def _row(
         note = f"shape {list(got.shape)}; expected {list(want.shape)}"
         return _failed(site, tensor, provider, against, note)
     max_abs, relative = differences(got, want)
-    # Below the smallest normal number a result may be flushed to zero; those of float16 are only rounded.
+    # Results below the smallest normal number may be flushed to zero, except in float16.
     half = got.dtype == np.float16
     floor = float(np.finfo(np.float16).smallest_subnormal if half else np.finfo(np.float32).tiny)
     measure = float(np.max(absolute_difference(got, want) / (np.nan_to_num(allowed) + floor), initial=0.0))

@@ -1,13 +1,13 @@
-"""Whole graphs: the rewritten one differs from the original by no more than the last bit of the inputs does.
+"""The noise-floor check: the rewritten graph must not differ from the original more than rounding explains.
 
-What one-ulp moves of all float inputs do to a gradient is the noise floor of that gradient: an answer closer to
-the original than a few times that cannot be told from it, and one further away is wrong. The floor is measured,
-for it depends on the network: about 1e-7 for a loss, 1e-2 for a gradient deep inside, 1 for a gradient that is
-zero in exact arithmetic.
+The noise floor of an output is how much it changes when all float inputs are perturbed by one ulp. A result within
+a few times the noise floor cannot be distinguished from the original; a result further away is wrong. The floor is
+measured, because it depends on the network: it is small for a loss, larger for a gradient in the first layers, and
+100 % for a gradient that is zero in exact arithmetic.
 
-A unit that sits on the kink of its ReLU is on either side by chance, and changes a few gradients by a thousand
-times their floor. So both graphs run on the same moves, and the *closest* two of their answers are compared:
-chance is on both sides, while a mistake is in every answer of one graph and in none of the other.
+A unit at the kink of its ReLU may be on either side by chance, and then changes some gradients by many times their
+floor. Both graphs therefore run on the same perturbed inputs, and the *closest* two of their results are compared:
+chance affects both graphs, while an error is in all results of one graph and in none of the other.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-MOVES = 4
-"""How many random moves of the inputs there are, beside the inputs as they are."""
+PERTURBATIONS = 4
+"""Number of random perturbations of the inputs, besides the unperturbed inputs."""
 
 LIMIT = 4.0
-"""How many times the noise floor the closest answers may differ by.
+"""The largest allowed difference of the closest results, in noise floors.
 
-The floor is the largest distance between a few answers of one graph, so the closest answers of two right graphs
-are below it; this leaves room for the chance that all answers of one graph fell on the same side of a kink.
+The floor is the largest distance between results of one graph, so the closest results of two correct graphs are
+below it. The factor allows for the chance that all results of one graph are on the same side of a kink.
 """
 
 _ROUNDINGS = 8
-"""The floor of a tensor that the moves hardly change, in roundings of its type."""
+"""The minimum of the floor, in units of rounding of the output's type."""
 
 _NEGLIGIBLE = 1e-2
-"""Of the largest of its kind: a gradient that is zero in exact arithmetic is compared as if it were this large."""
+"""The minimum norm of an output in that minimum, relative to the largest output of its kind."""
 
 
 def noise_floor(
@@ -60,104 +60,107 @@ def noise_floor(
     seed: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
-    """Runs the original in the oracle's runtime and the other graph in the installed one; compares every output.
+    """Runs the original in the oracle and the rewritten graph in the installed ONNX Runtime; compares all outputs.
 
     Args:
-        oracle: Where the original runs.
-        original: The training graph as ORT's builder made it.
-        rewritten: A graph of the same gradients that stock ONNX Runtime runs.
+        oracle: Runs the original.
+        original: The training graph from ORT's gradient builder.
+        rewritten: A training graph with the same gradients for stock ONNX Runtime.
         feeds: The inputs.
-        kinds: What each output of the original is.
-        providers: The implementations of the ops of ``bngrad``; the first runs on all moves, the others on two.
-        seed: For the moves.
-        progress: Called with the number of runs done, and of all.
+        kinds: The kind of each output of the original.
+        providers: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
+            on the unperturbed and one perturbed input.
+        seed: Seed of the perturbations.
+        progress: Called with the number of completed runs and of all runs.
 
     Returns:
-        The check; a row's measure is the 2-norm of the closest answers' difference over the noise floor.
+        The check. A row's measure is the 2-norm of the difference of the closest results over the noise floor.
     """
     check = Check("whole graph", unit="x noise floor", limit=LIMIT)
-    total, done = 2 * (MOVES + 1) + 2 * (len(providers) - 1), itertools.count(1)
-    answers = []
-    with oracle.load(ir.to_proto(original)) as session_of_original:
-        for moved in moves(feeds, seed):
-            answers.append(session_of_original.run(feeds_of(original, moved)))
+    total, done = 2 * (PERTURBATIONS + 1) + 2 * (len(providers) - 1), itertools.count(1)
+    expected = []
+    with oracle.load(ir.to_proto(original)) as original_session:
+        for perturbed in perturbed_inputs(feeds, seed):
+            expected.append(original_session.run(feeds_of(original, perturbed)))
             progress(next(done), total)
-    floor = floors(answers, kinds)
+    floor = noise_floors(expected, kinds)
     for index, provider in enumerate(providers):
         closest: dict[str, Closest] = {}
         runner = session(rewritten, provider)
-        for moved in itertools.islice(moves(feeds, seed), MOVES + 1 if index == 0 else 2):
-            result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, moved)), strict=True))
-            closer(closest, result, answers)
+        for perturbed in itertools.islice(perturbed_inputs(feeds, seed), PERTURBATIONS + 1 if index == 0 else 2):
+            result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, perturbed)), strict=True))
+            update_closest(closest, result, expected)
             progress(next(done), total)
         check.rows += [
-            compared(name, kinds[name], provider, "ort", answer, floor[name]) for name, answer in closest.items()
+            comparison_row(name, kinds[name], provider, "ort", pair, floor[name]) for name, pair in closest.items()
         ]
     return check
 
 
-def floors(answers: Sequence[Mapping[str, Array]], kinds: Mapping[str, str]) -> dict[str, float]:
-    """Returns how far right answers are from each other, by name: the noise floor of each output.
+def noise_floors(results: Sequence[Mapping[str, Array]], kinds: Mapping[str, str]) -> dict[str, float]:
+    """Returns the noise floor of each output by name: the largest distance between results of one graph.
 
     Args:
-        answers: A graph's outputs for several moves.
-        kinds: What each output is.
+        results: The outputs of a graph for several perturbed inputs.
+        kinds: The kind of each output.
     """
-    first = answers[0]
+    first = results[0]
     largest = dict.fromkeys(kinds.values(), 0.0)
     for name, value in first.items():
         largest[kinds[name]] = max(largest[kinds[name]], norm(value))
     found = {}
     for name, value in first.items():
-        spread = max(distance(one[name], other[name]) for one, other in itertools.combinations(answers, 2))
+        spread = max(distance(one[name], other[name]) for one, other in itertools.combinations(results, 2))
         unit = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
         found[name] = max(spread, _ROUNDINGS * unit * max(norm(value), _NEGLIGIBLE * largest[kinds[name]]))
     return found
 
 
 class Closest(NamedTuple):
-    """The closest of some answers of two graphs."""
+    """The closest of several results of two graphs."""
 
     distance: float
     got: Array
     want: Array
 
 
-def closer(closest: dict[str, Closest], got: Mapping[str, Array], wanted: Sequence[Mapping[str, Array]]) -> None:
-    """Puts in what is closer: one more answer of one graph, to any of the other's."""
+def update_closest(
+    closest: dict[str, Closest], got: Mapping[str, Array], expected: Sequence[Mapping[str, Array]]
+) -> None:
+    """Updates the closest pairs with another result of one graph, given all results of the other graph."""
     for name, value in got.items():
-        pairs = [Closest(distance(value, want[name]), value, want[name]) for want in wanted]
+        pairs = [Closest(distance(value, want[name]), value, want[name]) for want in expected]
         best = [closest[name]] if name in closest else []
         closest[name] = min([*best, *pairs], key=lambda pair: pair.distance)
 
 
-def compared(name: str, kind: str, provider: str, against: str, answer: Closest, floor: float) -> Row:
-    """Returns the row of an output whose closest answers are known."""
-    got, want = answer.got, answer.want
+def comparison_row(name: str, kind: str, provider: str, against: str, pair: Closest, floor: float) -> Row:
+    """Returns the row of an output, given its closest pair of results and its noise floor."""
+    got, want = pair.got, pair.want
     if got.shape != want.shape:
         inf, note = float(np.inf), f"shape {list(got.shape)}; expected {list(want.shape)}"
         return Row(name, name, kind, provider, against, inf, inf, inf, passed=False, note=note)
-    measure = 0.0 if answer.distance == 0 else answer.distance / floor if floor else float(np.inf)
+    measure = 0.0 if pair.distance == 0 else pair.distance / floor if floor else float(np.inf)
     note = f"noise floor {floor / (norm(want) or 1.0):.1e}"
     return Row(name, name, kind, provider, against, *differences(got, want), measure, measure <= LIMIT, note)
 
 
-def moves(feeds: Mapping[str, Array], seed: int, unit: float = 0.0) -> Iterator[dict[str, Array]]:
-    """Yields the inputs as they are, and then moved by their last bit; the same for the same seed.
+def perturbed_inputs(feeds: Mapping[str, Array], seed: int, unit: float = 0.0) -> Iterator[dict[str, Array]]:
+    """Yields the unperturbed inputs, and then the inputs perturbed by one ulp.
 
     Args:
         feeds: The inputs.
-        seed: For the moves.
-        unit: The relative spacing of the narrowest type inside the model. Inputs of a wider type are moved by that
-            much: what casts round away on the way would not be seen to change.
+        seed: Seed of the perturbations.
+        unit: The relative spacing of the narrowest type in the model. Inputs of wider types are perturbed by this
+            much, because casts in the model would round a smaller perturbation away.
     """
     yield dict(feeds)
     generator = np.random.default_rng(seed)
-    for _ in range(MOVES):
-        yield {name: _moved(value, generator, unit) for name, value in feeds.items()}
+    for _ in range(PERTURBATIONS):
+        yield {name: _perturbed(value, generator, unit) for name, value in feeds.items()}
 
 
-def _moved(value: Array, generator: np.random.Generator, unit: float) -> Array:
+def _perturbed(value: Array, generator: np.random.Generator, unit: float) -> Array:
     if value.dtype.kind != "f" or float(np.finfo(value.dtype).eps) >= unit:
         return one_ulp_away(value, generator)
     signs = np.where(generator.random(value.shape) < 0.5, -1, 1).astype(value.dtype)
@@ -165,7 +168,7 @@ def _moved(value: Array, generator: np.random.Generator, unit: float) -> Array:
 
 
 def one_ulp_away(value: Array, generator: np.random.Generator) -> Array:
-    """Returns a float array with each element moved to one of its two neighbours; any other array as it is."""
+    """Returns a float array with each element replaced by one of its two neighbours; other arrays unchanged."""
     if value.dtype.kind != "f":
         return value
     towards = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)

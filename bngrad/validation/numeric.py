@@ -1,11 +1,11 @@
-"""Gradients against central differences of the loss in float64: an oracle that no framework's mistakes reach.
+"""Comparison of gradients with central differences of the loss in float64, independent of any framework.
 
-For a direction v in the space of an input w: (loss(w + h v) - loss(w - h v)) / (2 h) has to be the sum of
-w_grad * v. The error of the difference is of order h^2, and of the loss's rounding over h.
+For a direction v in the space of an input w, (loss(w + h v) - loss(w - h v)) / (2 h) must equal the sum of
+w_grad * v, up to an error of order h^2 plus the rounding error of the loss over h.
 
-A unit of a ReLU that changes sides within the step bends the loss there, and the difference is the slope of
-neither side. Where a gradient disagrees, the difference of the two one-sided slopes tells whether the loss is
-smooth: if it is, the gradient is wrong; if not, a smaller step is taken, and in the end a point nearby.
+If a ReLU unit changes sides within the step, the loss has a kink there, and the central difference is the slope of
+neither side. If a gradient disagrees, the difference of the two one-sided slopes shows whether the loss is smooth.
+If it is smooth, the gradient is wrong; otherwise a smaller step is used, and finally a nearby point.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 STEPS = (1e-5, 1e-6, 1e-7)
-"""Relative to a direction as long as the input itself; the smaller ones where a kink is within the first."""
+"""Step sizes h for directions as long as the input; the smaller ones are for kinks within the first."""
 
 LIMIT = 1e-5
-"""Relative to |w_grad| |v|, the most that the sum could be."""
+"""The largest allowed error, relative to |w_grad| |v|, the upper bound of the sum."""
 
 ROUNDING = 1e-14
-"""The rounding error of the loss, relative to it, at least."""
+"""The minimum of the relative rounding error of the loss."""
 
-MOVES = 2
-"""How many evaluations with every input moved by its last bit tell how large the rounding error is."""
+PERTURBATIONS = 2
+"""Number of evaluations with inputs perturbed by one ulp, which measure the rounding error of the loss."""
 
 POINTS = 4
-"""Where a gradient is looked at, at most: at the inputs, and at points nearby where they are on a kink."""
+"""The most points at which a gradient is checked: the inputs, and nearby points if the inputs are at a kink."""
 
-MOVE = 1e-3
-"""How far the points nearby are, relative to an input's root mean square."""
+POINT_DISTANCE = 1e-3
+"""The distance of nearby points, relative to the root mean square of an input."""
 
 KINK = 0.1
-"""How much of a disagreement the two one-sided slopes have to differ by for a kink to be its reason."""
+"""A kink explains an error if the one-sided slopes differ by at least this fraction of the error."""
 
 MAX_ELEMENTS = 600_000
-"""Fewer than for a single evaluation: every gradient costs two."""
+"""The most elements in inputs and parameters; lower than for one evaluation, because each gradient needs two."""
 
 
 def central_differences(
@@ -69,27 +69,27 @@ def central_differences(
 
     Args:
         tested: The training graph.
-        feeds: Its inputs, and others.
-        gradients: Its outputs that are gradients, by the names of inputs of both.
+        feeds: The inputs; others are ignored.
+        gradients: The gradient outputs, by the names of the inputs of both models that they belong to.
         forward: The forward model.
-        loss: The value of the forward model that was differentiated.
-        seed: For the directions.
-        progress: Called with the number of gradients done, and of all.
+        loss: The name of the loss in the forward model.
+        seed: Seed of the directions.
+        progress: Called with the number of completed gradients and of all gradients.
     """
-    # Nothing else compares the gradients with anything but our own training graph.
+    # Required: no other check compares the gradients with anything but our own training graph.
     check = Check("central differences", unit="relative", limit=LIMIT, required=True)
     check.skipped = too_large(feeds, MAX_ELEMENTS)
     if check.skipped:
         return check
     if not gradients:
-        check.undecided["gradients"] = "no output is one; expected outputs called <input>_grad"
+        check.undecided["gradients"] = "the model has no gradient outputs; expected outputs named <input>_grad"
         return check
     generator = np.random.default_rng(seed)
     try:
         points = _Points(tested, feeds, gradients, forward, loss, seed)
         if not points.finite:
             value = points.first.loss
-            check.undecided["gradients"] = f"the loss is {value} at these inputs; give others with --inputs"
+            check.undecided["gradients"] = f"the loss is {value} for these inputs; pass others with --inputs"
             return check
         for done, (wrt, output) in enumerate(gradients.items(), start=1):
             row = _checked(points, wrt, output, generator)
@@ -102,16 +102,16 @@ def central_differences(
         check.skipped = str(error)
     except EvaluationError as error:
         check.rows.append(_failed("training graph", str(error)))
-    beside = sum(bool(row.note) and row.passed for row in check.rows)
-    if beside:
+    at_kink = sum(bool(row.note) and row.passed for row in check.rows)
+    if at_kink:
         check.notes.append(
-            f"{beside} gradients have a kink of the loss within the step, and were checked beside it"
+            f"{at_kink} gradients have a kink of the loss within the step; they were checked beside it"
         )
     return check
 
 
 class _Point(NamedTuple):
-    """Where the gradients are looked at."""
+    """A point at which the gradients are checked."""
 
     feeds: dict[str, Array]
     loss: float
@@ -121,7 +121,7 @@ class _Point(NamedTuple):
 
 
 class _Points:
-    """The inputs, and points nearby; each is evaluated when it is first asked for."""
+    """The inputs and nearby points, each evaluated on first use."""
 
     def __init__(
         self,
@@ -142,34 +142,34 @@ class _Points:
     def __iter__(self) -> Iterator[_Point]:
         for index in range(POINTS):
             if index == len(self._found):
-                self._found.append(self._at(self._feeds if index == 0 else self._moved()))
+                self._found.append(self._at(self._feeds if index == 0 else self._nearby()))
             yield self._found[index]
 
     def loss_at(self, feeds: Mapping[str, Array]) -> float:
-        """The loss of the forward model."""
+        """Returns the loss of the forward model."""
         return float(self._forward.evaluator.from_any(feeds, [self._loss])[self._loss].item())
 
     def _at(self, feeds: Mapping[str, Array]) -> _Point:
         loss, rounding = self.loss_at(feeds), 0.0
-        for _ in range(MOVES):
-            moved = {
+        for _ in range(PERTURBATIONS):
+            perturbed = {
                 name: one_ulp_away(feeds[name].astype(np.float64), self._generator) for name in self._gradients
             }
-            rounding = max(rounding, 8 * abs(self.loss_at({**feeds, **moved}) - loss))
+            rounding = max(rounding, 8 * abs(self.loss_at({**feeds, **perturbed}) - loss))
         rounding = max(rounding, ROUNDING * abs(loss))
         return _Point(dict(feeds), loss, rounding, self._tested.from_any(feeds, list(self._gradients.values())))
 
-    def _moved(self) -> dict[str, Array]:
-        moved = dict(self._feeds)
+    def _nearby(self) -> dict[str, Array]:
+        feeds = dict(self._feeds)
         for name in self._gradients:
-            value = moved[name].astype(np.float64)
+            value = feeds[name].astype(np.float64)
             size = float(np.sqrt(np.mean(np.square(value)))) if value.size else 0.0
-            moved[name] = value + MOVE * (size or 1.0) * self._generator.standard_normal(value.shape)
-        return moved
+            feeds[name] = value + POINT_DISTANCE * (size or 1.0) * self._generator.standard_normal(value.shape)
+        return feeds
 
 
 def _checked(points: _Points, wrt: str, output: str, generator: np.random.Generator) -> Row | str:
-    """The row of a gradient; or why it cannot be decided."""
+    """Returns the row of a gradient, or the reason why it cannot be checked."""
     for number, point in enumerate(points):
         value, gradient = point.feeds[wrt].astype(np.float64), point.gradients[output]
         if gradient.shape != value.shape:
@@ -190,14 +190,14 @@ def _checked(points: _Points, wrt: str, output: str, generator: np.random.Genera
 
 
 def _direction(value: Array, gradient: Array, generator: np.random.Generator) -> Array:
-    """A random direction, and as much of the gradient's own: its length is what a wrong factor changes most."""
+    """Returns the sum of a random direction and the gradient's direction, where a wrong factor shows most."""
     direction = generator.standard_normal(value.shape)
     direction /= np.linalg.norm(direction)
     length = float(np.linalg.norm(gradient))
     if length > 0:
         direction = direction + gradient / length
         direction /= np.linalg.norm(direction)
-    # As long as the input, but for one that is zero: a bias that has not been trained.
+    # As long as the input, but at least 1, for inputs that are zero such as untrained biases.
     return np.asarray(direction * max(float(np.linalg.norm(value)), 1.0))
 
 
@@ -205,13 +205,13 @@ class _Slope(NamedTuple):
     """A derivative of the loss along a direction."""
 
     got: float
-    """By the gradient."""
+    """The derivative according to the gradient."""
     want: float
-    """By the loss."""
+    """The central difference of the loss."""
     scale: float
-    """The most that it could be."""
+    """The upper bound of the derivative."""
     rounding: float
-    """The error of ``want`` by rounding."""
+    """The rounding error of ``want``."""
 
     @property
     def error(self) -> float:
@@ -219,14 +219,14 @@ class _Slope(NamedTuple):
 
     @property
     def measure(self) -> float:
-        # All is zero where nothing reaches the loss, such as a sum over no elements.
+        # All terms are zero if the loss does not depend on the input, such as a sum over no elements.
         return self.error and self.error / (self.scale + self.rounding / LIMIT)
 
 
 def _slope(
     points: _Points, point: _Point, wrt: str, gradient: Array, direction: Array
 ) -> tuple[_Slope, bool] | None:
-    """The derivative that decides, and whether a kink is within the first step; None if the point is on one."""
+    """Returns the derivative to judge, and whether the first step has a kink; None if the point is at a kink."""
     got = float(np.sum(gradient * direction))
     length = float(np.linalg.norm(gradient) * np.linalg.norm(direction))
     value = point.feeds[wrt].astype(np.float64)
@@ -234,11 +234,11 @@ def _slope(
     for step in STEPS:
         rounding = point.rounding / step
         if first is not None and rounding > KINK * first.error:
-            break  # too small a step to tell
+            break  # the step is too small compared with the rounding error
         ahead, behind = (points.loss_at({**point.feeds, wrt: value + s * step * direction}) for s in (1, -1))
         want = (ahead - behind) / (2 * step)
         slope = _Slope(got, want, max(length, abs(want)), rounding)
-        # What the one-sided slopes differ by: the step times the curvature, or twice what a kink adds.
+        # The difference of the one-sided slopes: the step times the curvature, or the change of slope at a kink.
         bend = abs(ahead + behind - 2 * point.loss) / step
         if slope.measure <= LIMIT or bend < KINK * slope.error:
             return slope, first is not None

@@ -1,4 +1,4 @@
-"""A report as text, as JUnit XML and as a web page."""
+"""Writes a report as text, as JUnit XML and as HTML."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
     from bngrad.validation.report import Check, Report, Row
 
-_ALL_ROWS = 10_000
-_WIDTH = 180
+_MAX_HTML_ROWS = 10_000
+_HTML_WIDTH = 180
 
 
 def print_text(report: Report, console: Console, rows: int = 8) -> None:
     """Prints a report.
 
     Args:
-        report: What to print.
-        console: Where to.
-        rows: How many rows of each check, worst first; every failure is printed besides.
+        report: The report.
+        console: The console to print to.
+        rows: Number of rows to print per check, worst first. Failed rows are always printed.
     """
 
     def line(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     nodes = ", ".join(f"{count} {op}" for op, count in report.batch_norms.items())
-    line(f"{report.model}: {nodes or 'no batch norm in training mode and no gradient of one'}")
+    line(f"{report.model}: {nodes or 'no batch norm in training mode and no batch-norm gradient'}")
     for note in report.notes:
         line(f"note: {note}")
     for check in report.checks:
@@ -56,9 +56,9 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
 
 
 def write_junit(report: Report, path: Path) -> None:
-    """Writes a report as JUnit XML: a suite for each check, a case for each row, and one for the whole.
+    """Writes a report as JUnit XML: a suite for each check, a case for each row, and a case for the whole report.
 
-    What was not compared is skipped; a check that compared nothing is a failure, and so is a report.
+    What was not compared is reported as skipped. A check or a report that compared nothing is a failure.
 
     Raises:
         InputError: The file cannot be written.
@@ -101,21 +101,21 @@ def _add_suite(root: ET.Element, check: Check) -> None:
 
 
 def write_html(report: Report, path: Path) -> None:
-    """Writes a report as a web page, with every row.
+    """Writes a report as HTML, with all rows.
 
     Raises:
         InputError: The file cannot be written.
     """
-    console = Console(record=True, file=io.StringIO(), width=_WIDTH)
-    print_text(report, console, _ALL_ROWS)
+    console = Console(record=True, file=io.StringIO(), width=_HTML_WIDTH)
+    print_text(report, console, _MAX_HTML_ROWS)
     with replacing(path) as temporary:
         temporary.write_text(console.export_html(), encoding="utf-8")
 
 
 def _summary(check: Check) -> Table:
-    """A line for each kind of tensor, implementation and what it was compared with: how many, and the worst."""
+    """Returns a table of the count and worst values of each kind of tensor, implementation and reference."""
     table = Table(title=f"{check.name} (limit {check.limit:g} {check.unit})", title_justify="left", box=box.SIMPLE)
-    for heading in ("of", "implementation", "against"):
+    for heading in ("kind", "implementation", "against"):
         table.add_column(heading)
     for heading in ("tensors", "failed", "worst max abs", "worst rel. L2", f"worst {check.unit}"):
         table.add_column(heading, justify="right")
@@ -133,7 +133,7 @@ def _summary(check: Check) -> Table:
 
 
 def _worst(check: Check, rows: int) -> Table:
-    """The worst rows; all that failed, however many were asked for."""
+    """Returns a table of the worst rows, including all failed ones."""
     table = Table(box=box.SIMPLE)
     for heading in (check.unit, "max abs", "rel. L2"):
         table.add_column(heading, justify="right")

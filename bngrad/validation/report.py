@@ -1,4 +1,4 @@
-"""What a validation found, as data; `output` only draws it."""
+"""The result of a validation, as data; `bngrad.validation.output` formats it."""
 
 from __future__ import annotations
 
@@ -14,54 +14,55 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor of one comparison."""
+    """The comparison of one tensor."""
 
     subject: str
-    """The node or graph output that it belongs to."""
+    """The node or graph output that the tensor belongs to."""
     tensor: str
+    """The name of the tensor."""
     kind: str
-    """What the tensor is: ``loss``, ``gradient``, ...; for a node its op."""
+    """The kind of the tensor: ``loss``, ``gradient``, ...; for a node its op type."""
     implementation: str
-    """What computed it: a provider, or ``rewritten`` for a whole graph."""
+    """What computed the tensor: a provider, or `bngrad.validation.double.TESTED`."""
     against: str
-    """What it was compared with."""
+    """What the tensor was compared with."""
     max_abs: float
     """The largest absolute difference."""
     relative_l2: float
-    """The 2-norm of the difference over the 2-norm of what it was compared with."""
+    """The 2-norm of the difference over the 2-norm of the expected value."""
     measure: float
-    """What decides, in the unit of the check; the row passes up to the check's limit."""
+    """The deciding value, in the unit of the check; the row passes if it is at most the check's limit."""
     passed: bool
     note: str = ""
 
 
 @dataclass
 class Check:
-    """One way of looking for a difference."""
+    """One method of comparison."""
 
     name: str
     unit: str
-    """What `Row.measure` counts."""
+    """The unit of `Row.measure`."""
     limit: float
     rows: list[Row] = field(default_factory=list)
     skipped: str = ""
-    """Why it was not made, if it was not."""
+    """Why the check was skipped; empty if it was not."""
     undecided: dict[str, str] = field(default_factory=dict)
-    """What could not be compared although the check was made, and why."""
+    """What could not be compared although the check was run, and why."""
     notes: list[str] = field(default_factory=list)
     required: bool = False
-    """Whether a report does not pass if it was not made."""
+    """Whether the report fails if the check is skipped."""
 
     @property
     def passed(self) -> bool:
-        """Whether it was made, compared anything, and every row passed."""
+        """Whether the check was run, compared anything, and all rows passed."""
         return not self.problem
 
     @property
     def problem(self) -> str:
-        """Why it did not pass; empty if it did."""
+        """Why the check did not pass; empty if it did."""
         if self.skipped:
-            return f"not made, {self.skipped}"
+            return f"skipped, {self.skipped}"
         if not self.rows:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.undecided.items())
             return f"nothing was compared{f' ({reasons})' if reasons else ''}"
@@ -75,17 +76,17 @@ class Check:
         return [row for row in self.worst_first() if not row.passed]
 
     def worst_first(self) -> list[Row]:
-        """The rows by their measure; NaN is worst."""
+        """Returns the rows sorted by their measure; NaN is worst."""
         return sorted(self.rows, key=lambda row: -math.inf if math.isnan(row.measure) else -row.measure)
 
 
 @dataclass
 class Report:
-    """The outcome of a validation."""
+    """The result of a validation."""
 
     model: str
     batch_norms: dict[str, int]
-    """How many nodes of each type the original has."""
+    """The number of batch-norm nodes of the original, by op type."""
     against: str
     providers: list[str]
     seed: int
@@ -94,25 +95,24 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    """What is probably wrong with a forward model that is to be trained."""
+    """Reasons why a forward model is probably not suitable for training."""
 
     @property
     def passed(self) -> bool:
-        """Whether at least one check was made, and every one that was made or is required passed."""
+        """Whether at least one check was run, and all checks that were run or are required passed."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """Why it did not pass, in one line; empty if it did."""
-        made = [check for check in self.checks if not check.skipped]
-        if not made:
+        """Why the report did not pass, in one line; empty if it did."""
+        if all(check.skipped for check in self.checks):
             checks = "; ".join(f"{check.name}: {check.problem}" for check in self.checks)
             return f"nothing was compared{f' ({checks})' if checks else ''}"
         decisive = [check for check in self.checks if check.required or not check.skipped]
         return "; ".join(f"{check.name}: {check.problem}" for check in decisive if not check.passed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what ``--json`` prints; a measure that is no number is its name as text."""
+        """Returns the JSON document of ``--json``; infinities and NaN are given as text."""
         document = asdict(self)
         document["passed"] = self.passed
         document["reason"] = self.reason
@@ -128,7 +128,8 @@ class Report:
 def differences(got: Array, want: Array) -> tuple[float, float]:
     """Returns the largest absolute difference of two arrays, and the relative 2-norm of their difference.
 
-    Where both are NaN, or the same infinity, there is no difference; where one is not finite, it is infinite.
+    Elements that are both NaN or the same infinity do not differ; if only one is not finite, they differ by
+    infinity.
     """
     if got.size == 0:
         return 0.0, 0.0
@@ -149,7 +150,7 @@ def norm(value: Array) -> float:
 
 
 def absolute_difference(got: Array, want: Array) -> NDArray[np.float64]:
-    """Returns |got - want| in float64; see `differences` for what is not finite."""
+    """Returns |got - want| in float64; see `differences` for elements that are not finite."""
     left, right = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.abs(left - right)

@@ -1,4 +1,4 @@
-"""Seeds for the ops that draw random numbers, so that an evaluation can be repeated."""
+"""Seeds for random ops, so that evaluations are reproducible."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _SEEDED_SINCE = {
     "RandomUniform": 1,
     "RandomUniformLike": 1,
 }
-"""The ops that draw random numbers, and the opset since which they have the attribute ``seed``."""
+"""The random ops, and the opset since which they have the attribute ``seed``."""
 
 _MODE = 2
-"""The index of Dropout's input training_mode; without it nothing is dropped."""
+"""The index of Dropout's input training_mode; without it, Dropout is the identity."""
 
 _SEEDS = 1 << 24
-"""The seed is a float attribute of most ops; integers below this are exact."""
+"""The number of seeds: a seed is a float attribute of most ops, and integers below this are exact."""
 
 
 def seed_random_ops(nodes: Iterable[ir.Node], opset: int) -> None:
-    """Gives random ops without a seed one that is made from the name of their output.
+    """Adds a seed to random ops that have none, derived from the name of their output.
 
-    Two evaluations, and two graphs that share a node, then draw the same numbers.
+    Two evaluations, and two graphs that have a node in common, then use the same random numbers.
 
     Args:
-        nodes: The nodes of a model without functions; they are changed.
+        nodes: The nodes of a model without functions, which are modified.
         opset: The version of the default domain.
     """
     for node in nodes:
@@ -47,7 +47,7 @@ def seed_random_ops(nodes: Iterable[ir.Node], opset: int) -> None:
 
 
 def draws_random_numbers(node: ir.Node) -> bool:
-    """Whether a node's outputs may be random; a Dropout's only if it has the input that says so."""
+    """Returns whether a node's outputs may be random; a Dropout's only if it has the input training_mode."""
     if node.domain != "" or node.op_type not in _SEEDED_SINCE:
         return False
     return node.op_type != "Dropout" or (len(node.inputs) > _MODE and node.inputs[_MODE] is not None)

@@ -1,4 +1,4 @@
-"""The batch norms of an original training graph, and what stands in their place in the graph under test."""
+"""The batch norms of an original training graph, and their replacements in the graph under test."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _OWN_GRAD = (DOMAIN, "BatchNormalizationGrad")
 _OWN_STATISTICS = (DOMAIN, "BatchNormalizationStatistics")
 BATCH_NORMS = (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD, _OWN_GRAD, _OWN_STATISTICS)
-"""The nodes that are looked at as batch norms; our builder writes its own ops where ORT's dialect has none."""
+"""The batch-norm nodes of training graphs; our builder uses ops of ``bngrad`` for what ORT's dialect lacks."""
 
 _SIXTEEN_BITS = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}
-"""The unit roundoff of the types that our ops compute in float for, and round to at the end."""
+"""The unit roundoff of the 16-bit types, for which our ops compute in float and round the result."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Site:
 
     node: ir.Node
     reads: list[str]
-    """The values that the graph under test computes its outputs from."""
+    """The names of the values that the graph under test computes the outputs from."""
     outputs: dict[int, str]
-    """The names of the values that it makes, by their position; those that the graph under test has too."""
+    """The names of the node's outputs that the graph under test has too, by position."""
 
     @property
     def name(self) -> str:
@@ -50,7 +50,7 @@ class Site:
 
     @property
     def x(self) -> str:
-        """The name of X, which the forward and the backward node of one batch norm share."""
+        """The name of X, which the forward and backward nodes of a batch norm have in common."""
         return self.inputs[1 if self._kind in (BATCH_NORM_GRAD, _OWN_GRAD) else 0]
 
     @property
@@ -64,17 +64,17 @@ class Site:
 
     @property
     def values(self) -> list[str]:
-        """The names of all values that it takes to check it."""
+        """The names of all values that are needed to check the site."""
         return list(dict.fromkeys([*self.inputs, *self.reads, *self.outputs.values()]))
 
     def expected(self, values: Mapping[str, Array]) -> dict[str, bounds.Expected]:
-        """What its outputs have to be, exactly, for these inputs; by name.
+        """Returns the exact outputs and their error bounds by name.
 
         Args:
-            values: Arrays by name, the inputs at least.
+            values: Arrays by name, at least of the inputs.
         """
         inputs = [values[name].astype(np.float64) for name in self.inputs]
-        # The roundings are those of the type that the node works in, whatever the arrays came as.
+        # The node rounds to its own type, which may differ from that of the arrays.
         dtype = self.node.inputs[0].dtype if self.node.inputs[0] is not None else None
         unit = float(np.finfo(np.float64 if dtype == ir.DataType.DOUBLE else np.float32).eps) / 2
         results = self._results(inputs, unit)
@@ -97,14 +97,14 @@ class Site:
         return bounds.normalized(X, scale, bias, mean, var, epsilon=epsilon, momentum=momentum, unit=unit)
 
     def _rounded(self, index: int, result: bounds.Expected) -> bounds.Expected:
-        """The bound of an output, rounded to its type."""
+        """Adds the error of rounding to the output's type to its bound."""
         dtype = self.node.outputs[index].dtype
         unit = _SIXTEEN_BITS.get(dtype, 0.0) if dtype is not None else 0.0
         return result._replace(bound=result.bound + unit * np.abs(result.value)) if unit else result
 
     def _float_attribute(self, name: str, default: float) -> float:
         attribute = self.node.attributes.get(name)
-        # An ONNX attribute is a float32; its neighbour in float64 is another number.
+        # ONNX attributes are float32, so the default has to be rounded to float32 too.
         return float(np.float32(default if attribute is None else attribute.as_float()))
 
 
@@ -115,12 +115,12 @@ def _integers(axes: Float64) -> list[int]:
 def find_sites(original: ir.Model, common: CommonValues) -> list[Site]:
     """Returns the batch norms of the main graph.
 
-    The forward and the backward node of one batch norm are neighbours, so that X is captured for both at once.
+    The forward and backward nodes of a batch norm are adjacent in the result, so that X is captured once for both.
 
     Args:
         original: The training graph in ORT's dialect.
-        common: What it shares with the graph under test. Where that folds a batch norm into one with its
-            neighbours, some of the node's values are not among it; the others are checked.
+        common: The values that it has in common with the graph under test. If a batch norm was fused with its
+            neighbours there, only the outputs that both graphs have are checked.
     """
     sites = []
     for node in _batch_norms(original):
@@ -136,7 +136,7 @@ def find_sites(original: ir.Model, common: CommonValues) -> list[Site]:
 def batch_norms_inside(original: ir.Model) -> list[str]:
     """Returns the names of the batch norms in subgraphs and functions.
 
-    Those cannot be looked into from outside: only whole graphs tell about them.
+    Their values cannot be captured, so they are checked as part of whole graphs only.
     """
     found = [node for node in _batch_norms(original) if node.graph is not original.graph]
     return [node.name or node.op_type for node in found]
@@ -147,7 +147,7 @@ def _batch_norms(model: ir.Model) -> list[ir.Node]:
 
 
 def output_kinds(original: ir.Model, gradients: Iterable[str]) -> dict[str, str]:
-    """Says of every output of a training graph whether it is a loss, a gradient or a running statistic.
+    """Returns the kind of each output of a training graph: loss, gradient, running statistic or other output.
 
     Args:
         original: The training graph in ORT's dialect.
@@ -173,20 +173,22 @@ def output_kinds(original: ir.Model, gradients: Iterable[str]) -> dict[str, str]
 
 
 def replacement(rewritten: ir.Model, site: Site | Step, values: Mapping[str, Array]) -> ir.Model:
-    """Cuts out of the rewritten model what computes a site's, or a step's, outputs from its inputs.
+    """Extracts the part of the rewritten model that computes the outputs of a site or step.
 
     Args:
         rewritten: The rewritten model.
-        site: A site of the original.
-        values: Arrays by name, for the types and shapes of the inputs.
+        site: A site or step of the original.
+        values: Arrays by name, which determine the types and shapes of the inputs.
 
     Raises:
-        ValueError: The rewritten model has no value of a name, or computes an output from something else.
+        ValueError: The rewritten model lacks a value, or computes an output from other values.
     """
     graph = ir.convenience.extract(rewritten.graph, site.reads, list(site.outputs.values()))
     for node in graph:
         for value in node.outputs:
-            if value.name in site.reads:  # beside another output, which is needed; what reads it reads the input
+            if (
+                value.name in site.reads
+            ):  # an unused output of a needed node; the extracted graph has it as an input
                 value.name = f"{value.name}/again"
     for value in graph.inputs:
         array = values[str(value.name)]

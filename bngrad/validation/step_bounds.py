@@ -1,14 +1,14 @@
-"""How far from exact each element of a step's right answer may be, in float.
+"""Elementwise error bounds for the outputs of a correct step, in float.
 
-With unit roundoff u and K terms to a sum:
+With unit roundoff u and sums of K terms:
 
-* What adds up products t of its inputs: 8 sqrt(K) u times the root of sum t^2, or times the result where that is
-  larger, for rounding errors behave like a random walk over the partial sums. The sum of t^2 is what the step
-  makes of its inputs' squares.
-* The gradient of a parameter that was folded into a batch norm: a sum of products of its dscale and dbias, which
-  may cancel. (8 + sqrt(K)) u times what the step makes of inputs by which every term is positive; see `bounds`.
-* Elsewhere, a few roundings of the largest element; with ops of ``bngrad`` in the step, whose sums may cancel,
-  also as many times what moving its inputs by their last bit does.
+* Sums of products t of the inputs: 8 sqrt(K) u times the root of sum t^2, or times the result if that is larger,
+  because rounding errors behave like a random walk over the partial sums. The sum of t^2 is the step's result for
+  the squares of its inputs.
+* The gradient of a parameter that was folded into a batch norm, a sum of products of dscale and dbias that may
+  cancel: (8 + sqrt(K)) u times the step's result for inputs that make all terms positive; see `bounds`.
+* Other steps: a few roundings of the largest element. If the step has ops of ``bngrad``, whose sums may cancel,
+  also a multiple of the change when the inputs are perturbed by one ulp.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _SUMS_OF_PRODUCTS = {
     *("Add", "Cast", "Concat", "Expand", "FusedMatMul", "Gemm", "Identity", "MatMul", "Mul", "Neg", "Pad"),
     *("ReduceSum", "Reshape", "Split", "Squeeze", "Sum", "Transpose", "Unsqueeze"),
 }
-"""The ops that add up products of their inputs, with coefficients of one at most."""
+"""The ops that compute sums of products of their inputs, with coefficients of at most one."""
 
 _STATISTICS = {"BatchNormalizationGrad": (1, 3), "BatchNormalizationReluGrad": (2, 4)}
-"""Where X and mean are among the inputs of a batch norm's gradient."""
+"""The indices of X and mean among the inputs of batch-norm gradients."""
 
 
 def bounds(step: Step, run: Run, feeds: Mapping[str, Array], captured: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the bound of each output, by name.
+    """Returns the error bounds of the outputs of a step, by name.
 
     Args:
         step: A step of the graph under test.
         run: Computes the step's outputs.
-        feeds: The values that it reads.
-        captured: What its outputs were in the original graph.
+        feeds: The values that the step reads.
+        captured: The values of its outputs in the original graph.
     """
     names = list(step.outputs.values())
     if not step.own_nodes and step.node.op_type in _SUMS_OF_PRODUCTS:
@@ -78,14 +78,14 @@ def bounds(step: Step, run: Run, feeds: Mapping[str, Array], captured: Mapping[s
     largest = {name: _UNIT * float(np.max(np.abs(captured[name]), initial=0.0)) for name in names}
     if step.own_nodes:
         generator = np.random.default_rng(0)
-        moved = run({name: one_ulp_away(array, generator) for name, array in feeds.items()})
+        perturbed = run({name: one_ulp_away(array, generator) for name, array in feeds.items()})
         for name, value in run(feeds).items():
-            largest[name] = max(largest[name], float(np.max(np.abs(moved[name] - value), initial=0.0)))
+            largest[name] = max(largest[name], float(np.max(np.abs(perturbed[name] - value), initial=0.0)))
     return {name: np.asarray(roundings * bound) for name, bound in largest.items()}
 
 
 def _terms(feeds: Mapping[str, Array]) -> int:
-    """About how many products one element adds up: what is left of an input without its second dimension."""
+    """Estimates the number of terms of a sum: the size of the largest input without its second dimension."""
     arrays = [array for array in feeds.values() if array.dtype.kind == "f" and array.size]
     counts = [a.size // a.shape[1] if a.ndim > 1 else a.size for a in arrays]
     return max([16, *counts])
@@ -94,9 +94,9 @@ def _terms(feeds: Mapping[str, Array]) -> int:
 def _with_positive_terms(
     step: Step, feeds: Mapping[str, Array], captured: Mapping[str, Array]
 ) -> tuple[int, dict[str, Array]] | None:
-    """How many elements a batch norm's sums have, and inputs with |dY| and |xhat| for dY and xhat.
+    """Returns the number of terms of a batch norm's sums, and inputs with |dY| and |xhat| instead of dY and xhat.
 
-    None if the step makes anything but gradients of parameters, by one batch norm over dimension 1.
+    The result is None unless the step computes only gradients of parameters, with one batch norm over dimension 1.
     """
     if len(step.own_nodes) != 1 or step.own_nodes[0].op_type not in _STATISTICS:
         return None
@@ -109,6 +109,6 @@ def _with_positive_terms(
         return None
     if any(captured[name].size > mean.size for name in step.outputs.values()):
         return None
-    centred = X - mean.reshape(-1, *[1] * (X.ndim - 2))
-    given = {**feeds, names[0]: centred, names[1]: np.zeros_like(mean)}
-    return X.size // mean.size, {n: np.asarray(np.abs(a)) if a.dtype.kind == "f" else a for n, a in given.items()}
+    centered = X - mean.reshape(-1, *[1] * (X.ndim - 2))
+    inputs = {**feeds, names[0]: centered, names[1]: np.zeros_like(mean)}
+    return X.size // mean.size, {n: np.asarray(np.abs(a)) if a.dtype.kind == "f" else a for n, a in inputs.items()}

@@ -1,8 +1,7 @@
-"""The other steps of a training graph: what computes one gradient from the values before it.
+"""The steps of a training graph other than batch norms: each computes a gradient from preceding values.
 
-A step is cut out of the graph under test by names: it makes the tensors of one node of the original out of
-tensors that the original has too. So it is the lowering of that node, or a whole gradient rule, whatever either
-graph computes in between.
+A step is extracted from the graph under test by names: it computes the outputs of one node of the original from
+values that both graphs have. It is therefore the lowering of that node, or a whole gradient rule.
 """
 
 from __future__ import annotations
@@ -23,38 +22,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """What computes some tensors of the original graph, in the graph under test."""
+    """The part of the graph under test that computes outputs of a node of the original."""
 
     node: ir.Node
-    """The node of the original that makes the tensors."""
+    """The node of the original."""
     reads: list[str]
-    """The values that the graph under test computes them from."""
+    """The names of the values that the graph under test computes the outputs from."""
     outputs: dict[int, str]
-    """The names of the tensors, by their position."""
+    """The names of the node's outputs that the graph under test has too, by position."""
     own_nodes: list[ir.Node]
-    """The nodes of ``bngrad`` ops in it, which every provider implements in its own way."""
+    """The nodes of ``bngrad`` ops in the step, which depend on the provider."""
 
     @property
     def name(self) -> str:
-        """The node's name, or that of its first tensor."""
+        """The node's name, or that of the first output."""
         return self.node.name or next(iter(self.outputs.values()))
 
     @property
     def values(self) -> list[str]:
-        """The names of all values that it takes to check it."""
+        """The names of all values that are needed to check the step."""
         return [*self.reads, *self.outputs.values()]
 
 
 def find_steps(original: ir.Model, common: CommonValues, done: Collection[ir.Node]) -> list[Step]:
-    """Returns the steps that are no sites, in the order of the original.
+    """Returns the steps of a training graph, in the order of the original.
 
-    Where another builder made the graph under test, these are all gradients, and all values that an op of ours
-    makes; else what a lowered node makes.
+    If the graphs are from different builders, these are all gradients and all values that an op of ``bngrad``
+    produces; otherwise, the outputs of lowered nodes.
 
     Args:
-        original: The training graph as ORT's builder made it.
-        common: What it shares with the graph under test.
-        done: Nodes of the original that are checked in another way.
+        original: The training graph from ORT's gradient builder.
+        common: The values that it has in common with the graph under test.
+        done: Nodes of the original that are checked otherwise.
     """
     steps = []
     for node in original.graph:

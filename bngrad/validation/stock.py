@@ -1,9 +1,9 @@
-"""The graph under test on the installed ONNX Runtime, against itself in float64.
+"""Compares the graph under test on the installed ONNX Runtime with its evaluation in float64.
 
-How far right answers in float may be from the exact ones depends on the network. It is measured, as in `noise`:
-moving every float input by its last bit changes what is rounded on the way, so the answers to such moves are as
-far from each other as they are from the exact ones. And as there, the closest of several answers are compared, for
-a unit that sits on the kink of its ReLU is on either side by chance.
+The error of correct results in float depends on the network. It is measured as in `noise`: results for inputs that
+are perturbed by one ulp have different rounding errors, so they are as far from each other as from the exact
+result. The closest of several results are compared, because a unit at the kink of its ReLU is on either side by
+chance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from bngrad.validation.double import too_large
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.inputs import feeds_of
 from bngrad.validation.lockstep import EXACT
-from bngrad.validation.noise import LIMIT, MOVES, Closest, closer, compared, floors, moves
+from bngrad.validation.noise import (
+    LIMIT,
+    PERTURBATIONS,
+    Closest,
+    comparison_row,
+    noise_floors,
+    perturbed_inputs,
+    update_closest,
+)
 from bngrad.validation.report import Check, Row
 from bngrad.validation.seeding import draws_random_numbers
 
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _SPACINGS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
-"""What the elements of a 16-bit type are apart, relative to them."""
+"""The relative spacing of the 16-bit types."""
 
 
 def on_stock(
@@ -50,32 +58,32 @@ def on_stock(
     seed: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
-    """Runs a training graph on the installed ONNX Runtime, and compares every output with it in float64.
+    """Runs a training graph on the installed ONNX Runtime, and compares all outputs with those in float64.
 
     Args:
         tested: The training graph, with the functions of the ops of ``bngrad``.
-        in_float64: The same.
-        feeds: Its inputs, and others.
-        kinds: What its outputs are.
-        providers: The implementations of the ops of ``bngrad``; the first runs on all moves, the others on two.
-        seed: For the moves.
-        progress: Called with the number of runs done, and of all.
+        in_float64: The same graph in float64.
+        feeds: The inputs; others are ignored.
+        kinds: The kinds of the outputs.
+        providers: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
+            on the unperturbed and one perturbed input.
+        seed: Seed of the perturbations.
+        progress: Called with the number of completed runs and of all runs.
 
     Returns:
-        The check; a row's measure is the 2-norm of the closest answers' difference over that of the answers to two
-        moves.
+        The check. A row's measure is the 2-norm of the difference of the closest results over the noise floor.
     """
     check = Check("on stock ONNX Runtime", unit="x noise floor", limit=LIMIT)
-    check.skipped = too_large(feeds) or _unfit(tested)
+    check.skipped = too_large(feeds) or _unsupported(tested)
     if check.skipped:
         return check
     feeds, names = feeds_of(tested, feeds), [str(value.name) for value in tested.graph.outputs]
     kinds = {name: kinds.get(name, "other output") for name in names}
-    total, done = MOVES + 1 + MOVES + 1 + 2 * (len(providers) - 1), itertools.count(1)
+    total, done = 2 * (PERTURBATIONS + 1) + 2 * (len(providers) - 1), itertools.count(1)
     unit, exact = _spacing(tested), []
     try:
-        for moved in moves(feeds, seed, unit):
-            exact.append(in_float64(moved, names))
+        for perturbed in perturbed_inputs(feeds, seed, unit):
+            exact.append(in_float64(perturbed, names))
             progress(next(done), total)
     except UnsupportedNodeError as error:
         check.skipped = str(error)
@@ -85,36 +93,38 @@ def on_stock(
         return check
     floor: dict[str, float] = {}
     for provider in providers:
-        answers: list[dict[str, Array]] = []
+        results: list[dict[str, Array]] = []
         closest: dict[str, Closest] = {}
         try:
             runner = session(tested, provider)
-            for moved in itertools.islice(moves(feeds, seed, unit), 2 if floor else MOVES + 1):
-                answers.append(dict(zip(names, runner.run(names, moved), strict=True)))
-                closer(closest, answers[-1], exact)
+            for perturbed in itertools.islice(
+                perturbed_inputs(feeds, seed, unit), 2 if floor else PERTURBATIONS + 1
+            ):
+                results.append(dict(zip(names, runner.run(names, perturbed), strict=True)))
+                update_closest(closest, results[-1], exact)
                 progress(next(done), total)
-        except Exception as error:  # noqa: BLE001 - whatever stops it is a finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             check.rows.append(_failed(provider, " ".join(str(error).split())))
             continue
-        floor = floor or floors(answers, kinds)
+        floor = floor or noise_floors(results, kinds)
         check.rows += [
-            compared(name, kinds[name], provider, EXACT, answer, floor[name]) for name, answer in closest.items()
+            comparison_row(name, kinds[name], provider, EXACT, pair, floor[name]) for name, pair in closest.items()
         ]
     return check
 
 
-def _unfit(model: ir.Model) -> str:
-    """Why a model's answers cannot be compared; empty if they can."""
+def _unsupported(model: ir.Model) -> str:
+    """Returns why a model's results cannot be compared; empty if they can."""
     if any(value.dtype == ir.DataType.BFLOAT16 for value in (*model.graph.inputs, *model.graph.outputs)):
-        return "the model has bfloat16 inputs or outputs, which ONNX Runtime takes no arrays of in Python"
+        return "the model has bfloat16 inputs or outputs, which ONNX Runtime does not accept as arrays in Python"
     random = next((node for node in all_nodes(model) if draws_random_numbers(node)), None)
     if random is not None:
-        return f"{random.op_type} node {random.name!r} draws random numbers, which ONNX Runtime draws otherwise"
+        return f"{random.op_type} node {random.name!r} is random, and ONNX Runtime uses other random numbers"
     return ""
 
 
 def _spacing(model: ir.Model) -> float:
-    """The relative spacing of the narrowest 16-bit type in a model; 0 if it has none."""
+    """Returns the relative spacing of the narrowest 16-bit type in a model; 0 if it has none."""
     types = {
         value.dtype for node in all_nodes(model) for value in (*node.inputs, *node.outputs) if value is not None
     }

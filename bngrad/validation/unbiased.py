@@ -1,7 +1,6 @@
-"""PyTorch's rule for the running variance, spelled out behind batch norms that have ONNX's.
+"""Adds nodes that turn the biased running variance of ONNX's batch norms into the unbiased one, as in PyTorch.
 
-With M elements to a channel, the batch's variance is taken in M / max(M - 1, 1) times as large:
-new_running_var = momentum * running_var + (1 - momentum) * var * M / max(M - 1, 1).
+With M elements per channel, new_running_var = momentum * running_var + (1 - momentum) * var * M / max(M - 1, 1).
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ import onnx_ir as ir
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
 _INV_STD = 4
-"""The output of BatchNormInternal that tells the batch's variance: ORT overwrites the old running variance."""
+"""The output of BatchNormInternal from which the batch's variance is computed, as ORT overwrites running_var."""
 
 
 def unbias_running_variances(graph: ir.Graph) -> None:
-    """Makes the running variances that batch norms in training mode of a graph return the unbiased ones.
+    """Makes the running variances returned by the training-mode batch norms of a graph unbiased.
 
     Args:
-        graph: The main graph of a model of ONNX ops, or of ORT's dialect; it is changed. Names stay.
+        graph: The main graph of a model of ONNX ops or ops of ORT's dialect. It is modified; names of outputs are
+            kept.
     """
     for node in list(graph):
         trains = (node.domain, node.op_type) == BATCH_NORM_INTERNAL or (

@@ -1,18 +1,19 @@
-"""`validate`: a model in, a report out.
+"""`validate` checks a model's training graph and returns a report.
 
-A forward model is differentiated by our builder, and for `ort` by ONNX Runtime's own gradient builder too; a
-training graph that ORT's builder made is taken as it is, and rewritten. What stock ONNX Runtime runs is compared:
+A forward model is differentiated by our builder, and for `ort` also by ONNX Runtime's gradient builder. A training
+graph from ORT's builder is rewritten. The resulting graph for stock ONNX Runtime is compared as follows:
 
 ========== ==============================================================================================
-ort        lock-step with the values that ORT's kernels had, the whole graph against the noise floor, and
-           small models in float64
-reference  lock-step of the ops of ``bngrad`` with values that NumPy computed in float64, the whole graph in
-           float64, and what `numeric` does
-numeric    the outputs of the user's forward model in float64, and every gradient against central
-           differences of its loss
+ort        each node in lock-step with the values of ORT's kernels, the whole graph against the noise
+           floor, and small models in float64
+reference  the ops of ``bngrad`` in lock-step with NumPy in float64, the whole graph in float64, and the
+           checks of `numeric`
+numeric    the outputs of the forward model in float64, and all gradients against central differences of
+           its loss
 ========== ==============================================================================================
 
-Only `ort` needs the oracle. What its builder cannot be asked is compared as `reference` does, with a note.
+Only `ort` needs the oracle. Models that ORT's builder does not support are compared as for `reference`, with a
+note.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from bngrad.runtime import native_library
 from bngrad.runtime.session import PROVIDERS, Provider
 from bngrad.training.differentiate import Builder, RunningVariance
 from bngrad.validation.checks import Checks, has_type
+from bngrad.validation.find_subject import find_subject
 from bngrad.validation.lockstep import Tolerance
 from bngrad.validation.report import Report
 from bngrad.validation.sites import BATCH_NORMS, batch_norms_inside
-from bngrad.validation.subject import Against, Given, Options, find_subject
+from bngrad.validation.subject import Against, InputOptions, Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,40 +75,43 @@ def validate(
     shared_statistics: SharedStatistics | None = None,
     progress: Progress = lambda _stage, _fraction: None,
 ) -> Report:
-    """Validates the training graph of a model.
+    """Checks that the training graph of a model computes the right gradients.
 
     Args:
-        model: A forward model with a loss, whatever `differentiate` takes; or a training graph that ORT's
-            gradient builder made, or for ``numeric`` any that stock ONNX Runtime runs. It is not changed.
-        against: ``ort``, ``reference`` or ``numeric``. Where ORT's builder does not take the model, ``ort``
-            becomes ``reference``, and the report says so.
-        provider: Which implementations the lock-step runs.
-        builder: Whose training graph of a forward model to validate: ours, or ORT's after `rewrite`.
-        rewritten: The training graph to validate; by default what `differentiate` or `rewrite` makes.
-        inputs: Arrays by input name; the others are drawn.
-        dims: Sizes of symbolic dimensions.
-        seed: For everything drawn.
-        rtol: With ``atol``, a plain tolerance for the lock-step instead of the derived bounds.
-        atol: See ``rtol``; either alone counts the other as zero.
-        loss: The float scalar to differentiate, where a forward model has more than one.
-        wrt: What to differentiate a forward model with respect to; by default its weights, and, but for ``ort``,
-            the float inputs that are data.
-        frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that are to use
-            their running statistics; the others do what their attribute training_mode says.
-        training: The same for those that are to use the batch's statistics; the narrower of two matches decides.
-        running_variance: Which variance of the batch the running variance takes in, ``biased`` or ``unbiased``;
-            by default what `differentiate` takes, or what the graph in ``rewritten`` has.
-        shared_statistics: What batch norms get that read the same running statistic, ``separate`` or ``chain``.
-        progress: Called with what is being done, and the fraction of it or None.
+        model: A forward model with a loss, as `differentiate` accepts it; or a training graph from ORT's gradient
+            builder; or, for ``numeric``, any training graph for stock ONNX Runtime. It is not modified.
+        against: ``ort``, ``reference`` or ``numeric``. If ORT's builder does not support the model, ``ort``
+            becomes ``reference``, with a note in the report.
+        provider: The implementations of the ops to check.
+        builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.
+        rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
+        inputs: Arrays by input name; other inputs are random.
+        dims: Sizes of symbolic dimensions by name.
+        seed: Seed of all random values.
+        rtol: Relative tolerance of the lock-step check, instead of the derived bounds; 0 if only ``atol`` is
+            given.
+        atol: Absolute tolerance of the lock-step check; 0 if only ``rtol`` is given.
+        loss: The name of the float scalar to differentiate; needed if a forward model has more than one.
+        wrt: Names of the values to differentiate a forward model with respect to. By default, its weights, and,
+            except for ``ort``, its float inputs that are data.
+        frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their
+            running statistics. Batch norms that are not matched follow their attribute training_mode.
+        training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``
+            and ``training`` match, the more specific one wins.
+        running_variance: The batch variance that updates the running variance, ``biased`` or ``unbiased``. By
+            default, as in `differentiate`, or as in the graph in ``rewritten``.
+        shared_statistics: How batch norms that read the same running statistic update it, ``separate`` or
+            ``chain``.
+        progress: Called with the stage and its completed fraction (None if unknown).
 
     Raises:
-        InputError: An argument is wrong.
+        InputError: An argument is invalid.
         ModelError: The model cannot be differentiated.
-        OracleError: The oracle is needed, and cannot be installed, or fails.
-        LibraryError: The native provider was asked for, and its library is missing.
+        OracleError: The oracle is needed, but cannot be installed or failed.
+        LibraryError: The provider is ``native``, and its library is missing.
 
     Warns:
-        BngradWarning: The model is probably not what is to be trained, see `bngrad.differentiate`.
+        BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.
     """
     require_choice("against", against, get_args(Against))
     require_choice("builder", builder, get_args(Builder))
@@ -117,7 +122,7 @@ def validate(
     require_names(wrt=wrt, frozen=frozen, training=training)
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
-    given = Given(inputs or {}, dims or {}, seed)
+    input_options = InputOptions(inputs or {}, dims or {}, seed)
     options = Options(
         loss=loss,
         wrt=wrt,
@@ -131,8 +136,8 @@ def validate(
         name = str(model) if isinstance(model, str | Path) else "model"
         source = as_ir(model)
         warnings = model_warnings(source, wrt=wrt, default_wrt=not wrt, frozen=frozen, training=training)
-        subject = find_subject(name, source, against, builder, rewritten, given, options, oracle)
-        providers, unfit = _fit_providers(providers, subject.tested)
+        subject = find_subject(name, source, against, builder, rewritten, input_options, options, oracle)
+        providers, unsupported = _supported_providers(providers, subject.tested)
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
@@ -140,22 +145,22 @@ def validate(
             providers=list(providers),
             seed=seed,
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
-            notes=notes + subject.notes + unfit,
+            notes=notes + subject.notes + unsupported,
             warnings=warnings,
         )
         if (inside := batch_norms_inside(subject.original)) and subject.against != "numeric":
             report.notes.append(
-                f"{len(inside)} batch norms are in subgraphs or functions, lock-step cannot look there: "
+                f"{len(inside)} batch norms are in subgraphs or functions, where lock-step cannot check them: "
                 f"{inside[0]!r}"
             )
         checks = Checks(subject, providers, seed, tolerance, oracle, progress)
-        report.checks += checks.made()
+        report.checks += checks.run()
         report.notes += checks.notes
     return report
 
 
 class _Lazy:
-    """The oracle, started when it is first needed and stopped with the validation."""
+    """The oracle, started on first use and stopped at the end of the validation."""
 
     def __init__(self, stack: ExitStack, progress: Progress) -> None:
         self._stack = stack
@@ -164,7 +169,7 @@ class _Lazy:
 
     def __call__(self) -> Oracle:
         if self._oracle is None:
-            from bngrad.oracle import Oracle  # noqa: PLC0415 - only where it is needed
+            from bngrad.oracle import Oracle  # noqa: PLC0415 - rarely needed
 
             try:
                 self._oracle = self._stack.enter_context(Oracle(progress=self._progress))
@@ -178,7 +183,7 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
         try:
             native_library.library_path()
         except LibraryError as error:
-            return ("python", "function"), [f"the native provider was not validated: {error}"]
+            return ("python", "function"), [f"the native provider was not checked: {error}"]
         return PROVIDERS, []
     require_choice("provider", provider, ("all", *PROVIDERS))
     if provider == "native":
@@ -186,18 +191,18 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
     return (provider,), []
 
 
-def _fit_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
-    """Leaves out the python provider for models with 16-bit types, which onnxruntime-extensions does not carry."""
+def _supported_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
+    """Drops the python provider for models with 16-bit types, which onnxruntime-extensions does not support."""
     if "python" not in providers or not has_type(model, _SIXTEEN_BITS):
         return providers, []
     if len(providers) == 1:
-        raise InputError("the python provider takes no float16 and no bfloat16; use native or function")
-    left = tuple(provider for provider in providers if provider != "python")
-    return left, ["the python provider was not validated: it takes no float16 and no bfloat16"]
+        raise InputError("the python provider does not support float16 and bfloat16; use native or function")
+    supported = tuple(provider for provider in providers if provider != "python")
+    return supported, ["the python provider was not checked: it does not support float16 and bfloat16"]
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:
-    """How many batch-norm nodes a training graph has, by op type."""
+    """Returns the number of batch-norm nodes of a training graph, by op type."""
     counts: dict[str, int] = {}
     for node in all_nodes(model):
         if node.domain == DOMAIN or (node.domain, node.op_type) in BATCH_NORMS:

@@ -1,4 +1,4 @@
-"""A copy of a model in float64: double takes the place of every narrower float, wherever a model writes a type."""
+"""Converts a model to float64: replaces narrower float types by double wherever they occur in the model."""
 
 from __future__ import annotations
 
@@ -30,27 +30,26 @@ _TYPE_ATTRIBUTES = {
     "RandomUniformLike": "dtype",
     "SequenceEmpty": "dtype",
 }
-"""The attribute by which an op of ONNX names an element type."""
+"""The attributes of ONNX ops that specify an element type."""
 
 _FLOAT_BY_DEFAULT = {
     *("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"),
     *("RandomNormal", "RandomUniform", "SequenceEmpty"),
 }
-"""Those that make float32 when the attribute is absent."""
+"""The ops whose output is float32 if the attribute is absent."""
 
 
 def to_float64(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns a copy of the model in which double has taken the place of narrower floats; see `widened`."""
+    """Returns a copy of a model in which narrower floats are replaced by double; see `widened`."""
     return ir.to_proto(widened(model))
 
 
 def widened(model: onnx.ModelProto) -> ir.Model:
-    """Returns a copy of the model in which double has taken the place of float, float16 and bfloat16.
+    """Returns a copy of a model in which float, float16 and bfloat16 are replaced by double.
 
-    That is in initializers, constants, types of values, and attributes that name a type, in subgraphs too.
-    Attributes that are numbers, such as epsilon, keep their value, rounded to float32 as ONNX stores it. Model
-    functions are inlined first: a body's constants may depend on the call. Other types stay. The default domain is
-    called "".
+    This applies to initializers, constants, types of values and attributes that specify a type, also in subgraphs.
+    Numeric attributes, such as epsilon, keep their float32 value. Functions are inlined first, because their
+    constants may depend on the call. The default domain is renamed to "".
     """
     result = ir.from_proto(model)
     InlinePass()(result)
@@ -69,7 +68,7 @@ def widened(model: onnx.ModelProto) -> ir.Model:
 
 
 def widened_array(array: Array) -> Array:
-    """Returns a float array as float64, and any other as it is."""
+    """Returns a float array as float64, and other arrays unchanged."""
     array = np.asarray(array)
     return array.astype(np.float64) if _is_narrow(ir.DataType.from_numpy(array.dtype)) else array
 
@@ -108,7 +107,7 @@ def _widen_node(node: ir.Node) -> None:
     if node.op_type == "Constant":
         for name in ("value_float", "value_floats"):
             if name in node.attributes:
-                # The float32 that ONNX stores, not the decimal that it came from.
+                # The float32 value that ONNX stores, not the decimal number it was written as.
                 number = np.asarray(node.attributes.pop(name).value, np.float32).astype(np.float64)
                 _set(node, ir.AttrTensor("value", ir.tensor(number)))
     elif node.op_type == "ConstantOfShape" and "value" not in node.attributes:

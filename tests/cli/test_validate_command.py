@@ -95,7 +95,7 @@ def test_a_plain_tolerance_replaces_the_bounds(capsys):
     assert run([*arguments, "--rtol", "1e-3", "--atol", "1e-3"]) == 0
 
 
-NO_NPZ = "is not an .npz file of plain arrays; make one with numpy.savez\n"
+NO_NPZ = "is not an .npz file of plain arrays; create it with numpy.savez\n"
 BAD = {
     "pickle": (
         ["--inputs", "pickled.npz"],
@@ -110,11 +110,11 @@ BAD = {
         ["--inputs", "unknown.npz"],
         "there is no input 'q'; the model's inputs are dy, x, s, b, m, v",
     ),
-    "wrong-shape": (["--inputs", "shape.npz"], "input 's' was given with shape [4]; expected [3]"),
-    "wrong-type": (["--inputs", "type.npz"], "input 's' was given as float64; expected float32"),
+    "wrong-shape": (["--inputs", "shape.npz"], "input 's' has shape [4]; expected [3]"),
+    "wrong-type": (["--inputs", "type.npz"], "input 's' has dtype float64; expected float32"),
     "unknown-dimension": (["--dim", "Q=3"], "no symbolic dimension 'Q' among the inputs; there are: N"),
     "no-extent": (["--dim", "N=0"], "dimension 'N' is 0; expected 1 or more"),
-    "wrt": (["--wrt", "x"], "is a training graph already; --wrt is for forward models"),
+    "wrt": (["--wrt", "x"], "is a training graph; --wrt applies to forward models"),
     "rewritten-missing": (["--rewritten", "none.onnx"], "none.onnx does not exist"),
 }
 
@@ -138,7 +138,7 @@ def test_bad_input_is_one_line(case, capsys):
 def test_a_rewritten_model_is_not_the_original(capsys):
     assert run(["rewrite", "model.onnx", "-o", "rewritten.onnx"]) == 0
     assert run(["validate", "rewritten.onnx"]) == 2
-    assert "the model is rewritten already; give the original" in capsys.readouterr().err
+    assert "the model is rewritten already; pass the original" in capsys.readouterr().err
 
 
 FORWARD = """<ir_version: 8, opset_import: ["" : 17]>
@@ -180,7 +180,7 @@ def test_a_forward_model_is_differentiated_as_asked_for(options, batch_norms, ca
             FORWARD.replace(
                 "[bn] y, m2, v2 = BatchNormalization<training_mode = 1>(x, s, b, m, v)", "y = Mul(x, x)"
             ),
-            "made.onnx: no batch norm in training mode and no gradient of one\n",
+            "made.onnx: no batch norm in training mode and no batch-norm gradient\n",
         ),
     ],
     ids=["batch-norm", "none"],

@@ -399,7 +399,7 @@ def test_validate_compares_otherwise_and_says_so(name):
     report = bngrad.validate(given, loss="loss", wrt=["x"], provider="function")
     assert report.passed, report.reason
     assert report.against == "reference"
-    (note,) = (note for note in report.notes if "gradient builder does not take the model" in note)
+    (note,) = (note for note in report.notes if "gradient builder does not support the model" in note)
     assert "use --builder bngrad" in note
     assert "central differences" in {check.name for check in report.checks}
 

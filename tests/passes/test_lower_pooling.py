@@ -67,7 +67,7 @@ def test_average_pool(extent, attributes, into, rng):
     model = lowered(model_of("AveragePool", attributes, extent))
     assert into in ops(model)
     dY = rng.standard_normal(average_pool(np.zeros((3, 2, *extent)), **attributes).shape)
-    want = average_pool_grad(dY, input_extent=extent, **attributes)
+    want = average_pool_grad(dY, input_sizes=extent, **attributes)
     got = evaluate(ir.to_proto(model), {"dY": dY})["dX"]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
@@ -78,7 +78,7 @@ def test_max_pool(extent, attributes, into, rng):
     assert into in ops(model)
     Y, indices = max_pool(rng.standard_normal((3, 2, *extent)), **attributes)
     dY = rng.standard_normal(Y.shape)
-    want = max_pool_grad(dY, indices, input_extent=extent, **attributes)
+    want = max_pool_grad(dY, indices, input_sizes=extent, **attributes)
     got = evaluate(ir.to_proto(model), {"dY": dY, "indices": indices})["dX"]
     np.testing.assert_array_equal(got, want)
 
@@ -95,9 +95,9 @@ def test_the_forward_node_tells_the_shape(op, rng):
     dY = rng.standard_normal((3, 2, 3, 4))
     got = evaluate(ir.to_proto(lowered(model_of(op, HALF, forward="pool"))), {"dY": dY, "X": X})["dX"]
     if op == "AveragePool":
-        want = average_pool_grad(dY, input_extent=(7, 9), **HALF)
+        want = average_pool_grad(dY, input_sizes=(7, 9), **HALF)
     else:
-        want = max_pool_grad(dY, max_pool(X, **HALF)[1], input_extent=(7, 9), **HALF)
+        want = max_pool_grad(dY, max_pool(X, **HALF)[1], input_sizes=(7, 9), **HALF)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 

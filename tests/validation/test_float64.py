@@ -311,14 +311,14 @@ def test_pool_gradient_takes_its_extents_from_the_static_type_at_any_batch_size(
 
 @pytest.mark.parametrize("dims", [None, ["H", 4]], ids=["no-shape", "symbolic"])
 def test_pool_gradient_without_static_extents_is_refused(dims):
-    with pytest.raises(UnsupportedNodeError, match=r"AveragePoolGrad node 'pool': the spatial extents of 'dx'"):
+    with pytest.raises(UnsupportedNodeError, match=r"AveragePoolGrad node 'pool': the spatial dimensions of 'dx'"):
         evaluate(pool_grad(dims), {"dy": np.ones([1, 1, 2, 2])})
 
 
 UNSUPPORTED = {
     "other-domains": (
         "g (float[1] x) => (float[1] y) { h = f.Strange(x)  y = com.microsoft.Odd(h) }",
-        r"cannot evaluate in float64: no implementation of com\.microsoft\.Odd, f\.Strange$",
+        r"cannot be evaluated in float64: there is no implementation of com\.microsoft\.Odd, f\.Strange$",
     ),
     "default-domain": ("g (float[1] x) => (float[1] y) { y = NoSuchOp(x) }", r"of ai\.onnx\.NoSuchOp$"),
     "in-a-subgraph": (
@@ -354,8 +354,10 @@ def test_op_without_implementation_is_refused_by_name(name):
     ("feeds", "outputs", "message"),
     [
         pytest.param({}, None, "inputs without a value: x", id="missing-feed"),
-        pytest.param({"x": 1, "z": 1}, None, "no graph input is named z; expected among x, w", id="unknown-feed"),
-        pytest.param({"x": 1}, ["y", "q"], "no value in the model is named q", id="unknown-output"),
+        pytest.param(
+            {"x": 1, "z": 1}, None, "there is no input z; the model's inputs are x, w", id="unknown-feed"
+        ),
+        pytest.param({"x": 1}, ["y", "q"], "there is no value q in the model", id="unknown-output"),
     ],
 )
 def test_wrong_names_are_refused(feeds, outputs, message):

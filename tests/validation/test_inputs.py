@@ -76,15 +76,15 @@ REFUSED = {
         NETWORK.replace("loss, log", "logits2 = Neg(logits) loss, log").replace(
             "(logits, labels)", "(logits2, labels)"
         ),
-        "the number of classes is not known",
+        "the number of classes is unknown",
     ),
     "indices": (
         NETWORK.replace("f = Flatten(p)", "q = Gather(p, labels) f = Flatten(p)").replace(
             "loss, log_prob = SoftmaxCrossEntropyLoss(logits, labels)", "loss = ReduceSum <keepdims = 0> (logits)"
         ),
-        "input 'labels' holds integers that are no labels of a loss",
+        "input 'labels' has integers that are not labels of a loss",
     ),
-    "text": (NETWORK.replace("bool flag", "string flag"), "which is not drawn; give it with --inputs"),
+    "text": (NETWORK.replace("bool flag", "string flag"), "for which there are no random values; pass it with"),
 }
 
 

@@ -36,11 +36,11 @@ FAILED = {
     "no-row-beside-a-good-check": (report(check(row(passed=True)), check()), "some check: nothing was compared"),
     "no-check-made": (
         report(check(skipped="too large"), check(skipped="no op")),
-        "nothing was compared (some check: not made, too large; some check: not made, no op)",
+        "nothing was compared (some check: skipped, too large; some check: skipped, no op)",
     ),
     "a-required-check-was-not-made": (
         report(check(row(passed=True)), check(skipped="too large", required=True)),
-        "some check: not made, too large",
+        "some check: skipped, too large",
     ),
     "all-undecided": (
         report(check(undecided={"w_grad": "a kink"})),

@@ -55,7 +55,7 @@ def of_windows(case):
         return forward, [x, w, values(w.shape[0])], lambda dy: gradient(dy, x, w)
     x = values(*case.extents)
     forward = partial(FUNCTIONS["", case.op.removesuffix("Grad")], **case.attributes)
-    gradient = partial(FUNCTIONS["", case.op], **case.attributes, input_extent=case.extents[2:])
+    gradient = partial(FUNCTIONS["", case.op], **case.attributes, input_sizes=case.extents[2:])
     if case.op == "AveragePoolGrad":
         return forward, [x], lambda dy: [gradient(dy)]
     return lambda x: forward(x)[0], [x], lambda dy: [gradient(dy, case.inputs[1])]

@@ -144,25 +144,25 @@ def test_default_equals_the_attribute_spelled_out(op, attributes):
 @pytest.mark.parametrize(
     ("arguments", "begin", "end", "out"),
     [
-        pytest.param({"extent": [7], "kernel": [3]}, (0,), (0,), (5,), id="defaults"),
+        pytest.param({"sizes": [7], "kernel": [3]}, (0,), (0,), (5,), id="defaults"),
         pytest.param(
-            {"extent": [7], "kernel": [3], "auto_pad": "NOTSET", "pads": [1, 2]}, (1,), (2,), (8,), id="pads"
+            {"sizes": [7], "kernel": [3], "auto_pad": "NOTSET", "pads": [1, 2]}, (1,), (2,), (8,), id="pads"
         ),
-        pytest.param({"extent": [7], "kernel": [4], "auto_pad": "SAME_UPPER"}, (1,), (2,), (7,), id="upper"),
-        pytest.param({"extent": [7], "kernel": [4], "auto_pad": "SAME_LOWER"}, (2,), (1,), (7,), id="lower"),
+        pytest.param({"sizes": [7], "kernel": [4], "auto_pad": "SAME_UPPER"}, (1,), (2,), (7,), id="upper"),
+        pytest.param({"sizes": [7], "kernel": [4], "auto_pad": "SAME_LOWER"}, (2,), (1,), (7,), id="lower"),
         pytest.param(
-            {"extent": [7], "kernel": [3], "auto_pad": "VALID", "pads": [9, 9]}, (0,), (0,), (5,), id="valid"
+            {"sizes": [7], "kernel": [3], "auto_pad": "VALID", "pads": [9, 9]}, (0,), (0,), (5,), id="valid"
         ),
-        pytest.param({"extent": [6], "kernel": [3], "strides": [2], "ceil_mode": 1}, (0,), (0,), (3,), id="ceil"),
+        pytest.param({"sizes": [6], "kernel": [3], "strides": [2], "ceil_mode": 1}, (0,), (0,), (3,), id="ceil"),
         # The third window would start in the padding behind the data, so it does not exist.
         pytest.param(
-            {"extent": [4], "kernel": [2], "strides": [2], "pads": [0, 1], "ceil_mode": 1},
+            {"sizes": [4], "kernel": [2], "strides": [2], "pads": [0, 1], "ceil_mode": 1},
             (0,),
             (1,),
             (2,),
             id="ceil-drops-empty-window",
         ),
-        pytest.param({"extent": [5], "kernel": [1], "strides": [9]}, (0,), (0,), (1,), id="stride-beyond"),
+        pytest.param({"sizes": [5], "kernel": [1], "strides": [9]}, (0,), (0,), (1,), id="stride-beyond"),
     ],
 )
 def test_geometry(arguments, begin, end, out):

@@ -202,7 +202,7 @@ def test_what_ort_does_not_take_is_compared_otherwise_and_says_so(case):
     assert report.against == "reference"
     (note,) = (note for note in report.notes if "gradient builder" in note)
     assert note.startswith(
-        "compared with NumPy and central differences, for ONNX Runtime's gradient builder does not"
+        "compared with NumPy and central differences, because ONNX Runtime's gradient builder does not"
     )
     assert NOT_BY_ORT[case] in note
     checks = {check.name: check for check in report.checks}
@@ -323,8 +323,8 @@ def test_a_training_graph_without_gradients_does_not_pass():
     report = bngrad.validate(parse_training(NO_GRADIENT), against="numeric", provider="function")
     assert not report.passed
     assert report.reason == (
-        "central differences: nothing was compared (gradients: no output is one; expected outputs called "
-        "<input>_grad)"
+        "central differences: nothing was compared (gradients: the model has no gradient outputs; expected "
+        "outputs named <input>_grad)"
     )
 
 
@@ -340,7 +340,7 @@ def test_what_differentiate_made_is_checked_alone():
     assert gradients_in(report) == {"s_grad", "b_grad"}
     for against in ("ort", "reference"):
         with pytest.raises(
-            ModelError, match=r"is rewritten already; give the original, .* or validate this one alone"
+            ModelError, match=r"is rewritten already; pass the original model, .* or validate this one alone"
         ):
             bngrad.validate(training, against=against)
 
@@ -371,11 +371,11 @@ REFUSED = {
     "wrong-shape": (
         {"inputs": {"s": np.zeros(4, np.float32)}},
         InputError,
-        r"input 's' was given with shape \[4\]; expected \[3\]",
+        r"input 's' has shape \[4\]; expected \[3\]",
     ),
     "no-such-dimension": ({"dims": {"Q": 3}}, InputError, "there is no symbolic dimension 'Q'"),
-    "no-such-variance": ({"running_variance": "best"}, InputError, "running variance 'best' does not exist"),
-    "no-such-reference": ({"against": "torch"}, InputError, "against 'torch' does not exist"),
+    "no-such-variance": ({"running_variance": "best"}, InputError, "running variance is 'best'; expected"),
+    "no-such-reference": ({"against": "torch"}, InputError, "against is 'torch'; expected"),
 }
 
 
@@ -389,12 +389,12 @@ def test_refused(case):
 
 @pytest.mark.parametrize("option", ["frozen", "training", "wrt"])
 def test_options_of_forward_models_are_refused_for_training_graphs(option):
-    with pytest.raises(InputError, match=f"is a training graph already; --{option} is for forward models"):
+    with pytest.raises(InputError, match=f"is a training graph; --{option} applies to forward models"):
         bngrad.validate(parse_training(NO_GRADIENT), against="numeric", **{option: ["x"]})
 
 
 def test_the_python_provider_takes_no_16_bits():
-    with pytest.raises(InputError, match="the python provider takes no float16"):
+    with pytest.raises(InputError, match="the python provider does not support float16"):
         bngrad.validate(copy(TAKEN["half"]), against="numeric", provider="python")
 
 
@@ -406,7 +406,7 @@ def test_a_loss_that_is_not_finite_is_not_compared():
     check = next(check for check in report.checks if check.name == "central differences")
     assert (
         check.problem
-        == "nothing was compared (gradients: the loss is nan at these inputs; give others with --inputs)"
+        == "nothing was compared (gradients: the loss is nan for these inputs; pass others with --inputs)"
     )
 
 
@@ -415,7 +415,7 @@ def test_a_model_too_large_for_differences_does_not_pass(against, monkeypatch):
     monkeypatch.setattr(numeric, "MAX_ELEMENTS", 20)
     report = bngrad.validate(parse(TWO_MODES), against=against, provider="function")
     assert not report.passed
-    assert report.reason.startswith("central differences: not made, the inputs and parameters have ")
+    assert report.reason.startswith("central differences: skipped, the inputs and parameters have ")
 
 
 # ---- external data ----

@@ -1,8 +1,8 @@
-"""NumPy implementations, at the precision of their inputs, of what onnx's reference evaluator lacks.
+"""NumPy implementations of ops for onnx's reference evaluator, at the precision of their inputs.
 
-They are the ops that ORT's gradient builder writes, those of ``bngrad`` that our builder writes, and those of ONNX
-that the evaluator computes wrongly or too slowly (each module says which and why). Every function is its op:
-inputs are positional arguments, attributes are keywords, the docstring is the formula.
+They are the ops of ORT's training dialect, ops of ``bngrad``, and ONNX ops that the evaluator computes wrongly or
+too slowly (each module says which and why). A function's positional arguments are the inputs of the op, its
+keyword arguments are the attributes, and its docstring is the formula.
 """
 
 from __future__ import annotations
@@ -86,26 +86,29 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     (DOMAIN, "BatchNormalizationStatistics"): batch_norm.bngrad_batch_normalization_statistics,
     (DOMAIN, "BatchNormalizationTraining"): batch_norm.bngrad_batch_normalization_training,
 }
-"""(domain, op type) -> its function."""
+"""The function of each op, by (domain, op type)."""
+
+REDEFINED_SINCE = {**dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13), "Resize": 11}
+"""The opset since which an ONNX op has the semantics that are implemented; the evaluator ignores older ones."""
 
 
 def attributes_of(function: Callable[..., Any]) -> frozenset[str]:
-    """Returns the attributes that an op's function knows."""
+    """Returns the attributes that the function of an op supports."""
     parameters = inspect.signature(function).parameters.values()
     return frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
 def _op_run(domain: str, op_type: str, function: Callable[..., Any]) -> type[OpRun]:
-    """Makes a function an op of onnx's reference evaluator."""
+    """Wraps a function as an op of onnx's reference evaluator."""
 
     def run(_self: OpRun, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:  # noqa: ANN401  as in OpRun
         result = function(*inputs, **attributes)
         return tuple(result) if isinstance(result, tuple) else (result,)
 
-    # OpRun would look a schema up by name alone, and BatchNormalizationGrad is in domain bngrad too.
+    # OpRun looks up schemas by name only, but BatchNormalizationGrad is in two domains.
     members = {"op_domain": domain, "op_schema": None, "_run": run, "__doc__": function.__doc__}
     return type(op_type, (OpRun,), members)
 
 
 OP_RUNS = [_op_run(*key, function) for key, function in FUNCTIONS.items()]
-"""The same as classes, for ``ReferenceEvaluator(new_ops=...)``."""
+"""The ops as classes, for ``ReferenceEvaluator(new_ops=...)``."""

@@ -1,6 +1,6 @@
-"""The arrays of the ops, and the numbers that their attributes are.
+"""Types of arrays and attributes of the ops.
 
-The arithmetic also runs in float32; float64 is what these modules are for.
+The annotations are for float64, although the functions also work in float32.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ Mask = NDArray[np.bool_]
 
 
 def default(value: float) -> float:
-    """Returns an attribute's default as ONNX has it: a float32, like the value that a rewrite spells out."""
+    """Returns the default of an attribute as ONNX stores it, rounded to float32."""
     return float(np.float32(value))

@@ -1,7 +1,6 @@
-"""Gradients of activations, each times dY, and the activations that only com.microsoft has.
+"""Activations of com.microsoft, and gradients of activations.
 
-Erf is here although onnx's reference evaluator has it, and Gelu, which is made of it: that one computes it in
-float32, whatever its input is.
+Erf and Gelu, which uses it, are implemented here because onnx's reference evaluator computes Erf in float32.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _QUICK_ALPHA = default(1.702)
 
 
 def relu_grad(dY: Array, X_or_Y: Array) -> Array:
-    """Returns dX = dY where the input is positive, or the output: the same elements."""
+    """Returns dX = dY where the input, or equivalently the output, is positive, else 0."""
     return np.where(X_or_Y > 0, dY, 0)
 
 
@@ -49,12 +48,12 @@ def dropout_grad(dY: Array, mask: Mask, ratio: Array | None = None, training_mod
 
 def erf(X: Array) -> Array:
     """Returns Y = 2 / sqrt(pi) * the integral of exp(-t^2) from 0 to X."""
-    Y: Array = np.vectorize(math.erf, otypes=[X.dtype])(X)  # NumPy has none
+    Y: Array = np.vectorize(math.erf, otypes=[X.dtype])(X)  # NumPy has no erf
     return Y
 
 
 def gelu(X: Array, *, approximate: str = "none") -> Array:
-    """Returns Y = X * Phi(X), with Phi the normal distribution function; or `fast_gelu`, which is "tanh"."""
+    """Returns Y = X * Phi(X), with Phi the normal distribution function; or `fast_gelu` if approximate is tanh."""
     return fast_gelu(X) if approximate == "tanh" else X * _normal_cdf(X)
 
 

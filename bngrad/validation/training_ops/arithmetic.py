@@ -1,6 +1,6 @@
-"""Products, quotients and layer norm: what ORT's gradient builder writes beside standard arithmetic.
+"""Arithmetic ops of ORT's training dialect, and the gradient of layer norm.
 
-Mean is here although onnx's reference evaluator has it: that one fails where the first operand is broadcast.
+Mean is implemented here because onnx's reference evaluator fails if the first operand is broadcast.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def div_grad(dY: Array, A: Array, B: Array) -> tuple[Array, Array]:
 
 
 def sum_to(X: Array, shape: tuple[int, ...]) -> Array:
-    """Undoes broadcasting: sums X over the dimensions along which ``shape`` was repeated."""
+    """Returns the sum of X over the dimensions along which ``shape`` was broadcast."""
     X = X.sum(axis=tuple(range(X.ndim - len(shape))))
     repeated = tuple(i for i, (have, want) in enumerate(zip(X.shape, shape, strict=True)) if have != want)
     total: Array = X.sum(axis=repeated, keepdims=True)
@@ -38,7 +38,7 @@ def sum_to(X: Array, shape: tuple[int, ...]) -> Array:
 
 
 def broadcast_gradient_args(a_shape: Integers, b_shape: Integers) -> tuple[Integers, Integers]:
-    """Returns the axes over which each operand's gradient is summed: those along which it was repeated."""
+    """Returns the axes over which each operand's gradient has to be summed: those along which it was broadcast."""
     rank = max(a_shape.size, b_shape.size)
     a, b = ([1] * (rank - s.size) + s.tolist() for s in (a_shape, b_shape))
     repeated = [[i for i in reversed(range(rank)) if x[i] == 1 != y[i]] for x, y in ((a, b), (b, a))]

@@ -1,7 +1,7 @@
-"""Batch norm in ORT's dialect, in ONNX's and as ops of ``bngrad``, by way of `bngrad.opset.reference`.
+"""Batch norm in ORT's dialect, in ONNX and as ops of ``bngrad``, with `bngrad.opset.reference`.
 
-ONNX's op is here although onnx's reference evaluator has it: at opsets 9 to 13 that one mixes batch statistics
-into inference, and it always computes 1 - momentum in float32.
+ONNX's BatchNormalization is implemented here because onnx's reference evaluator uses batch statistics in inference
+at opsets 9 to 13, and always computes 1 - momentum in float32.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def batch_norm_internal(
     momentum: float = _MOMENTUM,
     training_mode: int = 1,
 ) -> tuple[Array, ...]:
-    """Returns Y = scale * (X - mean) * inv_std + bias, then the new running and the saved statistics.
+    """Returns Y = scale * (X - mean) * inv_std + bias, the new running statistics and the saved statistics.
 
     new_running = momentum * running + (1 - momentum) * batch, with the biased variance;
     saved_inv_std = 1 / sqrt(biased variance + epsilon).
     """
     if not training_mode:
-        raise UnsupportedNodeError("BatchNormInternal with training_mode = 0: ORT's gradient builder writes 1")
+        raise UnsupportedNodeError("BatchNormInternal has training_mode = 0; ORT's gradient builder writes 1")
     data = _with_channels(X)
     results = reference_training(
         data,
@@ -55,7 +55,7 @@ def batch_norm_internal(
         momentum=float(momentum),
         unbiased_running_var=False,
     )
-    return _as_given(X, results)
+    return _like_x(X, results)
 
 
 def batch_normalization_grad(
@@ -65,16 +65,16 @@ def batch_normalization_grad(
     saved_mean: Array,
     saved_inv_std: Array,
     *,
-    epsilon: float = _EPSILON,  # noqa: ARG001  ORT writes it; it is in saved_inv_std already
+    epsilon: float = _EPSILON,  # noqa: ARG001  part of the op, but already included in saved_inv_std
 ) -> tuple[Array, ...]:
     """Returns dX = scale * inv_std * (dY - (dbias + xhat * dscale) / M), dscale = sum dY * xhat, dbias = sum dY.
 
-    xhat = (X - mean) * inv_std, and M is the number of elements of a channel.
+    xhat = (X - mean) * inv_std, and M is the number of elements per channel.
     """
     data, axes = _with_channels(X), _all_but_channels(_with_channels(X))
     dY = _with_channels(dY)
     results = reference_grad(dY, data, scale, saved_mean, saved_inv_std, axes=axes, training_mode=True)
-    return _as_given(X, results)
+    return _like_x(X, results)
 
 
 def batch_normalization(
@@ -90,7 +90,7 @@ def batch_normalization(
 ) -> tuple[Array, ...]:
     """Returns Y = scale * (X - mean) / sqrt(var + epsilon) + bias, mean and var.
 
-    In training mode it returns what `batch_norm_internal` does, without the saved statistics.
+    In training mode, it returns the outputs of `batch_norm_internal` without the saved statistics.
     """
     if training_mode:
         results = batch_norm_internal(X, scale, bias, mean, var, epsilon=epsilon, momentum=momentum)
@@ -137,14 +137,14 @@ def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: 
     return tuple(reference_statistics(X, axes, float(epsilon)))
 
 
-def _as_given(X: Array, results: Sequence[Array]) -> tuple[Array, ...]:
-    """Results in X's type, the first in its shape."""
+def _like_x(X: Array, results: Sequence[Array]) -> tuple[Array, ...]:
+    """Converts results to X's type, and the first result to X's shape."""
     data, *others = (result.astype(X.dtype, copy=False) for result in results)
     return data.reshape(X.shape), *others
 
 
 def _with_channels(X: Array) -> Array:
-    """X with a dimension of channels, which ONNX takes to be 1 in a vector."""
+    """Returns X with a channel dimension; according to ONNX, a vector has one channel."""
     return X[:, np.newaxis] if X.ndim == 1 else X
 
 

@@ -1,6 +1,6 @@
 """ConvTranspose and the gradient of Conv, for any number of spatial dimensions.
 
-ConvTranspose is here although onnx's reference evaluator has it: that one fills one channel a group only.
+ConvTranspose is implemented here because onnx's reference evaluator computes only one output channel per group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def conv_grad(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Returns the three transposes of Conv.
+    """Returns dX, dW and dB, the transposes of Conv.
 
     Y[n, m, o] = B[m] + sum over c, k of W[m, c, k] * X[n, c, o * stride + k * dilation - pad];
     dX[n, c, o * stride + k * dilation - pad] += sum over m of dY[n, m, o] * W[m, c, k];
@@ -66,7 +66,7 @@ def conv_transpose(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """Returns Y[n, m, i * stride + k * dilation - pad] += sum over c of X[n, c, i] * W[c, m, k], then + B[m].
+    """Returns Y with Y[n, m, i * stride + k * dilation - pad] += sum over c of X[n, c, i] * W[c, m, k], plus B[m].
 
     With groups, c runs over the input channels of the group of m.
     """
@@ -92,7 +92,7 @@ def conv_transpose(
 
 
 def _over_output(
-    extent: tuple[int, ...],
+    sizes: tuple[int, ...],
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
     dilation: tuple[int, ...],
@@ -101,20 +101,20 @@ def _over_output(
     pads: Sequence[int] | None,
     auto_pad: str,
 ) -> Windows:
-    """The windows that a ConvTranspose has over its output, one for each element of its input."""
-    rank = len(extent)
+    """Returns the windows of a ConvTranspose over its output, one for each element of its input."""
+    rank = len(sizes)
     whole = [
         (n - 1) * s + (k - 1) * d + 1 + added
-        for n, s, k, d, added in zip(extent, stride, kernel, dilation, output_padding, strict=True)
+        for n, s, k, d, added in zip(sizes, stride, kernel, dilation, output_padding, strict=True)
     ]
     same = auto_pad in {"SAME_UPPER", "SAME_LOWER"}
     if output_shape is None and not same:
         declared = list(pads or [0] * (2 * rank)) if auto_pad == "NOTSET" else [0] * (2 * rank)
         begin, end = declared[:rank], declared[rank:]
     else:
-        target = output_shape or tuple(n * s for n, s in zip(extent, stride, strict=True))
-        total = [max(n - wanted, 0) for n, wanted in zip(whole, target, strict=True)]
+        target = output_shape or tuple(n * s for n, s in zip(sizes, stride, strict=True))
+        total = [max(n - size, 0) for n, size in zip(whole, target, strict=True)]
         less, more = [t // 2 for t in total], [t - t // 2 for t in total]
         begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
     out = output_shape or tuple(n - before - after for n, before, after in zip(whole, begin, end, strict=True))
-    return Windows(out, kernel, stride, dilation, tuple(begin), tuple(end), extent)
+    return Windows(out, kernel, stride, dilation, tuple(begin), tuple(end), sizes)

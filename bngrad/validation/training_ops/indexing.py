@@ -1,4 +1,4 @@
-"""Ops that only move elements: Concat and Split as training writes them, and the gradients of Slice and Gather."""
+"""Ops that move elements: ConcatTraining, SplitTraining, Pad, and the gradients of Slice and Gather."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def concat_training(*inputs: Array, axis: int) -> tuple[Array, Integers]:
 
 
 def split_training(X: Array, lengths: Integers, *, axis: int = 0) -> tuple[Array, ...]:
-    """Returns Y_i = the i-th piece of X along the axis; the pieces have the given lengths."""
+    """Returns X split along the axis into parts of the given lengths."""
     return tuple(np.split(X, np.cumsum(lengths)[:-1], axis=axis))
 
 
@@ -45,7 +45,7 @@ def gather_grad(shape: Integers, indices: Integers, dY: Array, *, axis: int = 0)
     """Returns dX of the given shape: dX[..., indices, ...] += dY along the axis."""
     dX = np.zeros(shape, dY.dtype)
     axis %= dX.ndim
-    # The dimensions of ``indices`` stand in dY where X has its axis; both go to the front.
+    # dY has the dimensions of ``indices`` in place of X's axis; both are moved to the front.
     index_axes = range(axis, axis + indices.ndim)
     np.add.at(np.moveaxis(dX, axis, 0), indices, np.moveaxis(dY, index_axes, range(indices.ndim)))
     return dX
@@ -61,7 +61,7 @@ def gather_elements_grad(dY: Array, shape: Integers, indices: Integers, *, axis:
 
 
 def gather_nd_grad(shape: Integers, indices: Integers, dY: Array, *, batch_dims: int = 0) -> Array:
-    """Returns dX of the given shape: dX[b, indices[b, i]] += dY[b, i], where indices[b, i] is a whole index."""
+    """Returns dX of the given shape: dX[b, indices[b, i]] += dY[b, i], where indices[b, i] is an index tuple."""
     dX = np.zeros(shape, dY.dtype)
     batch = np.indices(indices.shape[:-1], sparse=True)[:batch_dims]
     np.add.at(dX, (*batch, *np.moveaxis(indices, -1, 0)), dY)
@@ -76,24 +76,24 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Array:
-    """Returns data with pads[i] elements put in front of axis i, and pads[rank + i] behind it.
+    """Returns data with pads[i] elements added before axis i, and pads[rank + i] after it.
 
-    A negative number takes elements away, for which onnx's reference evaluator has no code.
+    Negative numbers remove elements, which onnx's reference evaluator does not support.
     """
     along = list(range(data.ndim)) if axes is None else [int(axis) % data.ndim for axis in axes]
     widths = [(0, 0)] * data.ndim
     for axis, before, after in zip(along, pads[: len(along)], pads[len(along) :], strict=True):
         widths[axis] = (int(before), int(after))
     fill: dict[str, Any] = {"constant_values": 0 if value is None else value} if mode == "constant" else {}
-    how: Any = mode  # NumPy's annotation wants one of the names
-    grown: Array = np.pad(data, [(max(b, 0), max(a, 0)) for b, a in widths], mode=how, **fill)
-    return grown[tuple(slice(max(-b, 0), n + min(a, 0)) for n, (b, a) in zip(grown.shape, widths, strict=True))]
+    any_mode: Any = mode  # NumPy annotates it as a literal
+    padded: Array = np.pad(data, [(max(b, 0), max(a, 0)) for b, a in widths], mode=any_mode, **fill)
+    return padded[tuple(slice(max(-b, 0), n + min(a, 0)) for n, (b, a) in zip(padded.shape, widths, strict=True))]
 
 
 def flatten(X: Array, *, axis: int = 1) -> Array:
     """Returns X as a matrix whose rows are the dimensions before the axis.
 
-    It is here because onnx's reference evaluator fails where there are no rows.
+    It is implemented here because onnx's reference evaluator fails if there are no rows.
     """
     return X.reshape(math.prod(X.shape[:axis]), math.prod(X.shape[axis:]))
 
@@ -101,7 +101,8 @@ def flatten(X: Array, *, axis: int = 1) -> Array:
 def gather_elements(X: Array, indices: Integers, *, axis: int = 0) -> Array:
     """Returns Y[i, j, ...] = X[i, indices[i, j, ...], ...], the index at the axis.
 
-    It is here because onnx's reference evaluator fails where the axis is negative, or indices are smaller than X.
+    It is implemented here because onnx's reference evaluator fails if the axis is negative, or indices are smaller
+    than X.
     """
     where: list[Integers] = list(np.indices(indices.shape, sparse=True))
     where[axis] = indices

@@ -1,8 +1,8 @@
 """Losses over class labels, and the gradients of Softmax and LogSoftmax.
 
-The losses are here although onnx's reference evaluator has them. For SoftmaxCrossEntropyLoss that takes the
-logarithm of the softmax, which is -inf for an improbable class; for NegativeLogLikelihoodLoss it takes the mean
-over all labels where those of -1 are ignored; and it loops over the elements in Python.
+The losses are implemented here because of errors in onnx's reference evaluator. Its SoftmaxCrossEntropyLoss takes
+the logarithm of the softmax, which is -inf for an improbable class. Its NegativeLogLikelihoodLoss takes the mean
+over all labels if those of -1 are ignored, and loops over the elements in Python.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ def softmax_cross_entropy_loss(
     reduction: str = "mean",
     ignore_index: int | None = None,
 ) -> tuple[Array, Array]:
-    """Returns log_prob = log softmax over axis 1; loss = -w * log_prob[label]; mean divides by the sum of w.
+    """Returns loss = -w * log_prob[label] and log_prob, the log softmax over axis 1.
 
-    w = weights[label], or 1 without weights; 0 where label = ignore_index.
+    w = weights[label], or 1 without weights; 0 where label = ignore_index. The reduction mean divides by the sum
+    of w.
     """
     shifted = scores - scores.max(axis=1, keepdims=True)
     log_prob = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -41,7 +42,7 @@ def negative_log_likelihood_loss(
     reduction: str = "mean",
     ignore_index: int | None = None,
 ) -> Array:
-    """Returns loss = -w * log_prob[label]; mean divides by the sum of w."""
+    """Returns loss = -w * log_prob[label]; the reduction mean divides by the sum of w."""
     classes, w = _classes_and_weights(labels, weights, log_prob, ignore_index)
     loss: Array = -w * np.take_along_axis(log_prob, classes[:, None], axis=1)[:, 0]
     if reduction != "none":
@@ -58,9 +59,9 @@ def softmax_cross_entropy_loss_grad(
     reduction: str = "mean",
     ignore_index: int | None = None,
 ) -> Array:
-    """Returns dX = dY * w * (exp(log_prob) - onehot(label)); mean divides by the sum of w, as the loss does.
+    """Returns dX = dY * w * (exp(log_prob) - onehot(label)); the reduction mean divides by the sum of w.
 
-    It is 0 where every label is ignored, while that loss is 0 / 0.
+    If all labels are ignored, dX is 0, although the loss is 0 / 0.
     """
     classes, w = _classes_and_weights(labels, weights, log_prob, ignore_index)
     scale = dY * w / ((w.sum() or 1) if reduction == "mean" else 1)
@@ -85,7 +86,7 @@ def log_softmax_grad(dY: Array, Y: Array, *, axis: int = -1) -> Array:
 def _classes_and_weights(
     labels: Integers, weights: Array | None, like: Array, ignore_index: int | None
 ) -> tuple[Integers, Array]:
-    """Labels with a valid class where they are ignored, and the weight of each: 0 there."""
+    """Returns the labels, with a valid class in place of ignored ones, and their weights, 0 for ignored ones."""
     kept = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
     classes = np.where(kept, labels, 0)
     w = np.ones(labels.shape, like.dtype) if weights is None else weights[classes]

@@ -1,8 +1,8 @@
-"""Layer norm and its relatives, forward.
+"""Normalization ops.
 
-They are here although onnx's reference evaluator has them: GroupNormalization computes in float32 there,
-LpNormalization with p = 1 takes the sum of the elements for that of their sizes, and LRN goes through as many
-channels as there are samples.
+They are implemented here because onnx's reference evaluator computes GroupNormalization in float32, sums the
+elements instead of their absolute values in LpNormalization with p = 1, and loops over the batch size instead of
+the channels in LRN.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def group_normalization(
     *,
     num_groups: int,
     epsilon: float = _EPSILON,
-    stash_type: int = 1,  # noqa: ARG001  everything is computed as X is
+    stash_type: int = 1,  # noqa: ARG001  everything is computed in the type of X
 ) -> Array:
     """Returns Y = scale * (X - mean) / sqrt(var + epsilon) + bias, with the statistics of each group of channels.
 
-    scale and bias are of channels, as since opset 21.
+    scale and bias have one element per channel, as since opset 21.
     """
     grouped = X.reshape(X.shape[0], num_groups, -1)
     mean, var = (statistic(grouped, axis=2, keepdims=True) for statistic in (np.mean, np.var))
@@ -42,14 +42,14 @@ def group_normalization(
 
 
 def lp_normalization(X: Array, *, axis: int = -1, p: int = 2) -> Array:
-    """Returns Y = X / (sum over the axis of |X|^p)^(1/p), and 0 where that is."""
+    """Returns Y = X / (sum over the axis of |X|^p)^(1/p), and 0 where the sum is 0."""
     length = np.linalg.norm(X, ord=p, axis=axis, keepdims=True)
     Y: Array = np.divide(X, length, out=np.zeros_like(X), where=length != 0)
     return Y
 
 
 def lrn(X: Array, *, size: int, alpha: float = _ALPHA, beta: float = _BETA, bias: float = 1.0) -> Array:
-    """Returns Y = X / (bias + alpha / size * square_sum)^beta, which sums over the channels around each."""
+    """Returns Y = X / (bias + alpha / size * square_sum)^beta, with sums over ``size`` neighbouring channels."""
     before = (size - 1) // 2
     channels = range(X.shape[1])
     windows = [X[:, max(0, c - before) : c - before + size] for c in channels]

@@ -27,14 +27,14 @@ def resize_grad(
     coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = default(-0.75),
     exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,  # noqa: ARG001 - a constant, which has no gradient
-    keep_aspect_ratio_policy: str = "stretch",  # noqa: ARG001 - the shapes say what it led to
+    extrapolation_value: float = 0.0,  # noqa: ARG001 - a constant without a gradient
+    keep_aspect_ratio_policy: str = "stretch",  # noqa: ARG001 - its effect is known from the shapes
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
-    """Returns dX = M dY along each axis, where M is what Resize makes of the rows of an identity matrix.
+    """Returns dX = M dY along each axis, where M is Resize applied to the rows of an identity matrix.
 
-    Without scales, an axis is scaled by the ratio of its extents in dY and X.
+    Without scales, an axis is scaled by the ratio of its sizes in dY and X.
     """
     how = {
         "antialias": antialias,
@@ -66,5 +66,5 @@ def _resized_identity(
         feeds["scales"] = np.array([1, scale])
     inputs = [name if name in feeds else "" for name in ("rows", "roi", "scales", "sizes")]
     evaluator = ReferenceEvaluator(helper.make_node("Resize", inputs, ["y"], **attributes))
-    matrix: Array = evaluator.run(None, feeds)[0]  # type: ignore[index]  # of outputs; a list, if they are not named
+    matrix: Array = evaluator.run(None, feeds)[0]  # type: ignore[index]  # a list if no outputs are named
     return matrix

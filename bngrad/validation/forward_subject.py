@@ -1,0 +1,168 @@
+"""Prepares a forward model for the checks: differentiates it with our builder, and with ORT's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bngrad.autodiff.prepare import prepare
+from bngrad.autodiff.selection import find_loss, find_wrt
+from bngrad.errors import ModelError, OracleError
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.passes.pipeline import for_target
+from bngrad.validation.inputs import bind_dimensions, draw_inputs, feeds_of
+from bngrad.validation.subject import Subject
+from bngrad.validation.unbiased import unbias_running_variances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    from bngrad.autodiff.training_graph import Training
+    from bngrad.oracle import Oracle, Prepared
+    from bngrad.training.differentiate import Builder
+    from bngrad.validation.subject import Against, InputOptions, Options
+
+    Array = NDArray[Any]
+
+
+def forward_model_subject(
+    model: ir.Model,
+    tested: ir.Model | None,
+    against: Against,
+    builder: Builder,
+    input_options: InputOptions,
+    options: Options,
+    oracle: Callable[[], Oracle],
+) -> Subject:
+    """Differentiates a forward model and prepares it for the checks.
+
+    Args:
+        model: The forward model. It is not modified.
+        tested: The training graph to check; None to make one.
+        against: What to compare with.
+        builder: The builder of the training graph to check.
+        input_options: The options by which the inputs are chosen.
+        options: The options by which the model is differentiated.
+        oracle: Returns ONNX Runtime's training build, started on first use.
+
+    Raises:
+        InputError: An argument is invalid.
+        ModelError: The model cannot be differentiated.
+        OracleError: The oracle is needed, but cannot be installed, or fails with ``builder`` ort.
+    """
+    inputs = input_options.inputs
+    bound = model.clone()
+    bind_dimensions(bound, input_options.dims, feeds_of(bound, inputs))
+    made = options.graph(bound)
+    original = made.model
+    notes: list[str] = []
+    values: dict[str, Array] = {}
+    by_ort = against == "ort" or builder == "ort"
+    if by_ort:
+        running = oracle()
+        try:
+            prepared, original = _by_ort(bound, made, options, running)
+        except (ModelError, OracleError) as error:
+            if builder == "ort":
+                raise
+            notes.append(
+                "compared with NumPy and central differences, because ONNX Runtime's gradient builder does not "
+                f"support the model: {error}"
+            )
+            against, by_ort = "reference", False
+        else:
+            notes += prepared.notes
+            values = prepared.values
+    if not by_ort and tested is None and options.wrt is None:
+        made, more = _with_data_inputs(bound, made, options)
+        original, notes = made.model, notes + more
+    if tested is None and builder == "ort":
+        tested, _ = for_target(original, target="stock", unbiased_running_var=options.unbiased)
+    elif tested is None:
+        # From the model with its symbolic dimensions, so that the graph works for all sizes.
+        training = options._replace(loss=made.loss, wrt=list(made.gradients)).graph(model).model
+        if by_ort:
+            _name_statistics(training, original)
+        tested, _ = for_target(training, target="stock", unbiased_running_var=options.unbiased, source=model)
+    if options.unbiased:
+        unbias_running_variances(original.graph)
+    bind_dimensions(made.model, {}, inputs)
+    feeds = draw_inputs(made.model, given={**values, **inputs}, seed=input_options.seed)
+    return Subject(
+        forward=model,
+        original=original,
+        tested=tested,
+        feeds={**values, **feeds},
+        loss=made.loss,
+        gradients=made.gradients,
+        against=against,
+        other_builder=by_ort and builder == "bngrad",
+        options=options,
+        notes=notes,
+    )
+
+
+def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -> tuple[Prepared, ir.Model]:
+    """Returns ORT's training graph of a forward model, for the same loss and values as ours.
+
+    Raises:
+        ModelError: ORT's builder is known to compute wrong gradients for the model.
+        OracleError: ORT's builder fails on the model.
+    """
+    from bngrad.oracle import prepare_forward  # noqa: PLC0415 - rarely needed
+
+    if options.shared_statistics == "chain":
+        raise ModelError("it does not support --shared-statistics chain")
+    prepared = prepare_forward(
+        model,
+        made.loss,
+        list(made.gradients),
+        frozen=options.frozen,
+        training=options.training,
+        # As constants they would be folded in float, and the graphs in float64 would differ.
+        frozen_statistics_as_inputs=True,
+    )
+    return prepared, oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
+
+
+def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tuple[Training, list[str]]:
+    """Adds the gradients with respect to float inputs that are data; also returns notes on those that fail."""
+    others = {*made.gradients, *made.running_statistics}
+    data = [
+        str(value.name)
+        for value in model.graph.inputs
+        if value.dtype in SUPPORTED_DTYPES and value.const_value is None and value.name not in others
+    ]
+    if not data:
+        return made, []
+    prepared = prepare(model, frozen=options.frozen, training=options.training)
+    loss = find_loss(prepared, made.loss)
+    found, notes = list(made.gradients), []
+    for name in data:
+        try:
+            find_wrt(prepared, [name], loss)
+        except ModelError as error:
+            notes.append(f"the gradient with respect to input {name!r} is not checked: {error}")
+        else:
+            found.append(name)
+    try:
+        return options._replace(loss=made.loss, wrt=found).graph(model), notes
+    except ModelError as error:
+        return made, [f"the gradients with respect to the data inputs are not checked: {error}"]
+
+
+def _name_statistics(training: ir.Model, original: ir.Model) -> None:
+    """Renames the saved statistics of our training graph as in ORT's."""
+    saved = {_key(n): n.outputs[3:5] for n in original.graph if n.op_type == BATCH_NORM_INTERNAL[1]}
+    for node in training.graph:
+        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
+            for value, theirs in zip(node.outputs[3:5], saved.get(_key(node), ()), strict=False):
+                value.name = theirs.name
+
+
+def _key(batch_norm: ir.Node) -> tuple[str | None, ...]:
+    """Returns the names of X and the running mean, which identify a batch norm."""
+    return tuple(value.name for value in (batch_norm.inputs[0], batch_norm.inputs[3]) if value is not None)
