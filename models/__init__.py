@@ -1,1 +1,1 @@
-"""Generators of the networks that tests, benchmarks and the demo train."""
+"""Generators of the networks for tests, benchmarks and the training demo."""

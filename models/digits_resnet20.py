@@ -1,9 +1,9 @@
 """ResNet-20 (He et al. 2015, section 4.2) for scikit-learn's 8x8 handwritten digits.
 
-A 3x3 stem, three stages of three residual blocks of two 3x3 convolutions, a global average pool and a
-classifier; every convolution is followed by a batch norm. The paper's widths 16, 32, 64 are halved, as 8x8
-pixels ask for less, and a block that changes the shape has a strided 1x1 convolution and a batch norm on its
-shortcut: 21 batch norms, about 69,000 parameters.
+The network has a 3x3 stem, three stages of three residual blocks with two 3x3 convolutions each, a global average
+pool and a classifier. A batch norm follows every convolution. The paper's widths 16, 32 and 64 are halved because
+the images have only 8x8 pixels. The shortcut of a block that changes the shape is a strided 1x1 convolution with a
+batch norm. In total there are 21 batch norms and about 69,000 parameters.
 
 ``python models/digits_resnet20.py -o models/digits_resnet20.onnx`` writes the network.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-if not __package__:  # run as a file: Python put this folder on its path, and not the one above
+if not __package__:  # run as a script: only this folder is on sys.path, but not its parent
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from models import training
@@ -36,10 +36,10 @@ SIDE = 8
 
 
 def build(seed: int = 0) -> onnx.ModelProto:
-    """Build the training forward pass; equal seeds give equal bytes.
+    """Returns the forward pass for training; equal seeds give equal bytes.
 
-    Inputs are ``images`` float [N, 1, 8, 8] and ``labels`` int64 [N]; outputs are ``loss``, ``logits`` and
-    every batch norm's new running statistics.
+    The inputs are ``images`` float [N, 1, 8, 8], ``labels`` int64 [N] and the parameters. The outputs are
+    ``loss``, ``logits`` and the new running statistics of every batch norm.
     """
     net = _Network(seed)
     x = net.relu(net.conv_bn(net.images, "stem", (1, WIDTHS[0]), kernel=3), "stem.relu")
@@ -54,8 +54,8 @@ def build(seed: int = 0) -> onnx.ModelProto:
 
 
 def digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Return the images [1797, 1, 8, 8], shifted and scaled to mean 0 and variance 1, and their labels."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  the network needs no scikit-learn
+    """Returns the images [1797, 1, 8, 8], normalized to mean 0 and variance 1, and their labels [1797]."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - scikit-learn is optional
 
     data = load_digits()
     pixels = data.images.reshape(-1, 1, SIDE, SIDE)
@@ -64,7 +64,7 @@ def digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
 
 
 class _Network:
-    """A graph under construction; each method appends nodes and returns the last one's output."""
+    """A graph under construction; each method appends nodes and returns the output of the last one."""
 
     def __init__(self, seed: int) -> None:
         shape = ir.Shape([training.BATCH, 1, SIDE, SIDE])

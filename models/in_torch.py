@@ -1,4 +1,4 @@
-"""The networks of this folder in PyTorch, node by node, from their ONNX files."""
+"""Runs the networks of this folder in PyTorch, node by node, from their ONNX graphs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def forward(graph: onnx.GraphProto, values: Tensors) -> Tensors:
     """Runs a forward pass.
 
     Args:
-        graph: Of ops that the networks here are made of.
-        values: Its inputs and initializers by name.
+        graph: A graph with only the ops of the networks in this folder.
+        values: The graph's inputs and initializers by name.
 
     Returns:
-        These, and the value of every node; the new running statistics are PyTorch's, with the unbiased variance.
+        The inputs and all computed values by name. The new running variance is unbiased, as PyTorch defines it.
     """
     values = dict(values)
     for node in graph.node:
@@ -36,7 +36,7 @@ def forward(graph: onnx.GraphProto, values: Tensors) -> Tensors:
         inputs = [values[name] for name in node.input]
         if node.op_type == "BatchNormalization":
             x, scale, bias, mean, var = inputs
-            # PyTorch writes into the statistics; its momentum is the weight of the new value.
+            # PyTorch updates the statistics in place, and its momentum is the weight of the new value.
             mean, var = mean.clone(), var.clone()
             momentum, epsilon = 1 - attributes.get("momentum", 0.9), attributes.get("epsilon", 1e-5)
             y = functional.batch_norm(x, mean, var, scale, bias, training=True, momentum=momentum, eps=epsilon)
@@ -102,7 +102,7 @@ _OPS: dict[str, Callable[..., Any]] = {
     "Mul": lambda _, a, b: a * b,
     "Relu": lambda _, x: functional.relu(x),
     "Reshape": lambda _, x, shape: x.reshape(
-        [x.shape[i] if int(extent) == 0 else int(extent) for i, extent in enumerate(shape)]
+        [x.shape[i] if int(size) == 0 else int(size) for i, size in enumerate(shape)]
     ),
     "SoftmaxCrossEntropyLoss": lambda _, x, labels: functional.cross_entropy(x, labels),
     "Transpose": lambda attributes, x: x.permute(attributes["perm"]),

@@ -1,10 +1,10 @@
-"""The four convolutional networks that the onnx package carries for its own tests, made trainable.
+"""Four convolutional networks from the tests of the onnx package, made trainable.
 
-They are ResNet-50, DenseNet-121, Inception v2 and ShuffleNet: the real topologies, at opset 9 and for
-inference, with a batch of 1 and most weights left out (a ConstantOfShape stands for each). ``prepare`` gives
-them weights, a free batch size, training-mode batch norms and a loss.
+They are ResNet-50, DenseNet-121, Inception v2 and ShuffleNet with the original topologies. The files have opset 9,
+batch size 1 and batch norms in inference mode, and a ConstantOfShape in place of most weights. ``prepare`` adds
+weights, a symbolic batch size, batch norms in training mode and a loss.
 
-``python models/light.py densenet121 -o build/densenet121.onnx`` writes one.
+``python models/light.py densenet121 -o build/densenet121.onnx`` writes a network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import onnx.version_converter
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-if not __package__:  # run as a file: Python put this folder on its path, and not the one above
+if not __package__:  # run as a script: only this folder is on sys.path, but not its parent
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from models import training
@@ -25,7 +25,7 @@ from models.parameters import Parameters
 from models.training import known
 
 BATCH_NORMS = {"resnet50": 53, "densenet121": 121, "inception_v2": 69, "shufflenet": 49}
-"""Every network that ``prepare`` knows, with its number of batch norms."""
+"""The networks and their numbers of batch norms."""
 
 _CLASSES = 1000
 _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -33,24 +33,27 @@ _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 _DRAWS = {
     ("Conv", 1): Parameters.weight,
     ("Conv", 2): Parameters.around_zero,
-    ("Gemm", 1): Parameters.weight,  # they all have transB = 1
+    ("Gemm", 1): Parameters.weight,  # all have transB = 1
     ("Gemm", 2): Parameters.around_zero,
     ("BatchNormalization", 1): Parameters.around_one,
     ("BatchNormalization", 2): Parameters.around_zero,
     ("BatchNormalization", 3): Parameters.around_zero,
     ("BatchNormalization", 4): Parameters.variance,
-    ("Mul", 1): Parameters.around_one,  # Caffe's Scale layer: a Mul and an Add behind each batch norm
+    ("Mul", 1): Parameters.around_one,  # Caffe's Scale layer: a Mul and an Add after each batch norm
     ("Add", 1): Parameters.around_zero,
 }
-"""How a parameter is drawn, by the op and the input that it feeds."""
+"""The distribution of a parameter, by op type and input index."""
 
 
 def prepare(name: str, seed: int = 0) -> onnx.ModelProto:
-    """Return a network of ``BATCH_NORMS`` as a training forward pass; equal seeds give equal models.
+    """Returns a network of `BATCH_NORMS` as a forward pass for training; equal seeds give equal models.
 
-    Inputs are the images float [N, 3, 224, 224], under the name they had, and ``labels`` int64 [N]; outputs
-    are ``loss``, ``logits`` and every batch norm's new running statistics. Nodes and parameters keep their
-    names.
+    The inputs are the images float [N, 3, 224, 224] with their original name, ``labels`` int64 [N] and the
+    parameters. The outputs are ``loss``, ``logits`` and the new running statistics of every batch norm. Nodes and
+    parameters keep their names.
+
+    Raises:
+        ValueError: There is no network of this name.
     """
     if name not in BATCH_NORMS:
         raise ValueError(f"unknown network {name!r}: expected one of {', '.join(BATCH_NORMS)}")
@@ -64,11 +67,11 @@ def prepare(name: str, seed: int = 0) -> onnx.ModelProto:
     logits = _find_logits(graph)
     graph.outputs.clear()
     for node in graph:
-        node.name = node.name or node.outputs[0].name  # the version converter's Constants have none
+        node.name = node.name or node.outputs[0].name  # Constants of the version converter have no name
         if node.op_type == "BatchNormalization":
             node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
             training.add_running_outputs(graph, node.outputs[0])
-        elif node.op_type == "Sum":  # ORT's gradient builder knows Add, not Sum; each Sum here has two inputs
+        elif node.op_type == "Sum":  # ORT's gradient builder supports only Add; each Sum here has two inputs
             node.op_type = "Add"
     training.add_loss(graph, logits, _CLASSES)
     RemoveUnusedNodesPass()(model)
@@ -76,20 +79,20 @@ def prepare(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def _keep_only_images(graph: ir.Graph) -> None:
-    """Make every input that has a default an initializer alone: IR 3 asked for both."""
+    """Removes the inputs that are also initializers, as IR version 3 required."""
     (images,) = (value for value in graph.inputs if value.name not in graph.initializers)
     graph.inputs[:] = [images]
 
 
 def _draw_parameters(graph: ir.Graph, parameters: Parameters) -> None:
-    """Replace every float initializer and every ConstantOfShape by a drawn parameter, in the order of use."""
+    """Replaces every float initializer and ConstantOfShape by a random parameter, in the order of use."""
     for node in list(graph):
         for index, old in enumerate(map(known, node.inputs)):
             shape = _parameter_shape(old)
             if shape is None:
                 continue
             role = (node.op_type, index)
-            if node.op_type == "Unsqueeze":  # a vector made [C, 1, 1] for the Mul or the Add that follows
+            if node.op_type == "Unsqueeze":  # reshapes a vector to [C, 1, 1] for the Mul or Add after it
                 ((consumer, consumer_index),) = node.outputs[0].uses()
                 role = (consumer.op_type, consumer_index)
             name = known(old.name)
@@ -97,11 +100,11 @@ def _draw_parameters(graph: ir.Graph, parameters: Parameters) -> None:
             old.replace_all_uses_with(new)
             graph.initializers.pop(name, None)
             training.bind_parameter(graph, new, _DRAWS[role](parameters, name, shape))
-    # The ConstantOfShape nodes have lost their uses; they go with the other unused nodes.
+    # The ConstantOfShape nodes are unused now and are removed with the other unused nodes.
 
 
 def _parameter_shape(value: ir.Value) -> list[int] | None:
-    """Return the shape of a parameter whose value is still the file's, else None."""
+    """Returns the shape of a parameter that was not replaced yet; None for other values."""
     producer = value.producer()
     if producer is not None and producer.op_type == "ConstantOfShape":
         shape = known(known(producer.inputs[0]).const_value)
@@ -113,7 +116,7 @@ def _parameter_shape(value: ir.Value) -> list[int] | None:
 
 
 def _free_batch(graph: ir.Graph) -> None:
-    """Make the batch dimension symbolic; a Reshape to [1, ...] copies it instead."""
+    """Makes the batch dimension symbolic; Reshapes to [1, ...] copy it from their input."""
     images = graph.inputs[0]
     images.shape = ir.Shape([training.BATCH, *known(images.shape)[1:]])
     for node in graph:
@@ -127,13 +130,13 @@ def _free_batch(graph: ir.Graph) -> None:
 
 
 def _find_logits(graph: ir.Graph) -> ir.Value:
-    """Return the network's answer before its Softmax, as [N, classes]."""
-    (answer,) = graph.outputs
-    node = known(answer.producer())
+    """Returns the input of the final Softmax, as [N, classes]."""
+    (output,) = graph.outputs
+    node = known(output.producer())
     if node.op_type == "Softmax":
         return known(node.inputs[0])
-    # DenseNet-121 ends in a 1x1 convolution, [N, classes, 1, 1].
-    flatten = ir.node("Flatten", [answer], {"axis": 1}, name="flatten")
+    # DenseNet-121 ends with a 1x1 convolution of shape [N, classes, 1, 1] and has no Softmax.
+    flatten = ir.node("Flatten", [output], {"axis": 1}, name="flatten")
     graph.append(flatten)
     return flatten.outputs[0]
 

@@ -1,9 +1,9 @@
-"""Trains the digits ResNet-20 on scikit-learn's handwritten digits: SGD with momentum, on stock ONNX Runtime.
+"""Trains ResNet-20 on scikit-learn's handwritten digits with SGD and momentum, on stock ONNX Runtime.
 
-``python models/train_digits.py -o build/digits`` differentiates the network, trains it, writes the loss curve as
-``losses.json`` and ``losses.svg``, and the trained network as ``digits.onnx``, which gives the accuracy on the
-images that were held back. ``--backend ort`` runs the training graph of ONNX Runtime's own builder on its training
-build, ``--backend torch`` the same network in PyTorch: from the same weights, on the same batches.
+``python models/train_digits.py -o build/digits`` differentiates the network, trains it, and writes the losses to
+``bngrad.json``, their plot to ``losses.svg`` and the trained network to ``digits.onnx``. It prints the accuracy of
+that network on the test images. ``--backend ort`` uses the training graph of ONNX Runtime's gradient builder on
+its training build, and ``--backend torch`` PyTorch, both with the same initial weights and batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from rich.progress import Progress
 
-if not __package__:  # run as a file: Python put this folder on its path, and not the one above
+if not __package__:  # run as a script: only this folder is on sys.path, but not its parent
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from models import digits_resnet20
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
     Step = Callable[[dict[str, Array], Array, Array], tuple[float, dict[str, Array], dict[str, Array]]]
-    """Weights and statistics, images, labels -> the loss, the gradients, the new statistics."""
+    """(weights and statistics, images, labels) -> (loss, gradients, new statistics)."""
 
 MODEL = Path(__file__).with_name("digits_resnet20.onnx")
 TRAINING_IMAGES = 1437
-"""Four of five; the others are held back."""
+"""Four fifths of the images; the others are test images."""
 BATCH = 64
 EPOCHS = 30
 RATE = 0.1
@@ -45,9 +45,9 @@ DECAY = 5e-4
 
 
 def main() -> None:
-    """Trains, and says how it went."""
+    """Trains the network and prints its accuracy."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("-o", "--output", type=Path, required=True, help="a folder for what is written")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to write to")
     parser.add_argument("--backend", choices=["bngrad", "ort", "torch"], default="bngrad")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
@@ -68,7 +68,7 @@ def train(step: Step, epochs: int) -> tuple[list[float], dict[str, Array], float
     """Runs SGD with momentum and a cosine schedule.
 
     Returns:
-        The loss of every step, the weights and statistics after the last, the accuracy on the held-back images.
+        The loss of every step, the final weights and statistics, and the accuracy on the test images.
     """
     state, weights = initial_state()
     velocity = {name: np.zeros_like(state[name]) for name in weights}
@@ -95,15 +95,15 @@ def initial_state() -> tuple[dict[str, Array], list[str]]:
 
 
 def split() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Returns the images and labels to train with, and those to test with."""
+    """Returns the training images and labels, and the test images and labels."""
     images, labels = digits_resnet20.digits()
     order = np.random.default_rng(0).permutation(len(images))
-    train_part, test_part = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
-    return (images[train_part], labels[train_part]), (images[test_part], labels[test_part])
+    training, test = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
+    return (images[training], labels[training]), (images[test], labels[test])
 
 
 def epoch_batches(epochs: int) -> Iterator[tuple[Array, Array]]:
-    """Yields every batch of the training; the same for every backend."""
+    """Yields the images and labels of every training step, the same for every backend."""
     (images, labels), _ = split()
     generator = np.random.default_rng(1)
     for _ in range(epochs):
@@ -114,14 +114,14 @@ def epoch_batches(epochs: int) -> Iterator[tuple[Array, Array]]:
 
 
 def inference_model(state: dict[str, Array]) -> onnx.ModelProto:
-    """The trained network as it is deployed."""
-    import bngrad  # noqa: PLC0415 - after the arguments were read
+    """Returns the trained network for inference."""
+    import bngrad  # noqa: PLC0415 - not needed for --help
 
     return bngrad.finalize(str(MODEL), state)
 
 
 def test_accuracy(state: dict[str, Array]) -> float:
-    """The share of held-back images that the deployed network gets right."""
+    """Returns the accuracy of the inference network on the test images."""
     import onnxruntime  # noqa: PLC0415
 
     _, (images, labels) = split()
@@ -132,7 +132,7 @@ def test_accuracy(state: dict[str, Array]) -> float:
 
 @contextmanager
 def bngrad_step() -> Iterator[Step]:
-    """Our training graph on stock ONNX Runtime, with the native library."""
+    """Yields the training step of bngrad's training graph on stock ONNX Runtime with the native library."""
     import onnx_ir as ir  # noqa: PLC0415
 
     import bngrad  # noqa: PLC0415
@@ -145,7 +145,7 @@ def bngrad_step() -> Iterator[Step]:
 
 @contextmanager
 def ort_step() -> Iterator[Step]:
-    """ORT's own training graph, on its training build."""
+    """Yields the training step of ORT's training graph on its training build."""
     import onnx_ir as ir  # noqa: PLC0415
 
     from bngrad.oracle import Oracle  # noqa: PLC0415
@@ -184,7 +184,7 @@ def _graph_step(
 
 @contextmanager
 def torch_step() -> Iterator[Step]:
-    """The same network in PyTorch, with PyTorch's own gradients."""
+    """Yields the training step of the same network in PyTorch."""
     import torch  # noqa: PLC0415
 
     from models.in_torch import forward  # noqa: PLC0415
@@ -206,7 +206,7 @@ def torch_step() -> Iterator[Step]:
 
 
 def draw(folder: Path) -> None:
-    """Draws the loss curves of every backend that has left one in a folder."""
+    """Plots the losses of all backends with a result in a folder."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

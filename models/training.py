@@ -1,7 +1,7 @@
-"""What the networks here have in common: parameters, training-mode batch norms, a loss, a command line.
+"""Common parts of the networks: parameters, batch norms in training mode, the loss, and the command line.
 
-Every parameter is an initializer that is also a graph input: a default which a training loop overrides with
-the updated value, and a name that a gradient can be asked for.
+Every parameter is both an initializer and a graph input, so that a training loop can feed the updated value and a
+gradient can be requested by its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 
 Draw = Callable[[str, Sequence[int]], npt.NDArray[np.float32]]
-"""Name and shape of a parameter -> its first value; the methods of ``Parameters`` are such."""
+"""(name, shape) of a parameter -> its initial value, such as a method of `Parameters`."""
 
 T = TypeVar("T")
 
@@ -30,14 +30,18 @@ INT64 = ir.TensorType(ir.DataType.INT64)
 
 
 def known(value: T | None) -> T:
-    """Narrow what onnx-ir types as optional: names, shapes and producers that no graph here lacks."""
+    """Returns a name, shape or producer that is optional in onnx-ir but present in all networks.
+
+    Raises:
+        TypeError: The value is None.
+    """
     if value is None:
-        raise TypeError("a graph element that every network here has is missing")
+        raise TypeError("an element of the graph is None; expected a name, shape or producer")
     return value
 
 
 def bind_parameter(graph: ir.Graph, parameter: ir.Value, array: npt.NDArray[np.float32]) -> None:
-    """Make a value that no node produces an initializer that is also a graph input."""
+    """Makes a value both an initializer and a graph input."""
     parameter.const_value = ir.tensor(array, name=parameter.name)
     parameter.type, parameter.shape = FLOAT, ir.Shape(array.shape)
     graph.register_initializer(parameter)
@@ -45,9 +49,9 @@ def bind_parameter(graph: ir.Graph, parameter: ir.Value, array: npt.NDArray[np.f
 
 
 def add_running_outputs(graph: ir.Graph, y: ir.Value) -> None:
-    """Give the training-mode batch norm that makes y its running statistics, named ``<old statistic>_new``.
+    """Adds the outputs ``<running statistic>_new`` to the batch norm in training mode that makes y.
 
-    They become graph outputs, because ONNX Runtime writes them over inputs 3 and 4 when they are not.
+    They become graph outputs because ONNX Runtime would otherwise overwrite inputs 3 and 4.
     """
     node = known(y.producer())
     node.resize_outputs(3)
@@ -57,11 +61,11 @@ def add_running_outputs(graph: ir.Graph, y: ir.Value) -> None:
 
 
 def add_loss(graph: ir.Graph, logits: ir.Value, classes: int) -> None:
-    """End a graph in softmax cross entropy: input 1 is ``labels``, outputs 0, 1 are ``loss``, ``logits``."""
+    """Adds softmax cross entropy: input 1 becomes ``labels``, outputs 0 and 1 ``loss`` and ``logits``."""
     logits.name, logits.type, logits.shape = "logits", FLOAT, ir.Shape([BATCH, classes])
     labels = ir.Value(name="labels", type=INT64, shape=ir.Shape([BATCH]))
     graph.inputs.insert(1, labels)
-    # ORT's gradient builder asks for the second output too.
+    # ORT's gradient builder requires the second output.
     node = ir.node("SoftmaxCrossEntropyLoss", [logits, labels], num_outputs=2, name="loss")
     loss, log_prob = node.outputs
     loss.name, loss.type, loss.shape = "loss", FLOAT, ir.Shape([])
@@ -71,14 +75,14 @@ def add_loss(graph: ir.Graph, logits: ir.Value, classes: int) -> None:
 
 
 def finish(model: ir.Model) -> onnx.ModelProto:
-    """Return a finished network as a ModelProto that onnx's checker and strict shape inference accept."""
+    """Returns a network as a ModelProto after a full check by onnx's checker."""
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
 
 def command_line(description: str) -> argparse.ArgumentParser:
-    """Return the options that both generators have."""
+    """Returns a parser with the options of both generators."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path, required=True, help="the .onnx file to write")
     parser.add_argument("--seed", type=int, default=0, help="seed of the parameters (default: 0)")
@@ -86,7 +90,7 @@ def command_line(description: str) -> argparse.ArgumentParser:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Write a model in one step: a reader finds the old file or the whole new one."""
+    """Writes a model atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         new = Path(folder, path.name)
