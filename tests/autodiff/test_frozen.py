@@ -75,7 +75,7 @@ def test_ort_builder_is_right_once_they_are_spelled_out(forward, feeds, oracle, 
 def test_ort_builder_fails_the_same_check_when_it_is_left_to_itself(forward, feeds, oracle, which):
     """It makes a training-mode batch norm of every frozen one, and says nothing."""
     prepared = prepare_forward(forward, "loss")
-    frozen = in_frozen_mode(prepared.model, FROZEN[which])
+    frozen = in_frozen_mode(ir.to_proto(prepared.model), FROZEN[which])
     worst = worst_error(oracle, prepared._replace(model=frozen), feeds, exact_for(forward, feeds, which))
     assert worst > 0.1
 
