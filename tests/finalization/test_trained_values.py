@@ -80,7 +80,7 @@ NO_SUCH_GRAPH = {
         "chain-with-a-frozen-one": r"BatchNormalization node 'bn1' .* in place: use --target stock",
     },
     "builder": {
-        "half": "must be a float32 scalar",
+        "half": "gradient builder expects a float scalar",
         "chain-with-a-frozen-one": r"'m' of BatchNormalization node 'bn1' .* in place: use --builder bngrad",
     },
     "training": {},
