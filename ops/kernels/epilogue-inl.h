@@ -11,7 +11,7 @@ struct NoEpilogue {
     return {};
   }
   static void BlendIn(Factors&, const Factors&, FirstN) {}
-  template <int kRows, class Count>
+  template <int kRows, int kSideBySide, class Count>
   void MapRowsAt(int64_t, int64_t, const Factors&, Count) const {}
 };
 
@@ -25,9 +25,9 @@ struct MapEpilogue : MapArrays<Map, T> {
 
   BNGRAD_INLINE MapEpilogue(const Arrays& arrays, StorePolicy the_policy)
       : Arrays(arrays), policy(the_policy) {}
-  template <int kRows, class Count>
+  template <int kRows, int kSideBySide, class Count>
   BNGRAD_INLINE void MapRowsAt(int64_t i, int64_t stride, const typename Arrays::Factors& factors,
                                Count count) const {
-    Arrays::template MapRowsAt<kRows>(i, stride, factors, policy, count);
+    Arrays::template MapRowsAt<kRows, kSideBySide>(i, stride, factors, policy, count);
   }
 };

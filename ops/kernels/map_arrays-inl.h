@@ -53,23 +53,33 @@ class MapArrays {
     for (int k = 0; k < kFactors; ++k) factors.f[k] = Blend(factors.f[k], later.f[k], before);
   }
 
-  // Maps 16 elements from i on, or the first of them. Of rows side by side all are loaded before one is
-  // written: a load would wait for a store to the same place in another page, and rows may be whole pages
-  // apart.
+  // Maps 16 elements from i on, or the first of them.
   template <class Count>
   BNGRAD_INLINE void MapAt(int64_t i, const Factors& factors, StorePolicy policy, Count count) const {
-    MapRowsAt<1>(i, 0, factors, policy, count);
+    MapRowsAt<1, 1>(i, 0, factors, policy, count);
   }
-  template <int kRows, class Count>
+
+  // The same of rows side by side. One strip of each: all are loaded before one is written, for a load would
+  // wait for a store to the same place in another page, and rows may be whole pages apart. Some strips of
+  // each: they make a line, which is written as a whole.
+  template <int kRows, int kStrips, class Count>
   BNGRAD_INLINE void MapRowsAt(int64_t i, int64_t stride, const Factors& factors, StorePolicy policy,
                                Count count) const {
-    Vector results[kRows][kOutputs];
-    BNGRAD_UNROLL
-    for (int r = 0; r < kRows; ++r) Map::Apply(in_, i + r * stride, factors.f, results[r], count);
-    BNGRAD_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      for (int k = 0; k < kOutputs; ++k) {  // of two outputs, those that are wanted
-        if (kOutputs == 1 || out_[k] != nullptr) Put(out_[k] + i + r * stride, results[r][k], policy, count);
+    if constexpr (kStrips == 1) {
+      Vector results[kRows][kOutputs];
+      BNGRAD_UNROLL
+      for (int r = 0; r < kRows; ++r) Map::Apply(in_, i + r * stride, factors.f, results[r], count);
+      BNGRAD_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        for (int k = 0; k < kOutputs; ++k) {  // of two outputs, those that are wanted
+          if (kOutputs == 1 || out_[k] != nullptr)
+            Put(out_[k] + i + r * stride, results[r][k], policy, count);
+        }
+      }
+    } else {
+      BNGRAD_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        for (int s = 0; s < kStrips; ++s) MapAt(i + r * stride + s * kLanes, factors, policy, count);
       }
     }
   }

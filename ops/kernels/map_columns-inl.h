@@ -11,10 +11,15 @@ BNGRAD_INLINE int64_t MapRowsOfColumns(const Block& block, MapArrays<Map, T> arr
   const auto map = [&](auto strips, int64_t i, auto count) BNGRAD_INLINE_LAMBDA {
     typename MapArrays<Map, T>::Factors factors[strips.kValue];
     for (int s = 0; s < strips.kValue; ++s) factors[s] = arrays.OfColumns(i + s * kLanes, count);
-    BNGRAD_UNROLL
-    for (int64_t r = 0; r < kRows; ++r) {
-      for (int s = 0; s < strips.kValue; ++s) {
-        arrays.MapAt((row + r) * stride + i + s * kLanes, factors[s], policy, count);
+    const int64_t at = row * stride + i;
+    if constexpr (strips.kValue == 1) {
+      arrays.template MapRowsAt<kRows, 1>(at, stride, factors[0], policy, count);
+    } else {
+      BNGRAD_UNROLL
+      for (int64_t r = 0; r < kRows; ++r) {
+        for (int s = 0; s < strips.kValue; ++s) {
+          arrays.MapAt(at + r * stride + s * kLanes, factors[s], policy, count);
+        }
       }
     }
   };

@@ -13,9 +13,7 @@ void MapGroup(const Block& block, const MapArrays<Map, T>& given, StorePolicy po
   typename Arrays::Factors factors = arrays.OfChannel(0);  // of the channel that ends at `end`
   const auto map = [&](auto strips, const typename Arrays::Factors& of, StorePolicy known,
                        auto count) BNGRAD_INLINE_LAMBDA {
-    for (int s = 0; s < strips.kValue; ++s) {
-      arrays.template MapRowsAt<kMapRows>(start + i + s * kLanes, stride, of, known, count);
-    }
+    arrays.template MapRowsAt<kMapRows, strips.kValue>(start + i, stride, of, known, count);
     i += strips.kValue * kLanes;
   };
   // Those that may belong to several channels.

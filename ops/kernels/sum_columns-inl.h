@@ -47,7 +47,7 @@ BNGRAD_INLINE void SumStrips(const T* const* in, int64_t start, int64_t column, 
       for (int r = 0; r < some.kValue; ++r) {
         Sum::Add(terms[s].sums, in, i + s * kLanes + r * stride, c[s], count);
       }
-      epilogue.template MapRowsAt<some.kValue>(i + s * kLanes, stride, factors[s], count);
+      epilogue.template MapRowsAt<some.kValue, 1>(i + s * kLanes, stride, factors[s], count);
     }
   });
   BNGRAD_UNROLL

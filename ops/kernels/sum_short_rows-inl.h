@@ -45,9 +45,8 @@ BNGRAD_INLINE void SumGroup(const Block& block, const T* const* inputs, const do
   };
   const auto map = [&](auto side_by_side, int64_t at, const auto& of, auto count) BNGRAD_INLINE_LAMBDA {
     ForRows<Sum::kUnrolledRows>(rows, [&](int64_t row, auto some) BNGRAD_INLINE_LAMBDA {
-      for (int s = 0; s < side_by_side.kValue; ++s) {
-        epilogue.template MapRowsAt<some.kValue>(start + at + s * kLanes + row * stride, stride, of, count);
-      }
+      epilogue.template MapRowsAt<some.kValue, side_by_side.kValue>(start + at + row * stride, stride, of,
+                                                                    count);
     });
   };
   const auto take_in_time = [&]() BNGRAD_INLINE_LAMBDA {

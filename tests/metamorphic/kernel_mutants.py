@@ -20,10 +20,14 @@ MAPS = [
             "what rounding took from mean(dY) is forgotten",
             kernel_tests("test_gradient_about_1000"),
         ),
-        ("Sub16(Dy::Loaded(in, i, count), f[2])", "Add16(Dy::Loaded(in, i, count), f[2])", "mean(dY) is added"),
+        (
+            "Sub16(Dy::template LoadDy<V>(in, i, count), f[2])",
+            "Add16(Dy::template LoadDy<V>(in, i, count), f[2])",
+            "mean(dY) is added",
+        ),
         ("Add16(Mul16(d, f[4]), f[3])", "Sub16(f[3], Mul16(d, f[4]))", "the part of xhat has the other sign"),
         (
-            "out[0] = Mul16(f[0], Dy::Loaded(in, i, count));",
+            "out[0] = Mul16(f[0], Dy::template LoadDy<V>(in, i, count));",
             "out[0] = Mul16(f[0], Load(in[1] + i, count));",
             "a frozen dX goes past the ReLU",
         ),
@@ -48,16 +52,39 @@ MAPS = [
             "out[1] = Mul16(f[2], Load(in[2] + i, count));",
             "d_X of ddX",
         ),
+    ),
+    *of(
+        "ops/kernels/map_arrays-inl.h",
         (
-            "MapElements<Map>(in, out, i + s * kLanes + r * stride, f, way, count);",
-            "MapElements<Map>(in, out, i + s * kLanes, f, way, count);",
-            "of short rows that are mapped together only the first is written",
+            "Map::Apply(in_, i + r * stride, factors.f, results[r], count);",
+            "Map::Apply(in_, i, factors.f, results[r], count);",
+            "rows that are mapped together are all made of the first",
         ),
         (
-            "MapElements<Map>(in, out, i + s * kLanes + r * stride, f, way, count);",
-            "MapElements<Map>(in, out, i + r * stride, f, way, count);",
+            "Put(out_[k] + i + r * stride,",
+            "Put(out_[k] + i,",
+            "of rows that are mapped together only the first is written",
+        ),
+        (
+            "MapAt(i + r * stride + s * kLanes, factors, policy, count);",
+            "MapAt(i + r * stride, factors, policy, count);",
             "of the two strips of a line past the caches only the first is written",
             kernel_tests("test_16_bits_past_the_caches"),
+        ),
+        (
+            "Blend(factors.f[k], later.f[k], before);",
+            "Blend(later.f[k], factors.f[k], before);",
+            "channels of a strip exchange their factors",
+        ),
+        (
+            "factors_[k * width_ + channel]",
+            "factors_[k * width_]",
+            "all channels of rows are mapped with the factors of the first",
+        ),
+        (
+            "Load(factors_ + k * width_ + column, count);",
+            "Load(factors_ + k * width_, count);",
+            "all columns are mapped with the factors of the first",
         ),
     ),
     *of(
@@ -70,10 +97,10 @@ MAPS = [
         ),
     ),
     *of(
-        "ops/kernels/maps_of_rows-inl.h",
+        "ops/kernels/map_rows-inl.h",
         (
-            "const First before{end_ - i_};",
-            "const First before{end_ - i_ - 1};",
+            "const FirstN before{end_ - i_};",
+            "const FirstN before{end_ - i_ - 1};",
             "a channel loses its last element of a run",
         ),
         (
@@ -83,99 +110,76 @@ MAPS = [
         ),
     ),
     *of(
-        "ops/kernels/maps_of_short_rows-inl.h",
+        "ops/kernels/map_short_rows-inl.h",
         (
-            "const First before{edge - at};",
-            "const First before{edge - at - 1};",
+            "const FirstN before{end - i};",
+            "const FirstN before{end - i - 1};",
             "a short channel loses its last element to the next",
         ),
         (
-            "while (kBack ? edge > at : edge < at + count) {",
-            "if (kBack ? edge > at : edge < at + count) {",
+            "while (end < i + count) {",
+            "if (end < i + count) {",
             "a strip has the factors of two channels at most",
         ),
         (
-            "factors_of(at, few), Cached{}, First{few});",
-            "factors_of(at, few), Cached{}, First{few - 1});",
+            "map_several(run - i, FirstN{run - i});",
+            "map_several(run - i, FirstN{run - i - 1});",
             "the last element of short rows is not written",
         ),
         (
-            "while (row > first) {",
-            "while (row > first + rows.kValue) {",
+            "for (int64_t row = grouped; row > 0;) {",
+            "for (int64_t row = grouped; row > kMapRows;) {",
             "the first short rows that are mapped together are not written",
         ),
     ),
     *of(
-        "ops/kernels/maps_of_columns-inl.h",
+        "ops/kernels/map_columns-inl.h",
         (
-            "map(first, row, several, i, Constant<1>{}, Cached{}, First{length - i});",
-            "map(first, row, several, i, Constant<1>{}, Cached{}, First{length - i - 1});",
+            "map(Constant<1>{}, i, FirstN{length - i});",
+            "map(Constant<1>{}, i, FirstN{length - i - 1});",
             "the last column is not written",
         ),
         (
-            "at + r * row_stride + s * kLanes, f[s]",
-            "at + r * row_stride, f[s]",
+            "at + r * stride + s * kLanes, factors[s]",
+            "at + r * stride, factors[s]",
             "of the two strips of a line past the caches wide rows have the first one written",
             kernel_tests("test_16_bits_past_the_caches"),
         ),
         (
-            "at + r * row_stride + s * kLanes, f[s]",
-            "at + s * kLanes, f[s]",
+            "at + r * stride + s * kLanes, factors[s]",
+            "at + s * kLanes, factors[s]",
             "of wide rows that are mapped together only the first is written",
-            kernel_tests("test_wide_rows"),
+            kernel_tests("test_16_bits_past_the_caches"),
         ),
     ),
     *of(
-        "ops/kernels/tandem-inl.h",
+        "ops/kernels/map_columns-inl.h",
         (
-            "sum(end, [&](int64_t at) { here.MapAt(at, factors, All{}); });",
-            "sum(end, [&](int64_t at) { here.MapAt(at + kLanes, factors, All{}); });",
-            "long frozen rows are mapped 16 elements late",
-        ),
-        (
-            "MapAt(at, FactorsOf(channel), count);",
-            "",
-            "frozen, a row's last elements are not mapped",
-        ),
-        (
-            "Blend(factors.f[k], later.f[k], before);",
-            "Blend(later.f[k], factors.f[k], before);",
-            "frozen, channels of a strip exchange their factors",
-        ),
-        (
-            "const bool stream = block.stream && RowsAreWholeLines<Map>(block, out);",
-            "const bool stream = block.stream;",
-            "frozen, columns that begin anywhere are written past the caches",
+            "const StorePolicy policy = block.stream && arrays.RowsAreLines(block) ? kNonTemporal : kTemporal;",
+            "const StorePolicy policy = block.stream ? kNonTemporal : kTemporal;",
+            "columns that begin anywhere are written past the caches",
             kernel_tests("test_outputs_too_large_for_the_cache"),
         ),
     ),
     *of(
-        "ops/kernels/tandem-inl.h",
+        "ops/kernels/fused_sum_map-inl.h",
         (
-            "if (before >= begin) here.Put(before, 0, held[s]);",
-            "if (before > begin) here.Put(before, 0, held[s]);",
-            "of a channel of 64 elements that were held the first 16 are not written",
-            kernel_tests("test_row_lengths"),
+            "const StorePolicy policy = block.stream && arrays.RowsAreLines(block) ? kNonTemporal : kTemporal;",
+            "const StorePolicy policy = block.stream ? kNonTemporal : kTemporal;",
+            "frozen, columns that begin anywhere are written past the caches",
+            kernel_tests("test_outputs_too_large_for_the_cache"),
         ),
         (
-            "block.channels * block.length % kLanes == 0",
-            "block.channels > 0",
-            "rows that end in a part of a strip have strips that are held and never written",
-            kernel_tests("test_rows_with_one_place_in_their_pages"),
-            "the tiles of rows that are whole pages apart are whole strips",
+            "block.stream ? arrays.RowsAreLines(block) :",
+            "block.stream ? true :",
+            "frozen, short rows that begin anywhere are written past the caches",
+            kernel_tests("test_large_outputs_that_begin_anywhere"),
         ),
-        (
-            "s <= kHeld; ++s) Put(",
-            "s < kHeld; ++s) Put(",
-            "of what waits from the end of a channel on the last strip is not written",
-            kernel_tests("test_rows_with_one_place_in_their_pages"),
-        ),
-        isa="avx512_zen4",
     ),
     Mutant(
-        "ops/kernels/maps_of_rows-inl.h",
-        "MapSeveral(Cached{}, head < run_ ? head : run_);",
-        "MapSeveral(Cached{}, head);",
+        "ops/kernels/map_rows-inl.h",
+        "MapSome(head < run_ ? head : run_);",
+        "MapSome(head);",
         "the head may be longer than the row",
         kernel_tests("test_outputs_too_large_for_the_cache", "test_row_lengths"),
         equivalent="a head is below 16 elements, and only rows of 512 and more are written past the cache",
@@ -184,9 +188,9 @@ MAPS = [
 
 SUMS = [
     *of(
-        "ops/kernels/sum_terms-inl.h",
+        "ops/kernels/sum_formulas-inl.h",
         (
-            "acc[0] = AddTerm16(acc[0], LoadAs<V>(in[0] + i, count));",
+            "acc[0] = Add16(acc[0], LoadAs<V>(in[0] + i, count));",
             "acc[0] = Sub16(acc[0], LoadAs<V>(in[0] + i, count));",
             "-mean",
         ),
@@ -197,13 +201,13 @@ SUMS = [
             "what the mean's rounding left is forgotten",
         ),
         (
-            "return Keep(Sub16(x, center), count);",
+            "return ZeroTail(Sub16(x, center), count);",
             "return Sub16(x, center);",
             "lanes behind the end of a row count",
             kernel_tests("test_infinite_mean_at_a_tail"),
         ),
         (
-            "const V dy = Dy::template Term<V>(in, i, count);",
+            "const V dy = Dy::template LoadDy<V>(in, i, count);",
             "const V dy = LoadAs<V>(in[1] + i, count);",
             "the sums go past the ReLU",
         ),
@@ -213,20 +217,15 @@ SUMS = [
             "products of doubles are taken for exact",
             kernel_tests("test_far_from_zero"),
         ),
-        ("acc[2] = AddTerm16(acc[2], ddx);", "acc[2] = AddTerm16(acc[2], dy);", "mean(dY) for mean(ddX)"),
+        ("acc[2] = Add16(acc[2], ddx);", "acc[2] = Add16(acc[2], dy);", "mean(dY) for mean(ddX)"),
         ("AddProduct<T>(acc[3], ddx, d);", "AddProduct<T>(acc[3], dy, d);", "dY for ddX in a sum"),
         ("AddProduct<T>(acc[4], ddx, dy);", "AddProduct<T>(acc[4], ddx, d);", "X for dY in a sum"),
-        (
-            "AddProduct<T>(acc[0], LoadAs<V>(in[2] + i, count), LoadAs<V>(in[1] + i, count))",
-            "AddProduct<T>(acc[0], LoadAs<V>(in[2] + i, count), LoadAs<V>(in[2] + i, count))",
-            "frozen d_scale of ddX alone",
-        ),
     ),
     *of(
-        "ops/kernels/sums_of_rows-inl.h",
+        "ops/kernels/sum_rows-inl.h",
         (
-            "Sum::Add(terms.sums, in, start + i, c, First{block.length - i});",
-            "Sum::Add(terms.sums, in, start + i, c, First{block.length - i - 1});",
+            "Sum::Add(terms.sums, in, start + i, c, FirstN{length - i});",
+            "Sum::Add(terms.sums, in, start + i, c, FirstN{length - i - 1});",
             "the last element of a row is not summed",
         ),
         (
@@ -235,8 +234,13 @@ SUMS = [
             "odd vectors of 16 bits are not summed",
         ),
         (
-            "const int64_t whole = block.length - i < kTerms * kLanes ? block.length : i + kTerms * kLanes;",
-            "const int64_t whole = block.length;",
+            "if constexpr (Map::kMaps) map.Finish();",
+            "",
+            "what is left of a row that is mapped beside is not written",
+        ),
+        (
+            "const int64_t whole = length - i < kTerms * kLanes ? length : i + kTerms * kLanes;",
+            "const int64_t whole = length;",
             "16-bit terms of whole rows are added up in float",
             kernel_tests(
                 "test_row_lengths", "test_ten_million_to_one", "test_instruction_set_does_not_change_a_bit"
@@ -263,7 +267,7 @@ SUMS = [
         ),
     ),
     *of(
-        "ops/kernels/simd_sums.h",
+        "ops/kernels/verbs/x86.h",
         (
             "_mm256_add_pd(_mm256_loadu_pd(sums), of1));",
             "of1);",
@@ -277,31 +281,31 @@ SUMS = [
         ),
     ),
     *of(
-        "ops/kernels/sums_of_short_rows-inl.h",
+        "ops/kernels/sum_short_rows-inl.h",
         (
-            "row + rows.kValue <= block.rows",
-            "row < block.rows",
+            "while (row + rows > block.rows) rows /= 2;",
+            "",
             "a last group of short rows reaches behind the block",
         ),
         (
-            "sum(Constant<1>{});",
-            "",
-            "short rows that make no group are not summed",
+            "for (int64_t row = 0; row < block.rows; row += rows) {",
+            "for (int64_t row = 0; row + 1 < block.rows; row += rows) {",
+            "a short row that makes no group is not summed",
         ),
         (
-            "Terms<Sum, T>::kDouble && row == 0;",
+            "Terms<Sum, T>::kDouble && first_row == 0;",
             "Terms<Sum, T>::kDouble;",
             "of groups of short rows only the last is summed",
         ),
         (
-            "map(Constant<Beside::kStrips>{}, i - kLanes, factors, All{});",
+            "map(Constant<Epilogue::kStrips>{}, i - kLanes, factors, All{});",
             "map(Constant<1>{}, i - kLanes, factors, All{});",
             "frozen, of the two strips of a line past the caches only the first is written",
             kernel_tests("test_16_bits_past_the_caches"),
         ),
         (
-            "MapRowsAt<kRows, strips.kValue>(start + i, stride, factors, count);",
-            "MapRowsAt<1, strips.kValue>(start + i, stride, factors, count);",
+            "epilogue.template MapRowsAt<some.kValue,",
+            "epilogue.template MapRowsAt<1,",
             "frozen, of short rows side by side only the first is mapped",
         ),
         (
@@ -310,27 +314,27 @@ SUMS = [
             "frozen, strips of short rows in which a channel ends are not mapped",
         ),
         (
-            "at = start + i + r * stride;",
-            "at = start + i;",
+            "in, start + at + (row + r) * stride,",
+            "in, start + at,",
             "of short rows side by side all sum the first",
         ),
         (
-            "sum_strip(i, First{run - i}, map_strip);",
-            "sum_strip(i, First{run - i - 1}, map_strip);",
+            "sum_several(FirstN{run - i});",
+            "sum_several(FirstN{run - i - 1});",
             "the last element of a short row is not summed",
         ),
         (
-            "c = Blend(c, center_of(next), First{at - i});",
-            "c = Blend(c, center_of(next), First{at - i + 1});",
+            "c = Blend(c, center_of(next), FirstN{at - i});",
+            "c = Blend(c, center_of(next), FirstN{at - i + 1});",
             "a short channel's first element has the center of the one before",
         ),
         (
-            "const First of_channel{end - i};",
-            "const First of_channel{end - i - 1};",
+            "const FirstN of_channel{end - i};",
+            "const FirstN of_channel{end - i - 1};",
             "a short channel's last element goes to the next",
         ),
         (
-            "++strips < kMostStrips",
+            "++strips < most_strips",
             "++strips > 0",
             "16-bit terms of a channel's rows are added up in float",
             kernel_tests(
@@ -350,69 +354,52 @@ SUMS = [
             kernel_tests("test_many_short_rows"),
         ),
         (
-            "sum = Add16(sum, Load(of_channel + i, First{block.length - i}));",
-            "sum = Add16(sum, Load(of_channel + i, First{block.length - i - 1}));",
+            "sum = Add16(sum, Load(of_channel + i, FirstN{block.length - i}));",
+            "sum = Add16(sum, Load(of_channel + i, FirstN{block.length - i - 1}));",
             "the last element of many short rows is not summed",
             kernel_tests("test_many_short_rows"),
         ),
     ),
     *of(
-        "ops/kernels/sums_of_short_rows-inl.h",
+        "ops/kernels/sum_columns-inl.h",
         (
-            "beside.Put(start + i - kHeld * kLanes, stride, held[0]);",
-            "beside.Put(start + i - kHeld * kLanes, stride, now);",
-            "frozen, of strips that are held the last is written for the first",
-            kernel_tests("test_rows_with_one_place_in_their_pages"),
-        ),
-        (
-            "if (channel > 0) beside.Put(start + i - kHeld * kLanes, stride, waiting);",
-            "if (channel > 1) beside.Put(start + i - kHeld * kLanes, stride, waiting);",
-            "frozen, what waits from the end of the first channel on is not written",
-            kernel_tests("test_rows_with_one_place_in_their_pages"),
-        ),
-        (
-            "if (end > run) beside.Put(start + run, stride, waiting);",
-            "",
-            "frozen, what waits from the end of the last channel on is not written",
-            kernel_tests("test_rows_with_one_place_in_their_pages"),
-        ),
-        isa="avx512_zen4",
-    ),
-    *of(
-        "ops/kernels/sums_of_columns-inl.h",
-        (
-            "for (; row < block.rows; ++row) {",
-            "for (; row + 1 < block.rows; ++row) {",
+            "while (row < block.rows) {",
+            "while (row + 1 < block.rows) {",
             "the last row of columns is not summed",
         ),
         (
-            "for (; row + kRows <= block.rows; row += kRows) {",
-            "for (; row < block.rows; row += kRows) {",
+            "const bool group = row + rows <= block.rows;",
+            "const bool group = true;",
             "the last rows of columns reach behind the block",
         ),
         (
-            "if (i < length) sum(Constant<1>{}, i, First{length - i});",
-            "if (i + 1 < length) sum(Constant<1>{}, i, First{length - i - 1});",
+            "if (i < length) sum(Constant<1>{}, Constant<1>{}, FirstN{length - i});",
+            "if (i + 1 < length) sum(Constant<1>{}, Constant<1>{}, FirstN{length - i - 1});",
             "the last column is not summed",
         ),
         (
-            "Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);",
-            "Sum::Add(terms[s].sums, in, i, c[s], count);",
+            "Sum::Add(terms[s].sums, in, i + s * kLanes + r * stride, c[s], count);",
+            "Sum::Add(terms[s].sums, in, i + r * stride, c[s], count);",
             "of strips side by side all sum the first",
         ),
         (
-            "terms[s].BecomeTotals(sums + column + s * kLanes, width, count);",
-            "terms[s].BecomeTotals(sums + column + s * kLanes, row_stride, count);",
+            "Sum::Add(terms[s].sums, in, i + s * kLanes + r * stride, c[s], count);",
+            "Sum::Add(terms[s].sums, in, i + s * kLanes, c[s], count);",
+            "of rows that are summed together all are the first",
+        ),
+        (
+            "terms[s].Flush(sums + column + s * kLanes, width, count);",
+            "terms[s].Flush(sums + column + s * kLanes, stride, count);",
             "sums of a tile's later quantities land at its rows' distance",
         ),
         (
-            "terms[s].GoOnFrom(sums + column + s * kLanes, width, count);",
+            "terms[s].Resume(sums + column + s * kLanes, width, count);",
             "",
             "sums of columns forget the rows before",
         ),
         (
-            "factors[s] = beside.FactorsFrom(column + s * kLanes, count);",
-            "factors[s] = beside.FactorsFrom(s * kLanes, count);",
+            "factors[s] = epilogue.OfColumns(column + s * kLanes, count);",
+            "factors[s] = epilogue.OfColumns(s * kLanes, count);",
             "frozen, all columns are mapped with the factors of the first",
         ),
     ),
@@ -420,7 +407,7 @@ SUMS = [
 
 VERBS = (
     of(
-        "ops/kernels/simd_avx2.h",
+        "ops/kernels/verbs/avx2.h",
         (
             "_mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GT_OQ)",
             "_mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GE_OQ)",
@@ -468,7 +455,7 @@ VERBS = (
         ("_MM_SHUFFLE(3, 1, 2, 0)", "_MM_SHUFFLE(3, 2, 1, 0)", "bfloat16 elements change places"),
     )
     + of(
-        "ops/kernels/simd_16bit.h",
+        "ops/kernels/verbs/x86.h",
         ("_mm256_extract_epi16(pair, 0)", "_mm256_extract_epi16(pair, 1)", "the odd last element of 16 bits"),
         (
             "static_cast<int>(first.n / 2)), lane)",
@@ -477,7 +464,7 @@ VERBS = (
         ),
     )
     + of(
-        "ops/kernels/simd_scalar.h",
+        "ops/kernels/verbs/scalar.h",
         ("z.v[i] > 0 ? a.v[i] : 0", "z.v[i] >= 0 ? a.v[i] : 0", "a ReLU lets through where Z is 0, in plain C++"),
         ("p[i] = a.v[i];", "p[i] = static_cast<float>(a.v[i]);", "doubles are stored as floats, in plain C++"),
     )

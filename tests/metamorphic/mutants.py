@@ -28,8 +28,6 @@ class Mutant:
     """Arguments of pytest: tests elsewhere that detect the mutant, if no relation of this folder covers it."""
     equivalent: str = ""
     """Why no result changes; empty if results change."""
-    isa: str = ""
-    """The only instruction set whose kernels contain the line; empty for all."""
 
     def __str__(self):
         return f"{Path(self.file).name}: {self.description}"
@@ -51,9 +49,9 @@ class Mutant:
         return text[: text.index(self.old)].count("\n") + 1
 
 
-def of(file, *rows, isa=""):
+def of(file, *rows):
     """Returns the mutants of one file, from (old, new, description[, other tests[, equivalent]])."""
-    return [Mutant(file, *row, isa=isa) for row in rows]
+    return [Mutant(file, *row) for row in rows]
 
 
 def kernel_tests(*names):
@@ -63,21 +61,7 @@ def kernel_tests(*names):
 
 _AVX2, _SCALAR = "kernels/avx2.cc", "kernels/scalar.cc"
 _UNITS = {
-    "alignment-inl.h": (_AVX2,),
-    "map_formulas-inl.h": (_AVX2,),
-    "maps_of_rows-inl.h": (_AVX2,),
-    "maps_of_short_rows-inl.h": (_AVX2,),
-    "maps_of_columns-inl.h": (_AVX2,),
-    "sum_terms-inl.h": (_AVX2,),
-    "sum_totals-inl.h": (_AVX2,),
-    "sums_of_rows-inl.h": (_AVX2,),
-    "sums_of_short_rows-inl.h": (_AVX2,),
-    "sums_of_columns-inl.h": (_AVX2,),
-    "tandem-inl.h": (_AVX2,),
-    "simd_avx2.h": (_AVX2,),
-    "simd_16bit.h": (_AVX2,),
-    "simd_sums.h": (_AVX2,),
-    "simd_scalar.h": (_SCALAR,),
+    "scalar.h": (_SCALAR,),
     "float16-inl.h": (_SCALAR, "core/element_type.cc"),
     "scratch.hpp": ("core/sweep.cc",),
     "threads.hpp": ("core/sweep.cc",),
@@ -88,12 +72,10 @@ _UNITS = {
 
 def units_of(mutant):
     """Returns the sources to compile for a mutant, relative to ops/."""
-    if mutant.isa:
-        return (f"kernels/{mutant.isa}.cc",)
-    name = mutant.file.rpartition("/")[2]
-    return _UNITS.get(name) or (mutant.file.removeprefix("ops/"),)
+    below_ops, name = mutant.file.removeprefix("ops/"), mutant.file.rpartition("/")[2]
+    return _UNITS.get(name) or ((_AVX2,) if below_ops.startswith("kernels/") else (below_ops,))
 
 
 def isa_of(mutant):
     """Returns the instruction set that the tests of a mutant use."""
-    return mutant.isa or ("scalar" if _SCALAR in units_of(mutant) else "avx2")
+    return "scalar" if _SCALAR in units_of(mutant) else "avx2"
