@@ -44,14 +44,14 @@ LOWER = (
     + of(
         "bngrad/passes/lower/pooling.py",
         (
-            'site.op("Mul", y, site.op("Div", number(taps), counts))',
+            'site.op("Mul", y, site.op("Div", number(kernel_size), counts))',
             "y",
             "an average over padding divides by all elements",
             _POOL,
         ),
         (
-            "number(taps) if counts is None else counts",
-            "number(taps)",
+            "number(kernel_size) if counts is None else counts",
+            "number(kernel_size)",
             "an average at the border counts the padding",
         ),
         ('axis=0, reduction="add")', 'axis=0, reduction="none")', "overlapping windows overwrite each other"),

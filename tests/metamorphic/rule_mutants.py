@@ -41,8 +41,8 @@ OPSET = of(
 NATIVE = of(
     "bngrad/runtime/native.py",
     (
-        "*problem.scales(scale=scale, bias=bias)]",
-        "*problem.scales(bias=bias, scale=scale)]",
+        "*call.scales(scale=scale, bias=bias)]",
+        "*call.scales(bias=bias, scale=scale)]",
         "scale and bias are exchanged",
     ),
     (
