@@ -134,7 +134,8 @@ def compile_nothing(folder):
     compiler = shutil.which("c++")
     if compiler is None:
         raise SystemExit("there is no C++ compiler for the op that does nothing")
-    subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
+    include = f"-I{Path(__file__).parents[2] / 'ops'}"
+    subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", include, source, "-o", library], check=True)
     return library
 
 
