@@ -19,7 +19,7 @@ from bngrad.autodiff.selection import find_loss, find_wrt
 from bngrad.autodiff.walk import refuse_taken_names
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
-from bngrad.graph.nodes import default_opset
+from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.io.files import as_ir, in_memory
 from bngrad.opset.functions import MIN_OPSET
 from bngrad.oracle.dropped import refuse_dropped
@@ -36,7 +36,7 @@ from bngrad.oracle.repairs import repair
 from bngrad.passes.prepare.infer_types import InferTypesPass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -104,6 +104,7 @@ def prepare_forward(
         for value in node.inputs[3:5]
         if value is not None and is_given(value)
     ]
+    stated = {str(value.name): (value.type, value.shape) for value in _values_of_nodes(forward)}
     InferTypesPass()(forward)
     if repairs := repair(forward):
         InferTypesPass()(forward)
@@ -111,6 +112,7 @@ def prepare_forward(
     require_float_scalar(target)
     if not target.is_graph_output():
         forward.graph.outputs.append(target)
+        stated[str(target.name)] = target.type, ir.Shape([])
     chosen = find_wrt(forward, wrt, target)
     names = [str(value.name) for value in chosen]
     used = (value for node in forward.graph for value in (*node.inputs, *node.outputs))
@@ -122,7 +124,16 @@ def prepare_forward(
     refuse_running_statistics(target, [inputs[name] for name in names])
     refuse_overwritten(forward, "--builder bngrad")
     refuse_path(path)
+    # From inferred shapes, ORT's builder makes wrong gradients of broadcasts between symbolic dimensions.
+    for value in _values_of_nodes(forward):
+        value.type, value.shape = stated.get(str(value.name), (None, None))
     return Prepared(forward, str(target.name), names, values, notes + repairs)
+
+
+def _values_of_nodes(model: ir.Model) -> Iterator[ir.Value]:
+    """The values that are no inputs and no initializers, those of bodies included."""
+    for node in all_nodes(model):
+        yield from node.outputs
 
 
 def _readable(model: ir.Model) -> tuple[ir.Model, list[str]]:
