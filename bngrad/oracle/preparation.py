@@ -19,6 +19,7 @@ from bngrad.autodiff.selection import find_loss, find_wrt
 from bngrad.autodiff.walk import refuse_taken_names
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.node_reader import static_shape
 from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.io.files import as_ir, in_memory
 from bngrad.opset.functions import MIN_OPSET
@@ -124,9 +125,11 @@ def prepare_forward(
     refuse_running_statistics(target, [inputs[name] for name in names])
     refuse_overwritten(forward, "--builder bngrad")
     refuse_path(path)
-    # From inferred shapes, ORT's builder makes wrong gradients of broadcasts between symbolic dimensions.
     for value in _values_of_nodes(forward):
         value.type, value.shape = stated.get(str(value.name), (None, None))
+        if (node := value.producer()) is not None and node.op_type == "MatMul" and static_shape(value) is None:
+            # With the shape, ORT's builder takes batch dimensions of different names for equal.
+            value.shape = None
     return Prepared(forward, str(target.name), names, values, notes + repairs)
 
 

@@ -20,7 +20,7 @@ from bngrad.opset.known_shapes import known_shape, type_text
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from bngrad.opset.known_shapes import KnownShape
     from bngrad.oracle.path import GradientPath
@@ -130,7 +130,9 @@ def refuse_path(path: GradientPath) -> None:
                 f"{describe(node)} {reason}: ONNX Runtime's gradient of that is wrong; use --builder bngrad"
             )
         if node.op_type in _BROADCASTING:
-            _refuse_symbols(node)
+            _refuse_symbols(node, node.inputs)
+        if node.op_type == "Gemm":
+            _refuse_symbols(node, [*node.inputs[2:], *node.outputs])
 
 
 def _wrong_gradients(node: ir.Node, inputs: Collection[int]) -> Iterator[str]:
@@ -170,9 +172,9 @@ def _wrong_pooling(values: Mapping[str, Any]) -> Iterator[str]:
         yield "has three spatial dimensions"
 
 
-def _refuse_symbols(node: ir.Node) -> None:
-    """Refuses meeting dimensions of different names: the builder takes them for equal, and broadcasts nothing."""
-    shapes: list[KnownShape] = [shape for value in node.inputs if (shape := known_shape(value)) is not None]
+def _refuse_symbols(node: ir.Node, values: Iterable[ir.Value | None]) -> None:
+    """Refuses to broadcast values with dimensions of different names: the builder takes them for equal."""
+    shapes: list[KnownShape] = [shape for value in values if (shape := known_shape(value)) is not None]
     for sizes in zip(*(reversed(shape) for shape in shapes), strict=False):
         names = {size for size in sizes if isinstance(size, str)}
         if len(names) > 1:

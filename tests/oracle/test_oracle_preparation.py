@@ -192,6 +192,26 @@ def test_functions_are_inlined(oracle):
     assert gradients(oracle, prepared, x=ONES) == {"w": [8, 8]}
 
 
+@pytest.mark.parametrize(("batch", "other"), [(1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize("stated", [True, False])
+def test_matmul_of_batches_with_different_names(oracle, stated, batch, other):
+    """From a stated shape of the output, ORT's builder takes the two for equal."""
+    given = parse(
+        "m (float[B,3,4] a, float[D,4,5] b) => (float loss) "
+        "{ y = MatMul (a, b) loss = ReduceSum <keepdims = 0> (y) }"
+    )
+    if stated:
+        given = onnx.shape_inference.infer_shapes(given)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((batch, 3, 4), (other, 4, 5)))
+    found = gradients(oracle, prepare_forward(given, wrt=["a", "b"]), a=a, b=b)
+    count = max(batch, other)
+    want_a = np.broadcast_to(b.sum(2)[:, None], (count, 3, 4)).reshape(-1, batch, 3, 4).sum(0)
+    want_b = np.broadcast_to(a.sum(1)[:, :, None], (count, 4, 5)).reshape(-1, other, 4, 5).sum(0)
+    np.testing.assert_allclose(found["a"], want_a, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["b"], want_b, rtol=1e-4, atol=1e-5)
+
+
 def test_loss_that_is_no_output_becomes_one(oracle):
     prepared = prepare_forward(model(sum_of("b = Relu (a)"), outputs="float[4,2] b"), "loss")
     assert [value.name for value in prepared.model.graph.outputs] == ["b", "loss"]

@@ -203,6 +203,11 @@ REFUSED = {
         {},
         "Add .* dimensions 'M' and 'N'",
     ),
+    "two symbolic dimensions of a bias": (
+        model(sum_of("b = Gemm (a, k, z)"), "float[N,2] x, float[2,3] k, float[M,3] z"),
+        {},
+        "Gemm .* dimensions 'M' and 'N'",
+    ),
     "a mask that is used": (
         model(sum_of("d, mask = Dropout (a)\n c = Cast <to = 1> (mask)\n b = Mul (d, c)")),
         {},
