@@ -232,7 +232,7 @@ NOT_LOWERED = {
     "gather by indices of unknown length": (
         "float[8] x, int64[2, K] i",
         "y = GatherND (x, i)",
-        "last extent of its indices is not known",
+        "last dimension of its indices is not known",
     ),
 }
 
