@@ -65,7 +65,7 @@ def model_of(case, *, fixed, opset=18, dtype=np.float32):
         tensor.ClearField("shape")
         tensor.shape.SetInParent()
         for axis, extent in enumerate(shape):
-            # The last extent of the indices of GatherND is how many axes they index.
+            # The last dimension of the indices of GatherND is how many axes they index.
             symbolic = not fixed and not (case.op == "GatherNDGrad" and value.name == "x1")
             tensor.shape.dim.add(**({"dim_param": f"{value.name}_{axis}"} if symbolic else {"dim_value": extent}))
     if fixed:
