@@ -15,7 +15,7 @@ from bngrad.cli import run
 from fuzz import campaign, lowering_regressions, node_regressions, regressions
 from fuzz.cases import MODEL, OUTPUT, WEIGHTS, Case, make, npz
 from fuzz.judge import judge, prepare
-from fuzz.planted_faults import FAULTS
+from fuzz.injected_faults import FAULTS
 
 CASES = {**regressions.CASES, **node_regressions.CASES, **lowering_regressions.CASES}
 SHORT = 150
@@ -82,7 +82,7 @@ def test_a_case_is_its_seed_and_number():
 
 @pytest.fixture(scope="module")
 def found():
-    program = PROGRAM.with_name("planted_faults.py")
+    program = PROGRAM.with_name("injected_faults.py")
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)
 
