@@ -1,6 +1,6 @@
-"""One case of a campaign: a mutated model, and the four commands that get it.
+"""Cases of a campaign: a mutated model and the four commands to run on it.
 
-It is a function of the campaign's seed and the case's index alone, so that each can be had again.
+A case is a function of the campaign's seed and the case's index, so that it can be reproduced.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from fuzz.seeds import Seed, seeds
 MODEL, WEIGHTS, OUTPUT = "model.onnx", "weights.npz", "out.onnx"
 
 SHARES = {"op": 6, "gradient": 6, "net": 5, "training": 1, "dialect": 5}
-"""How often a case begins from each group of seeds; a whole training graph takes the time of ten others."""
+"""The relative frequencies of the groups of seeds; a training graph takes as much time as ten other seeds."""
 
 MUTATIONS = (*mutate_nodes.MUTATIONS, *mutate_values.MUTATIONS, *mutate_models.MUTATIONS)
 
 
 class Case(NamedTuple):
-    """What the commands get."""
+    """A case."""
 
     story: str
-    """The seed model and its mutations, in words."""
+    """The names of the seed model and of its mutations."""
     content: bytes
-    """The model file's."""
+    """The content of the model file."""
     weights: bytes
-    """The .npz file's."""
+    """The content of the .npz file."""
     commands: tuple[tuple[str, ...], ...]
-    """Arguments of bngrad."""
+    """The arguments of bngrad for each command."""
     output_exists: bool
-    """Whether a file is already where the output goes."""
+    """Whether the output file exists before each command."""
 
 
 def make(campaign: int, index: int) -> Case:
-    """The case of this number in the campaign of this seed."""
+    """Returns the case with this index in the campaign with this seed."""
     draw = Draw(campaign, index)
     seed = _pick(draw)
     if draw.chance(0.25):

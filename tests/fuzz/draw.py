@@ -1,4 +1,4 @@
-"""What mutations draw from: a seeded stream, and where things are in a model."""
+"""Random choices for mutations, and access to the parts of a model."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     import onnx
 
 NAMES = ("", "x", "y", "loss", "w", "a\nb", "[red]x[/red]", "é\u0000ß", "../x", "x" * 5000, "%s%n", "-o", "x_grad")
-"""Names that a value, node, attribute or domain may get."""
+"""Names for values, nodes, attributes and domains."""
 
-EXTENTS = (0, 1, 2, 3, 7, -1, -3, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 62) + 1, (1 << 63) - 1, -(1 << 63))
-"""Dimensions, counts and the like: each as good as another to protobuf."""
+SIZES = (0, 1, 2, 3, 7, -1, -3, 1 << 31, (1 << 31) - 1, 1 << 40, (1 << 62) + 1, (1 << 63) - 1, -(1 << 63))
+"""Integers for dimensions and counts, all valid in protobuf."""
 
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, float("inf"), float("-inf"), float("nan"))
 
 
 class Draw(random.Random):
-    """A stream that a seed and an index say, on every machine."""
+    """A random generator that is determined by its key, such as a seed and an index, on every machine."""
 
     def __init__(self, *key: object) -> None:
         super().__init__(":".join(map(str, key)))
 
     def chance(self, probability: float) -> bool:
-        """Whether something happens."""
+        """Returns True with the given probability."""
         return self.random() < probability
 
     def some(self, items: Sequence[Any]) -> Any:
-        """One of the items; None if there are none."""
+        """Returns a random item; None if there are none."""
         return self.choice(items) if len(items) else None
 
 
@@ -38,7 +38,7 @@ Graph = "onnx.GraphProto | onnx.FunctionProto"
 
 
 def graphs(model: onnx.ModelProto) -> Iterator[Any]:
-    """The main graph, every subgraph, and every function: whatever has nodes."""
+    """Yields the main graph, all subgraphs and all functions."""
     waiting: list[Any] = [model.graph, *model.functions]
     while waiting:
         graph = waiting.pop()
@@ -50,19 +50,19 @@ def graphs(model: onnx.ModelProto) -> Iterator[Any]:
 
 
 def nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Every node, wherever it is."""
+    """Returns all nodes, including those of subgraphs and functions."""
     return [node for graph in graphs(model) for node in graph.node]
 
 
 def value_names(model: onnx.ModelProto) -> list[str]:
-    """What a node may read."""
+    """Returns the names of all values that a node may read."""
     graph = model.graph
     given = [value.name for value in (*graph.input, *graph.initializer)]
     return given + [name for node in nodes(model) for name in node.output if name]
 
 
 def value_infos(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Everything that says the type of a value."""
+    """Returns all graph inputs, graph outputs and value_info entries."""
     found = []
     for graph in graphs(model):
         found += graph.value_info
@@ -72,7 +72,7 @@ def value_infos(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Every initializer, and every tensor in an attribute."""
+    """Returns all initializers and all tensors in attributes."""
     found = []
     for graph in graphs(model):
         found += getattr(graph, "initializer", [])

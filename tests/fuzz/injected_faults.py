@@ -1,6 +1,6 @@
-"""Runs a campaign of three models for every planted fault, and prints what it finds as JSON: {fault: [what, ...]}.
+"""Runs a campaign of three models for every injected fault, and prints {fault: [[index, finding], ...]} as JSON.
 
-A program of its own, for a campaign forks.
+It is a separate program because a campaign forks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ g (float[3] dy, float[3] y) => (float[3] dx) { dx = com.microsoft.ReluGrad(dy, y
 COMMANDS = (("inspect", MODEL), ("rewrite", MODEL, "-o", OUTPUT))
 
 
-def _say(*lines: str) -> None:
+def _print_error(*lines: str) -> None:
     print(*lines, sep="\n", file=sys.stderr)
 
 
 def raises(_arguments):
-    raise SystemError("planted")
+    raise SystemError("injected")
 
 
 def internal(_arguments):
-    return _fail(_message(KeyError("planted")))
+    return _fail(_message(KeyError("injected")))
 
 
 def another_exit_code(_arguments):
@@ -42,18 +42,18 @@ def another_exit_code(_arguments):
 
 
 def two_lines(_arguments):
-    _say("bngrad: error: one", "two")
+    _print_error("bngrad: error: one", "two")
     return 2
 
 
-def noise(arguments):
-    _say("a warning")
+def prints_to_stderr(arguments):
+    _print_error("a warning")
     return run(arguments)
 
 
 def writes_and_fails(_arguments):
     Path(OUTPUT).touch()
-    _say("bngrad: error: x")
+    _print_error("bngrad: error: x")
     return 2
 
 
@@ -71,12 +71,12 @@ def changes_the_input(arguments):
     return run(arguments) and 2
 
 
-def a_bad_output(_arguments):
+def writes_no_model(_arguments):
     Path(OUTPUT).write_text("x")
     return 0
 
 
-def an_output_that_does_not_load(_arguments):
+def writes_a_model_that_does_not_load(_arguments):
     Path(OUTPUT).write_bytes(onnx.parser.parse_model(TEXT).SerializeToString())
     return 0
 
@@ -102,48 +102,50 @@ def fills_memory(_arguments):
 
 
 FAULTS = {
-    raises: "not exit 0, 1 or 2",
-    internal: "an internal error",
-    another_exit_code: "not exit 0, 1 or 2",
-    two_lines: "not one line",
-    noise: "noise",
-    writes_and_fails: "written with exit 2",
-    writes_nothing: "nothing written with exit 0",
+    raises: "exit code other than 0, 1 or 2",
+    internal: "internal error",
+    another_exit_code: "exit code other than 0, 1 or 2",
+    two_lines: "not one line on stderr",
+    prints_to_stderr: "unexpected text on stderr",
+    writes_and_fails: "output written with exit code 2",
+    writes_nothing: "no output with exit code 0",
     leaves_a_file: "files changed or left over",
     changes_the_input: "files changed or left over",
-    a_bad_output: "a bad output",
-    an_output_that_does_not_load: "a bad output",
-    crashes: "a worker's end",
-    never_ends: "a worker's end",
-    waits: "a worker's end",
+    writes_no_model: "invalid output",
+    writes_a_model_that_does_not_load: "invalid output",
+    crashes: "worker died",
+    never_ends: "worker died",
+    waits: "worker died",
     fills_memory: "out of memory",
 }
-"""What goes wrong in `rewrite`, and what it is called."""
+"""Replacements of `rewrite`, with the expected finding."""
 
 
 def found(fault) -> list[list[object]]:
-    """The cases in which something is found, and what; the second case has the fault."""
+    """Returns the indices of cases with findings, and the findings; only the second case has the fault."""
 
     def make(_campaign, index):
         text = TEXT.replace("[3]", "[7]") if index == 1 else TEXT
         content = onnx.parser.parse_model(text).SerializeToString()
-        return Case("planted", content, b"", COMMANDS, output_exists=False)
+        return Case("injected", content, b"", COMMANDS, output_exists=False)
 
     def run_or_fail(arguments):
         (dim,) = onnx.load(MODEL).graph.input[0].type.tensor_type.shape.dim
-        bad = arguments[0] == "rewrite" and dim.dim_value == 7
-        return fault(arguments) if fault is not None and bad else run(arguments)
+        faulty = arguments[0] == "rewrite" and dim.dim_value == 7
+        return fault(arguments) if fault is not None and faulty else run(arguments)
 
     campaign.make, judge.run = make, run_or_fail
-    return [[index, find.what] for index, finds, _ in campaign.run_cases(1, range(3)) for find in finds]
+    return [
+        [index, finding.what] for index, findings, _ in campaign.run_cases(1, range(3)) for finding in findings
+    ]
 
 
 def main() -> None:
-    """Prints what every fault gives, and what none does."""
-    campaign.SECONDS, campaign.SLICE = 2, 1
+    """Prints the findings of every fault, and those without a fault."""
+    campaign.SECONDS, campaign.POLL_SECONDS = 2, 1
     results = {"none": found(None)}
     for fault in FAULTS:
-        campaign.SILENCE = 10 if fault is waits else 120
+        campaign.TIMEOUT = 10 if fault is waits else 120
         results[fault.__name__] = found(fault)
     print(json.dumps(results))
 

@@ -1,17 +1,17 @@
-"""What a command may do with a model of any kind, and what is a find.
+"""Checks that the commands handle any model correctly; every violation is a finding.
 
-Exit 0, 1 or 2. With 2: one line on stderr that is no internal error nor a want of memory, and nothing written.
-With 0: nothing but warnings of ours on stderr, and an output that onnx's checker takes and stock ONNX Runtime
-loads. In any case: the input is as before, no file is left over, nothing is raised, and time and memory are within
-their bounds, which `campaign` sets.
+A command must exit with 0, 1 or 2. With 2, it must write one line to stderr that is neither an internal error nor
+out of memory, and no file. With 0, stderr may contain only bngrad's warnings, and onnx's checker and stock ONNX
+Runtime must accept the output. In any case the input must not change, no other file may be left, no exception may
+be raised, and the limits on time and memory, which `campaign` sets, must hold.
 
-ONNX Runtime may refuse an output for what it would have refused in the input, which is no fault of ours:
+An output need not load in ONNX Runtime if the input contains the same problem:
 
-- what `differentiate` and `finalize` made must load if the input does;
-- what `rewrite` made must load if the rest of the input does: the input without the nodes that stock ONNX Runtime
-  does not have or that `rewrite` makes its own, whose outputs become inputs of the graph.
+- An output of `differentiate` or `finalize` must load if the input does.
+- An output of `rewrite` must load if the rest of the input does. The rest is the input without the nodes that
+  `rewrite` replaces or that stock ONNX Runtime does not support, whose outputs become graph inputs.
 
-Nothing is optimized at loading, for that would run the model.
+Models are loaded without optimizations, which would run parts of the model.
 """
 
 from __future__ import annotations
@@ -43,78 +43,79 @@ if TYPE_CHECKING:
 
     from fuzz.cases import Case
 
-OLD = b"what was there before"
+OLD_OUTPUT = b"the old output"
 EXIT_CODES = (0, 1, 2)
 
 
-class Find(NamedTuple):
-    """What is wrong."""
+class Finding(NamedTuple):
+    """A violation."""
 
     command: str
     what: str
+    """The kind of the violation."""
     detail: str = ""
 
 
-class Ran(NamedTuple):
-    """What a command did."""
+class CommandResult(NamedTuple):
+    """The exit code and output of a command."""
 
     code: int | None
-    """None where something was raised, of which stderr tells."""
+    """None if an exception was raised; stderr then contains it."""
     stdout: str
     stderr: str
 
 
 def prepare(folder: Path) -> None:
-    """Makes what external data may name, and enters the folder."""
+    """Enters the folder and creates the files that external data may refer to."""
     os.chdir(folder)
     Path("data.bin").write_bytes(bytes(range(64)))
     Path("link.bin").symlink_to("/etc/hostname")
     os.mkfifo("fifo")
 
 
-def judge(case: Case) -> tuple[list[Find], Counter[str]]:
-    """Runs the commands of a case in the current folder, which `prepare` made.
+def judge(case: Case) -> tuple[list[Finding], Counter[str]]:
+    """Runs the commands of a case in the current folder, which `prepare` has set up.
 
     Returns:
-        What is wrong, and how often each command ended how.
+        The findings, and the numbers of exit codes and outputs by command.
     """
     Path(MODEL).write_bytes(case.content)
     Path(WEIGHTS).write_bytes(case.weights)
-    finds, ends = [], Counter()
+    findings, ends = [], Counter()
     for arguments in case.commands:
         _remove(OUTPUT)
         if case.output_exists:
-            Path(OUTPUT).write_bytes(OLD)
-        before = _state()
-        ran = run_here(list(arguments))
-        ends[f"{arguments[0]} {ran.code}"] += 1
-        written = _state().get(OUTPUT) != before.get(OUTPUT)
-        if {**_state(), OUTPUT: ""} != {**before, OUTPUT: ""}:
-            finds.append(Find(arguments[0], "files changed or left over", str(sorted(_state()))))
-            _clean(before)
-        finds += [Find(arguments[0], *problem) for problem in _problems(ran, written, "-o" in arguments)]
-        if "--json" in arguments and ran.code == 0:
-            finds += [Find(arguments[0], "no JSON", ran.stdout)] if not _is_json(ran.stdout) else []
-        if ran.code == 0 and written:
-            problem, how = _output_problem(arguments, Path(OUTPUT).read_bytes(), case.content)
-            ends[f"{arguments[0]} output {how}"] += 1
-            finds += [Find(arguments[0], "a bad output", problem)] if problem else []
-    return finds, ends
+            Path(OUTPUT).write_bytes(OLD_OUTPUT)
+        before = _files()
+        result = run_in_process(list(arguments))
+        ends[f"{arguments[0]} {result.code}"] += 1
+        written = _files().get(OUTPUT) != before.get(OUTPUT)
+        if {**_files(), OUTPUT: ""} != {**before, OUTPUT: ""}:
+            findings.append(Finding(arguments[0], "files changed or left over", str(sorted(_files()))))
+            _remove_new_files(before)
+        findings += [Finding(arguments[0], *problem) for problem in _problems(result, written, "-o" in arguments)]
+        if "--json" in arguments and result.code == 0:
+            findings += [Finding(arguments[0], "no JSON", result.stdout)] if not _is_json(result.stdout) else []
+        if result.code == 0 and written:
+            problem, kind = _output_problem(arguments, Path(OUTPUT).read_bytes(), case.content)
+            ends[f"{arguments[0]} output {kind}"] += 1
+            findings += [Finding(arguments[0], "invalid output", problem)] if problem else []
+    return findings, ends
 
 
-def run_here(arguments: list[str]) -> Ran:
-    """Runs a command in this process; its stderr is what any library writes to the descriptor."""
+def run_in_process(arguments: list[str]) -> CommandResult:
+    """Runs a command in this process; stderr includes what native libraries write to the file descriptor."""
     stdout, code = io.StringIO(), None
     with _stderr_to_a_file() as file:
         with contextlib.redirect_stdout(stdout):
             try:
                 code = run(arguments)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is a find
+            except BaseException as error:  # noqa: BLE001 - any exception is a finding
                 print(f"raised {type(error).__name__}: {error}", file=sys.stderr)
         sys.stderr.flush()
         os.lseek(file, 0, os.SEEK_SET)
         stderr = os.read(file, 1 << 20).decode(errors="replace")
-    return Ran(code, stdout.getvalue(), stderr)
+    return CommandResult(code, stdout.getvalue(), stderr)
 
 
 @contextlib.contextmanager
@@ -122,7 +123,7 @@ def _stderr_to_a_file() -> Iterator[int]:
     file, kept = os.memfd_create("stderr"), os.dup(2)
     os.dup2(file, 2)
     try:
-        # Python's own may be another than the descriptor's.
+        # Python's sys.stderr may use another descriptor.
         with os.fdopen(os.dup(file), "w", errors="backslashreplace") as stream, contextlib.redirect_stderr(stream):
             yield file
     finally:
@@ -131,46 +132,46 @@ def _stderr_to_a_file() -> Iterator[int]:
         os.close(file)
 
 
-def _problems(ran: Ran, written: bool, writes: bool) -> Iterator[tuple[str, str]]:
-    lines = ran.stderr.splitlines()
-    if ran.code not in EXIT_CODES:
-        yield "not exit 0, 1 or 2", f"{ran.code}: {ran.stderr}"
-    elif ran.code == 2:
+def _problems(result: CommandResult, written: bool, writes: bool) -> Iterator[tuple[str, str]]:
+    lines = result.stderr.splitlines()
+    if result.code not in EXIT_CODES:
+        yield "exit code other than 0, 1 or 2", f"{result.code}: {result.stderr}"
+    elif result.code == 2:
         if len(lines) != 1 or not lines[0].startswith("bngrad: error: "):
-            yield "not one line", ran.stderr
+            yield "not one line on stderr", result.stderr
         elif "internal error" in lines[0]:
-            yield "an internal error", lines[0]
+            yield "internal error", lines[0]
         elif "out of memory" in lines[0]:
             yield "out of memory", lines[0]
         if written:
-            yield "written with exit 2", ran.stderr
+            yield "output written with exit code 2", result.stderr
     else:
         if not all(line.startswith("bngrad: warning: ") for line in lines):
-            yield "noise", ran.stderr
-        if ran.code == 0 and writes and not written:
-            yield "nothing written with exit 0", ran.stdout
+            yield "unexpected text on stderr", result.stderr
+        if result.code == 0 and writes and not written:
+            yield "no output with exit code 0", result.stdout
 
 
 def _output_problem(arguments: tuple[str, ...], output: bytes, source: bytes) -> tuple[str, str]:
-    """What is wrong with an output, if anything; and how it came through."""
+    """Returns what is wrong with an output, or an empty string, and the kind of the result."""
     try:
         onnx.checker.check_model(output, full_check=True)
-    except Exception as error:  # noqa: BLE001 - of any kind
-        return f"onnx's checker: {error}", "refused by the checker"
+    except Exception as error:  # noqa: BLE001 - onnx raises errors of many types
+        return f"onnx's checker: {error}", "rejected by the checker"
     command, target = arguments[0], dict(pairwise(arguments)).get("--target")
     if target not in (None, "stock"):
         return "", "for a training build"
-    refusal = loading_error(output, registered="--no-functions" in arguments)
-    if refusal is None:
+    reason = loading_error(output, registered="--no-functions" in arguments)
+    if reason is None:
         return "", "loaded"
     rest = source if command != "rewrite" else _rest(source)
     if loading_error(rest) is not None:
-        return "", "refused like the input"
-    return f"ONNX Runtime: {refusal}", "refused"
+        return "", "rejected like the input"
+    return f"ONNX Runtime: {reason}", "rejected"
 
 
 def loading_error(model: bytes, *, registered: bool = False) -> str | None:
-    """Why stock ONNX Runtime does not load a model; None if it does."""
+    """Returns why stock ONNX Runtime does not load a model; None if it does."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -179,13 +180,13 @@ def loading_error(model: bytes, *, registered: bool = False) -> str | None:
         register(options)
     try:
         onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - of any kind
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
         return str(error)
     return None
 
 
 def _rest(source: bytes) -> bytes:
-    """A training graph without the nodes that `rewrite` replaces; their outputs are inputs of the graph."""
+    """Returns a training graph without the nodes that `rewrite` replaces; their outputs become graph inputs."""
     Path(MODEL).write_bytes(source)
     model = load(MODEL)
     InferTypesPass()(model)
@@ -201,7 +202,7 @@ def _rest(source: bytes) -> bytes:
 
 
 def _shape(node: ir.Node, value: ir.Value) -> ir.Shape | None:
-    """What is known of an output's shape: of a batch norm's, that it has as many channels as its scale."""
+    """Returns the known shape of an output; that of a batch norm has as many channels as its scale."""
     channels = node.inputs[1].shape if node.op_type == "BatchNormalization" and node.inputs[1] else None
     if value is not node.outputs[0] or not channels or value.shape is None or len(value.shape) < 2:
         return value.shape
@@ -216,8 +217,8 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _state() -> dict[str, str]:
-    """The files here, and what is in them."""
+def _files() -> dict[str, str]:
+    """Returns the hashes of the files in the current folder, by name."""
     found = {}
     for entry in os.scandir():
         plain = entry.is_file(follow_symlinks=False)
@@ -225,8 +226,8 @@ def _state() -> dict[str, str]:
     return found
 
 
-def _clean(before: dict[str, str]) -> None:
-    for name in set(_state()) - {*before, OUTPUT}:
+def _remove_new_files(before: dict[str, str]) -> None:
+    for name in set(_files()) - {*before, OUTPUT}:
         _remove(name)
 
 

@@ -1,4 +1,4 @@
-"""What campaigns have found of ONNX Runtime's training ops, which `rewrite` lowers."""
+"""Former findings of campaigns about ONNX Runtime's training ops, which `rewrite` lowers."""
 
 from __future__ import annotations
 

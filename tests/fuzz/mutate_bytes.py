@@ -1,4 +1,4 @@
-"""Mutations of a file that know nothing of what is in it."""
+"""Mutations of bytes, regardless of the file format."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def zero(draw: Draw, data: bytearray) -> None:
 
 
 def long_number(draw: Draw, data: bytearray) -> None:
-    """A varint that is as long as can be: a length, a tag or a number beyond all."""
+    """Inserts a varint of maximum length, which may be a length, a tag or a number."""
     data[draw.randrange(len(data))] = 0xFF
     start = draw.randrange(len(data))
     data[start : start + 1] = b"\xff" * draw.choice((3, 8, 9, 10)) + b"\x01"
 
 
 MUTATIONS = (flip_bits, flip_bits, set_bytes, truncate, cut, repeat, insert, zero, long_number)
-"""The table; what stands twice is drawn twice as often."""
+"""The mutations; listed twice means twice as often."""

@@ -1,4 +1,4 @@
-"""Mutations of a whole model: versions, imports, functions, subgraphs, and parts of another model."""
+"""Mutations of models: versions, imports, functions, subgraphs, and parts of another model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper
 
-from fuzz.draw import EXTENTS, NAMES, graphs, nodes
+from fuzz.draw import NAMES, SIZES, graphs, nodes
 from fuzz.mutate_nodes import DOMAINS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def drop_import(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def add_import(draw: Draw, model: onnx.ModelProto) -> None:
-    """Of a domain that may be imported already, in another version."""
+    """Imports a domain that may already be imported in another version."""
     model.opset_import.append(helper.make_opsetid(draw.choice((*DOMAINS, *NAMES)), draw.choice(OPSETS)))
 
 
@@ -43,7 +43,7 @@ def ir_version(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def properties(draw: Draw, model: onnx.ModelProto) -> None:
-    """Metadata, with keys that come twice."""
+    """Adds metadata, possibly with duplicate keys."""
     for _ in range(2):
         model.metadata_props.add(key=draw.choice(NAMES), value=draw.choice(NAMES))
     draw.choice((model, model.graph)).doc_string = draw.choice(NAMES)
@@ -51,15 +51,15 @@ def properties(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def clear(draw: Draw, model: onnx.ModelProto) -> None:
-    """One field of the model or its graph is empty."""
-    of = draw.choice((model, model.graph, model.graph))
-    fields = [field.name for field, _ in of.ListFields()]
+    """Clears a field of the model or its graph."""
+    message = draw.choice((model, model.graph, model.graph))
+    fields = [field.name for field, _ in message.ListFields()]
     if fields:
-        of.ClearField(draw.choice(fields))
+        message.ClearField(draw.choice(fields))
 
 
 def make_function(draw: Draw, model: onnx.ModelProto) -> None:
-    """One for an op that the model has: its own body, another op, itself, or nothing."""
+    """Adds a function for an op of the model, whose body is the op, another op, a recursive call, or empty."""
     called = draw.some(nodes(model))
     if called is None:
         return
@@ -75,7 +75,7 @@ def make_function(draw: Draw, model: onnx.ModelProto) -> None:
     function.input.extend(dict.fromkeys(name for name in inputs if name))
     function.output.extend(name for name in outputs if name)
     if kind == "wrapped":
-        # The model calls the function by a name of its own.
+        # The model calls the function by another name.
         function.name, function.domain = "Wrapped", "local"
         called.op_type, called.domain = "Wrapped", "local"
         model.opset_import.append(helper.make_opsetid("local", 1))
@@ -84,7 +84,7 @@ def make_function(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def mutual_recursion(draw: Draw, model: onnx.ModelProto) -> None:
-    """Two functions that call each other, and a node that calls one of them."""
+    """Adds two functions that call each other, and makes a node call one of them."""
     names = ("Ping", "Pong")
     for name, other in zip(names, reversed(names), strict=True):
         function = model.functions.add(name=name, domain="local")
@@ -99,7 +99,7 @@ def mutual_recursion(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def change_function(draw: Draw, model: onnx.ModelProto) -> None:
-    """Its name, its imports, its inputs and outputs, or that it is there once."""
+    """Changes the name, imports, inputs or outputs of a function, or duplicates it."""
     function = draw.some(model.functions)
     if function is None:
         return
@@ -122,7 +122,7 @@ def change_function(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def nest(draw: Draw, model: onnx.ModelProto) -> None:
-    """The whole graph becomes the branch of an If, some levels deep."""
+    """Moves the whole graph into the branches of nested If nodes."""
     if len(model.graph.node) > 60:
         return
     for _ in range(draw.choice((1, 2, 12))):
@@ -135,7 +135,7 @@ def nest(draw: Draw, model: onnx.ModelProto) -> None:
         node = helper.make_node("If", [condition], names)
         try:
             node.attribute.append(helper.make_attribute("then_branch", inner))
-        except DecodeError:  # deeper than protobuf reads
+        except DecodeError:  # protobuf limits the depth of messages
             return
         if inner.ByteSize() < 10_000:
             node.attribute.append(helper.make_attribute("else_branch", inner))
@@ -150,7 +150,7 @@ def empty_subgraph(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def splice(draw: Draw, model: onnx.ModelProto, other: onnx.ModelProto) -> None:
-    """Another model's nodes, and perhaps what they read, are added."""
+    """Adds the nodes of another model, and possibly their inputs, outputs and functions."""
     if len(other.graph.node) > 60:
         return
     model.graph.node.extend(other.graph.node)
@@ -167,18 +167,18 @@ def splice(draw: Draw, model: onnx.ModelProto, other: onnx.ModelProto) -> None:
 
 
 def train(draw: Draw, model: onnx.ModelProto) -> None:
-    """The part of a model that onnx has for training, which nobody reads."""
+    """Adds training_info, which hardly any program reads."""
     info = model.training_info.add()
     info.algorithm.CopyFrom(model.graph)
     info.update_binding.add(key=draw.choice(NAMES), value=draw.choice(NAMES))
 
 
 def huge_version(draw: Draw, model: onnx.ModelProto) -> None:
-    model.model_version = draw.choice(EXTENTS)
+    model.model_version = draw.choice(SIZES)
 
 
 MUTATIONS = (
     opset, opset, rename_import, drop_import, add_import, ir_version, properties, clear, make_function,
     mutual_recursion, change_function, nest, empty_subgraph, train, huge_version,
 )  # fmt: skip
-"""The table; what stands twice is drawn twice as often. `splice` takes another model and stands for itself."""
+"""The mutations; listed twice means twice as often. `splice` is missing because it needs another model."""

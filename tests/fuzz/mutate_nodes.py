@@ -1,4 +1,4 @@
-"""Mutations of nodes: which there are, what they are called, what they read and make, and their attributes."""
+"""Mutations of nodes: their order, names, inputs, outputs and attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from bngrad.opset import ort_dialect, schemas  # noqa: F401 - both register schemas
-from fuzz.draw import EXTENTS, FLOATS, NAMES, graphs, nodes, value_names
+from fuzz.draw import FLOATS, NAMES, SIZES, graphs, nodes, value_names
 
 if TYPE_CHECKING:
     from fuzz.draw import Draw
@@ -18,7 +18,7 @@ DOMAINS = ("", "ai.onnx", "com.microsoft", "bngrad", "ngraph", "miopen", "aten",
 
 @cache
 def op_types() -> list[tuple[str, str]]:
-    """Every op that onnx or this package knows, and those of the dialects."""
+    """Returns all ops of onnx and bngrad, and some ops of the dialects."""
     known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
     ort = ("ConvGrad", "ReluGrad", "SoftmaxGrad_13", "GatherGrad", "LayerNormalizationGrad", "ConcatTraining")
     foreign = ("FusedBatchNormGradV3", "BatchNormTrainingBackprop", "DML_BATCH_NORMALIZATION_GRAD")
@@ -32,7 +32,7 @@ def drop(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def duplicate(draw: Draw, model: onnx.ModelProto) -> None:
-    """The same node again, its outputs made twice or under new names."""
+    """Duplicates a node, with the same or new output names."""
     graph = _graph(draw, model)
     if graph:
         node = graph.node.add()
@@ -51,7 +51,7 @@ def reorder(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def insert(draw: Draw, model: onnx.ModelProto) -> None:
-    """A node of any op, reading what is there, whose output is often read in place of that."""
+    """Inserts a node of any op, and often makes the next node read its output."""
     graph = _graph(draw, model)
     if not graph:
         return
@@ -94,14 +94,14 @@ def overload(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def rename_node(draw: Draw, model: onnx.ModelProto) -> None:
-    """Any name, or that of another node."""
+    """Renames a node, possibly to the name of another node."""
     node = _node(draw, model)
     if node:
         node.name = draw.choice((*NAMES, draw.choice(nodes(model)).name))
 
 
 def rewire(draw: Draw, model: onnx.ModelProto) -> None:
-    """Another value is read: cycles, wrong types and wrong shapes come of it."""
+    """Replaces an input by another value, which may cause cycles, wrong types and wrong shapes."""
     node, names = _node(draw, model), value_names(model)
     if node and node.input and names:
         node.input[draw.randrange(len(node.input))] = draw.choice(names)
@@ -114,7 +114,7 @@ def dangle(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def inputs(draw: Draw, model: onnx.ModelProto) -> None:
-    """More or fewer of them."""
+    """Removes or adds inputs."""
     node, names = _node(draw, model), value_names(model)
     if not node:
         return
@@ -125,7 +125,7 @@ def inputs(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def outputs(draw: Draw, model: onnx.ModelProto) -> None:
-    """More or fewer of them."""
+    """Removes or adds outputs."""
     node = _node(draw, model)
     if not node:
         return
@@ -136,7 +136,7 @@ def outputs(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def rename_output(draw: Draw, model: onnx.ModelProto) -> None:
-    """Left out, made by another too, read by the node itself, or one that nothing knows."""
+    """Omits an output, or gives it the name of another value, of the node's input, or any name."""
     node = _node(draw, model)
     if node and node.output:
         taken = draw.choice(value_names(model) or [""])
@@ -163,43 +163,43 @@ def rename_attribute(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def retype_attribute(draw: Draw, model: onnx.ModelProto) -> None:
-    """The type that it says, and not what it has."""
+    """Changes the declared type of an attribute, but not its value."""
     node = _with_attributes(draw, model)
     if node:
         draw.choice(node.attribute).type = draw.randrange(15)
 
 
 def refer_attribute(draw: Draw, model: onnx.ModelProto) -> None:
-    """As in a function, whose caller says it."""
+    """Makes an attribute refer to an attribute of the function, even outside of functions."""
     node = _with_attributes(draw, model)
     if node:
         draw.choice(node.attribute).ref_attr_name = draw.choice(NAMES)
 
 
 def change_attribute(draw: Draw, model: onnx.ModelProto) -> None:
-    """Numbers and strings of the right type that mean nothing."""
+    """Changes an attribute to an unsuitable value of the right type."""
     node = _with_attributes(draw, model)
     if not node:
         return
     a = draw.choice(node.attribute)
     kind = a.type
     if kind == onnx.AttributeProto.INT:
-        a.i = draw.choice(EXTENTS)
+        a.i = draw.choice(SIZES)
     elif kind == onnx.AttributeProto.FLOAT:
         a.f = draw.choice(FLOATS)
     elif kind == onnx.AttributeProto.STRING:
         a.s = draw.choice((b"", b"\xff\xfe", b"NHWC", b"SAME_UPPER", b"VALID", b"none", b"x" * 5000))
     elif kind == onnx.AttributeProto.INTS:
         if a.ints and draw.chance(0.6):
-            a.ints[draw.randrange(len(a.ints))] = draw.choice(EXTENTS)
+            a.ints[draw.randrange(len(a.ints))] = draw.choice(SIZES)
         else:
-            a.ints[:] = [draw.choice(EXTENTS) for _ in range(draw.choice((0, 1, 2, 3, 5, 9)))]
+            a.ints[:] = [draw.choice(SIZES) for _ in range(draw.choice((0, 1, 2, 3, 5, 9)))]
     elif kind == onnx.AttributeProto.FLOATS:
         a.floats[:] = [draw.choice(FLOATS) for _ in range(draw.choice((0, 1, 4)))]
 
 
 def add_attribute(draw: Draw, model: onnx.ModelProto) -> None:
-    """One that its op may have, with any value."""
+    """Adds an attribute that the op may have, with any value."""
     node = _node(draw, model)
     if not node:
         return
@@ -209,7 +209,7 @@ def add_attribute(draw: Draw, model: onnx.ModelProto) -> None:
         known = []
     name = draw.choice((*known, "layout", "epsilon", "training_mode", "axis"))
     if not any(a.name == name for a in node.attribute):
-        value = draw.choice((*EXTENTS, *FLOATS, "text", [1, -1], [1 << 40] * 3, [0.5]))
+        value = draw.choice((*SIZES, *FLOATS, "text", [1, -1], [1 << 40] * 3, [0.5]))
         node.attribute.append(onnx.helper.make_attribute(name, value))
 
 
@@ -230,4 +230,4 @@ MUTATIONS = (
     rewire, dangle, inputs, outputs, rename_output, drop_attribute, duplicate_attribute, rename_attribute,
     retype_attribute, refer_attribute, change_attribute, change_attribute, add_attribute,
 )  # fmt: skip
-"""The table; what stands twice is drawn twice as often."""
+"""The mutations; listed twice means twice as often."""

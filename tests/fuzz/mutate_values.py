@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto
 
-from fuzz.draw import EXTENTS, FLOATS, NAMES, graphs, nodes, tensors, value_infos, value_names
+from fuzz.draw import FLOATS, NAMES, SIZES, graphs, nodes, tensors, value_infos, value_names
 
 if TYPE_CHECKING:
     from fuzz.draw import Draw
@@ -16,11 +17,11 @@ LOCATIONS = (
     "", ".", "..", "missing.bin", "model.onnx", "../weights.bin", "/etc/passwd", "/dev/zero", "/dev/stdin",
     "data.bin", "a/../data.bin", "\u0000", "x" * 300, "link.bin", "fifo",
 )  # fmt: skip
-"""Where external data says that it is; `data.bin` is there and has 64 bytes; `link.bin` leads out of here."""
+"""Locations of external data. `data.bin` exists and has 64 bytes; `link.bin` points outside of the folder."""
 
 
 def rename(draw: Draw, model: onnx.ModelProto) -> None:
-    """A value gets another name wherever it is, perhaps one that is taken."""
+    """Renames a value everywhere, possibly to the name of another value."""
     names = value_names(model)
     if not names:
         return
@@ -51,14 +52,14 @@ def retype(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def retype_all(draw: Draw, model: onnx.ModelProto) -> None:
-    """A model of float becomes one of another type, but for some of its values."""
+    """Changes the type of most float values to another type."""
     new = draw.choice((TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT32))
     for info in value_infos(model):
         if info.type.tensor_type.elem_type == TensorProto.FLOAT and draw.chance(0.95):
             info.type.tensor_type.elem_type = new
     for tensor in tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
-            continue  # there is no file before the case runs
+            continue  # the file does not exist yet
         if tensor.data_type == TensorProto.FLOAT and new == TensorProto.DOUBLE and draw.chance(0.95):
             try:
                 array = onnx.numpy_helper.to_array(tensor).astype("float64")
@@ -68,7 +69,7 @@ def retype_all(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def untype(draw: Draw, model: onnx.ModelProto) -> None:
-    """No type, or one that is no tensor's."""
+    """Removes a type, or changes it to one other than a tensor."""
     info = draw.some(value_infos(model))
     if not info:
         return
@@ -90,7 +91,7 @@ def untype(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def reshape(draw: Draw, model: onnx.ModelProto) -> None:
-    """Extents that are wrong, huge or negative, names of extents, or another rank."""
+    """Changes a shape to wrong, huge, negative or symbolic sizes, or to another rank."""
     info = draw.some([i for i in value_infos(model) if i.type.HasField("tensor_type")])
     if not info:
         return
@@ -103,12 +104,12 @@ def reshape(draw: Draw, model: onnx.ModelProto) -> None:
         elif draw.chance(0.2):
             dim.Clear()
         else:
-            dim.dim_value = draw.choice(EXTENTS)
+            dim.dim_value = draw.choice(SIZES)
     elif len(shape.dim) and draw.chance(0.4):
         del shape.dim[draw.randrange(len(shape.dim))]
     else:
         for _ in range(draw.choice((1, 1, 1, 4, 9, 70))):
-            shape.dim.add().dim_value = draw.choice((1, 1, *EXTENTS))
+            shape.dim.add().dim_value = draw.choice((1, 1, *SIZES))
 
 
 def drop_info(draw: Draw, model: onnx.ModelProto) -> None:
@@ -128,26 +129,24 @@ def duplicate_info(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def output_anything(draw: Draw, model: onnx.ModelProto) -> None:
-    """An output of the graph that is an input, an initializer, inside a branch, or nothing."""
+    """Adds a graph output that may be an input, an initializer, a value of a subgraph, or undefined."""
     name = draw.choice((*value_names(model), "nothing", ""))
     model.graph.output.append(onnx.helper.make_tensor_value_info(name, draw.choice((1, 7, 11)), [3]))
 
 
 def invent_info(draw: Draw, model: onnx.ModelProto) -> None:
-    """A type for a value that may have another."""
+    """Adds a value_info entry that may contradict the value."""
     name = draw.choice((*value_names(model), "nothing"))
-    shape = [draw.choice((*EXTENTS, "N", None)) for _ in range(draw.randrange(5))]
+    shape = [draw.choice((*SIZES, "N", None)) for _ in range(draw.randrange(5))]
     model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, draw.choice((1, 7, 10, 11)), shape))
 
 
 def become_initializer(draw: Draw, model: onnx.ModelProto) -> None:
-    """An input, or what a node makes, has a value as well."""
+    """Adds an initializer that may have the name of an input or of a node's output."""
     name = draw.choice((*value_names(model), "new"))
     dims = [draw.choice((0, 1, 3)) for _ in range(draw.randrange(4))]
-    count = 1
-    for extent in dims:
-        count *= extent
-    model.graph.initializer.append(onnx.helper.make_tensor(name, TensorProto.FLOAT, dims, [0.5] * count))
+    values = [0.5] * math.prod(dims)
+    model.graph.initializer.append(onnx.helper.make_tensor(name, TensorProto.FLOAT, dims, values))
 
 
 def change_dims(draw: Draw, model: onnx.ModelProto) -> None:
@@ -155,9 +154,9 @@ def change_dims(draw: Draw, model: onnx.ModelProto) -> None:
     if tensor is None:
         return
     if tensor.dims and draw.chance(0.7):
-        tensor.dims[draw.randrange(len(tensor.dims))] = draw.choice(EXTENTS)
+        tensor.dims[draw.randrange(len(tensor.dims))] = draw.choice(SIZES)
     else:
-        tensor.dims.extend(draw.choice(EXTENTS) for _ in range(draw.choice((1, 2, 9, 70))))
+        tensor.dims.extend(draw.choice(SIZES) for _ in range(draw.choice((1, 2, 9, 70))))
 
 
 def change_data_type(draw: Draw, model: onnx.ModelProto) -> None:
@@ -167,7 +166,7 @@ def change_data_type(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def change_data(draw: Draw, model: onnx.ModelProto) -> None:
-    """Too few numbers, too many, in the wrong field or in two, not finite, or huge where they are extents."""
+    """Changes the data of a tensor: too few or too many numbers, two fields, non-finite or huge numbers."""
     tensor = draw.some(tensors(model))
     if tensor is None:
         return
@@ -179,19 +178,19 @@ def change_data(draw: Draw, model: onnx.ModelProto) -> None:
     elif kind == 2:
         draw.choice((tensor.float_data, tensor.double_data)).extend(draw.choices(FLOATS, k=3))
     elif kind == 3:
-        tensor.int64_data.extend(draw.choices(EXTENTS, k=3))
+        tensor.int64_data.extend(draw.choices(SIZES, k=3))
     elif kind == 4:
         tensor.string_data.append(b"text")
     elif tensor.int64_data:
-        tensor.int64_data[draw.randrange(len(tensor.int64_data))] = draw.choice(EXTENTS)
+        tensor.int64_data[draw.randrange(len(tensor.int64_data))] = draw.choice(SIZES)
     elif len(tensor.raw_data) >= 8:
         data = bytearray(tensor.raw_data)
-        data[:8] = draw.choice(EXTENTS).to_bytes(8, "little", signed=True)
+        data[:8] = draw.choice(SIZES).to_bytes(8, "little", signed=True)
         tensor.raw_data = bytes(data)
 
 
 def move_data_out(draw: Draw, model: onnx.ModelProto) -> None:
-    """The numbers are in a file: none, another, one outside the folder, a device; or in no part of it."""
+    """Makes data external: in a missing file, outside of the folder, in a device, or with a wrong range."""
     tensor = draw.some(tensors(model))
     if tensor is None:
         return
@@ -209,25 +208,25 @@ def move_data_out(draw: Draw, model: onnx.ModelProto) -> None:
 
 
 def sparse(draw: Draw, model: onnx.ModelProto) -> None:
-    """An initializer that is sparse: onnx has them, few programs do."""
+    """Adds a sparse initializer, which few programs support."""
     made = model.graph.sparse_initializer.add()
     made.values.CopyFrom(onnx.helper.make_tensor(draw.choice((*value_names(model), "new")), 1, [1], [0.5]))
-    made.indices.CopyFrom(onnx.helper.make_tensor("", 7, [1], [draw.choice(EXTENTS)]))
-    made.dims.append(draw.choice(EXTENTS))
+    made.indices.CopyFrom(onnx.helper.make_tensor("", 7, [1], [draw.choice(SIZES)]))
+    made.dims.append(draw.choice(SIZES))
 
 
 def quantize(draw: Draw, model: onnx.ModelProto) -> None:
-    """An annotation that names values which may not be."""
+    """Adds a quantization annotation that may name values that do not exist."""
     note = model.graph.quantization_annotation.add(tensor_name=draw.choice((*NAMES, *value_names(model))))
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value=draw.choice(NAMES))
 
 
 def constant(draw: Draw, model: onnx.ModelProto) -> None:
-    """What a node reads is a number that no shape, axis or count should be."""
+    """Replaces an input of a node by integers that are unsuitable as shape, axes or counts."""
     reading = [node for node in nodes(model) if len(node.input)]
     if not reading:
         return
-    values = [draw.choice(EXTENTS) for _ in range(draw.choice((0, 1, 1, 2, 4, 9)))]
+    values = [draw.choice(SIZES) for _ in range(draw.choice((0, 1, 1, 2, 4, 9)))]
     shape = [len(values)] if len(values) != 1 or draw.chance(0.5) else []
     model.graph.initializer.append(onnx.helper.make_tensor("a_number", TensorProto.INT64, shape, values))
     node = draw.choice(reading)
@@ -239,4 +238,4 @@ MUTATIONS = (
     output_anything, invent_info, become_initializer, change_dims, change_data_type, change_data, move_data_out,
     sparse, quantize, constant,
 )  # fmt: skip
-"""The table; what stands twice is drawn twice as often."""
+"""The mutations; listed twice means twice as often."""

@@ -1,6 +1,6 @@
-"""What campaigns have found of single nodes: their inputs, outputs, attributes, and shapes of what they read.
+"""Former findings of campaigns about single nodes: their inputs, outputs, attributes and shapes.
 
-Those of ONNX Runtime's training ops are in `lowering_regressions.py`.
+`lowering_regressions.py` contains those about ONNX Runtime's training ops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = {
         "differentiate", "g (float[3] x) => (float[3] y) { y = Mul(x) }",
         "Mul node '' has no input 1, which is required",
     ),
-    "too-few-inputs-of-ours": Regression(
+    "too-few-inputs-of-a-bngrad-op": Regression(
         "rewrite",
         "g (float[N,3] x) => (float[3] m) { m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> () }",
         "BatchNormalizationStatistics node '' has no input 0, which is required",
@@ -109,7 +109,7 @@ CASES = {
     "a-reserve-that-is-read-as-data": Regression(
         "rewrite", TF, "cannot be rewritten: it reads reserve_space_3, cuDNN's internal data, as a tensor"
     ),
-    "an-overload-that-is-no-text": Regression(
+    "an-overload-that-is-not-utf-8": Regression(
         "rewrite", ATEN.replace("aten.native_batch_norm_backward <", ATEN_NODE), "",
         header='<ir_version: 8, opset_import: ["" : 17, "org.pytorch.aten" : 1]>',
     ),
@@ -173,7 +173,7 @@ CASES = {
     "a-saved-variance-that-is-read-twice": Regression(
         "rewrite", TF.replace("(r, x, s, sm, sv, r)", "(x, x, sv, sm, sv, r)"), "",
     ),
-    "an-overload-that-is-no-utf-8": Regression(
+    "an-overload-with-invalid-utf-8": Regression(
         "rewrite", ATEN.replace("aten.native_batch_norm_backward <", ATEN_NODE.replace('["a"]', '"XYZ"')),
         "cannot be rewritten: its overload is '\\\\x80YZ'; expected the default one",
         lambda m: not_utf8(m, b"XYZ"),

@@ -1,6 +1,6 @@
-"""What campaigns have found, each as small as it gets: a model, what is done to it, and what is said now.
+"""Former findings of campaigns, minimized: a model, a command, and the expected message.
 
-Those about one node and what it reads are in `node_regressions.py` and `lowering_regressions.py`.
+`node_regressions.py` and `lowering_regressions.py` contain those about a single node.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ TF = """g (float[2,4,5,3] x, float[3] s, float[3] o, float[3] m, float[3] v) => 
 
 
 class Regression(NamedTuple):
-    """A model that a command once failed on without a word of its own."""
+    """A model on which a command once failed."""
 
     command: str
     text: str
-    """The model, in ONNX's text form, without its header."""
+    """The model in ONNX's text format, without its header."""
     message: str
-    """What is said now; empty where the command succeeds."""
+    """The expected message; empty if the command succeeds."""
     change: Callable[[onnx.ModelProto], object] = lambda _model: None
-    """What the text form cannot say."""
+    """A change of the model that the text format does not support."""
     header: str = HEADER
     weights: tuple[str, ...] = ()
-    """Names of the weights that are given, each three numbers."""
+    """The names of the weights to pass, three numbers each."""
 
 
 def function(body: str) -> str:
@@ -59,13 +59,13 @@ def _remove_branch_output(model: onnx.ModelProto) -> None:
 
 
 def not_utf8(model: onnx.ModelProto, word: bytes = b"ReduceSum", places: int = -1) -> onnx.ModelProto:
-    """The first letter of a word is a byte that is none, wherever it stands, or in the first places."""
+    """Replaces the first letter of a word by a byte that is not valid UTF-8, in all or the first places."""
     return onnx.ModelProto.FromString(model.SerializeToString().replace(word, b"\x80" + word[1:], places))
 
 
-def _extents(value: onnx.ValueInfoProto, *extents: int) -> None:
-    for dim, extent in zip(value.type.tensor_type.shape.dim, extents, strict=True):
-        dim.dim_value = extent
+def _set_sizes(value: onnx.ValueInfoProto, *sizes: int) -> None:
+    for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=True):
+        dim.dim_value = size
 
 
 NEEDS_A_FILE = "the model's external data cannot be read: "
@@ -97,7 +97,7 @@ CASES = {
         """g (float[H] x) => (float[H] z) <int64 most = {9223372036854775807}> {
             y = Expand(x, most) w = Mul(y, y) z = Add(w, x) }""", "",
     ),
-    "ours-without-inputs-beside-its-function": Regression(
+    "bngrad-op-without-inputs-beside-its-function": Regression(
         "rewrite",
         """g (float[N,3] x) => (float[3] m) { m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> () }
             <domain: "bngrad", opset_import: ["" : 17]> BatchNormalizationStatistics <epsilon> (X, axes) => (m, v)
@@ -174,7 +174,7 @@ CASES = {
         "finalize", WEIGHTS, "its initializer 'w' cannot be read: cannot reshape array of size 3",
         lambda m: m.graph.initializer[0].dims.append(2),
     ),
-    "a-tensor-of-a-negative-extent": Regression(
+    "a-tensor-of-a-negative-size": Regression(
         "inspect", WEIGHTS, "its initializer 'w' has a negative dimension",
         lambda m: m.graph.initializer[0].dims.append(-1),
     ),
@@ -185,7 +185,7 @@ CASES = {
         "inspect", IF, "the attribute 'then_branch' of If node '' is an empty graph",
         lambda m: m.graph.node[0].attribute[0].g.Clear(),
     ),
-    "an-op-that-is-no-text": Regression(
+    "an-op-that-is-not-utf-8": Regression(
         "inspect", WEIGHTS, "has the name b'\\x80educeSum', which is not valid UTF-8", not_utf8
     ),
     "a-vector-that-is-taken-for-a-shape": Regression(
@@ -193,7 +193,7 @@ CASES = {
     ),
     "a-slice-behind-a-window-that-does-not-fit": Regression("inspect", SLICED, ""),
     "a-gradient-of-a-window-that-does-not-fit": Regression(
-        "differentiate", SLICED, "onnx infers that 'y' has the shape [2,4,-1,-1]; expected extents of 0 or more"
+        "differentiate", SLICED, "its output 'y' has inferred shape [2,4,-1,-1]; expected sizes of 0 or more"
     ),
     "a-shape-of-another-rank": Regression(
         "differentiate",
@@ -232,17 +232,17 @@ CASES = {
             [one] dx = com.microsoft.BatchNormalizationGrad(dy, x, s, m, i)
             [one] du = com.microsoft.BatchNormalizationGrad(x, dy, s, m, i) }""", "",
     ),
-    "extents-below-0": Regression(
+    "sizes-below-0": Regression(
         "differentiate",
         """g (float[3] x) => (float loss) <int64[1] starts = {0}, int64[1] ends = {2}>
             { y = Slice(x, starts, ends) loss = ReduceSum <keepdims = 0> (y) }""", "",
-        lambda m: _extents(m.graph.input[0], -1),
+        lambda m: _set_sizes(m.graph.input[0], -1),
     ),
-    "a-shape-of-extents-below-0": Regression(
+    "a-shape-of-sizes-below-0": Regression(
         "rewrite",
         """g (float[N,4,3] x, int64[N,5,1] i, float[N,5,3] dy) => (float[N,4,3] dx) <int64[3] shape>
             { shape = Shape(x) dx = com.microsoft.GatherNDGrad <batch_dims = 1> (shape, i, dy) }""", "",
-        lambda m: _extents(m.graph.value_info[0], -(1 << 63)),
+        lambda m: _set_sizes(m.graph.value_info[0], -(1 << 63)),
     ),
     "a-call-without-what-the-function-needs": Regression(
         "differentiate",
@@ -260,16 +260,16 @@ CASES = {
             onnx.TensorProto(name="w", data_type=onnx.TensorProto.UINT2, dims=[1 << 32], raw_data=b"1")
         ),
     ),
-    "a-domain-that-is-no-text": Regression(
+    "a-domain-that-is-not-utf-8": Regression(
         "rewrite", WEIGHTS, "it imports the domain b'\\x80ocal', which is not valid UTF-8",
         lambda m: not_utf8(m, b"local"),
     ),
-    "ours-in-another-version": Regression(
+    "bngrad-op-in-another-version": Regression(
         "rewrite", WEIGHTS.replace("Mul(x, w)", "bngrad.BatchNormalizationGrad(x, w)"),
         "BatchNormalizationGrad node '' has opset bngrad 0; expected 1",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 0]>',
     ),
-    "ours-in-another-version-that-nothing-uses": Regression(
+    "bngrad-op-in-another-version-that-nothing-uses": Regression(
         "differentiate", WEIGHTS, "",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1000]>',
     ),
@@ -296,53 +296,53 @@ CASES = {
             => (float[2,3] y, float loss, float[5] v) { y = BatchNormalization <training_mode = 1> (x, s, b, m, v)
             loss = ReduceSum <keepdims = 0> (y) }""", "",
     ),
-    "a-reference-that-is-no-text": Regression(
+    "a-reference-that-is-not-utf-8": Regression(
         "differentiate",
         CALL + function("F <along: int = 0> (a) => (b) { b = Softmax <axis: int = @along> (a) }"),
         "has the name b'\\x80long', which is not valid UTF-8", lambda m: not_utf8(m, b"along", 1),
     ),
-    "a-graph-that-is-no-text": Regression(
+    "a-graph-that-is-not-utf-8": Regression(
         "differentiate", WEIGHTS, "it has a graph with the name b'\\x80', which is not valid UTF-8",
         lambda m: not_utf8(m, b"g"),
     ),
-    "an-input-that-is-no-text": Regression(
+    "an-input-that-is-not-utf-8": Regression(
         "differentiate", WEIGHTS.replace("(float[3] x)", "(float[3] x, float[3] unread)"),
         "it has a graph with the name b'\\x80nread', which is not valid UTF-8", lambda m: not_utf8(m, b"unread"),
     ),
-    "an-initializer-that-is-no-text": Regression(
+    "an-initializer-that-is-not-utf-8": Regression(
         "finalize", WEIGHTS.replace("<float[3]", "<float[1] unread = {1}, float[3]"),
         "Value name must be a string, not <class 'bytes'>", lambda m: not_utf8(m, b"unread"),
     ),
-    "a-note-of-an-input-that-is-no-text": Regression(
+    "a-note-of-an-input-that-is-not-utf-8": Regression(
         "rewrite", WEIGHTS, "it has a graph with the note b'\\x80oted', which is not valid UTF-8",
         lambda m: (set_field(m.graph.input[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
-    "a-note-of-a-tensor-that-is-no-text": Regression(
+    "a-note-of-a-tensor-that-is-not-utf-8": Regression(
         "rewrite", WEIGHTS, "its initializer 'w' has the note b'\\x80oted', which is not valid UTF-8",
         lambda m: (set_field(m.graph.initializer[0], "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
-    "a-name-of-a-tensor-that-is-no-text": Regression(
+    "a-name-of-a-tensor-that-is-not-utf-8": Regression(
         "differentiate", WEIGHTS.replace("y =", "v = Constant <value = float[3] named {1, 2, 3}> () y ="),
         "the attribute 'value' of Constant node '' has the name b'\\x80amed', which is not valid UTF-8",
         lambda m: not_utf8(m, b"named"),
     ),
-    "an-entry-of-an-output-that-is-no-text": Regression(
+    "an-entry-of-an-output-that-is-not-utf-8": Regression(
         "rewrite", WEIGHTS, "it has a graph with the entry b'\\x80alue', which is not valid UTF-8",
         lambda m: (m.graph.output[0].metadata_props.add(key="key", value="value"), not_utf8(m, b"value"))[1],
     ),
-    "an-extent-that-is-no-text": Regression(
+    "an-extent-that-is-not-utf-8": Regression(
         "inspect", WEIGHTS.replace("(float[3] x)", "(float[NAMED] x)"),
         "Expected str, None, or sympy.Expr, got bytes", lambda m: not_utf8(m, b"NAMED"),
     ),
-    "a-note-that-is-no-text": Regression(
+    "a-note-that-is-not-utf-8": Regression(
         "rewrite", WEIGHTS, "it has the note b'\\x80oted', which is not valid UTF-8",
         lambda m: (set_field(m, "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
-    "an-entry-that-is-no-text": Regression(
+    "an-entry-that-is-not-utf-8": Regression(
         "finalize", WEIGHTS, "Mul node '' has the entry b'\\x80alue', which is not valid UTF-8",
         lambda m: (m.graph.node[0].metadata_props.add(key="key", value="value"), not_utf8(m, b"value"))[1],
     ),
-    "a-function-that-is-no-text": Regression(
+    "a-function-that-is-not-utf-8": Regression(
         "differentiate", WEIGHTS + function("Once (a) => (b) { b = Relu(a) }"),
         "it has a function called b'\\x80nce', which is not valid UTF-8", lambda m: not_utf8(m, b"Once"),
     ),
@@ -350,14 +350,14 @@ CASES = {
 
 
 def model(case: Regression) -> onnx.ModelProto:
-    """The model that the command gets."""
+    """Returns the model of a regression."""
     made = onnx.parser.parse_model(f"{case.header}\n{case.text}")
     changed = case.change(made)
     return changed if isinstance(changed, onnx.ModelProto) else made
 
 
 def chain(length: int, *, broken: bool = False) -> onnx.ModelProto:
-    """A model of as many nodes, each of which reads what the one before makes."""
+    """Returns a model with a chain of nodes."""
     nodes = [helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(length)]
     if broken:
         nodes[length // 2].input[0] = "nothing"

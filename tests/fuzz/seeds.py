@@ -1,7 +1,7 @@
-"""The models that mutation begins from: forward models of every op, and training graphs of every dialect.
+"""The models to mutate: forward models of every op, and training graphs of every dialect.
 
-They are the tests' own: the tables of the gradient rules, the documents' examples of other systems' nodes, and a
-few of what those have not, control flow and functions among them.
+They come from the test tables of the gradient rules, from the documentation of other systems' nodes, and from
+`STRUCTURES`, which adds control flow, functions and old opsets.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LOSS = "loss = ReduceMean <keepdims = 0> (z)"
 
 
 class Seed(NamedTuple):
-    """A model that is as it should be."""
+    """A valid model."""
 
     name: str
     content: bytes
-    """The model, serialized."""
+    """The serialized model."""
     weights: dict[str, np.ndarray]
-    """What `finalize` may put into it."""
+    """The weights for `finalize`."""
 
 
 def _forward(body, *, header='<ir_version: 8, opset_import: ["" : 17]>', inputs="float[N,3,2,2] x", after=""):
@@ -106,7 +106,7 @@ STRUCTURES = {
 
 @cache
 def seeds() -> dict[str, list[Seed]]:
-    """All of them, in groups that are drawn from alike."""
+    """Returns all seeds by group; `cases.SHARES` has the frequencies of the groups."""
     cases = [case for table in _tables() for case in table.CASES]
     examples = {
         f"{path.stem} {number}": text
@@ -129,7 +129,7 @@ def _tables():
 
 
 def _training_graphs():
-    """What `differentiate` and ORT's builder make: the CNN for every target, and once with frozen batch norms."""
+    """Yields training graphs of the CNN: of `differentiate` for every target, and of ORT's builder, frozen."""
     cnn = ir.from_proto(onnx.parser.parse_model(CNN))
     for target in ("stock", "training", "ort"):
         yield _seed(f"cnn for {target}", ir.to_proto(differentiate(cnn, target=target).model))

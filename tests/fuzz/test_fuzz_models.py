@@ -1,4 +1,4 @@
-"""Models from anywhere: every find again, a short campaign, and proof that it finds what is there to find."""
+"""Tests of the fuzzer: all former findings, a short campaign, and injected faults that a campaign must find."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from bngrad.cli import run
 from fuzz import campaign, lowering_regressions, node_regressions, regressions
 from fuzz.cases import MODEL, OUTPUT, WEIGHTS, Case, make, npz
-from fuzz.judge import judge, prepare
 from fuzz.injected_faults import FAULTS
+from fuzz.judge import judge, prepare
 
 CASES = {**regressions.CASES, **node_regressions.CASES, **lowering_regressions.CASES}
 SHORT = 150
@@ -40,23 +40,24 @@ def case_of(content, *commands, weights=()):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_found_once(name, capfd):
-    """Every command keeps to the rules, and the one of the case says what it should."""
-    case = CASES[name]
-    found = case_of(regressions.model(case).SerializeToString(), *ARGUMENTS.values(), weights=case.weights)
-    assert judge(found)[0] == []
-    Path(MODEL).write_bytes(found.content)
-    Path(WEIGHTS).write_bytes(found.weights)
+def test_a_former_finding(name, capfd):
+    """Has no finding with any command, and the expected message with the command of the regression."""
+    regression = CASES[name]
+    content = regressions.model(regression).SerializeToString()
+    case = case_of(content, *ARGUMENTS.values(), weights=regression.weights)
+    assert judge(case)[0] == []
+    Path(MODEL).write_bytes(case.content)
+    Path(WEIGHTS).write_bytes(case.weights)
     Path(OUTPUT).unlink(missing_ok=True)
-    code = run(list(ARGUMENTS[case.command]))
-    said = capfd.readouterr().err
-    assert case.message in said
-    errors = [line for line in said.splitlines() if not line.startswith("bngrad: warning: ")]
-    assert (code, len(errors)) == ((2, 1) if case.message else (0, 0))
+    code = run(list(ARGUMENTS[regression.command]))
+    stderr = capfd.readouterr().err
+    assert regression.message in stderr
+    errors = [line for line in stderr.splitlines() if not line.startswith("bngrad: warning: ")]
+    assert (code, len(errors)) == ((2, 1) if regression.message else (0, 0))
 
 
 def test_a_short_campaign():
-    """Mutated models against all commands; the long one is ``make fuzz``."""
+    """Runs mutated models; ``make fuzz`` runs many more."""
     ran = subprocess.run(
         [sys.executable, PROGRAM, "--count", str(SHORT), "--seed", "20240229"],
         capture_output=True,
@@ -65,19 +66,19 @@ def test_a_short_campaign():
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"{SHORT} models of {SHORT} in" in ran.stdout
-    # It is no campaign in which all models are refused at the door.
+    # Some models must be accepted, or the campaign would test little.
     for end in ("inspect 0", "rewrite output loaded", "differentiate output loaded", "finalize output loaded"):
         assert re.search(rf"^ *[1-9]\d* {end}$", ran.stdout, re.MULTILINE), ran.stdout
 
 
-def test_a_case_is_its_seed_and_number():
+def test_a_case_is_determined_by_seed_and_index():
     some = [make(7, index) for index in range(40)]
     assert some == [make(7, index) for index in range(40)]
     assert len({case.content for case in some}) > 35
     assert some[0] != make(8, 0)
 
 
-# ---- a campaign finds what is there to find ----
+# ---- a campaign finds injected faults ----
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +88,11 @@ def found():
     return json.loads(ran.stdout)
 
 
-def test_nothing_is_found_where_nothing_is_wrong(found):
+def test_without_a_fault_there_is_no_finding(found):
     assert found["none"] == []
 
 
 @pytest.mark.parametrize(("fault", "what"), [(fault.__name__, what) for fault, what in FAULTS.items()])
-def test_a_planted_fault_is_found_and_nothing_else(fault, what, found):
-    """The models before and behind it go through, also where the worker died."""
+def test_an_injected_fault_is_the_only_finding(fault, what, found):
+    """The cases before and after it have no finding, even if the worker died."""
     assert found[fault] == [[1, what]]

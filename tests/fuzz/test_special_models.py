@@ -1,6 +1,6 @@
-"""Models that no mutation makes, through the real command: huge, deep, and with data in the wrong places.
+"""Runs the commands on huge and deep models, and on models with external data in wrong places.
 
-Each has a bound on its processor time and on its memory, which the kernel enforces.
+The processor time and memory of each command are limited.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FLOAT = onnx.TensorProto.FLOAT
 
 @dataclass(frozen=True)
 class Special:
-    """A model, and what each command says about it."""
+    """A model and the expected message."""
 
     make: Callable[[], bytes]
-    """Makes the model file's content; it is called in the model's folder, where it may make others."""
-    says: str = ""
-    """What stands on stderr with exit 2; empty where the command succeeds."""
+    """Returns the content of the model file; called in the model's folder, where it may create other files."""
+    message: str = ""
+    """The expected error message; empty if the commands succeed."""
     commands: tuple[str, ...] = ("finalize",)
     seconds: int = 60
-    """Of processor time, start of Python and all."""
+    """The limit on the processor time, including the start of Python."""
     megabytes: int = 2000
-    """Of address space; Python with onnx and ONNX Runtime takes 800 before there is a model."""
+    """The limit on the address space; Python with onnx and ONNX Runtime uses 800 without a model."""
 
 
 def _chain(length: int, **options: bool) -> bytes:
@@ -60,7 +60,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _deep(levels: int) -> bytes:
-    """Branches within branches, spelled in bytes, for protobuf itself does not write so deep."""
+    """Returns nested branches as bytes, because protobuf does not serialize messages so deep."""
     graph = _field(12, _field(1, b"y"))
     for _ in range(levels):
         attribute = _field(1, b"then_branch") + _field(6, graph) + b"\xa0\x01\x05"
@@ -69,7 +69,7 @@ def _deep(levels: int) -> bytes:
 
 
 def _functions(length: int, *, doubling: bool) -> bytes:
-    """Functions that each call the next, once or twice; inlining those makes 2 to the power of their number."""
+    """Returns functions that each call the next once, or twice, which makes 2^length nodes when inlined."""
     functions = []
     for i in range(length):
         body = [helper.make_node(f"F{i + 1}" if i + 1 < length else "Neg", ["a"], ["b"])]
@@ -90,7 +90,7 @@ def _functions(length: int, *, doubling: bool) -> bytes:
 
 
 def _external(location: str, **places: str) -> bytes:
-    """A model of one weight of 16 bytes that is in another file."""
+    """Returns a model with one weight of 16 bytes in another file."""
     tensor = onnx.TensorProto(name="w", data_type=FLOAT, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
     for key, value in {"location": location, **places}.items():
         tensor.external_data.add(key=key, value=value)
@@ -106,7 +106,7 @@ def _external(location: str, **places: str) -> bytes:
 
 
 def _with(make: Callable[[], object], location: str, **places: str) -> Callable[[], bytes]:
-    """The same where something must be in the folder first."""
+    """Returns the same model, after creating files in the folder."""
 
     def both() -> bytes:
         make()
@@ -198,7 +198,7 @@ OPTIONS = {
 
 
 def check(special: Special, command: str, folder: Path) -> None:
-    """Runs a command within its bounds, and looks at all that it leaves."""
+    """Runs a command within its limits, and checks its output and the files afterwards."""
     home = folder / "home"
     home.mkdir()
     os.chdir(home)
@@ -210,7 +210,7 @@ def check(special: Special, command: str, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (special.seconds, special.seconds + 5))
         resource.setrlimit(resource.RLIMIT_AS, (special.megabytes << 20, special.megabytes << 20))
 
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "bngrad", command, "model.onnx", *OPTIONS[command]],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -219,11 +219,11 @@ def check(special: Special, command: str, folder: Path) -> None:
         check=False,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )
-    written = ["out.onnx"] if not special.says and command != "inspect" else []
-    assert ran.returncode == (2 if special.says else 0), ran.stderr[:2000]
-    assert special.says in ran.stderr
-    assert len(ran.stderr.splitlines()) == (1 if special.says else 0), ran.stderr[:2000]
-    assert "internal error" not in ran.stderr
+    written = ["out.onnx"] if not special.message and command != "inspect" else []
+    assert result.returncode == (2 if special.message else 0), result.stderr[:2000]
+    assert special.message in result.stderr
+    assert len(result.stderr.splitlines()) == (1 if special.message else 0), result.stderr[:2000]
+    assert "internal error" not in result.stderr
     assert sorted(path.name for path in home.iterdir()) == sorted([*before, *written])
 
 

@@ -29,7 +29,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from fuzz.campaign import run_cases
-from fuzz.judge import Find
+from fuzz.judge import Finding
 from gradient_fuzz.cases import Case
 from gradient_fuzz.interpreter import FLOATS
 from gradient_fuzz.judge import judge
@@ -160,21 +160,21 @@ def making(every: int, index: int) -> Case | str:
         return f"{type(error).__name__}: {error}"
 
 
-def judging(case: Case | str) -> tuple[list[Find], Counter[str]]:
+def judging(case: Case | str) -> tuple[list[Finding], Counter[str]]:
     """What is wrong with a model, and how it ended."""
     warnings.simplefilter("ignore")
     if isinstance(case, str):
         return [], Counter([NOT_TRIED + case])
     verdict = judge(case, (0, 1))
-    return [Find(case.story, find.what, find.detail) for find in verdict.finds], Counter([verdict.end])
+    return [Finding(case.story, find.what, find.detail) for find in verdict.finds], Counter([verdict.end])
 
 
-def run(every: int = 1) -> Iterator[tuple[str, list[Find], str]]:
+def run(every: int = 1) -> Iterator[tuple[str, list[Finding], str]]:
     """Yields the name of every n-th test, what is wrong with it, and how it ended."""
     tests = backend_tests()[::every]
     for index, finds, ends in run_cases(every, range(len(tests)), judging, making):
         name = tests[index].name
-        if any(find.what == "a worker's end" for find in finds) and _crashes(tests[index]):
+        if any(find.what == "worker died" for find in finds) and _crashes(tests[index]):
             yield name, [], NOT_TRIED + "ONNX Runtime crashes at it"
         else:
             yield name, finds, next(iter(ends), "find")
@@ -185,7 +185,7 @@ def _crashes(test: TestCase) -> bool:
     return isinstance(case, Case) and crashes_forward(case)
 
 
-def table(results: list[tuple[str, list[Find], str]]) -> list[str]:
+def table(results: list[tuple[str, list[Finding], str]]) -> list[str]:
     """Lines of Markdown: how many models ended how, with some of their names."""
     names = defaultdict(list)
     for name, _, end in results:
@@ -213,7 +213,7 @@ def main(only: str | None, every: int) -> None:
     results = list(run(every))
     found = [(name, find) for name, finds, _ in results for find in finds]
     for name, find in found:
-        print(" ".join(f"FIND {name}: {find.what}: {find.detail[:300]}".split()), file=sys.stderr)
+        print(" ".join(f"FINDING {name}: {find.what}: {find.detail[:300]}".split()), file=sys.stderr)
     print("\n".join(table(results)))
     sys.exit(1 if found else 0)
 

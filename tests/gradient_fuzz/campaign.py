@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import onnx
 
 from fuzz.campaign import run_cases
-from fuzz.judge import Find
+from fuzz.judge import Finding
 from gradient_fuzz.cases import make, on_the_way, rules
 from gradient_fuzz.judge import judge
 from gradient_fuzz.minimize import minimized
@@ -52,7 +52,7 @@ def making(campaign: int, index: int) -> Case | None:
         return None
 
 
-def judging(case: Case | None) -> tuple[list[Find], Counter[str]]:
+def judging(case: Case | None) -> tuple[list[Finding], Counter[str]]:
     """What is wrong with a case; how it ended, and the rules that were on its way, as ``rule <domain>.<op>``."""
     warnings.simplefilter("ignore")
     if case is None:
@@ -61,13 +61,13 @@ def judging(case: Case | None) -> tuple[list[Find], Counter[str]]:
     ends = Counter({verdict.end: 1, "directions with a kink": verdict.kinks})
     if verdict.end.startswith("right"):
         ends.update({f"rule {domain}.{op_type}": 1 for domain, op_type in on_the_way(case)})
-    return [Find(case.story, find.what, find.detail) for find in verdict.finds], +ends
+    return [Finding(case.story, find.what, find.detail) for find in verdict.finds], +ends
 
 
-def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Find], Counter[str]]]:
+def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Finding], Counter[str]]]:
     """Yields each case's number, what is wrong with it, and how it ended."""
     for index, finds, ends in run_cases(campaign, indices, judging, making):
-        if any(find.what == "a worker's end" for find in finds) and crashes_forward(making(campaign, index)):
+        if any(find.what == "worker died" for find in finds) and crashes_forward(making(campaign, index)):
             yield index, [], Counter(["ONNX Runtime crashes at the forward graph"])
         else:
             yield index, finds, ends
@@ -75,17 +75,17 @@ def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Find], Counte
 
 def _in_processes(
     campaign: int, start: int, count: int, jobs: int
-) -> Iterator[tuple[int, list[Find], Counter[str]]]:
+) -> Iterator[tuple[int, list[Finding], Counter[str]]]:
     """The same, of several processes of this program."""
     share = -(-count // jobs)
-    results: list[tuple[int, list[Find], Counter[str]]] = []
+    results: list[tuple[int, list[Finding], Counter[str]]] = []
     ready = threading.Semaphore(0)
 
     def read(process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             index, finds, ends = json.loads(line)
-            results.append((index, [Find(*find) for find in finds], Counter(ends)))
+            results.append((index, [Finding(*find) for find in finds], Counter(ends)))
             ready.release()
         process.wait()
         ready.release()
@@ -162,7 +162,7 @@ def main(
 
 
 def _told(
-    campaign: int, cases: Iterable[tuple[int, list[Find], Counter[str]]], record: Path | None, began: float
+    campaign: int, cases: Iterable[tuple[int, list[Finding], Counter[str]]], record: Path | None, began: float
 ) -> tuple[int, int, Counter[str]]:
     ends: Counter[str] = Counter()
     done = found = 0
@@ -171,7 +171,7 @@ def _told(
         ends.update(how)
         for find in finds:
             found += 1
-            line = f"FIND --seed {campaign} --only {index}: {find.command}: {find.what}: {find.detail[:400]}"
+            line = f"FINDING --seed {campaign} --only {index}: {find.command}: {find.what}: {find.detail[:400]}"
             print(" ".join(line.split()), flush=True)
             if record is not None:
                 with record.open("a") as file:
@@ -204,7 +204,7 @@ def _tell(campaign: int, index: int) -> None:
     for _, finds, ends in run(campaign, range(index, index + 1)):
         print(dict(ends))
         for find in finds:
-            print(f"FIND {find.what}: {find.detail}", flush=True)
+            print(f"FINDING {find.what}: {find.detail}", flush=True)
     smaller = minimized(case)
     if smaller is not None:
         print("minimized: wrt", *smaller.wrt)

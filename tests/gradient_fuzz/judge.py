@@ -89,7 +89,7 @@ _RANDOM = {"Bernoulli", "Dropout", "RandomNormalLike", "RandomUniformLike"}
 """What ONNX Runtime draws otherwise than onnx does."""
 
 
-class Find(NamedTuple):
+class Finding(NamedTuple):
     """What is wrong."""
 
     what: str
@@ -102,7 +102,7 @@ class Verdict:
 
     end: str
     """``right``, ``refused: <class>``, ``kink``, ``no kernel: float64`` and the like."""
-    finds: list[Find] = field(default_factory=list)
+    finds: list[Finding] = field(default_factory=list)
     kinks: int = 0
     reason: str = ""
     """Of a refusal."""
@@ -119,7 +119,7 @@ def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
     try:
         training = _differentiated(case)
         if _without_tensor_names(case.model) != before:
-            return Verdict("find", [Find("the forward model is changed")])
+            return Verdict("find", [Finding("the forward model is changed")])
     except BngradError as error:
         unreached = _UNREACHED.search(str(error))
         if unreached and unreached[1] in case.wrt and len(case.wrt) > 1:
@@ -127,7 +127,7 @@ def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
             return judge(replace(case, wrt=tuple(name for name in case.wrt if name != unreached[1])), ways)
         return Verdict(f"refused: {_class_of(str(error))}", reason=str(error))
     except Exception as error:  # noqa: BLE001 - that is what is looked for
-        return Verdict("find", [Find("raised", f"{type(error).__name__}: {error}")])
+        return Verdict("find", [Finding("raised", f"{type(error).__name__}: {error}")])
     names = [f"{name}_grad" for name in case.wrt]
     with np.errstate(all="ignore"):
         verdict, results = _run(case, training, names, _ways(case) if ways is None else ways)
@@ -175,7 +175,7 @@ def _run(
         except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many kinds
             why = why_forward_fails(case, level)
             if why is None:
-                return Verdict("find", [Find("does not run", f"{called}: {error}")]), {}
+                return Verdict("find", [Finding("does not run", f"{called}: {error}")]), {}
             # It lacks a kernel for the forward graph too: formulas are checked all the same.
             try:
                 results = {"float64": in_float64(case, training, ["loss", *names])}
@@ -212,7 +212,9 @@ def _compared(  # noqa: C901 - one comparison after the other
         for called, arrays in results.items():
             gradient = wide(arrays[name])
             if gradient.shape != expected:
-                verdict.finds.append(Find("shape", f"{name} of {called}: {gradient.shape}, expected {expected}"))
+                verdict.finds.append(
+                    Finding("shape", f"{name} of {called}: {gradient.shape}, expected {expected}")
+                )
                 continue
             try:
                 slope = slope or differences.along(wrt, direction)
@@ -249,7 +251,7 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     called: str,
     limit: float,
     differences: Differences,
-) -> Find | None:
+) -> Finding | None:
     floor = FLOORS[case.element]
     off = _off(gradient, direction, slope, floor)
     if off <= limit:
@@ -257,9 +259,9 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     got = float(np.sum(gradient * direction))
     detail = f"{name} of {called}: {got:.7g} along a direction, expected {slope[0]:.7g}"
     if not np.isfinite(gradient).all():
-        return Find("no number", detail)
+        return Finding("no number", detail)
     if called == "float64":
-        return Find("wrong", detail)
+        return Finding("wrong", detail)
     try:
         exact = wide(in_float64(case, training, [name])[name])
     except Exception:  # noqa: BLE001 - what it cannot run is judged by what is there
@@ -267,7 +269,7 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     if exact is not None:
         least = 1e-6 if case.element not in SIXTEEN_BITS else floor
         if not _off(exact, direction, slope, least) <= EXACT_LIMITS[case.element]:
-            return Find("wrong", detail)
+            return Finding("wrong", detail)
         # The formula is right; some kernels for double compute in float, and 16 bits leave little of a difference.
         wanted = onnx.TensorProto.FLOAT if case.element == onnx.TensorProto.DOUBLE else case.element
         if _off(gradient, direction, slope, FLOORS[wanted]) <= ROUNDED_LIMITS[wanted]:
@@ -280,7 +282,7 @@ def _wrong(  # noqa: PLR0911 - one question after the other
     ]
     if abs(got - slope[0]) <= 20 * max(spread):
         return None
-    return Find("wrong on ONNX Runtime" if exact is not None else "wrong", detail)
+    return Finding("wrong on ONNX Runtime" if exact is not None else "wrong", detail)
 
 
 def _other_loss(case: Case, called: str, arrays: Arrays, differences: Differences) -> Verdict:
@@ -301,7 +303,7 @@ def _other_loss(case: Case, called: str, arrays: Arrays, differences: Difference
     detail = (
         f"{called}: {got:.7g}; the forward graph has {forward:.7g} on ONNX Runtime, {differences.loss:.7g} here"
     )
-    return Verdict("find", [Find("another loss", detail)])
+    return Verdict("find", [Finding("another loss", detail)])
 
 
 def _by_onnx_runtime(case: Case, results: dict[str, Arrays], reason: str) -> Verdict:
@@ -339,7 +341,7 @@ def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: 
         elif not abs(float(np.sum(gradient * direction)) - slopes[1]) <= 2 * limit * longest:
             got = float(np.sum(gradient * direction))
             verdict.finds.append(
-                Find("wrong by ONNX Runtime's differences", f"{name}: {got}, expected {slopes[1]}")
+                Finding("wrong by ONNX Runtime's differences", f"{name}: {got}, expected {slopes[1]}")
             )
             verdict.end = "find"
     return verdict

@@ -23,7 +23,7 @@ import onnx
 from bngrad.autodiff.rules import RULES
 from bngrad.graph.node_reader import like
 from fuzz.campaign import run_cases
-from fuzz.judge import Find
+from fuzz.judge import Finding
 from gradient_fuzz.cases import make, rules
 from gradient_fuzz.judge import judge
 from gradient_fuzz.sketch import NotDrawableError
@@ -61,7 +61,7 @@ def one_percent_more(rule: Rule) -> Rule:
     return replace(rule, gradients=gradients)
 
 
-def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Find], Counter[str]]:
+def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Finding], Counter[str]]:
     """Whether the error in a rule is found in one of its graphs, from a number on; how many it took is counted."""
     warnings.simplefilter("ignore")
     key, first = case
@@ -76,7 +76,7 @@ def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Find], Counter[str]
         finally:
             RULES[key] = right
         if any("wrong" in find.what for find in verdict.finds):
-            return [Find("", "found")], Counter({"graphs": number + 1})
+            return [Finding("", "found")], Counter({"graphs": number + 1})
     return [], Counter()
 
 
