@@ -1,4 +1,4 @@
-"""Ctrl-C while a command starts, imports, works or ends: exit code 130, and one empty line at most."""
+"""Tests Ctrl-C during the start, imports, work and exit of a command: exit code 130, at most one empty line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from test_stopped_while_writing import model
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 
-PARTS = [0.3, 0.6, 0.9, *(pytest.param(part / 40, marks=pytest.mark.long) for part in range(2, 40) if part % 12)]
-"""Of the time that the command takes."""
+FRACTIONS = [0.3, 0.6, 0.9, *(pytest.param(i / 40, marks=pytest.mark.long) for i in range(2, 40) if i % 12)]
+"""Fractions of the command's run time at which it is interrupted."""
 
 COMMAND = ["rewrite", "model.onnx", "-o", "out.onnx"]
 
@@ -27,7 +27,7 @@ timer.daemon = True
 timer.start()
 main()
 """
-"""The command, which interrupts itself: before it begins Python ends as it likes, and a loaded machine is late."""
+"""Runs the command and interrupts it from a timer, which starts after Python and does not depend on the load."""
 
 
 def start(folder, seconds):
@@ -37,8 +37,8 @@ def start(folder, seconds):
 
 @pytest.fixture(scope="module")
 def seconds(tmp_path_factory):
-    """What the command takes here when nothing stops it; a first run would make files of bytecode."""
-    folder = tmp_path_factory.mktemp("whole")
+    """The run time of the command without interruption, measured after a first run has compiled the bytecode."""
+    folder = tmp_path_factory.mktemp("complete")
     onnx.save(model("new", 3), folder / "model.onnx")
     for _ in range(2):
         begin = time.monotonic()
@@ -48,13 +48,13 @@ def seconds(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_interrupted(part, seconds, tmp_path):
+@pytest.mark.parametrize("fraction", FRACTIONS)
+def test_interrupted(fraction, seconds, tmp_path):
     onnx.save(model("new", 3), tmp_path / "model.onnx")
-    with start(tmp_path, part * seconds) as process:
+    with start(tmp_path, fraction * seconds) as process:
         output, errors = process.communicate()
     left = sorted(path.name for path in tmp_path.iterdir())
-    if process.returncode == 0:  # it had done its work; Ctrl-C came too late
+    if process.returncode == 0:  # the command had already finished
         assert (left, errors) == (["model.onnx", "out.onnx"], "")
         return
     assert (process.returncode, errors.strip()) == (130, "")
@@ -71,7 +71,7 @@ def run(arguments):
     class Held: pass
     held = Held()
     watch = weakref.ref(held, lambda _: os.kill(os.getpid(), signal.SIGINT))
-    del held  # what the callback raises, Python prints and passes over
+    del held  # Python prints and ignores exceptions in the callback
     time.sleep(60)
 
 bngrad.cli = sys.modules["bngrad.cli"] = types.SimpleNamespace(run=run)
@@ -79,8 +79,8 @@ main()
 """
 
 
-def test_interrupted_where_nothing_can_catch_it():
-    """As in importlib, which has such callbacks: the work ends all the same, and nothing is said."""
+def test_interrupted_in_a_callback_that_ignores_exceptions():
+    """importlib has such callbacks; the command must exit without output."""
     done = subprocess.run(
         [sys.executable, "-c", UNCATCHABLE], capture_output=True, text=True, timeout=30, check=False
     )
@@ -103,6 +103,6 @@ main()
 """
 
 
-def test_interrupted_while_a_module_of_cpp_is_imported():
+def test_interrupted_while_an_extension_module_is_imported():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -1,4 +1,4 @@
-"""Native code that ends the process: one line and exit code 2, and where it was with ``--debug``."""
+"""Tests crashes in native code: one line and exit code 2, and the location with ``--debug``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="the names are those of POSIX")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 
 PROGRAM = """
 import ctypes, os, sys
@@ -44,7 +44,7 @@ def test_one_line(fault):
 @pytest.mark.parametrize(
     ("arguments", "environment"), [(["--debug"], {}), ([], {"PYTHONFAULTHANDLER": "1"})], ids=["option", "python"]
 )
-def test_where_it_was(fault, arguments, environment):
+def test_location_of_the_crash(fault, arguments, environment):
     done = run(fault, "inspect", "model.onnx", *arguments, **environment)
     assert done.returncode < 0
     assert "Fatal Python error" in done.stderr
@@ -53,7 +53,7 @@ def test_where_it_was(fault, arguments, environment):
 
 @pytest.mark.parametrize("library", ["", "no-such-library"])
 def test_without_the_library(library, tmp_path):
-    """What needs no library works without, and has a fault as it always was."""
+    """Without the library there is no crash handler: the process ends with the signal."""
     path = tmp_path / "libbngrad.so"
     path.write_text(library)
     done = run("SIGABRT", "inspect", "model.onnx", BNGRAD_LIBRARY=str(path))

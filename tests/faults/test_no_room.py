@@ -1,4 +1,4 @@
-"""Full disks, and folders that nothing can be written to: one line, and nothing changed."""
+"""Tests full disks and folders that are not writable: one line of error, and no file changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ g (float[2,{CHANNELS}] x, {VECTOR} b, {VECTOR} m, {VECTOR} v) => (float loss) {{
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A forward model, its training graph, trained weights and an older output, of some kilobytes each."""
+    """A folder with a forward model, its training graph, trained weights and an old output, of some KB each."""
     folder = tmp_path_factory.mktemp("models")
     model = onnx.parser.parse_model(FORWARD)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(CHANNELS, np.float32), "s"))
@@ -50,7 +50,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-# As `ulimit -f` does; Python ignores the signal, so that a write past the limit fails as on a full disk.
+# The same as `ulimit -f`. Python ignores the signal, so a write beyond the limit fails as on a full disk.
 LIMITED = """
 import resource, sys
 from bngrad.opset.ort_dialect import stock_ops
@@ -99,7 +99,7 @@ def test_a_full_disk(case, folder):
 
 @pytest.mark.parametrize("size", [300])
 def test_a_full_disk_for_a_validation(size, folder):
-    """Its temporary files are the first that find no room, its report the last."""
+    """The temporary files are written first and the report last."""
     before = contents(folder)
     done = limited(size, folder, *VALIDATE, "--html", "out")
     assert (done.returncode, done.stdout) == (2, "")
@@ -109,13 +109,13 @@ def test_a_full_disk_for_a_validation(size, folder):
     assert contents(folder) == before
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "arguments",
     [["inspect", "forward.onnx"], ["inspect", "forward.onnx", "--json"], ["--help"], ["oracle", "status"]],
     ids=" ".join,
 )
-def test_a_full_disk_behind_stdout(arguments, folder):
+def test_a_full_disk_as_stdout(arguments, folder):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "bngrad", *arguments]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -126,61 +126,64 @@ def test_a_full_disk_behind_stdout(arguments, folder):
     assert (done.returncode, done.stderr) == (2, line)
 
 
-NOWHERE = {
+NOT_WRITABLE = {
     "a-file-for-a-folder": ("out/out.onnx", "output folder {} does not exist; create it first"),
     "a-folder-that-takes-no-files": ("/proc/out.onnx", "/proc/out.onnx cannot be written: "),
     "a-device": (os.devnull, f"output {os.devnull} is a device or a pipe; expected a regular file"),
 }
 
 
-@pytest.mark.parametrize("case", NOWHERE)
+@pytest.mark.parametrize("case", NOT_WRITABLE)
 @pytest.mark.parametrize("option", [(), COPIED], ids=["inside", "copied"])
-def test_a_place_that_nothing_can_be_written_to(case, option, folder, capsys):
-    """Whoever asks: root may write to folders that others may not, but not to these."""
+def test_an_output_that_is_not_writable(case, option, folder, capsys):
+    """Uses paths that not even root can write to."""
     if case == "a-folder-that-takes-no-files" and not Path("/proc").is_dir():
-        pytest.skip("there is no /proc on this system")
-    path, message = NOWHERE[case]
+        pytest.skip("needs /proc")
+    path, message = NOT_WRITABLE[case]
     before = contents(folder)
     arguments = ["rewrite", str(folder / "training.onnx"), "-o", str(folder / path), *option]
     assert cli.run(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    messages = [message.format(folder / "out"), "output folder /proc is not writable"]  # the latter if not root
+    messages = [
+        message.format(folder / "out"),
+        "output folder /proc is not writable",
+    ]  # the second if not root
     assert err.startswith(tuple(f"bngrad: error: {line}" for line in messages))
     assert err.count("\n") == 1
     assert contents(folder) == before
 
 
-def mounted(options, folder, script):
-    """Runs a shell script where `folder` is a file system of its own; None if that is not allowed."""
-    ways = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
+def run_mounted(options, folder, script):
+    """Runs a shell script with a file system mounted on ``folder``; returns None if mounting is not allowed."""
+    unshares = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"])
     mount = f'mount -t tmpfs -o {options} tmpfs "$1"'
-    for way in ways:
+    for unshare in unshares:
         if shutil.which("unshare") is None:
             return None
-        probe = subprocess.run([*way, "sh", "-c", mount, "sh", folder], capture_output=True, check=False)
+        probe = subprocess.run([*unshare, "sh", "-c", mount, "sh", folder], capture_output=True, check=False)
         if probe.returncode == 0:
-            command = [*way, "sh", "-c", f"{mount} && {script}", "sh", folder]
+            command = [*unshare, "sh", "-c", f"{mount} && {script}", "sh", folder]
             return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     return None
 
 
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_small_file_system(case, models, tmp_path):
-    """A real one, of 8 KiB, where this system lets us mount one."""
+    """Writes to a file system of 8 KiB."""
     words = [sys.executable, "-m", "bngrad", *COMMANDS[case]]
     words = [str(models / word) if word.endswith((".onnx", ".npz")) else word for word in words]
     run = " ".join(f"'{word}'" for word in words)
-    done = mounted("size=8k", tmp_path, f'cd "$1" && printf old > out && {run}; echo "$? $(ls -A) $(cat out)"')
+    done = run_mounted("size=8k", tmp_path, f'cd "$1" && printf old > out && {run}; echo "$? $(ls -A) $(cat out)"')
     if done is None:
-        pytest.skip("this system lets us mount nothing")
+        pytest.skip("needs permission to mount")
     assert done.stdout == "2 out old\n"
     assert re.fullmatch(r"bngrad: error: out(\.data)? cannot be written: No space left on device\n", done.stderr)
 
 
 def test_a_read_only_file_system(models, tmp_path):
     command = f"'{sys.executable}' -m bngrad rewrite '{models / 'training.onnx'}' -o \"$1\"/out; echo $?"
-    done = mounted("ro", tmp_path, command)
+    done = run_mounted("ro", tmp_path, command)
     if done is None:
-        pytest.skip("this system lets us mount nothing")
+        pytest.skip("needs permission to mount")
     assert (done.stdout, done.stderr) == ("2\n", f"bngrad: error: output folder {tmp_path} is not writable\n")

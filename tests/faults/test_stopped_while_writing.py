@@ -1,4 +1,4 @@
-"""A command that is killed or interrupted at any line of the code that writes: the old file or the new, whole."""
+"""Kills or interrupts a command at lines of the code that writes: the output is the old or the new model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bngrad import cli
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and fork")
 
-CHANNELS = 100  # 400 bytes of weights are more than what stays in a model's own file
+CHANNELS = 100  # 400 bytes of weights are large enough to become external data
 PARAMETERS = f"float[{CHANNELS}] b, float[{CHANNELS}] m, float[{CHANNELS}] v"
 LEFT_BY_A_KILL = re.compile(r"\.out\.onnx\.[0-9a-f]{8}\.tmp|out\.onnx(\.1)?\.data")
 
@@ -37,7 +37,7 @@ def model(name, scale):
 
 @pytest.fixture(params=["inside", "copied"])
 def arguments(request, tmp_path):
-    """A command, and an output of an earlier one where it is to write."""
+    """The arguments of a command whose output file already exists."""
     for folder in ("source", "old"):
         (tmp_path / folder).mkdir()
     onnx.save(model("old", 2), tmp_path / "source" / "old.onnx")
@@ -90,8 +90,8 @@ def test_interrupted(arguments, stride, tmp_path):
         assert (code, errors, after["out"], len(after["files"])) == (0, "", NEW, len(before))
 
 
-# A limit on the size of files ends a process in the middle of a write, at that very byte, unless it ignores the
-# signal, as Python does.
+# A limit on file sizes kills a process in the middle of a write, unless it ignores the signal, as Python does by
+# default.
 KILLED_AT_A_BYTE = """
 import resource, signal, sys
 import bngrad.io.files, bngrad.passes.pipeline

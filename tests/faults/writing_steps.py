@@ -1,10 +1,11 @@
-"""Runs a command again and again, and sends it a signal at every line of the code that writes its output.
+"""Runs a command repeatedly, and sends it a signal at one line of the code that writes its output after the other.
 
     python writing_steps.py FOLDER SIGNAL FIRST STRIDE ARGUMENT...
 
-FOLDER has folders `source`, `old` (what is in the output folder at first) and `work`, the current folder of the
-command. Prints one line of JSON for each step: how the command ended, what it left, and how the next run ended.
-A fork for each step starts where the imports have been done, so that a step takes milliseconds.
+FOLDER contains the folders `source`, `old` (the initial content of the output folder) and `work` (the current
+folder of the command). The program prints one line of JSON for each step: the exit code of the command, the files
+that it left, and the result of the next run. Each step is a fork of a process that has imported everything, so it
+takes only milliseconds.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ WRITERS = {files.save.__name__, files.replacing.__name__, files._arrange.__name_
 
 
 class Steps:
-    """Counts lines, and sends a signal to this process at one of them."""
+    """A trace function that counts lines of the writing code and sends this process a signal at one of them."""
 
     def __init__(self, at: int, number: int) -> None:
         self.left, self.number = at, number
 
     def __call__(self, frame, event, _argument):
         code = frame.f_code
-        ours = code.co_filename == external_data.__file__ or (
+        writes = code.co_filename == external_data.__file__ or (
             code.co_filename == files.__file__ and code.co_name in WRITERS
         )
-        if not ours:
+        if not writes:
             return None
         if event == "line":
             self.left -= 1
@@ -50,7 +51,7 @@ class Steps:
 
 
 def fork(arguments, steps=None):
-    """The exit code of a command, negative for a signal, 99 if it was done before its step, and its stderr."""
+    """Returns the exit code and stderr of a command; the code is -signal, or 99 if it ended before its step."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -60,7 +61,7 @@ def fork(arguments, steps=None):
         code = cli.run(list(arguments))
         sys.settrace(None)
         if steps is not None and steps.left >= 0:
-            code = 99  # it was done before its turn came
+            code = 99  # the command ended before its step
         os._exit(code)
     os.close(writing)
     with os.fdopen(reading) as stream:
@@ -69,7 +70,7 @@ def fork(arguments, steps=None):
 
 
 def state():
-    """Which model the output is, by its graph's name and the values of its weights; and what else is there."""
+    """Returns the graph name and the weights of the output model, and the files in the folder."""
     found = None
     if Path("out.onnx").exists():
         model = onnx.load("out.onnx")
@@ -84,7 +85,7 @@ def main() -> None:
     folder, number, first, stride, *arguments = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert pipeline
-    stock_ops()  # imports ONNX Runtime, half a second that no step need take
+    stock_ops()  # imports ONNX Runtime once for all steps
     os.chdir(folder)
     for at in range(int(first), 100_000, int(stride)):
         shutil.rmtree("work", ignore_errors=True)
