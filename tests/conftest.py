@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and options for all tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-# A shell that runs the tests in the background makes the signal an ignored one, and what they start inherits that.
+# A shell ignores SIGINT in background jobs, and subprocesses of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -17,12 +17,12 @@ def rng():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew, for you to review")
+    parser.addoption("--update-golden", action="store_true", help="update tests/golden for review")
 
 
 @pytest.fixture
 def golden(request):
-    """Compares a text with the file of this name in tests/golden."""
+    """A function that compares a text with a file in tests/golden."""
 
     def compare(name, text):
         path = request.config.rootpath / "tests" / "golden" / name

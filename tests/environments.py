@@ -1,4 +1,4 @@
-"""Interpreters of their own, with other releases of what this project depends on."""
+"""Virtual environments with other releases of the dependencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def make_environment(folder: Path, requirements: Iterable[str], base: str | Path = sys.executable) -> Path:
-    """Makes a virtual environment of a Python and installs requirements into it; returns its interpreter."""
+    """Creates a virtual environment, installs requirements into it, and returns its interpreter."""
     run(base, "-m", "venv", "--clear", folder)
     python = interpreter_of(folder)
     run(python, "-m", "pip", "install", "--quiet", "--no-compile", *requirements)
@@ -23,12 +23,12 @@ def make_environment(folder: Path, requirements: Iterable[str], base: str | Path
 
 
 def interpreter_of(folder: Path) -> Path:
-    """The interpreter of a virtual environment."""
+    """Returns the interpreter of a virtual environment."""
     return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
 
 def run(*command, cwd=None) -> str:
-    """Runs a command that has to succeed, with the library under test; returns what it prints."""
+    """Runs a command, which must succeed, with the library under test, and returns its output."""
     environment = os.environ | {"BNGRAD_LIBRARY": str(native_library.library_path().resolve())}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Models whose weights are larger than protobuf allows, made in no time: the file of the weights has holes.
+"""Writes models whose weights exceed the limit of protobuf, quickly, because the weights are a sparse file.
 
 python tests/large_models.py FOLDER [EXTENT [LAYERS]]
 """
@@ -17,12 +17,12 @@ EXTENT, LAYERS = 12_800, 4
 
 
 def marks(index):
-    """The first and the last number of a weight; all others are zero."""
+    """Returns the first and the last element of a weight; the others are zero."""
     return [1.0 + index, -1.0 - index]
 
 
 def forward(folder: Path, extent: int = EXTENT, layers: int = LAYERS) -> Path:
-    """Writes a model of matrix products, a batch norm behind each, with the matrices in external data."""
+    """Writes a model of matrix products, each followed by a batch norm, with the matrices as external data."""
     size = 4 * extent * extent
     vectors = ("scale", "bias", "mean", "var")
     nodes, initializers, x = [], [], "x"

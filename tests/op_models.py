@@ -1,4 +1,4 @@
-"""Models of one ``bngrad`` op each, inputs for them, and what they must answer."""
+"""Models with one ``bngrad`` op, their inputs and their expected outputs."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ CASES = {
     "training-unbiased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 1}),
     "statistics": (STATISTICS, {"epsilon": EPSILON}),
 }
-"""Every op in every mode, with attributes that float32 holds exactly."""
+"""Every op in every mode, with attributes that are exact in float32."""
 
 ELEMENT_TYPES = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
 TOLERANCES = {np.float32: 3e-5, np.float64: 1e-12}
-"""Of inputs of about 1 and inv_std up to 1 / sqrt(EPSILON): absolute, and relative to the expected value."""
+"""Absolute and relative tolerances for inputs of about 1 and inv_std up to 1 / sqrt(EPSILON)."""
 
 EXTENTS = (2, 3, 2, 4, 2, 1, 3, 2)
 
 
 def subsets(rank):
-    """Every set of axes of a rank, the empty one included."""
+    """Returns all sets of axes for a rank, including the empty set."""
     return [axes for k in range(rank + 1) for axes in itertools.combinations(range(rank), k)]
 
 
 def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape=None, axes=None, types=None):
-    """A model that is one op.
+    """Returns a model with one op.
 
-    With neither ``shape`` nor ``axes`` it takes data of every rank and any axes; ``types`` gives inputs other
-    element types.
+    Without ``shape`` and ``axes``, it takes data of every rank and any axes. ``types`` overrides the element types
+    of inputs.
     """
     inputs, outputs, _ = signature(op)
     element_type = ELEMENT_TYPES[dtype]
@@ -84,12 +84,12 @@ def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape
 
 
 def functions(op, opset=17, *, double=False):
-    """The function of an op, after those that it calls: onnx's evaluator wants them in this order."""
+    """Returns the function of an op after those that it calls, as onnx's evaluator requires."""
     return [function_proto(name, opset, double=double) for name in (*CALLS.get(op, ()), op)]
 
 
 def op_feeds(op, shape, axes, rng, dtype=np.float32):
-    """Inputs of about 1 for an op: variances and inv_std positive."""
+    """Draws inputs of about 1 for an op; variances and inv_std are positive."""
     inputs, _, _ = signature(op)
     parameter = parameter_shape(shape, normalize_axes(axes, len(shape)))
     feeds = {}
@@ -105,13 +105,13 @@ def op_feeds(op, shape, axes, rng, dtype=np.float32):
 
 
 def expected(op, feeds, attributes):
-    """What the float64 reference answers, by output name."""
+    """Returns the outputs of the float64 reference by name."""
     function = getattr(reference, re.sub(r"(?<!^)(?=[A-Z])", "_", op).lower())
     return dict(zip(signature(op)[1], function(**feeds, **attributes), strict=True))
 
 
 def assert_matches(got, want, tolerance, what=""):
-    """Compares outputs by name: shapes, NaN for NaN, and numbers."""
+    """Asserts that outputs by name have equal shapes and close values, with NaN equal to NaN."""
     assert set(got) == set(want), what
     for name, value in want.items():
         assert got[name].shape == value.shape, f"{name} {what}"
@@ -121,5 +121,5 @@ def assert_matches(got, want, tolerance, what=""):
 
 
 def opset_versions():
-    """Every ai.onnx opset from the oldest that the functions need to the newest that this onnx has."""
+    """Returns all ai.onnx opsets from the oldest that supports the functions to the newest of onnx."""
     return range(15, onnx.defs.onnx_opset_version() + 1)

@@ -1,4 +1,4 @@
-"""Sessions of every provider for data of every type, which NumPy alone cannot hand over."""
+"""Sessions for data of every type, including bfloat16, which NumPy does not support."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ DTYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 TOLERANCES = {"float": 1e-6, "double": 1e-14, "float16": 5e-4, "bfloat16": 4e-3}
-"""The accuracy to reach: the largest error over the largest reference value, by the type of an output."""
+"""The tolerance of the largest error relative to the largest reference value, by the type of an output."""
 
 PROVIDERS = ["function", "native", "python"]
-"""onnxruntime-extensions, which ``python`` goes through, carries no 16-bit types; `TypedSession` checks that."""
+"""The ``python`` provider uses onnxruntime-extensions, which has no 16-bit types; `TypedSession` checks that."""
 
 
 class TypedSession:
-    """A model in a session of a provider; it takes and gives bfloat16 too.
+    """A session with a provider that accepts and returns bfloat16, too.
 
-    A model in 16 bits is refused by the python provider; that is asserted, and the functions run instead.
+    If the model has 16-bit types, it asserts that the python provider rejects it, and runs the functions instead.
     """
 
     def __init__(self, model: onnx.ModelProto, provider: str = "function") -> None:
@@ -53,7 +53,7 @@ def _session(model, provider):
 
 
 def _is_in_16_bits(model):
-    """Whether any of our nodes has data or parameters in 16 bits; the types are those of inputs, or inferred."""
+    """Whether any ``bngrad`` node has 16-bit inputs, according to declared or inferred types."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     types = {
         value.name: value.type.tensor_type.elem_type
@@ -65,7 +65,7 @@ def _is_in_16_bits(model):
 
 
 def _ort_value(array):
-    array = np.asarray(array, order="C")  # np.ascontiguousarray makes a scalar a vector
+    array = np.asarray(array, order="C")  # np.ascontiguousarray would turn a scalar into a vector
     if array.dtype == DTYPES["bfloat16"]:
         bits = array.view(np.uint16)
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
@@ -75,7 +75,7 @@ def _ort_value(array):
 def _array(value):
     if value.element_type() != onnx.TensorProto.BFLOAT16:
         return value.numpy()
-    # NumPy has no bfloat16, so ONNX Runtime hands out no array: the bits are read where they are.
+    # ONNX Runtime returns no NumPy array of bfloat16, so this reads the buffer.
     shape = value.shape()
     bits = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
     return np.frombuffer(bits, np.uint16).view(DTYPES["bfloat16"]).reshape(shape).copy()

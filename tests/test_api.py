@@ -1,4 +1,4 @@
-"""What the public functions do beside their work: warnings, and files."""
+"""Tests the warnings and the file access of the public functions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_warning_can_be_an_error(name, model):
 
 
 def test_a_training_graph_is_not_warned_of_again(model):
-    """Nor is one of standard ops alone, which ``stock`` makes where no batch norm is in training mode."""
+    """Nor is a model with only standard ops, as ``stock`` makes if no batch norm is in training mode."""
     with pytest.warns(bngrad.BngradWarning):
         made = bngrad.differentiate(model)
     assert bngrad.inspect(made).warnings == []

@@ -1,4 +1,4 @@
-"""Arguments of the Python functions that a type checker would refuse: an InputError says what is wrong."""
+"""Tests that arguments of wrong types raise an InputError with a helpful message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ g (float[3,4,5] x) => (float loss)
 
 
 class Wrong(NamedTuple):
-    """A function, an argument that it does not take, and what it says."""
+    """A function, an invalid argument, and the expected message."""
 
     function: Callable[..., object]
     arguments: dict[str, Any]

@@ -1,4 +1,4 @@
-"""bngrad.bench: what is timed and how it is counted. Nothing here depends on how fast anything is."""
+"""Tests what bngrad.bench measures and how it counts; no test depends on timing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports of domains: what nothing uses does not matter, and ONNX's own has two names."""
+"""Tests opset imports: unused imports are ignored, and ONNX's domain has two names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import bngrad
 from bngrad.errors import ModelError
 from bngrad.io.files import as_ir, load
 
-# Frozen batch norms, of which the public functions warn, are part of what is tried.
+# Some models have frozen batch norms, about which the public functions warn.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
 
 TRAINING = """g (float[3,2,4] X, float[3,2,4] dY, float[2] s, float[2] b, float[2] mu, float[2] va)

@@ -1,4 +1,4 @@
-"""The ops through onnxruntime-extensions: what it carries, and how it takes what an op answers."""
+"""Tests the ops through onnxruntime-extensions: the types that it supports and how it reads outputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def run(op, attributes, feeds, dtype, provider="python"):
     return dict(zip(names, values, strict=True))
 
 
-# The extension hands an attribute over as text of six significant digits, which makes this much of a difference.
+# The extension passes attributes as text with six significant digits, which causes this difference.
 EPSILONS = {0.0: 0, 1e-12: 0, 1e-5: 0, 1e-3: 0, 0.5: 0, 1.234567e-5: 1e-5, 0.9999999: 1e-5}
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_epsilon(epsilon):
-    """A variance far below epsilon, so that the answer is epsilon's."""
+    """A variance far below epsilon, so that the result depends on epsilon."""
     x = np.array([[1e-9], [3e-9]], np.float64) * (epsilon or 1e9)
     feeds = {"X": x, "axes": np.array([0])}
     exact = float(np.float32(epsilon))
@@ -80,7 +80,7 @@ def test_a_node_that_lacks_an_attribute_is_refused():
 
 
 class Spied(np.ndarray):
-    """An array that tells which of the ways to its elements were asked for."""
+    """An array that records how its elements are accessed."""
 
     asked: list[str]
 
@@ -217,7 +217,7 @@ ERRORS = {
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_op_that_fails_logs_the_reason_and_answers_nan(name, error, caplog, rng):
-    """An exception that left it would end the process."""
+    """An exception that escapes would end the process."""
     change, reason = ERRORS[error]
     (attributes,) = {op: a for op, a in CASES.values() if op == name}.values()
     feeds = op_feeds(name, (4, 3), (0,), rng)

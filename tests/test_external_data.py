@@ -1,4 +1,4 @@
-"""Weights in files of their own: copied, shared, never overwritten, and of one model at a time."""
+"""Tests external data: it is copied or shared, never overwritten, and belongs to one model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONES = np.ones(EXTENT, np.float32)
 
 
 def proto(w=2.0, u=3.0):
-    """A model that computes (x + w) * u, with a third weight, too small to be moved, in a Constant."""
+    """Returns a model of (x + w) * u, with a third weight in a Constant that is too small for external data."""
     model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
     g (float[{EXTENT}] x) => (float[{EXTENT}] y) {{
         z = Add(x, w)
@@ -48,7 +48,7 @@ def outside(folder, name="model.onnx", data="weights.bin", **values):
 
 
 def run(path):
-    """What the model at a path gives for 1: (1 + w) * u."""
+    """Returns the output of the model at a path for x = 1: (1 + w) * u."""
     from bngrad.runtime.session import session
 
     (value,) = set(session(path, "function").run(None, {"x": ONES})[0].tolist())
@@ -186,7 +186,7 @@ def test_external_data_that_is_not_whole(damage, weights, tmp_path):
 @pytest.mark.parametrize("weights", [None, "copied"])
 @pytest.mark.parametrize("location", ["../secret", "link"])
 def test_external_data_outside_of_the_models_folder(location, weights, tmp_path, monkeypatch):
-    """Nor when the model is named without a folder: onnx-ir then checks nothing."""
+    """Is refused even if the model's path has no folder, in which case onnx-ir checks nothing."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "secret").write_bytes(bytes(4 * EXTENT))
@@ -204,7 +204,7 @@ def test_external_data_outside_of_the_models_folder(location, weights, tmp_path,
 
 
 def test_external_data_of_a_function(tmp_path, monkeypatch):
-    """Its folder is the model's too, not the current one."""
+    """Is relative to the model's folder, not the current one."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[1] x) => (float[1] y) { y = f.F(x) }
     <domain: "f", opset_import: ["" : 17]> F (a) => (b) { c = Constant<value = float[1] {2}>()  b = Add(a, c) }""")
@@ -241,7 +241,7 @@ def test_data_longer_than_the_tensor(tmp_path):
 
 
 def test_the_inputs_data_are_never_overwritten(tmp_path):
-    """Though the output's data should have that name."""
+    """Even if the output's external data would have the same name."""
     source = outside(tmp_path, data="out.onnx.data")
     before = contents(tmp_path)
     files.save(files.load(source), tmp_path / "out.onnx", "copied")
@@ -306,7 +306,7 @@ def test_a_failure_leaves_the_old_model_with_its_data(where, error, tmp_path, mo
 
 
 def test_an_output_folder_that_is_a_link(tmp_path):
-    """Sharing goes by where things are, not by what they are called."""
+    """Sharing depends on resolved paths, not on names."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     source = outside(tmp_path / "real")

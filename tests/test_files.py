@@ -1,4 +1,4 @@
-"""Models in and out: whole or not at all."""
+"""Tests reading and atomic writing of models."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_check_output_refuses_the_input_by_any_name(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs named pipes")
 def test_check_output_refuses_to_take_the_place_of_a_device(tmp_path):
-    """A rename over /dev/null would leave the system without one."""
+    """Renaming a file to /dev/null would replace the device."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(os.devnull)
     for output in (Path(os.devnull), tmp_path / "pipe", tmp_path / "link"):
@@ -257,7 +257,7 @@ def test_replacing_writes_a_file_with_the_usual_rights(tmp_path):
 
 
 class StopError(Exception):
-    """Something that goes wrong while a file is written."""
+    """An error while a file is written."""
 
 
 def test_replacing_keeps_the_old_file_on_any_failure(tmp_path):
@@ -338,7 +338,7 @@ def run(path):
 
 
 def test_a_model_with_external_data_is_saved_whole(tmp_path):
-    """Its output may go to another folder, where a relative file name means nothing."""
+    """The output folder may differ, so relative paths must not be kept."""
     source = external(tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in ("model.onnx", "weights.bin")}
     target = tmp_path / "elsewhere"

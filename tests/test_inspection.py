@@ -1,4 +1,4 @@
-"""What is said of a model's batch norms."""
+"""Tests the description of a model's batch norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with more weights than protobuf allows: rewritten without them in memory, and with every byte."""
+"""Tests models whose weights exceed the limit of protobuf: they are rewritten exactly, and not in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import large_models
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from /proc")
 
 ALLOWED = 1.3
-"""Peak memory, beyond that of the same command on a tiny model, over the largest tensor and the graph."""
+"""The limit on the additional peak memory, relative to the size of the largest tensor and the graph."""
 
 SIZES = [
     pytest.param(2048, 8, id="134-MB"),
@@ -34,7 +34,7 @@ sys.exit(code)
 
 
 def peak(folder, *arguments):
-    """The peak memory of a command, in bytes."""
+    """Returns the peak memory of a command in bytes."""
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -43,7 +43,7 @@ def peak(folder, *arguments):
 
 
 def ways(extent):
-    """Each command, and the file that it makes, in an order in which each has its input."""
+    """Yields the commands and their output files, in an order in which each input exists."""
     copied, shared = ("--external-data", "copied"), ("--external-data", "shared")
     default = () if extent == large_models.EXTENT else copied  # as large a model is copied unasked
     return {
@@ -62,7 +62,7 @@ def ways(extent):
 
 
 def weights(path):
-    """The matrices of a model, mapped."""
+    """Returns the matrices of a model as memory maps."""
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         if tensor.name.startswith("w"):
             where = {entry.key: entry.value for entry in tensor.external_data}
@@ -96,7 +96,7 @@ def test_peak_memory(extent, layers, tmp_path):
         )
         print(line)  # noqa: T201 - for pytest -s
     assert [figure for figure in figures if figure[3] > ALLOWED] == []
-    # What is shared is in the input's file alone; what is copied stands for itself.
+    # Shared data stays in the input's file; copied data is in the output's own file.
     made = {path.name for path in tmp_path.iterdir() if path.is_file()}
     assert made - {"forward.onnx", "weights.bin", "w.npz"} == {
         "train.onnx", "shared.onnx", "copied.onnx", "copied.onnx.data", "final.onnx", "final.onnx.data"

@@ -1,4 +1,4 @@
-"""What is said of a model that cannot be taken: the text, word by word, and that it is about the user's model."""
+"""Tests the exact error messages about models that cannot be used; they must refer to the user's model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRAD = "com.microsoft.BatchNormalizationGrad node 'grad' (outputs dx, ds, db)"
 
 
 class Message(NamedTuple):
-    """A model, in ONNX's text form without its header, and what a command says of it."""
+    """A model in ONNX's text format, without its header, and the expected message of a command."""
 
     command: str
     text: str

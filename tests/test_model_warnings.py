@@ -1,6 +1,6 @@
-"""What is said of models that are probably not what is to be trained, and that nothing is said of good ones.
+"""Tests warnings about models that are probably unsuitable for training, and no warnings about others.
 
-The graphs are those that the exporters of torch 2.13 write of small networks.
+The graphs are exports of small networks by torch 2.13.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TORCHSCRIPT = (CONV.replace("w,", '"onnx::Conv_28",'), f"{KERNEL}, {BIAS}".repla
 
 
 def parse(body, initializers, *, producer="pytorch", opset=18, x="float[N, 2] x", **metadata):
-    """A model; the metadata is that of its nodes, by their names."""
+    """A model, with the metadata of its nodes by name."""
     header = f'<ir_version: 8, producer_name: "{producer}", opset_import: ["" : {opset}, "tf" : 1]>\n'
     text = f"g ({x}) => (float loss) <{initializers}> {{ {body} {LOSS} }}"
     model = ir.from_proto(onnx.parser.parse_model(header + text))
@@ -316,7 +316,7 @@ def test_the_light_networks_are_good_models(network):
 
 
 def test_external_data_that_is_not_there():
-    """It is reported where it is read; a check does not fail on it."""
+    """Warnings are reported on reading; a check does not fail."""
     model = parse(TWO_LN, EQUAL)
     for name in "sb":
         value = model.graph.initializers[name]

@@ -1,4 +1,4 @@
-"""A model whose weights are in files, from another current folder: every command and every function takes it."""
+"""Tests all commands and functions with external data while the current folder is not the model's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bngrad import cli
 from bngrad.errors import InputError, ModelError
 from bngrad.io import files
 
-# Frozen batch norms, of which the public functions warn, are part of what is tried.
+# Some models have frozen batch norms, about which the public functions warn.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
 
 FORWARD = """<ir_version: 8, opset_import: ["" : 17]>
@@ -35,7 +35,7 @@ g (float[4,3,N] dY, float[4,3,N] X, bool c) => (float[4,3,N] dX, float[3] ds, fl
 
 
 def save(text, folder, n):
-    """Writes a model with all its tensors in a file beside it, also those of a branch and of a Constant."""
+    """Writes a model with all tensors, including those of branches and Constants, as external data."""
     model = onnx.parser.parse_model(text.replace("N]", f"{n}]").replace("[M]", f"[{12 * n}]"))
     values = {
         **{name: np.arange(1, 4, dtype=np.float32) for name in "smv"},
@@ -57,7 +57,7 @@ def save(text, folder, n):
 
 @pytest.fixture(params=[3, 300], ids=["small", "large"])
 def models(request, tmp_path, monkeypatch):
-    """The two models' paths, with their shapes; the current folder is another one."""
+    """The paths and shapes of two models outside of the current folder."""
     n = request.param
     paths = save(FORWARD, tmp_path / "forward", n), save(TRAINING, tmp_path / "training", n)
     here = tmp_path / "here"

@@ -1,4 +1,4 @@
-"""The onnxscript functions as they run: on stock onnxruntime with nothing registered, and on onnx's evaluator."""
+"""Tests the functions of the ops on stock ONNX Runtime, without a library, and on onnx's evaluator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PATTERNS = {rank: SOME_AXES.get(rank, subsets(rank)) for rank in range(1, 9)}
 
 
 class OnOrt:
-    """A model in a stock session that has nothing registered."""
+    """Returns a model in a stock session without registered libraries."""
 
     def __init__(self, model):
         options = onnxruntime.SessionOptions()
@@ -57,7 +57,7 @@ class OnOrt:
 
 
 class OnEvaluator:
-    """A model in onnx's own evaluator."""
+    """Returns a model in onnx's reference evaluator."""
 
     def __init__(self, model):
         self._evaluator = ReferenceEvaluator(model)
@@ -146,7 +146,7 @@ def test_any_shape_and_axes_on_ort(case):
 @pytest.mark.parametrize("version", opset_versions())
 @pytest.mark.parametrize("case", CASES)
 def test_every_opset(case, version, dtype, rng):
-    """The same body at every opset that onnx has; where ORT has it as well, it runs."""
+    """The body is the same at every opset of onnx, and runs at every opset that ORT supports."""
     op, attributes = CASES[case]
     shape, axes = (2, 3, 4), (0, 2)
     model = op_model(op, attributes, dtype=dtype, opset=version, shape=shape, axes=axes)
@@ -184,7 +184,7 @@ def test_a_body_holds_none_of_the_traps(name):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_attributes_have_no_default(name):
-    """An op of onnxruntime-extensions refuses a node that leaves an attribute out, so no function may allow it."""
+    """Ops of onnxruntime-extensions reject nodes without an attribute, so the functions must, too."""
     proto = function_proto(name, 17)
     assert list(proto.attribute) == list(schemas.signature(name)[2])
     assert not proto.attribute_proto
@@ -204,7 +204,7 @@ def test_a_frozen_gradient_does_not_see_an_infinity_of_the_sums(dtype):
 @pytest.mark.parametrize("runtime", [OnOrt, OnEvaluator], ids=["ort", "evaluator"])
 @pytest.mark.parametrize("training_mode", [0, 1], ids=["frozen", "training"])
 def test_mean_and_inv_std_are_not_swapped(training_mode, runtime, rng):
-    """They have one shape and one type: nothing but the numbers says which is which."""
+    """They have the same shape and type, so only the values distinguish them."""
     attributes = {"training_mode": training_mode}
     feeds = op_feeds(GRAD, (4, 3, 5), (0, 2), rng)
     feeds["mean"] = np.array([3, -2, 0.5], np.float32)
@@ -226,7 +226,7 @@ def test_saved_mean_and_saved_inv_std_are_not_swapped(rng):
 
 @DTYPES
 def test_a_mean_far_from_zero_costs_the_gradient_no_digits(dtype, rng):
-    """X - mean comes first: sum(dY * X) - mean * sum(dY) would have no right digit left in float."""
+    """X - mean is computed first; sum(dY * X) - mean * sum(dY) would lose all digits in float."""
     x = (rng.integers(-4, 5, (64, 2)) + 2**20).astype(dtype)
     feeds = op_feeds(GRAD, (64, 2), (0,), rng, dtype)
     feeds.update(X=x, mean=np.full(2, 2**20, dtype), inv_std=np.ones(2, dtype))

@@ -1,4 +1,4 @@
-"""What onnx is told of the ops that ORT's gradient builder writes."""
+"""Tests the schemas of the ops that ORT's gradient builder writes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_stock_ort_has():
 
 
 def test_what_stock_ort_has_where_a_training_build_does_not_say(monkeypatch):
-    """All of it is in the stock build at hand, but for what onnx defined since; and no training op is in it."""
+    """The installed stock build has all of them, except newer ops of onnx, and no training op."""
     ours = stock_ops()
     monkeypatch.delattr("onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema")
     stock = stock_ops.__wrapped__()

@@ -1,4 +1,4 @@
-"""The source distribution builds a wheel, and the wheel works where there is no compiler."""
+"""Tests that the source distribution builds a wheel, and that the wheel works without a compiler."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def _run(*command, cwd, env=None):
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
-    """The source distribution of this tree, and the wheel that is made of it."""
+    """The source distribution of this tree and the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
     _run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT), cwd=folder)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")

@@ -1,4 +1,4 @@
-"""The shape of scale and bias for an input, as MIOpen derives it."""
+"""Tests the shape of scale and bias that MIOpen derives from an input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names, and that they cost nothing until they are used."""
+"""Tests the public names, and that unused ones import nothing."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ OVERLOADED = [
 
 @pytest.mark.parametrize("function", OVERLOADED, ids=lambda function: function.__name__)
 def test_overloads_take_what_the_function_takes(function):
-    """A call that runs must type-check, and the other way round."""
+    """A call type-checks if and only if it runs."""
     want = inspect.signature(function).parameters
     for overload in typing.get_overloads(function):
         got = inspect.signature(overload).parameters
@@ -97,7 +97,7 @@ def test_overloads_take_what_the_function_takes(function):
 
 @pytest.mark.parametrize("function", OVERLOADED, ids=lambda function: function.__name__)
 def test_the_overload_of_protobuf_is_the_first(function):
-    """Without protobuf's type stubs a ModelProto is Any to a type checker, which takes the first overload."""
+    """Without protobuf's type stubs, ModelProto is Any, and a type checker uses the first overload."""
     first, second = typing.get_overloads(function)
     assert "ModelProto" in inspect.signature(first).parameters["model"].annotation
     assert inspect.signature(second).parameters["model"].annotation == "ir.Model"
@@ -128,7 +128,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(case):
 
 
 def test_a_type_checker_sees_what_is_there_at_run_time():
-    """The names under TYPE_CHECKING are written out again; they must not drift."""
+    """The names under TYPE_CHECKING repeat the public names and must stay in sync."""
     import ast
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The float64 reference, against central differences of batch norm as the papers write it."""
+"""Tests the float64 reference against central differences of batch norm as defined in the papers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kept(shape, axes):
 
 
 def forward(x, scale, bias, axes, statistics=None):
-    """Y; statistics are the mean and inv_std to use, by default those of x."""
+    """Returns Y; statistics are the mean and inv_std, by default those of x."""
     axes = tuple(sorted(axis % x.ndim for axis in axes))
     if statistics is None:
         mean = np.mean(x, axis=axes, keepdims=True)
@@ -202,7 +202,7 @@ def test_axes_mean_the_same_in_any_order_and_sign(problem):
 @given(problems(), st.randoms(use_true_random=False))
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_moving_the_dimensions_of_x_moves_those_of_the_answer(problem, random):
-    """No dimension is special: what an op does with axes 0, 2 of NCHW it does with 0, 1 of NHWC."""
+    """The result depends on the axes, not on the layout: axes 0, 2 of NCHW equal axes 0, 1 of NHWC."""
     shape, axes, _, seed = problem
     rng = np.random.default_rng(seed)
     order = list(range(len(shape)))
@@ -223,7 +223,7 @@ def test_moving_the_dimensions_of_x_moves_those_of_the_answer(problem, random):
 @given(problems())
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_a_training_gradient_is_orthogonal_to_what_batch_norm_ignores(problem):
-    """Y does not change when a constant is added to a channel, so dX must sum to 0 over it."""
+    """Adding a constant to a channel does not change Y, so dX must sum to 0 over the channel."""
     shape, axes, _, seed = problem
     rng = np.random.default_rng(seed)
     dy, x = rng.standard_normal((2, *shape))

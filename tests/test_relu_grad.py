@@ -1,4 +1,4 @@
-"""BatchNormalizationReluGrad: what a ReLU's gradient and a batch norm's one after the other give."""
+"""Tests that BatchNormalizationReluGrad equals the gradients of a ReLU and a batch norm in sequence."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PATTERNS += [(EXTENTS[:6], (0, 2, 3, 4, 5)), ((4, 3, 5), (-1, 0))]
 
 
 def with_relu(feeds, rng):
-    """Z as a ReLU leaves it: half of it 0."""
+    """Returns Z, the output of a ReLU, half of which is 0."""
     z = np.maximum(rng.standard_normal(feeds["X"].shape), 0)
     return {**feeds, "Z": z.astype(feeds["Z"].dtype)}
 
 
 def two_steps(feeds, training):
-    """The reference of a ReLU's gradient, and then of a batch norm's."""
+    """Returns the reference: the gradient of a ReLU, then that of a batch norm."""
     rest = {name: feeds[name] for name in ("X", "scale", "mean", "inv_std", "axes")}
     dy = np.zeros(feeds["dZ"].shape)
     active = feeds["Z"] > 0
@@ -140,7 +140,7 @@ EDGES = {"zero": 0.0, "negative-zero": -0.0, "negative": -1.0, "nan": np.nan, "m
 @pytest.mark.parametrize("types", [(t, t, t) for t in DTYPES], ids="-".join)
 @pytest.mark.parametrize("edge", EDGES)
 def test_where_z_is_not_positive_nothing_comes_through(edge, types, bad, provider, rng):
-    """Not even a NaN: dZ is selected, not multiplied."""
+    """This includes NaN, because dZ is selected and not multiplied."""
     feeds = with_relu(typed_feeds(RELU_GRAD, types, (4, 3, 5), (0, 2), rng), rng)
     feeds["Z"][0], feeds["dZ"][0] = EDGES[edge], bad
     want = two_steps(

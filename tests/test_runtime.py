@@ -1,4 +1,4 @@
-"""Which implementation a session uses, and that all of them compute the same."""
+"""Tests which implementation a session uses, and that all implementations agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bngrad.opset.functions import FUNCTIONS, function_proto
 from bngrad.runtime.session import PROVIDERS, get_library_path, register, session
 from op_models import CASES, GRAD, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
-# Every op, each of them fed with what another one answers.
+# Contains every op; each reads outputs of another.
 ALL_OPS = """<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>
 g (T[N,3,H,W] dY, T[N,3,H,W] X, T[3] scale, T[3] bias, T[3] running_mean, T[3] running_var)
     => (T[N,3,H,W] Y, T[3] new_mean, T[3] new_var, T[3] mean, T[3] inv_std,
@@ -115,7 +115,7 @@ def test_a_registered_op_needs_no_function(provider, rng):
 
 
 def test_the_registered_op_is_taken_not_the_function(rng):
-    """With a function that is wrong on purpose, it shows which of the two ran."""
+    """A deliberately wrong function shows which implementation ran."""
     model = op_model(GRAD, {"training_mode": 0})
     (product,) = (node for node in model.functions[0].node if "dX" in node.output)
     product.op_type = "Sub"

@@ -1,4 +1,4 @@
-"""What onnx's checker and shape inference make of the ops."""
+"""Tests the ops with onnx's checker and shape inference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse(text, functions=()):
 
 
 def inferred(model):
-    """Type and dimensions of every value that inference typed, by name; dimensions None if not known."""
+    """Returns the types and dimensions of all inferred values by name; dimensions are None if unknown."""
     result = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     known = {}
     for value in (*result.graph.value_info, *result.graph.output):
@@ -68,7 +68,7 @@ def test_the_checker_accepts_the_op(op, version, function):
 
 F = TensorProto.FLOAT
 D = TensorProto.DOUBLE
-# The declared types of the values that are not asked about say only that they are there.
+# The declared types of the other values do not matter.
 INFERRED = {
     "grad": (
         f"""g (float[N,3,H,W] dY, float[N,3,H,W] X, float[3] scale, float[3] mean, float[3] inv_std)
@@ -222,7 +222,7 @@ def test_registering_again_changes_nothing():
 
 
 def test_a_process_ends_with_none_of_them():
-    """onnx 1.19 would free them too late, and the process would never end."""
+    """onnx 1.19 would free them too late, and the process would hang at exit."""
     code = f"""
 import atexit, onnx
 ours = ({DOMAIN!r}, "com.microsoft")
@@ -277,7 +277,7 @@ def test_every_quantity_and_attribute_is_used():
     ids=str,
 )
 def test_inference_refuses_axes_that_x_does_not_have(axes, reason):
-    """Where nothing but the axes says what shape the statistics have, wrong axes must not give a wrong shape."""
+    """If only the axes determine the shape of the statistics, wrong axes must not give a wrong shape."""
     text = f"""g (float[2,3] X) => (float[a] z) {{
         axes = Constant<value = int64[{len(axes)}] {{{", ".join(map(str, axes))}}}>()
         {OP[STATISTICS]} z = Identity(mean) }}"""

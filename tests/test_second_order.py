@@ -1,4 +1,4 @@
-"""The gradient of the gradient: the reference against central differences, the function against the reference."""
+"""Tests second-order gradients: the reference against central differences, the function against the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kept(shape, axes):
 
 
 def problem(shape, axes, training, rng, epsilon=EPSILON):
-    """Every input; in training mode mean and inv_std are those of X."""
+    """Returns all inputs; in training mode mean and inv_std are those of X."""
     parameter = kept(shape, axes)
     inputs = {name: rng.standard_normal(shape) for name in ("ddX", "dY", "X")}
     inputs |= {name: rng.standard_normal(parameter) for name in ("ddscale", "ddbias", "scale", "mean")}
@@ -55,7 +55,7 @@ def first_order(inputs, axes, training):
 
 
 def functional(inputs, axes, training):
-    """A linear functional of dX, dscale and dbias, whose coefficients are ddX, ddscale and ddbias."""
+    """Returns the linear functional of dX, dscale and dbias with coefficients ddX, ddscale and ddbias."""
     if training:
         mean, inv_std = reference.batch_normalization_statistics(inputs["X"], axes, EPSILON)
         inputs = {**inputs, "mean": mean, "inv_std": inv_std}
@@ -110,7 +110,7 @@ def test_d_dy_is_the_adjoint_of_the_first_order(drawn):
 
 
 def projected(inputs, axes, t):
-    """P(t), as the reference has it: d_dY for scale * inv_std = 1 is P(ddX)."""
+    """Returns P(t) of the reference: d_dY for scale * inv_std = 1 is P(ddX)."""
     nothing = np.zeros(kept(inputs["X"].shape, axes))
     only = {**inputs, "ddX": t, "ddscale": nothing, "ddbias": nothing, "scale": 1 / inputs["inv_std"]}
     return second_order(only, axes, training=True).d_dY
@@ -136,7 +136,7 @@ def test_identities_of_p(drawn):
     np.testing.assert_allclose(p, t - mean_over(t, axes) - xhat * mean_over(t * xhat, axes), **close)
     np.testing.assert_allclose(mean_over(p, axes), 0, atol=1e-11)
     np.testing.assert_allclose(projected(inputs, axes, np.ones(shape)), 0, atol=1e-11)
-    # Self-adjoint, and up to epsilon orthogonal to xhat: mean(xhat^2) is var / (var + epsilon), not 1.
+    # P is self-adjoint and, up to epsilon, orthogonal to xhat: mean(xhat^2) is var / (var + epsilon), not 1.
     np.testing.assert_allclose(np.sum(p * other), np.sum(t * projected(inputs, axes, other)), **close)
     left = 1 - mean_over(xhat * xhat, axes)
     np.testing.assert_allclose(mean_over(p * xhat, axes), mean_over(t * xhat, axes) * left, **close)
@@ -153,7 +153,7 @@ def test_p_projects_if_epsilon_is_0(rng):
 @given(problems())
 @settings(max_examples=80, deadline=None, derandomize=True)
 def test_identities_of_k(drawn):
-    """K = mean(U * dY) - mean(U) mean(dY) - mean(U * xhat) mean(dY * xhat), in which U and dY are alike."""
+    """K = mean(U * dY) - mean(U) mean(dY) - mean(U * xhat) mean(dY * xhat) is symmetric in U and dY."""
     shape, axes, _, seed = drawn
     inputs = problem(shape, axes, True, np.random.default_rng(seed))
     u, dy, xhat = inputs["ddX"], inputs["dY"], standardized(inputs, axes)

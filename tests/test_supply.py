@@ -1,4 +1,4 @@
-"""What bngrad installs, runs and reads: pinned by hash, nothing of a model as code, numbers alone from arrays."""
+"""Tests that installed packages are pinned by hash, models are never run as code, and arrays have no objects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOADS = {"np.load", "numpy.load", "np.fromfile", "numpy.fromfile"}
 
 
 def offences(source):
-    """What a module does that can run what it reads, each with its line."""
+    """Returns the calls of a module that may execute data, with their lines."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
@@ -57,7 +57,7 @@ def offences(source):
 @pytest.mark.parametrize("module", MODULES)
 def test_no_module_can_run_what_it_reads(module):
     source = MODULES[module].read_text(encoding="utf-8")
-    # PyTorch is imported by nothing here; its nodes are known by their names.
+    # No module imports PyTorch; its nodes are recognized by name.
     assert list(offences(source)) == []
 
 
@@ -84,7 +84,7 @@ def test_and_this_would_be_seen(line):
 
 
 def requirements():
-    """The requirements, a name each, with their hashes."""
+    """Returns the requirements by name with their hashes."""
     text = re.sub(r"#.*", "", packages.REQUIREMENTS.read_text(encoding="utf-8")).replace("\\\n", " ")
     return {words[0]: words[1:] for line in text.splitlines() if (words := line.split())}
 
@@ -94,7 +94,7 @@ def test_every_requirement_is_pinned_by_hash():
     assert found.keys() == {"==".join(pin) for pin in packages.pins().items()}
     for name, options in found.items():
         assert re.fullmatch(r"[\w.-]+==[\w.]+", name)
-        # At least a wheel for each Python that the oracle runs on.
+        # At least one wheel for each Python version that the oracle supports.
         assert len(options) >= len(interpreter.SUPPORTED)
         assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", option) for option in options)
         assert len(set(options)) == len(options)
@@ -110,7 +110,7 @@ def test_pip_is_told_to_check_them_and_to_build_nothing(monkeypatch):
 
 
 def test_no_index_is_named():
-    """Where packages come from is the user's choice."""
+    """The user chooses the package index."""
     for path in [*MODULES.values(), packages.REQUIREMENTS]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"--(extra-)?index-url|--find-links|--trusted-host|https?://", text), path
@@ -120,7 +120,7 @@ def test_no_index_is_named():
 
 
 def test_a_model_names_no_library(tmp_path, monkeypatch):
-    """Libraries come from BNGRAD_LIBRARY or the package, whatever a model's metadata say."""
+    """Libraries come from BNGRAD_LIBRARY or the package, regardless of a model's metadata."""
     from bngrad.cli import run
 
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "evil" : 1]>

@@ -1,4 +1,4 @@
-"""What a training graph says of itself, and that every way of making, rewriting and reading it keeps that."""
+"""Tests the metadata of training graphs: all ways of making, rewriting and reading them keep it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_other_metadata_stays():
 
 
 def test_a_training_loop_needs_nothing_else(rng):
-    """One step of gradient descent, with names from the metadata alone."""
+    """Runs one step of gradient descent with names from the metadata only."""
     graph = bngrad.read_training_graph(bngrad.differentiate(forward()))
     session = bngrad.session(graph.model, "function")
     state = {t.name: onnx.numpy_helper.to_array(t) for t in graph.model.graph.initializer}

@@ -1,4 +1,4 @@
-"""Which versions of other packages are accepted, which are refused, and in which words."""
+"""Tests which versions of dependencies are accepted, and the messages about others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDS = [
     "numpy>=1.26", "onnx>=1.17", "onnx-ir>=0.1.12", "onnxruntime>=1.17", "onnxruntime-extensions>=0.13",
     "onnxscript>=0.5.4", 'pytest>=8; extra == "test"',
 ]  # fmt: skip
-"""As the metadata of some bngrad says them; what this one says is the business of tests/test_matrix.py."""
+"""Example requirements of bngrad; tests/matrix checks the actual ones."""
 
 UNKNOWN, NO_VERSION = "a package that no known distribution installed", "a distribution that tells no version"
 
@@ -88,7 +88,7 @@ REFUSED = {
 
 @pytest.fixture
 def install(monkeypatch):
-    """Makes the metadata say that these packages are what is installed."""
+    """Replaces the metadata of installed packages."""
 
     def do(changes):
         has = GOOD | changes
@@ -147,7 +147,7 @@ def test_the_extensions_are_asked_about_by_their_provider_alone(install):
     assert str(error.value) == too_old("onnxruntime-extensions 0.12.0", "onnxruntime-extensions>=0.13")
 
 
-# Whoever catches an error must be able to name it.
+# Users must be able to import the error to catch it.
 ERRORS = [name for name in bngrad.__all__ if name.endswith(("Error", "Warning"))]
 
 
@@ -202,7 +202,7 @@ Version: 1.16.2
 
 
 def test_an_old_package_of_a_real_environment(tmp_path):
-    """By the metadata that a Python finds, and before the package is imported: this one cannot be."""
+    """Is detected from the metadata, before the package is imported."""
     info = tmp_path / "onnx-1.16.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(OLD)

@@ -1,4 +1,4 @@
-"""One op of ``bngrad`` as a model in any combination of types, and how near to the reference it must be."""
+"""Models with one ``bngrad`` op in any combination of types, and a comparison with the reference."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from op_models import expected, op_feeds
 from ort_values import DTYPES, TOLERANCES
 
 TYPES = [(t, t1, t2) for t in DTYPES for t1 in dict.fromkeys((t, "float")) for t2 in dict.fromkeys((t, "float"))]
-"""Every T, T1 and T2 that the ops take."""
+"""All combinations of T, T1 and T2 that the ops support."""
 
 
 def type_of(name, types):
-    """The type of an input or output of an op, by its name."""
+    """Returns the type of an input or output of an op by its name."""
     return dict(zip(("T", "T1", "T2"), types, strict=True))[QUANTITIES[name].type_constraint]
 
 
 def typed_model(op, types, opset=17, **attributes):
-    """A model of one op, for data of every rank and any axes; it carries its functions."""
+    """Returns a model with one op and its functions, for data of every rank and any axes."""
     inputs, outputs, _ = signature(op)
     elements = {
         n: helper.np_dtype_to_tensor_dtype(DTYPES[type_of(n, types)]) for n in inputs + outputs if n != "axes"
@@ -39,7 +39,7 @@ def typed_model(op, types, opset=17, **attributes):
 
 
 def typed_feeds(op, types, shape, axes, rng, *, mean=0.0):
-    """Inputs of about 1 for an op; with ``mean`` its X and mean are that much larger."""
+    """Draws inputs of about 1 for an op; ``mean`` is added to X and its mean."""
     feeds = op_feeds(op, shape, axes, rng, np.float64)
     for name in {"X", "mean"} & feeds.keys():
         feeds[name] += mean
@@ -47,13 +47,13 @@ def typed_feeds(op, types, shape, axes, rng, *, mean=0.0):
 
 
 def assert_accurate(op, types, got, feeds, attributes, tolerance=None):
-    """Compares with the float64 reference on the same, rounded inputs."""
+    """Compares outputs with the float64 reference on the same rounded inputs."""
     exact = {name: array if name == "axes" else array.astype(np.float64) for name, array in feeds.items()}
     for name, want in expected(op, exact, attributes).items():
         kind = type_of(name, types)
         assert got[name].dtype == DTYPES[kind], name
         assert got[name].shape == want.shape, name
-        # A result in float of data in 16 bits is computed in float.
+        # A float output of 16-bit data is computed in float.
         bound = max(TOLERANCES[kind], tolerance or 0)
         error = np.max(np.abs(got[name].astype(np.float64) - want), initial=0)
         assert error <= bound * np.max(np.abs(want), initial=0), f"{name} of axes {feeds['axes']}: {error}"
