@@ -58,8 +58,8 @@ def replaced_files(path: Path, model: ir.Model) -> list[Path]:
     These are the data files that the old model refers to and that have a name from `data_files`, except those that
     the new model refers to as well.
     """
-    ours = re.compile(rf"{re.escape(path.name)}(\.\d+)?\.data")
-    existing = [data for data in path.parent.iterdir() if ours.fullmatch(data.name)]
+    pattern = re.compile(rf"{re.escape(path.name)}(\.\d+)?\.data")
+    existing = [data for data in path.parent.iterdir() if pattern.fullmatch(data.name)]
     needed = {os.path.realpath(tensor.path) for tensor in _external(model)}
     return [data for data in existing if os.path.realpath(data) not in needed and names(path, data)]
 
