@@ -11,7 +11,7 @@ import bngrad
 from bngrad.errors import InputError, ModelError
 from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import evaluate
-from finalization.training_cases import CASES, check, data
+from training.training_cases import CASES, check, data
 
 OF_ONE_OR_OF_ALL = (
     *("frozen-first", "frozen-last", "chain", "chain-aliased", "chain-of-one", "chain-with-a-frozen-one"),

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import bngrad
 from bngrad.errors import InputError
 from bngrad.training.finalize import finalize
-from finalization.training_cases import ALIASED, BN, CASES, Case, check, data, own
+from training.training_cases import ALIASED, BN, CASES, Case, check, data, own
 
 ALIAS = Case(f"[bn] z, mn, vn = {BN} (x, one, zero, zero, one)", [], ALIASED)
 ONE, ZERO = np.ones(2, np.float32), np.zeros(2, np.float32)

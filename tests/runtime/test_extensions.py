@@ -193,7 +193,7 @@ print("computed by NumPy")
 
 
 def python(code, library):
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     environment = {**os.environ, "BNGRAD_LIBRARY": str(library)}
     environment["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(

@@ -11,7 +11,7 @@ import bngrad
 from bngrad.errors import BngradError
 from bngrad.graph.nodes import all_nodes
 from bngrad.inspection.inspect import inspect
-from finalization.training_cases import CASES
+from training.training_cases import CASES
 
 # Shared and aliased weights are what these models are about.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
