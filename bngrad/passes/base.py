@@ -1,4 +1,4 @@
-"""What every import pass does: find the nodes of a dialect, refuse before anything changes, rewrite them all."""
+"""What every rewriting pass does: find the nodes, refuse before anything changes, rewrite them all."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 STANDARD = "bngrad.standard"
-"""The key in a model's ``meta`` for how many nodes of each op became standard ONNX alone."""
+"""The key in a model's ``meta`` for how many nodes of each op became standard ONNX only."""
 
 
 class Context:
-    """What rewrites in one model share."""
+    """What the rewrites of one model share."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -29,9 +29,9 @@ class Context:
         self.axes = ConstantAxes(self.names)
         self.opset = default_opset(model) or 0
         self.ours = 0
-        """How many nodes of ours were made beside those that became ours in place."""
+        """How many ops of ``bngrad`` were added, not counting nodes that became one in place."""
         self.replaced: list[ir.Node] = []
-        """Nodes that others have taken the place of; the pass removes them."""
+        """Nodes that were replaced; the pass removes them."""
 
 
 def _no_outputs(node: ir.Node) -> str | None:
@@ -39,7 +39,7 @@ def _no_outputs(node: ir.Node) -> str | None:
 
 
 def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None:
-    """Gives each of the nodes a name that no other node has: what takes its place may have the same."""
+    """Gives each of the nodes a unique name, which its replacement may take over."""
     users = Counter(node.name for node in all_nodes(model)) if nodes else Counter()
     for node in nodes:
         if node.name and users[node.name] > 1:
@@ -47,19 +47,19 @@ def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None
             node.name = names.fresh(node.name)
 
 
-class ImportPass(ir.passes.InPlacePass, abc.ABC):
-    """Rewrites the batch norms of one dialect in a model, its subgraphs and its functions.
+class RewritePass(ir.passes.InPlacePass, abc.ABC):
+    """Replaces the nodes of one kind in a model, its subgraphs and its functions.
 
-    A call of a function of the model is none, whatever the function's name.
+    A call of one of the model's functions never matches, whatever the function's name.
 
-    Requires: `minimum` or a newer ai.onnx opset, where there is one of them, and the types of values.
-    Refuses, with `UnsupportedNodeError` and before it changes anything, if any of them cannot be rewritten.
-    Guarantees: none is left; names of nodes and of their outputs are as before, but for a node that has its name
-    from another one, which ONNX Runtime would refuse.
+    Requires: `minimum` or a newer ai.onnx opset, if a node matches, and the types of values.
+    Refuses, with `UnsupportedNodeError` and before it changes anything, if any of the nodes cannot be rewritten.
+    Guarantees: no node matches afterwards. Names of nodes and of their outputs stay, except for nodes that share a
+    name, which ONNX Runtime would refuse.
 
     Args:
-        unbiased_running_var: Whether a forward batch norm is to give the running variance the unbiased variance of
-            the batch where its own rule is ONNX's, the biased one.
+        unbiased_running_var: Whether a forward batch norm updates the running variance with the unbiased variance
+            of the batch, instead of the biased one of ONNX's definition.
     """
 
     minimum: ClassVar[int] = MIN_OPSET
@@ -71,7 +71,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
 
     @abc.abstractmethod
     def matches(self, node: ir.Node) -> bool:
-        """Whether a node is one of the dialect's batch norms."""
+        """Whether a node is one that the pass replaces."""
 
     @abc.abstractmethod
     def refusal(self, node: ir.Node) -> str | None:
@@ -82,7 +82,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
         """Rewrites a node that matches and was not refused."""
 
     def requires(self, model: ir.Model) -> None:
-        """A model with a batch norm of the dialect imports `minimum` or newer."""
+        """A model with a matching node imports `minimum` or newer."""
         version = default_opset(model) or 0
         if version < self.minimum and any(self._found(model)):
             raise ir.passes.PreconditionError(
@@ -106,7 +106,7 @@ class ImportPass(ir.passes.InPlacePass, abc.ABC):
         return ir.passes.PassResult(model, modified=bool(found))
 
     def ensures(self, model: ir.Model) -> None:
-        """No batch norm of the dialect is left."""
+        """No node matches."""
         for node in self._found(model):
             raise ir.passes.PostconditionError(f"{node.name} is still {node.op_type}")
 

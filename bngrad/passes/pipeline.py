@@ -43,13 +43,13 @@ from bngrad.passes.prepare.return_state import NOTES, STATE, ReturnStatePass, no
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bngrad.passes.base import ImportPass
+    from bngrad.passes.base import RewritePass
 
 Target = Literal["stock", "training"]
 """What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
 
 
-IMPORTS: tuple[type[ImportPass], ...] = (
+IMPORTS: tuple[type[RewritePass], ...] = (
     ImportOrtPass,
     # Before ONNX's: tf2onnx makes a BatchNormalization with too many outputs of TensorFlow's.
     ImportTensorflowPass,

@@ -34,7 +34,7 @@ import onnx_ir as ir
 from bngrad.graph.batch_norm_terms import inverse_std
 from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.node_form import NodeForm
 from bngrad.passes.replace import Emitter
 
@@ -83,7 +83,7 @@ class _Tensor(NamedTuple):
         return len(self.shape)
 
 
-class ImportDirectmlPass(ImportPass):
+class ImportDirectmlPass(RewritePass):
     """Rewrites every DML_BATCH_NORMALIZATION_GRAD.
 
     Matches: data of float or float16 with 1 to 8 dimensions, any of which may be axes.
@@ -92,16 +92,16 @@ class ImportDirectmlPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return node.op_type in _OP_TYPES or (node.domain, node.op_type) == _QUALIFIED
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         rules = (_FORM.violations, _type_violations, _dimension_count_violations, _size_violations, _unknown_axes)
         return next(itertools.chain.from_iterable(rule(node) for rule in rules), None)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         x, dy, mean, variance, scale = (value for value in node.inputs if value is not None)
         emit = Emitter(node, context)
         reduced = [dimension for dimension, is_axis in enumerate(_reduced(node) or ()) if is_axis]

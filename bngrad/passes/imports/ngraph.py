@@ -42,7 +42,7 @@ from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import raise_refusals
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.known_shapes import known_shape, may_be_equal
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.channel_axis import rewrite_in_place
 from bngrad.passes.imports.node_form import NodeForm
 from bngrad.passes.replace import Emitter
@@ -69,7 +69,7 @@ _DATA = ("input", "delta")
 """The inputs with the shape of the data; the others have one element per channel."""
 
 
-class ImportNgraphPass(ImportPass):
+class ImportNgraphPass(RewritePass):
     """Rewrites every BatchNormTraining and BatchNormTrainingBackprop.
 
     Matches: input of rank 2 or more, or of unknown rank. Input of unknown rank or of a rank above 8 is reshaped to
@@ -81,17 +81,17 @@ class ImportNgraphPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return node.op_type in _FORMS and node.domain != DOMAIN
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         # Types that nGraph supports and bngrad does not come last: by then all inputs have one type.
         reasons = itertools.chain(_FORMS[node.op_type].violations(node), _violations(node))
         return next(reasons, None) or type_refusal(node.inputs, ())
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         # Check again: rewriting an earlier node may have given the inputs of this one types and shapes.
         raise_refusals([(node, reason)] if (reason := self.refusal(node)) else [])
         given = _inputs(node)

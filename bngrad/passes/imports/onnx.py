@@ -17,14 +17,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import batch_norm_refusal, is_training_batch_norm
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.channel_axis import forward_attributes, rewrite_in_place
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-class ImportOnnxPass(ImportPass):
+class ImportOnnxPass(RewritePass):
     """Rewrites every BatchNormalization in training mode.
 
     Matches: X of rank 1 (then C is 1) to 8, or of unknown rank. X of rank 1 or of unknown rank is reshaped to
@@ -33,14 +33,14 @@ class ImportOnnxPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return is_training_batch_norm(node)
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return batch_norm_refusal(node, data=(0,))
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
         rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)

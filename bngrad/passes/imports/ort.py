@@ -21,14 +21,14 @@ import onnx_ir as ir
 
 from bngrad.graph.batch_norms import batch_norm_refusal
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.channel_axis import forward_attributes, rewrite_in_place
 
 _DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
 """The indices of the inputs that have X's shape."""
 
 
-class ImportOrtPass(ImportPass):
+class ImportOrtPass(RewritePass):
     """Rewrites every BatchNormInternal and BatchNormalizationGrad.
 
     Matches: X of rank 1 (then C is 1) to 8, or of unknown rank. X of rank 1 or of unknown rank is reshaped to
@@ -38,11 +38,11 @@ class ImportOrtPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return (node.domain, node.op_type) in _DATA_INPUTS
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         training_mode = node.attributes.get("training_mode")
         if training_mode is not None and training_mode.value != 1:
             got = f"@{training_mode.ref_attr_name}" if training_mode.is_ref() else training_mode.value
@@ -51,7 +51,7 @@ class ImportOrtPass(ImportPass):
         return batch_norm_refusal(node, data=data)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         if (node.domain, node.op_type) == BATCH_NORM_GRAD:
             training = [ir.AttrInt64("training_mode", 1)]
             rewrite_in_place(node, "BatchNormalizationGrad", training, context)

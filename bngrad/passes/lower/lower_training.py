@@ -11,7 +11,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import default_opset, raise_refusals
 from bngrad.opset.functions import NEWEST_OPSET
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.lower.site import Site
 from bngrad.passes.lower.training_kernels import has_kernel
@@ -29,7 +29,7 @@ def is_lowered(node: ir.Node, *, for_training_build: bool) -> bool:
     return known and not (for_training_build and has_kernel(node))
 
 
-class LowerTrainingPass(ImportPass):
+class LowerTrainingPass(RewritePass):
     """Lowers every node that has an entry in `LOWERINGS`, in the order of the graph.
 
     Requires: ai.onnx 16 or newer, where there is one.
@@ -47,7 +47,7 @@ class LowerTrainingPass(ImportPass):
         self._for_training_build = for_training_build
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         version, node = default_opset(model) or 0, next(self._found(model), None)
         if node is not None and version > NEWEST_OPSET:
             expected = f"expected {NEWEST_OPSET} or older, whose ops bngrad knows"
@@ -55,16 +55,16 @@ class LowerTrainingPass(ImportPass):
         return super().call(model)
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return is_lowered(node, for_training_build=self._for_training_build)
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         lowering = LOWERINGS[node.domain, node.op_type]
         return attribute_refusal(node, lowering.attributes) or _type_refusal(node) or lowering.refusal(node)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         site = Site(node, context)
         values = LOWERINGS[node.domain, node.op_type].rewrite(site)
         site.replace({index: value for index, value in enumerate(values) if value is not None})

@@ -13,21 +13,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.opset.gradient_names import is_accumulation_node_name
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.lower.site import Site
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-class ChainSumsPass(ImportPass):
+class ChainSumsPass(RewritePass):
     """Rewrites every Sum by which a gradient builder accumulates, in the order of its inputs.
 
     Leaves alone: a Sum of the forward model, and one of a single value.
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         accumulates = node.op_type == "Sum" and node.domain == "" and is_accumulation_node_name(node.name or "")
         return accumulates and len(node.inputs) > 1 and all(value is not None for value in node.inputs)
 
@@ -35,7 +35,7 @@ class ChainSumsPass(ImportPass):
         """None: every one can be."""
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         site = Site(node, context)
         total, *others = (value for value in node.inputs if value is not None)
         for value in others:

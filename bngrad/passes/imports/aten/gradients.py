@@ -30,7 +30,7 @@ from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import known_rank
 from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.aten.nodes import SCHEMAS, Call, call_of, operator_of
 from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
 from bngrad.passes.replace import Emitter
@@ -43,7 +43,7 @@ _MAX_OUTPUTS = 3
 """The gradients with respect to input, weight and bias."""
 
 
-class ImportAtenPass(ImportPass):
+class ImportAtenPass(RewritePass):
     """Rewrites every batch-norm gradient of ATen.
 
     Matches: X of rank 2 or higher, or of unknown rank. X of unknown rank or of a rank above 8 is reshaped to
@@ -54,18 +54,18 @@ class ImportAtenPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return operator_of(node) in (*SCHEMAS, *_SYNC_BATCH_NORM_OPS)
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         if operator_of(node) in _SYNC_BATCH_NORM_OPS:
             return "it is part of SyncBatchNorm, which sums across devices; expected BatchNorm"
         call = call_of(node)
         return call.refusal() or _mode_refusal(call) or _mask_refusal(node, call) or _tensor_refusal(call)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         call, emit = call_of(node), Emitter(node, context)
         dy, x = call.required("dY"), call.required("X")
         scalars = call.scalars()

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.miopen.activation_gradients import ACTIVATIONS, ActivationInputs, activation_name
 from bngrad.passes.imports.miopen.backward import GRADIENTS, gradient_dtype, statistics
 from bngrad.passes.imports.miopen.form import Form, MiopenNode
@@ -53,7 +53,7 @@ FUSED_BACKWARD = Form(
 )
 
 
-class ImportMiopenActivationPass(ImportPass):
+class ImportMiopenActivationPass(RewritePass):
     """Rewrites every miopenFusionBatchNormActivBackward.
 
     Matches: the ten activations; otherwise as `ImportMiopenBackwardPass`.
@@ -62,15 +62,15 @@ class ImportMiopenActivationPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return node.op_type == "miopenFusionBatchNormActivBackward"
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return next(_reasons(MiopenNode(node, FUSED_BACKWARD)), None)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         _rewrite(MiopenNode(node, FUSED_BACKWARD), context)
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.miopen.form import Form, MiopenNode
 from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
 
@@ -53,7 +53,7 @@ BACKWARD = Form(
 )
 
 
-class ImportMiopenBackwardPass(ImportPass):
+class ImportMiopenBackwardPass(RewritePass):
     """Rewrites every miopenBatchNormalizationBackward and miopenBatchNormalizationBackward_V2.
 
     Matches: x of rank 4 or 5 or of unknown rank, channels first or last, parameters of shapes such as C, 1C11 and
@@ -63,15 +63,15 @@ class ImportMiopenBackwardPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return node.op_type in ("miopenBatchNormalizationBackward", "miopenBatchNormalizationBackward_V2")
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return next(_reasons(MiopenNode(node, BACKWARD)), None)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         _rewrite(MiopenNode(node, BACKWARD), context)
 
 

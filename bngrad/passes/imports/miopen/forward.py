@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norm_terms import inverse_std, is_momentum
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.miopen.form import Form, MiopenNode
 from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
 
@@ -81,7 +81,7 @@ _FORMS = {
 }
 
 
-class ImportMiopenForwardPass(ImportPass):
+class ImportMiopenForwardPass(RewritePass):
     """Rewrites every miopenBatchNormalizationForwardTraining and ...ForwardInference, and their _V2.
 
     Matches: x of rank 4 or 5 or of unknown rank, channels first or last, parameters of shapes such as C, 1C11 and
@@ -91,15 +91,15 @@ class ImportMiopenForwardPass(ImportPass):
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return node.op_type in _FORMS
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return next(_reasons(MiopenNode(node, _FORMS[node.op_type])), None)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         read = MiopenNode(node, _FORMS[node.op_type])
         if read.form is INFERENCE and read.has(*_ESTIMATED):
             _rewrite_with_estimates(read, context)

@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.opset.functions import DOMAIN
-from bngrad.passes.base import Context, ImportPass
+from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.tensorflow.forward import rewrite_training
 from bngrad.passes.imports.tensorflow.frozen import rewrite_frozen
 from bngrad.passes.imports.tensorflow.grad import rewrite_gradient
@@ -44,28 +44,28 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-class ImportTensorflowPass(ImportPass):
+class ImportTensorflowPass(RewritePass):
     """Rewrites every FusedBatchNorm and FusedBatchNormGrad, all three versions.
 
     Matches: nodes in any domain except bngrad's, with x of rank 4 or 5 or of unknown rank (then it is reshaped);
     and a BatchNormalization with more than three outputs, which tf2onnx makes of some forward nodes.
     Refuses: nodes that TensorFlow's kernels reject (ranks, shapes, unknown data_format), other types, missing
     inputs, attributes that are not constant, and lost attributes that the graph does not determine.
-    Guarantees, in addition to those of `ImportPass`: a gradient reads the mean and the inverse standard deviation
+    Guarantees, in addition to those of `RewritePass`: a gradient reads the mean and the inverse standard deviation
     that its forward node saved, without a detour over the variance.
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         tensorflow = node.domain != DOMAIN and (node.op_type in GRADIENTS or node.op_type in FORWARDS)
         return tensorflow or has_lost_attributes(node)
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         return refusal(node)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `ImportPass`."""
+        """See `RewritePass`."""
         if node.op_type in GRADIENTS:
             rewrite_gradient(node, context)
         elif is_training(node):
