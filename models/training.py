@@ -36,7 +36,7 @@ def known(value: T | None) -> T:
         TypeError: The value is None.
     """
     if value is None:
-        raise TypeError("an element of the graph is None; expected a name, shape or producer")
+        raise TypeError("a name, shape or producer is missing in the graph")
     return value
 
 
