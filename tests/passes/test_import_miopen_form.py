@@ -89,7 +89,7 @@ REFUSED = {
         "its bn_mode is 'batch'; expected 'spatial' (or 1) or 'per_activation' (or 0)",
     ),
     "bn_mode-2": (text("training", bn_mode="2"), "its bn_mode is 2"),
-    "bn_mode-kind": (text("backward", bn_mode="1.0"), "its bn_mode is of kind float; expected string or int"),
+    "bn_mode-kind": (text("backward", bn_mode="1.0"), "its bn_mode is of type float; expected string or int"),
     "layout": (
         text("backward", layout='"CHWN"'),
         "it has layout CHWN; expected one of NCHW, NHWC, NCDHW, NDHWC",
