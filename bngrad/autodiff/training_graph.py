@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from bngrad.autodiff.prepare import make_inputs, new_statistics, prepare, running_statistics
+from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
+from bngrad.autodiff.prepare_forward import make_inputs, new_statistics, prepare, running_statistics
 from bngrad.autodiff.rules.normalization import UNBIASED
-from bngrad.autodiff.selection import find_loss, find_wrt
 from bngrad.autodiff.walk import add_gradients
 from bngrad.graph.gc_pause import without_collections
 from bngrad.opset.functions import DOMAIN

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.autodiff.batch_norm_modes import matching
 from bngrad.autodiff.metadata import KEY
-from bngrad.autodiff.modes import matching
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.fresh_names import node_names

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx_ir as ir
 from onnx import version_converter
 
-from bngrad.autodiff.prepare import with_modes
+from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
+from bngrad.autodiff.prepare_forward import with_modes
 from bngrad.autodiff.running_statistics import is_given, is_of_onnx
-from bngrad.autodiff.selection import find_loss, find_wrt
 from bngrad.autodiff.walk import refuse_taken_names
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm

@@ -15,7 +15,7 @@ from onnx_ir.passes.common import (
 )
 
 from bngrad.arguments import require_names
-from bngrad.autodiff.prepare import inlined
+from bngrad.autodiff.prepare_forward import inlined
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.fresh_names import Names

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.autodiff.own_statistics import replace_statistic
 from bngrad.autodiff.running_statistics import Statistic, find_statistics, is_given, is_statistic
+from bngrad.autodiff.separate_statistics import replace_statistic
 from bngrad.errors import InputError
 from bngrad.graph.constant_value import constant_tensor, lift_constant, new_initializer
 from bngrad.graph.name_messages import listed, unknown_name

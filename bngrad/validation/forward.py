@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.own_statistics import chain_statistics
-from bngrad.autodiff.prepare import OPSET, is_trained, make_inputs, name_nodes, set_modes
+from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.running_statistics import find_statistics
+from bngrad.autodiff.separate_statistics import chain_statistics
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.nodes import all_nodes, default_opset

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bngrad.autodiff.prepare import prepare
-from bngrad.autodiff.selection import find_loss, find_wrt
+from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
+from bngrad.autodiff.prepare_forward import prepare
 from bngrad.errors import ModelError, OracleError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL

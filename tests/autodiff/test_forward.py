@@ -11,7 +11,7 @@ import pytest
 from autodiff.gradient_cases import in_standard_onnx
 from autodiff.small_models import differentiated, output_names, summed
 from bngrad.api import differentiate
-from bngrad.autodiff.prepare import set_modes
+from bngrad.autodiff.prepare_forward import set_modes
 from bngrad.errors import InputError, ModelError
 from bngrad.runtime.session import session
 from bngrad.training.differentiate import differentiate as differentiate_ir

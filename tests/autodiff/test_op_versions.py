@@ -11,7 +11,7 @@ import pytest
 from autodiff.cases import cases_of
 from autodiff.gradient_checks import check_against_differences, check_on_stock
 from autodiff.small_models import SUM, gradients, model
-from bngrad.autodiff.prepare import OPSET
+from bngrad.autodiff.prepare_forward import OPSET
 from bngrad.autodiff.rules import RULES
 
 RANDOM = ("Bernoulli", "RandomNormalLike", "RandomUniformLike")

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from autodiff.small_models import SUM, differentiated, model, output_names
-from bngrad.autodiff.prepare import OPSET
+from bngrad.autodiff.prepare_forward import OPSET
 from bngrad.autodiff.rule import gradient
 from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.rules.without_rule import WITHOUT_RULE

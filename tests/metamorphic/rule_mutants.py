@@ -255,7 +255,7 @@ RULES = (
 )
 
 BUILDER = of(
-    "bngrad/autodiff/prepare.py",
+    "bngrad/autodiff/prepare_forward.py",
     (
         "for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=False):",
         "for value, old in zip(node.outputs[1:], node.inputs[4:2:-1], strict=False):",

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.imports.tensorflow.forward import rewrite_training
-from bngrad.passes.imports.tensorflow.frozen import rewrite_frozen
 from bngrad.passes.imports.tensorflow.grad import rewrite_gradient
+from bngrad.passes.imports.tensorflow.inference import rewrite_frozen
 from bngrad.passes.imports.tensorflow.lost_attributes import GRADIENTS, has_lost_attributes
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training
 from bngrad.passes.imports.tensorflow.refusal import refusal

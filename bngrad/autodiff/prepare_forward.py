@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.modes import chosen_modes
-from bngrad.autodiff.own_statistics import chain_statistics, separate_statistics
+from bngrad.autodiff.batch_norm_modes import chosen_modes
 from bngrad.autodiff.running_statistics import (
     find_statistics,
     is_given,
@@ -22,6 +21,7 @@ from bngrad.autodiff.running_statistics import (
     is_statistic,
     is_updated,
 )
+from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
