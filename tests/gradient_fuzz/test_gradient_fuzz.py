@@ -54,7 +54,7 @@ def test_a_case_is_its_seed_and_number():
 
 def test_an_error_in_any_rule_is_found():
     """One percent is enough."""
-    ran = _run(PROGRAM.with_name("planted_errors.py"))
+    ran = _run(PROGRAM.with_name("injected_errors.py"))
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert len(found) == len(RULES)

@@ -1,4 +1,4 @@
-"""Planted mistakes in the C++ kernels: formulas, tails, lanes and roundings."""
+"""Mutants of the C++ kernels: formulas, tails, lanes and roundings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes that a rewrite could make, planted into a right one."""
+"""Faults that a rewrite could have, injected into a correct one."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _scale_one_channel(_model: ir.Model, node: ir.Node) -> None:
     channels = node.inputs[2].shape[0]
     factor = np.ones((channels, 1, 1), np.float32)
     factor[channels // 2] += 1e-4
-    constant = ir.node("Constant", [], attributes={"value": ir.tensor(factor)}, name="planted_factor")
-    constant.outputs[0].name = "planted_factor"
+    constant = ir.node("Constant", [], attributes={"value": ir.tensor(factor)}, name="injected_factor")
+    constant.outputs[0].name = "injected_factor"
     node.graph.insert_before(node, constant)
     _after_dx(node, "Mul", [constant.outputs[0]])
 
@@ -43,11 +43,11 @@ def _scale_one_channel(_model: ir.Model, node: ir.Node) -> None:
 def _after_dx(node: ir.Node, op_type: str, others: list[ir.Value]) -> None:
     """Puts an op behind dX, which takes its name."""
     right = node.outputs[0]
-    wrong = ir.node(op_type, [right, *others], name="planted")
+    wrong = ir.node(op_type, [right, *others], name="injected")
     right.replace_all_uses_with(wrong.outputs[0], replace_graph_outputs=True)
     wrong.replace_input_with(0, right)
     node.graph.insert_after(node, wrong)
-    wrong.outputs[0].name, right.name = right.name, "planted_right_dX"
+    wrong.outputs[0].name, right.name = right.name, "injected_right_dX"
     wrong.outputs[0].type, wrong.outputs[0].shape = right.type, right.shape
 
 
@@ -69,16 +69,16 @@ def _drop_xhat_term(function: ir.Function) -> None:
 
 
 def _with_body(change: Callable[[ir.Function], None]) -> Fault:
-    """A fault in the definition, planted into one node by giving it a definition of its own."""
+    """A fault in the definition, injected into one node by giving it a definition of its own."""
 
     def plant(model: ir.Model, node: ir.Node) -> None:
         proto = function_proto("BatchNormalizationGrad", model.opset_imports[""])
-        proto.domain, proto.name = "planted", "BatchNormalizationGrad"
+        proto.domain, proto.name = "injected", "BatchNormalizationGrad"
         function = ir.serde.deserialize_function(proto)
         change(function)
         model.functions[function.identifier()] = function
-        model.opset_imports["planted"] = 1
-        node.domain = "planted"
+        model.opset_imports["injected"] = 1
+        node.domain = "injected"
 
     return plant
 

@@ -1,4 +1,4 @@
-"""`validate` finds each planted mistake, and names the node."""
+"""`validate` finds each injected fault, and names the node."""
 
 import numpy as np
 import onnx
@@ -51,7 +51,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("network", "fault"), CASES)
-def test_planted_fault_is_found_and_named(networks, network, fault):
+def test_injected_fault_is_found_and_named(networks, network, fault):
     original, feeds = networks(network)
     wrong = rewrite(original, target="training").model
     node = _last_gradient(wrong, 1)

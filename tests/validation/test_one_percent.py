@@ -48,13 +48,13 @@ def scaled(training, output, factor=1.01):
     model = ir.from_proto(training)
     (right,) = (value for value in model.graph.outputs if value.name == output)
     node = right.producer()
-    constant = ir.node("Constant", [], attributes={"value": ir.tensor(np.float32(factor))}, name="planted_factor")
-    wrong = ir.node("Mul", [right, constant.outputs[0]], name="planted")
-    constant.outputs[0].name = "planted_factor"
+    constant = ir.node("Constant", [], attributes={"value": ir.tensor(np.float32(factor))}, name="injected_factor")
+    wrong = ir.node("Mul", [right, constant.outputs[0]], name="injected")
+    constant.outputs[0].name = "injected_factor"
     right.replace_all_uses_with(wrong.outputs[0], replace_graph_outputs=True)
     wrong.replace_input_with(0, right)
     model.graph.insert_after(node, [constant, wrong])
-    wrong.outputs[0].name, right.name = output, "planted_right"
+    wrong.outputs[0].name, right.name = output, "injected_right"
     wrong.outputs[0].type, wrong.outputs[0].shape = right.type, right.shape
     return ir.to_proto(model)
 

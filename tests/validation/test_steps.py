@@ -111,8 +111,8 @@ def parsed(text: str, arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
     return model
 
 
-def measures(case, planted: float) -> list[float]:
-    """The rows' measures, with an error of so much of the terms' size planted into one element."""
+def measures(case, injected: float) -> list[float]:
+    """The rows' measures, with an error of so much of the terms' size injected into one element."""
     original_text, tested_text, draw, size = case
     arrays = draw()
     original, tested = (parsed(text, arrays) for text in (original_text, tested_text))
@@ -123,7 +123,7 @@ def measures(case, planted: float) -> list[float]:
     (name,) = steps[0].outputs.values()
     run = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"]).run
     (result,) = run([name], {key: a for key, a in arrays.items() if key != "W"})
-    result[..., -1] += planted * size(arrays)[..., -1]
+    result[..., -1] += injected * size(arrays)[..., -1]
 
     def capture(_names):
         yield {**arrays, name: result}
