@@ -3,50 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/kernel.h"
+#include "kernels/tuning.h"
 
 namespace bngrad {
 namespace {
 
-// With less work than this, in elements, waking other threads does not pay off. In the rows family a channel
-// counts as additional elements, for its factors and the reduction of its lanes.
-constexpr int64_t kSingleThreadElements = 1 << 15;
-constexpr int64_t kElementsPerChannel = 64;
-
-// Fewer tiles than this are too few to balance over the threads of a typical machine.
-constexpr int64_t kEnoughTiles = 16;
-
-// The number of values that a lane adds sequentially is bounded, which bounds the rounding error of the sums.
-constexpr int64_t kTermsPerLane = 1024;
-
-// Rows family: a tile has channels for rows of kRowElements, since memory bandwidth needs long runs, but the
-// tiles of X and dY must fit in the level 2 cache to be read again, and there should be kTargetTiles tiles.
-constexpr int64_t kRowElements = 1 << 14;
-constexpr int64_t kTileBytes = 1 << 18;
-constexpr int64_t kTargetTiles = 32;
-
-// An output of this size leaves the cache before it is read; non-temporal stores avoid reading its lines
-// first.
-constexpr int64_t kNonTemporalBytes = 8 << 20;
-
-// Columns family: the width of a tile, and the number of elements that stay in the cache for a second read.
-constexpr int64_t kMaxTileColumns = 1024;
-constexpr int64_t kMinTileColumns = 64;
-constexpr int64_t kCachedElements = 1 << 16;
-
-// Columns family: X of this size fits in no cache. Tiles then fit in the level 2 cache if M is small enough,
-// and are wide otherwise.
-constexpr int64_t kLargeElements = 1 << 22;
-constexpr int64_t kMaxLargeColumns = 4096;
-
-// Columns family: each segment stores a sum per column, so a segment should not be short. The number of
-// segments is a multiple of kSegmentMultiple, to balance the threads.
-constexpr int64_t kSegmentRows = 128;
-constexpr int64_t kMinSegmentRows = 16;
-constexpr int64_t kSegmentMultiple = 4;
-
-// Columns family: the least number of folded rows for which a wider fold is worth the additional sums.
-constexpr int64_t kMinFoldedRows = 64;
+// The elements of a tile of columns that stay in the level 2 cache for a second read.
+constexpr int64_t kCachedElements = kTileBytes / static_cast<int64_t>(sizeof(float));
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -74,11 +37,12 @@ int64_t RoundForTemporalStores(const Layout& layout, int64_t element_size, int64
 
 void TileRows(const Layout& layout, int64_t element_size, bool read_once, Partition& p) {
   const auto at_least_1 = [](int64_t n) { return std::max<int64_t>(n, 1); };
-  const int64_t wanted = CeilDiv(kRowElements, at_least_1(layout.inner));
+  const int64_t wanted = CeilDiv(kTermsPerLane * kLanes, at_least_1(layout.inner));
   // Long rows may be mapped while the next tile is summed, so two tiles must fit.
   const int64_t together = layout.inner >= kLongRow ? 2 : 1;
   const int64_t fitting = at_least_1(kTileBytes / element_size / together / at_least_1(layout.reduced));
-  const int64_t shared = at_least_1(p.single_thread ? layout.channel.size : layout.channels / kTargetTiles);
+  const int64_t shared =
+      at_least_1(p.single_thread ? layout.channel.size : layout.channels / (2 * kEnoughTiles));
   p.tile_channels = std::min({wanted, shared, kMaxTileChannels});
   if (!read_once) p.tile_channels = std::min(p.tile_channels, fitting);
   if (p.non_temporal) {
@@ -100,8 +64,8 @@ void TileRows(const Layout& layout, int64_t element_size, bool read_once, Partit
 // vector. Such rows are contiguous, so `fold` of them are treated as one; the sums of a channel are added at
 // the end.
 int64_t Fold(int64_t columns, int64_t rows) {
-  const int64_t least = std::max<int64_t>(kMinTileColumns / columns, 1);
-  for (const int64_t whole : {kMinTileColumns, kLanes}) {
+  const int64_t least = std::max<int64_t>(kNarrowColumns / columns, 1);
+  for (const int64_t whole : {kNarrowColumns, kLanes}) {
     const int64_t step = whole / std::gcd(whole, columns), fold = CeilDiv(least, step) * step;
     if (fold * columns <= kMaxTileColumns && fold * kMinFoldedRows <= rows) return fold;
   }
@@ -111,11 +75,11 @@ int64_t Fold(int64_t columns, int64_t rows) {
 void TileColumns(const Layout& layout, Partition& p) {
   const int64_t columns = std::max<int64_t>(layout.inner, 1);
   const bool large = layout.channels * layout.reduced >= kLargeElements;
-  const bool cacheable = large && layout.reduced <= kCachedElements / kMinTileColumns;
+  const bool cacheable = large && layout.reduced <= kCachedElements / kNarrowColumns;
   int64_t most = large ? kMaxLargeColumns : kMaxTileColumns;
   if (cacheable) {
     const int64_t cached = kCachedElements / std::max<int64_t>(layout.reduced, 1);
-    most = std::clamp(cached / kMinTileColumns * kMinTileColumns, kMinTileColumns, kMaxTileColumns);
+    most = std::clamp(cached / kNarrowColumns * kNarrowColumns, kNarrowColumns, kMaxTileColumns);
   }
   p.tiles_per_outer = CeilDiv(layout.inner, most);
   const int64_t even = CeilDiv(columns, std::max<int64_t>(p.tiles_per_outer, 1));

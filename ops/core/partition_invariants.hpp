@@ -7,6 +7,7 @@
 #include "core/layout.hpp"
 #include "core/partition.hpp"
 #include "kernels/kernel.h"
+#include "kernels/tuning.h"
 
 namespace bngrad {
 

@@ -6,16 +6,10 @@
 #include "core/blocks.hpp"
 #include "core/partition.hpp"
 #include "core/scratch.hpp"
+#include "kernels/tuning.h"
 
 namespace bngrad {
 namespace {
-
-// Enough tasks to balance many threads, few enough to keep the scratch memory small.
-constexpr int64_t kMaxTasks = 256;
-
-// Tasks per thread where a tile is mapped while the next one is summed: the last tile of each task is mapped
-// alone, so tasks should have many tiles, but some must remain for threads that start late.
-constexpr int64_t kTasksPerThread = 4;
 
 // Pointers to the first element of a block in each array. Null stays null.
 template <class Pointer, size_t kCount>

@@ -15,17 +15,6 @@ constexpr int64_t kLanes = 16;
 // In bytes.
 constexpr size_t kCacheLine = 64;
 
-// A rows kernel is given at most this many channels, whose sums by lanes it keeps on its stack.
-constexpr int64_t kMaxTileChannels = 64;
-
-// A columns kernel sums as many rows together, or half as many: blocks should have a multiple of them.
-constexpr int64_t kStripRows = 8;
-
-// Rows kernels sum channels that have so many elements one row after the other, and shorter ones in groups of
-// rows, or as columns. A run of channels with fewer is written past the caches only if it is whole cache
-// lines.
-constexpr int64_t kLongRow = 32 * kLanes;
-
 // The element types that C++ has no name for: IEEE 754's binary16, and the upper half of a float.
 struct Float16 {
   uint16_t bits;

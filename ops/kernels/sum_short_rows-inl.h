@@ -9,7 +9,7 @@ BNGRAD_INLINE void SumGroup(const Block& block, const T* const* inputs, const do
                             const Epilogue& given) {
   using Term = typename Sum::template Term<T>;
   constexpr int kCount = kSumCounts[Sum::kKind];
-  constexpr int64_t kElements = kShortRowPrefetchDistance / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kElements = kPrefetchDistance / 2 / static_cast<int64_t>(sizeof(T));
   const T* const in[] = {inputs[0], inputs[1], inputs[2]};
   const Epilogue epilogue = given;
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
@@ -121,11 +121,11 @@ BNGRAD_INLINE void SumShortRows(const Block& block, const void* const* inputs, c
 template <class Sum, class T>
 void SumRowsAsColumns(const Block& block, const void* const* inputs, const double* center, double* sums) {
   constexpr int kCount = kSumCounts[Sum::kKind];
-  static_assert(kColumnsRow <= kColumnsOfRows, "a channel of short rows");
+  static_assert(kColumnsRow <= kMaxTileColumns, "a channel of short rows");
   // Multiples of 16 channels are whole cache lines.
-  const int64_t fitting = kColumnsOfRows / block.length;
+  const int64_t fitting = kMaxTileColumns / block.length;
   const int64_t most = fitting < kLanes ? fitting : fitting / kLanes * kLanes;
-  alignas(kCacheLine) double centers[kColumnsOfRows], columns[kCount * kColumnsOfRows];
+  alignas(kCacheLine) double centers[kMaxTileColumns], columns[kCount * kMaxTileColumns];
   for (int64_t first = 0; first < block.channels; first += most) {
     Block part = block;
     part.channels = block.channels - first < most ? block.channels - first : most;

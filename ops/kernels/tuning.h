@@ -1,4 +1,5 @@
-// Numbers that decide speed, not meaning, of the kernels and of their driver: each with the reason for it.
+// Numbers that decide speed, not meaning, and the reason for each. The partition's decide in which order sums
+// are made, too: other numbers give other last bits.
 #pragma once
 #include <cstdint>
 
@@ -6,11 +7,18 @@
 
 namespace bngrad {
 
-// Bytes ahead of the element that is summed: the CPU's own prefetching stops at each page and at each row.
-constexpr int64_t kPrefetchDistance = 4096;
+// The kernels.
 
-// The same for short rows, of which several are read at once.
-constexpr int64_t kShortRowPrefetchDistance = 2048;
+// Channels of a tile of rows, at most: a kernel keeps their sums by lanes on its stack.
+constexpr int64_t kMaxTileChannels = 64;
+
+// Elements from which rows are summed one after the other; shorter ones in groups of rows, or as columns. A
+// run of channels with fewer is written past the caches only if it is whole cache lines.
+constexpr int64_t kLongRow = 32 * kLanes;
+
+// Bytes ahead of the element that is summed, half as many in short rows, of which several are read at once:
+// the CPU's own prefetching stops at each page and at each row.
+constexpr int64_t kPrefetchDistance = 4096;
 
 // The cache that rows are prefetched to: the nearest one has too few buffers for what is on its way.
 constexpr int kPrefetchLevel = 2;
@@ -31,9 +39,6 @@ constexpr int64_t kFusedStep = 8 * kLanes;
 constexpr int64_t kColumnsRow = 3 * kLanes;
 constexpr int64_t kRowsOfColumns = 16;
 
-// Columns of such rows: with their sums they stay in the nearest cache.
-constexpr int64_t kColumnsOfRows = 1024;
-
 // Groups of rows of columns ahead that are prefetched past the caches.
 constexpr int64_t kGroupsAhead = 4;
 
@@ -51,5 +56,51 @@ constexpr int64_t kWideRow = 4096;
 // Rows that are mapped together: their factors are loaded once, and the lines of more rows that have one
 // place in their pages would not stay in the nearest cache.
 constexpr int64_t kMapRows = 2;
+
+// The partition (core/partition.cc).
+
+// With less work than this, in elements, waking other threads does not pay off. In the rows family a channel
+// counts as additional elements, for its factors and the reduction of its lanes.
+constexpr int64_t kSingleThreadElements = 1 << 15;
+constexpr int64_t kElementsPerChannel = 64;
+
+// Fewer tiles than this are too few to balance over the threads of a typical machine.
+constexpr int64_t kEnoughTiles = 16;
+
+// The number of values that a lane adds sequentially is bounded, which bounds the rounding error of the sums.
+constexpr int64_t kTermsPerLane = 1024;
+
+// The tiles of X and dY must fit in the level 2 cache to be read again.
+constexpr int64_t kTileBytes = 1 << 18;
+
+// An output of this size leaves the cache before it is read: non-temporal stores avoid reading its lines
+// first.
+constexpr int64_t kNonTemporalBytes = 8 << 20;
+
+// The width of a tile of columns, whose sums and factors stay in the nearest cache.
+constexpr int64_t kMaxTileColumns = 1024;
+
+// X of this size fits in no cache: tiles of columns then fit in the level 2 cache, or are this wide.
+constexpr int64_t kLargeElements = 1 << 22;
+constexpr int64_t kMaxLargeColumns = 4096;
+
+// A segment stores a sum per column, so it should not be short, and must not be very short.
+constexpr int64_t kSegmentRows = 128;
+constexpr int64_t kMinSegmentRows = 16;
+
+// The number of segments is a multiple of this, to balance the threads.
+constexpr int64_t kSegmentMultiple = 4;
+
+// The least number of folded rows for which a wider fold is worth the additional sums.
+constexpr int64_t kMinFoldedRows = 64;
+
+// The sweep (core/sweep.cc).
+
+// Enough tasks to balance many threads, few enough to keep the scratch memory small.
+constexpr int64_t kMaxTasks = 256;
+
+// Tasks per thread where a tile is mapped while the next one is summed: the last tile of each task is mapped
+// alone, so tasks should have many tiles, but some must remain for threads that start late.
+constexpr int64_t kTasksPerThread = 4;
 
 }  // namespace bngrad
