@@ -109,8 +109,13 @@ BNGRAD_INLINE void SumShortRows(const Block& block, const void* const* inputs, c
   ChannelTotals<Sum, T> totals(block, sums);
   if (!Terms<Sum, T>::kDouble) totals.Clear();
   const bool large = Terms<Sum, T>::kDouble && !block.stream && block.length <= kShortRow;
-  int64_t rows = large ? 2 * kGroupRows : kGroupRows;
-  for (int64_t row = 0; row < block.rows; row += rows) {
+  int64_t row = 0, rows = large ? 2 * kGroupRows : kGroupRows;
+  if constexpr (Epilogue::kMaps) {  // the number is known where there is more to do
+    for (; row + kGroupRows <= block.rows && !large; row += kGroupRows) {
+      SumGroup<Sum, T>(block, in, center, row, kGroupRows, prefetched, totals, epilogue);
+    }
+  }
+  for (; row < block.rows; row += rows) {
     while (row + rows > block.rows) rows /= 2;
     SumGroup<Sum, T>(block, in, center, row, rows, prefetched && rows >= kGroupRows, totals, epilogue);
   }

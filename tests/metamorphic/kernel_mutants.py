@@ -288,8 +288,8 @@ SUMS = [
             "a last group of short rows reaches behind the block",
         ),
         (
-            "for (int64_t row = 0; row < block.rows; row += rows) {",
-            "for (int64_t row = 0; row + 1 < block.rows; row += rows) {",
+            "for (; row < block.rows; row += rows) {",
+            "for (; row + 1 < block.rows; row += rows) {",
             "a short row that makes no group is not summed",
         ),
         (
