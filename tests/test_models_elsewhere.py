@@ -148,11 +148,12 @@ def test_a_proto_whose_data_are_here(models, monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 def test_weights_that_no_proto_can_hold_are_refused(name, models, monkeypatch):
     run, path, options = _calls(*models)[name]
-    tensors = [value.const_value for value in ir.load(path).graph.initializers.values()]
-    monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", sum(tensor.nbytes for tensor in tensors) - 1)
+    monkeypatch.setattr(files, "MAX_PROTOBUF_BYTES", 1)
     with pytest.raises(ModelError) as error:
         run(path, **options)
     assert "GB of weights, more than an onnx.ModelProto can hold; pass onnx_ir.load(path) " in str(error.value)
+    if name == "differentiate-by-ort":
+        monkeypatch.undo()  # ONNX Runtime's builder gets a proto with the weights that are not differentiated
     assert isinstance(run(ir.load(path), **options), ir.Model)
 
 
