@@ -38,7 +38,7 @@ int64_t RoundForTemporalStores(const Layout& layout, int64_t element_size, int64
 void TileRows(const Layout& layout, int64_t element_size, bool read_once, Partition& p) {
   const auto at_least_1 = [](int64_t n) { return std::max<int64_t>(n, 1); };
   const int64_t wanted = CeilDiv(kTermsPerLane * kLanes, at_least_1(layout.inner));
-  // Long rows may be mapped while the next tile is summed, so two tiles must fit.
+  // Long rows take half the cache; another tile size would change the order of sums.
   const int64_t together = layout.inner >= kLongRow ? 2 : 1;
   const int64_t fitting = at_least_1(kTileBytes / element_size / together / at_least_1(layout.reduced));
   const int64_t shared =

@@ -44,9 +44,8 @@ class Sweeper {
                  partition_.width, kFactorCounts[program.map()] * partition_.width) {
     const bool has_outputs = std::any_of(std::begin(operands.outputs), std::end(operands.outputs),
                                          [](const void* output) { return output != nullptr; });
-    sum_and_map_ = SumAndMapKernel();
-    fused_map_ = has_outputs && program.fuses_map() && sum_and_map_ != nullptr;
-    separate_map_ = has_outputs && !fused_map_;
+    sum_and_map_ = has_outputs ? SumAndMapKernel() : nullptr;
+    separate_map_ = has_outputs && sum_and_map_ == nullptr;
   }
 
   void Run(Parallel& parallel) {
@@ -59,14 +58,11 @@ class Sweeper {
   }
 
  private:
-  // The kernel that sums a block and maps, in the same loop, the same block or long rows of the previous
-  // tile.
+  // The kernel that sums and maps a block in one loop; null if the map needs the sums.
   SumAndMapFunction SumAndMapKernel() const {
-    if (program_.steps() == 0) return nullptr;
-    const auto& kernels =
-        layout_.family == Family::kRows ? kernels_.sum_and_map_rows : kernels_.sum_and_map_columns;
-    const bool long_rows = layout_.family == Family::kRows && layout_.inner >= kLongRow;
-    return program_.fuses_map() || (partition_.non_temporal && long_rows) ? kernels[program_.map()] : nullptr;
+    if (program_.steps() == 0 || !program_.fuses_map()) return nullptr;
+    const bool rows = layout_.family == Family::kRows;
+    return (rows ? kernels_.sum_and_map_rows : kernels_.sum_and_map_columns)[program_.map()];
   }
 
   static int64_t MostSums(const Program& program) {
@@ -76,40 +72,24 @@ class Sweeper {
   }
 
   void RunTileAtATime(Parallel& parallel) {
-    // One slot for the tile that is summed, and one for a tile that is mapped in the same loop.
-    const int64_t slots = separate_map_ && sum_and_map_ != nullptr ? 2 : 1;
-    const int64_t threads = static_cast<int64_t>(parallel.threads());
-    const int64_t most = slots == 1 ? kMaxTasks : std::min(kMaxTasks, kTasksPerThread * threads);
-    const int64_t tasks = std::min(partition_.tiles, most);
+    const int64_t tasks = std::min(partition_.tiles, kMaxTasks);
     // Before any task runs: tasks must not throw.
-    scratch_.Allocate(partition_.single_thread ? slots : tasks * slots);
+    scratch_.Allocate(partition_.single_thread ? 1 : tasks);
     ForEach(parallel, partition_.single_thread, tasks, [&](int64_t task) {
-      const int64_t first_slot = partition_.single_thread ? 0 : task * slots;
       const int64_t end = (task + 1) * partition_.tiles / tasks;
-      Tile summed = {-1, -1};
       for (int64_t tile = task * partition_.tiles / tasks; tile < end; ++tile) {
-        const Tile next = {tile, first_slot + tile % slots};
-        SumTile(next, summed);
-        if (separate_map_) summed = next;
+        SumAndMapTile({tile, partition_.single_thread ? 0 : task});
       }
-      if (summed.slot >= 0) MapTile(summed);
     });
   }
 
-  // Sums a tile, and maps the tile that was summed before: in the same loop if both have the same shape.
-  void SumTile(Tile tile, Tile summed) {
-    const bool fused = summed.slot >= 0 && sum_and_map_ != nullptr &&
-                       blocks_.ChannelCount(tile.index) == blocks_.ChannelCount(summed.index);
-    if (summed.slot >= 0 && !fused) MapTile(summed);
+  void SumAndMapTile(Tile tile) {
     Begin(tile);
     for (int step = 0; step < program_.steps(); ++step) {
-      const Tile* const mapped = fused && step == 0 ? &summed : nullptr;
-      for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, segment, mapped);
+      for (int64_t segment = 0; segment < partition_.segments; ++segment) Sum(step, tile, segment);
       Finish(step, tile);
     }
-  }
-
-  void MapTile(Tile tile) {
+    if (!separate_map_) return;
     // Backward: the elements summed last are still in the cache.
     for (int64_t segment = partition_.segments - 1; segment >= 0; --segment) Map(tile, segment);
   }
@@ -134,8 +114,7 @@ class Sweeper {
     };
     for (int64_t tile = 0; tile < tiles; ++tile) Begin({tile, tile});
     for (int step = 0; step < program_.steps(); ++step) {
-      for_each_segment(step,
-                       [&](int64_t tile, int64_t segment) { Sum(step, {tile, tile}, segment, nullptr); });
+      for_each_segment(step, [&](int64_t tile, int64_t segment) { Sum(step, {tile, tile}, segment); });
       ForEach(parallel, false, tiles, [&](int64_t tile) { Finish(step, {tile, tile}); });
     }
     if (separate_map_) {
@@ -203,30 +182,20 @@ class Sweeper {
     ReplicateFolded(channels);
   }
 
-  // Also maps the same segment: of the tile `mapped` if it is not null, or of this tile if the map is fused.
-  void Sum(int step, Tile tile, int64_t segment, const Tile* mapped) {
+  // Also maps the segment if one kernel does both.
+  void Sum(int step, Tile tile, int64_t segment) {
     const SumKind kind = program_.sum(step);
     const int count = kSumCounts[kind];
     double* const sums = scratch_.Sums(tile.slot) + segment * count * partition_.width;
-    if (fused_map_) mapped = &tile;
     std::fill_n(sums, count * partition_.width, 0.0);
     const bool rows = layout_.family == Family::kRows;
-    SumBlocks(tile, segment, (rows ? kernels_.sum_rows : kernels_.sum_columns)[kind], sums, mapped);
-  }
-
-  void SumBlocks(Tile tile, int64_t segment, SumFunction sum, double* sums, const Tile* mapped) {
-    if (mapped != nullptr) return SumAndMapBlocks(tile, segment, sums, *mapped);
+    const SumFunction sum = (rows ? kernels_.sum_rows : kernels_.sum_columns)[kind];
     blocks_.ForEach(tile.index, segment, [&](const Block& block, int64_t offset) {
-      sum(block, InputsAt(offset).pointers, scratch_.Center(tile.slot), sums);
-    });
-  }
-
-  void SumAndMapBlocks(Tile tile, int64_t segment, double* sums, Tile mapped) {
-    const int64_t shift = blocks_.Start(mapped.index) - blocks_.Start(tile.index);
-    blocks_.ForEach(tile.index, segment, [&](const Block& block, int64_t offset) {
-      sum_and_map_(block, InputsAt(offset).pointers, scratch_.Center(tile.slot), sums,
-                   InputsAt(offset + shift).pointers, scratch_.Factors(mapped.slot),
-                   OutputsAt(offset + shift).pointers);
+      const auto inputs = InputsAt(offset);
+      const double* const center = scratch_.Center(tile.slot);
+      if (sum_and_map_ == nullptr) return sum(block, inputs.pointers, center, sums);
+      sum_and_map_(block, inputs.pointers, center, sums, scratch_.Factors(tile.slot),
+                   OutputsAt(offset).pointers);
     });
   }
 
@@ -250,8 +219,8 @@ class Sweeper {
   const Program& program_;
   const Blocks blocks_;
   Scratch<Arithmetic> scratch_;
-  bool fused_map_, separate_map_;  // at most one is true
-  SumAndMapFunction sum_and_map_;  // null: sums and maps are separate loops
+  SumAndMapFunction sum_and_map_;  // null: there is no map, or it is a loop of its own
+  bool separate_map_;
 };
 
 }  // namespace

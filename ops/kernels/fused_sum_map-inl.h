@@ -1,16 +1,15 @@
-// The sweep that sums and maps in one loop, one tile or two. Included by table-inl.h. Sums read from memory
-// and maps write past the caches: in one loop the two overlap. In the caches, what is mapped is in the
-// nearest one still; past them, rows that are read are left only once.
+// The sweep that sums and maps in one loop. Included by table-inl.h. Sums read from memory and maps write
+// past the caches: in one loop the two overlap, and each element is read once.
 
 // Long rows, in the order in which SumRows sums the same block. Short ones are summed, and then mapped.
 template <class Sum, class Map, class T>
 void SumAndMapLongRows(const Block& block, const void* const* inputs, const double* center, double* sums,
-                       const void* const* map_inputs, const void* factors, void* const* outputs) {
+                       const void* factors, void* const* outputs) {
   if (block.length < kLongRow) {
     SumRows<Sum, T>(block, inputs, center, sums);
-    return MapRows<Map, T>(block, map_inputs, factors, outputs);
+    return MapRows<Map, T>(block, inputs, factors, outputs);
   }
-  const MapArrays<Map, T> arrays(block, map_inputs, factors, outputs);
+  const MapArrays<Map, T> arrays(block, inputs, factors, outputs);
   const StorePolicy policy = PolicyOfRows(block, arrays);
   SumLongRows<Sum, T>(block, inputs, center, sums, RowMap<Map, T>(block, arrays, policy));
   if (policy == kNonTemporal) Fence();
@@ -20,11 +19,11 @@ void SumAndMapLongRows(const Block& block, const void* const* inputs, const doub
 // summed in large groups, the nearest one would not hold what is mapped, too.
 template <class Sum, class Map, class T>
 void SumAndMapRows(const Block& block, const void* const* inputs, const double* center, double* sums,
-                   const void* const* map_inputs, const void* factors, void* const* outputs) {
-  const MapArrays<Map, T> arrays(block, map_inputs, factors, outputs);
+                   const void* factors, void* const* outputs) {
+  const MapArrays<Map, T> arrays(block, inputs, factors, outputs);
   const bool fused = block.stream ? arrays.RowsAreLines(block) : block.length > kShortRow;
   if (block.length >= kLongRow || !fused) {
-    return SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, map_inputs, factors, outputs);
+    return SumAndMapLongRows<Sum, Map, T>(block, inputs, center, sums, factors, outputs);
   }
   const StorePolicy policy = block.stream ? kNonTemporal : kTemporal;
   ForPolicy(policy, [&](StorePolicy known) BNGRAD_INLINE_LAMBDA {
@@ -37,8 +36,8 @@ void SumAndMapRows(const Block& block, const void* const* inputs, const double* 
 // In the order in which SumColumns sums the same block.
 template <class Sum, class Map, class T>
 void SumAndMapColumns(const Block& block, const void* const* inputs, const double* center, double* sums,
-                      const void* const* map_inputs, const void* factors, void* const* outputs) {
-  const MapArrays<Map, T> arrays(block, map_inputs, factors, outputs);
+                      const void* factors, void* const* outputs) {
+  const MapArrays<Map, T> arrays(block, inputs, factors, outputs);
   const StorePolicy policy = block.stream && arrays.RowsAreLines(block) ? kNonTemporal : kTemporal;
   ForPolicy(policy, [&](StorePolicy known) BNGRAD_INLINE_LAMBDA {
     SumColumnsWith<Sum, T>(block, inputs, center, sums, MapEpilogue<Map, T>(arrays, known));

@@ -78,12 +78,9 @@ using SumFunction = void (*)(const Block&, const void* const* inputs, const doub
 using MapFunction = void (*)(const Block&, const void* const* inputs, const void* factors,
                              void* const* outputs);
 
-// Both in one loop: sums what the op sums first, of a block of one tile, and maps a block of the same form,
-// of another tile or the same. Maps whose factors need those sums have it for long rows only, and none if the
-// sums alone need all registers: null.
+// Both in one loop, for maps whose factors do not need the sums; null for the others.
 using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, const double* center,
-                                   double* sums, const void* const* map_inputs, const void* factors,
-                                   void* const* outputs);
+                                   double* sums, const void* factors, void* const* outputs);
 
 struct TypeKernels {
   // Whether D is X: of each sum before one of products with D, the caller subtracts `center` times as much

@@ -36,6 +36,18 @@
 // Both at once.
 #include "fused_sum_map-inl.h"
 
+// For float only: each type takes as long to compile.
+template <class Sum, class Map, class T>
+constexpr SumAndMapFunction FusedRows() {
+  if constexpr (kFuses && sizeof(T) == sizeof(float)) return SumAndMapRows<Sum, Map, T>;
+  return nullptr;
+}
+template <class Sum, class Map, class T>
+constexpr SumAndMapFunction FusedColumns() {
+  if constexpr (kFuses && sizeof(T) == sizeof(float)) return SumAndMapColumns<Sum, Map, T>;
+  return nullptr;
+}
+
 // In the order of SumKind and MapKind.
 template <class T>
 constexpr TypeKernels MakeTypeKernels() {
@@ -56,9 +68,8 @@ constexpr TypeKernels MakeTypeKernels() {
           {MapColumns<MapForward, T>, MapColumns<DxTraining, T>, MapColumns<DxFrozen, T>,
            MapColumns<ReluDxTraining, T>, MapColumns<ReluDxFrozen, T>, MapColumns<MapGradGradTraining, T>,
            MapColumns<MapGradGradFrozen, T>},
-          {SumAndMapLongRows<SumX, MapForward, T>, SumAndMapLongRows<Grad, DxTraining, T>,
-           SumAndMapRows<Grad, DxFrozen, T>, SumAndMapLongRows<ReluGrad, ReluDxTraining, T>,
-           SumAndMapRows<ReluGrad, ReluDxFrozen, T>, nullptr, nullptr},
-          {nullptr, nullptr, SumAndMapColumns<Grad, DxFrozen, T>, nullptr,
-           SumAndMapColumns<ReluGrad, ReluDxFrozen, T>, nullptr, nullptr}};
+          {nullptr, nullptr, FusedRows<Grad, DxFrozen, T>(), nullptr, FusedRows<ReluGrad, ReluDxFrozen, T>(),
+           nullptr, nullptr},
+          {nullptr, nullptr, FusedColumns<Grad, DxFrozen, T>(), nullptr,
+           FusedColumns<ReluGrad, ReluDxFrozen, T>(), nullptr, nullptr}};
 }

@@ -99,8 +99,4 @@ constexpr int64_t kMinFoldedRows = 64;
 // Enough tasks to balance many threads, few enough to keep the scratch memory small.
 constexpr int64_t kMaxTasks = 256;
 
-// Tasks per thread where a tile is mapped while the next one is summed: the last tile of each task is mapped
-// alone, so tasks should have many tiles, but some must remain for threads that start late.
-constexpr int64_t kTasksPerThread = 4;
-
 }  // namespace bngrad

@@ -149,16 +149,15 @@ DRIVERS = (
             kernel_tests("test_column_counts"),
         ),
         (
-            "blocks_.ChannelCount(tile.index) == blocks_.ChannelCount(summed.index);",
-            "true;",
-            "a tile is mapped in the loop of a narrower one",
+            "const int64_t end = (task + 1) * partition_.tiles / tasks;",
+            "const int64_t end = (task + 1) * partition_.tiles / tasks - (task > 0);",
+            "the last tile of each task but the first is left out",
             kernel_tests("test_two_tiles_at_a_time"),
         ),
         (
-            "blocks_.Start(mapped.index) - blocks_.Start(tile.index);",
-            "blocks_.Start(tile.index) - blocks_.Start(mapped.index);",
-            "the next tile is mapped, not the previous one",
-            kernel_tests("test_two_tiles_at_a_time"),
+            "separate_map_ = has_outputs && sum_and_map_ == nullptr;",
+            "separate_map_ = has_outputs && program.steps() == 0;",
+            "what is not mapped in the loop that sums is not mapped at all",
         ),
     )
     + of(

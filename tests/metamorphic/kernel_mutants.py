@@ -409,19 +409,29 @@ VERBS = (
     of(
         "ops/kernels/verbs/avx2.h",
         (
-            "_mm256_cmp_ps(z, _mm256_setzero_ps(), _CMP_GT_OQ)",
-            "_mm256_cmp_ps(z, _mm256_setzero_ps(), _CMP_GE_OQ)",
+            "_mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GT_OQ)",
+            "_mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GE_OQ)",
             "a ReLU lets through where Z is 0, in float",
         ),
         (
-            "_mm256_cmp_pd(z, _mm256_setzero_pd(), _CMP_GT_OQ)",
-            "_mm256_cmp_pd(z, _mm256_setzero_pd(), _CMP_GE_OQ)",
+            "_mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GT_OQ)",
+            "_mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GE_OQ)",
             "a ReLU lets through where Z is 0, in double",
         ),
         (
+            "_mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 1))",
+            "_mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 0))",
+            "a tail's half",
+        ),
+        (
+            "_mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k])",
+            "_mm256_storeu_pd(AddressOf(p, 4 * k), a.v[k])",
+            "a tail is written whole, over what is behind it",
+        ),
+        (
+            "_mm256_cvtps_pd(_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k)))",
             "_mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k))",
-            "_mm256_cvtps_pd(_mm_loadu_ps(p + 4 * (k / 2)))",
-            "floats are widened twice, and others not",
+            "a tail is read whole",
         ),
         (
             "_mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT)",
@@ -435,41 +445,22 @@ VERBS = (
             "bfloat16 in the middle goes down, not to even",
             kernel_tests("test_every_16_bit_value_is_read_and_rounded_as_numpy_does"),
         ),
-        ("_mm256_blendv_ps(b, a,", "_mm256_blendv_ps(a, b,", "two channels are exchanged"),
+        ("_mm256_blendv_ps(b.v[k], a.v[k],", "_mm256_blendv_ps(a.v[k], b.v[k],", "two channels are exchanged"),
         (
-            "_mm256_fmadd_pd(a, b, sum)",
-            "_mm256_fmadd_pd(a, a, sum)",
-            "exact products are squares",
+            "_mm256_fmadd_pd(a.v[k], b.v[k], sum.v[k])",
+            "_mm256_fmadd_pd(a.v[k], b.v[0], sum.v[k])",
+            "exact products are of others' elements",
         ),
         ("_mm256_add_pd(a.v[1], a.v[3])", "_mm256_add_pd(a.v[1], a.v[1])", "the tree over lanes forgets four"),
         ("_MM_SHUFFLE(3, 1, 2, 0)", "_MM_SHUFFLE(3, 2, 1, 0)", "bfloat16 elements change places"),
     )
     + of(
         "ops/kernels/verbs/x86.h",
+        ("_mm256_extract_epi16(pair, 0)", "_mm256_extract_epi16(pair, 1)", "the odd last element of 16 bits"),
         (
-            "Store(BFloat16* p, const F32x16& a, All) { StoreBits(p, ToUpperHalf(a)); }",
-            "Store(BFloat16* p, const F32x16& a, All) { StoreBits(p, ToHalf(a)); }",
-            "bfloat16 is stored as float16",
-        ),
-    )
-    + of(
-        "ops/kernels/verbs/lanes.h",
-        (
-            "for (int64_t i = 0; i < first.n; ++i) elements[i] = p[i];",
-            "for (int64_t i = 0; i < kLanes; ++i) elements[i] = p[i];",
-            "the end of a row is read as a whole vector",
-        ),
-        (
-            "for (int64_t i = 0; i < first.n; ++i) p[i] = elements[i];",
-            "for (int64_t i = 0; i < kLanes; ++i) p[i] = elements[i];",
-            "the end of a row is written as a whole vector",
-        ),
-        ("first.n - k * kWidth<V>", "first.n", "every register of a blend has the lanes of the first"),
-        (
-            "return Blend(a, zero, first);",
-            "return a;",
-            "lanes behind the end of a row are not zero",
-            kernel_tests("test_infinite_mean_at_a_tail"),
+            "static_cast<int>(first.n / 2)), lane)",
+            "static_cast<int>(first.n)), lane)",
+            "twice the tail of 16 bits",
         ),
     )
     + of(

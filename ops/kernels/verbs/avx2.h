@@ -2,6 +2,9 @@
 
 #include "common.h"
 
+// Whether sums and maps are also compiled as one loop.
+constexpr bool kFuses = true;
+
 struct F32x16 {
   __m256 v[2];
 };
@@ -9,58 +12,172 @@ struct F64x16 {
   __m256d v[4];
 };
 
-BNGRAD_INLINE __m256 LoadRegister(const float* p) { return _mm256_loadu_ps(p); }
-BNGRAD_INLINE __m256d LoadRegister(const double* p) { return _mm256_loadu_pd(p); }
-BNGRAD_INLINE void StoreRegister(float* p, __m256 a) { _mm256_storeu_ps(p, a); }
-BNGRAD_INLINE void StoreRegister(double* p, __m256d a) { _mm256_storeu_pd(p, a); }
-BNGRAD_INLINE void StreamRegister(float* p, __m256 a) { _mm256_stream_ps(p, a); }
-BNGRAD_INLINE void StreamRegister(double* p, __m256d a) { _mm256_stream_pd(p, a); }
-BNGRAD_INLINE __m256 Splat(float s) { return _mm256_set1_ps(s); }
-BNGRAD_INLINE __m256d Splat(double s) { return _mm256_set1_pd(s); }
-BNGRAD_INLINE __m256 Add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
-BNGRAD_INLINE __m256d Add(__m256d a, __m256d b) { return _mm256_add_pd(a, b); }
-BNGRAD_INLINE __m256 Sub(__m256 a, __m256 b) { return _mm256_sub_ps(a, b); }
-BNGRAD_INLINE __m256d Sub(__m256d a, __m256d b) { return _mm256_sub_pd(a, b); }
-BNGRAD_INLINE __m256 Mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
-BNGRAD_INLINE __m256d Mul(__m256d a, __m256d b) { return _mm256_mul_pd(a, b); }
-BNGRAD_INLINE __m256d MulAdd(__m256d a, __m256d b, __m256d sum) { return _mm256_fmadd_pd(a, b, sum); }
-BNGRAD_INLINE __m256 IfPositive(__m256 z, __m256 a) {
-  return _mm256_and_ps(a, _mm256_cmp_ps(z, _mm256_setzero_ps(), _CMP_GT_OQ));
+// All ones in the lanes first.n covers: quarter k of 16 doubles or floats, half k of 16 floats.
+BNGRAD_INLINE __m256i DoubleMask(FirstN first, int k) {
+  const __m256i lane = _mm256_setr_epi64x(4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3);
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(first.n), lane);
 }
-BNGRAD_INLINE __m256d IfPositive(__m256d z, __m256d a) {
-  return _mm256_and_pd(a, _mm256_cmp_pd(z, _mm256_setzero_pd(), _CMP_GT_OQ));
+BNGRAD_INLINE __m128i QuarterMask(FirstN first, int k) {
+  const __m128i lane = _mm_setr_epi32(4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3);
+  return _mm_cmpgt_epi32(_mm_set1_epi32(static_cast<int>(first.n)), lane);
 }
-// The first n lanes of a, the others of b; n may be negative, or more than there are.
-BNGRAD_INLINE __m256 Select(__m256 a, __m256 b, int64_t n) {
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i first = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);
-  return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(first));
+BNGRAD_INLINE __m256i HalfMask(FirstN first, int k) {
+  const int b = 8 * k;
+  const __m256i lane = _mm256_setr_epi32(b, b + 1, b + 2, b + 3, b + 4, b + 5, b + 6, b + 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(first.n)), lane);
 }
-BNGRAD_INLINE __m256d Select(__m256d a, __m256d b, int64_t n) {
-  const __m256i first = _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
-  return _mm256_blendv_pd(b, a, _mm256_castsi256_pd(first));
+
+BNGRAD_INLINE F32x16 Load(const float* p, All) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
+BNGRAD_INLINE F32x16 Load(const float* p, FirstN n) {
+  return {{_mm256_maskload_ps(p, HalfMask(n, 0)), _mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 1))}};
+}
+BNGRAD_INLINE F64x16 Load(const double* p, All) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_loadu_pd(p + 4 * k);
+  return r;
+}
+BNGRAD_INLINE F64x16 Load(const double* p, FirstN n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_maskload_pd(AddressOf(p, 4 * k), DoubleMask(n, k));
+  return r;
 }
 
 BNGRAD_INLINE F64x16 Widen(const float* p, All) {
   F64x16 r;
-  BNGRAD_UNROLL
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_cvtps_pd(_mm_loadu_ps(p + 4 * k));
   return r;
 }
+BNGRAD_INLINE F64x16 Widen(const float* p, FirstN n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k)
+    r.v[k] = _mm256_cvtps_pd(_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k)));
+  return r;
+}
+template <class Count>
+BNGRAD_INLINE F64x16 Widen(const double* p, Count count) {
+  return Load(p, count);
+}
+
 BNGRAD_INLINE void Convert(const F32x16& from, F64x16& to) {
   for (int k = 0; k < 2; ++k) {
     to.v[2 * k] = _mm256_cvtps_pd(_mm256_castps256_ps128(from.v[k]));
     to.v[2 * k + 1] = _mm256_cvtps_pd(_mm256_extractf128_ps(from.v[k], 1));
   }
 }
+BNGRAD_INLINE void Convert(const F64x16& from, F64x16& to) { to = from; }
 BNGRAD_INLINE void Convert(const F64x16& from, F32x16& to) {
   for (int k = 0; k < 2; ++k) {
     to.v[k] = _mm256_set_m128(_mm256_cvtpd_ps(from.v[2 * k + 1]), _mm256_cvtpd_ps(from.v[2 * k]));
   }
 }
+
+BNGRAD_INLINE void Store(float* p, const F32x16& a, All) {
+  _mm256_storeu_ps(p, a.v[0]);
+  _mm256_storeu_ps(p + 8, a.v[1]);
+}
+BNGRAD_INLINE void Store(float* p, const F32x16& a, FirstN n) {
+  _mm256_maskstore_ps(p, HalfMask(n, 0), a.v[0]);
+  _mm256_maskstore_ps(AddressOf(p, 8), HalfMask(n, 1), a.v[1]);
+}
+BNGRAD_INLINE void Store(double* p, const F64x16& a, All) {
+  for (int k = 0; k < 4; ++k) _mm256_storeu_pd(p + 4 * k, a.v[k]);
+}
+BNGRAD_INLINE void Store(double* p, const F64x16& a, FirstN n) {
+  for (int k = 0; k < 4; ++k) _mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k]);
+}
+
+BNGRAD_INLINE F32x16 Broadcast16(float s) { return {{_mm256_set1_ps(s), _mm256_set1_ps(s)}}; }
+BNGRAD_INLINE F32x16 Add16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}};
+}
+BNGRAD_INLINE F32x16 Sub16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}};
+}
+BNGRAD_INLINE F32x16 Mul16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}};
+}
+
+BNGRAD_INLINE F64x16 Broadcast16(double s) {
+  const __m256d v = _mm256_set1_pd(s);
+  return {{v, v, v, v}};
+}
+BNGRAD_INLINE F64x16 Add16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_add_pd(a.v[k], b.v[k]);
+  return r;
+}
+BNGRAD_INLINE F64x16 Sub16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_sub_pd(a.v[k], b.v[k]);
+  return r;
+}
+BNGRAD_INLINE F64x16 Mul16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mul_pd(a.v[k], b.v[k]);
+  return r;
+}
+BNGRAD_INLINE F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_fmadd_pd(a.v[k], b.v[k], sum.v[k]);
+  return r;
+}
+
+BNGRAD_INLINE F32x16 IfPositive(const F32x16& z, const F32x16& a) {
+  F32x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[k] = _mm256_and_ps(a.v[k], _mm256_cmp_ps(z.v[k], _mm256_setzero_ps(), _CMP_GT_OQ));
+  }
+  return r;
+}
+BNGRAD_INLINE F64x16 IfPositive(const F64x16& z, const F64x16& a) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) {
+    r.v[k] = _mm256_and_pd(a.v[k], _mm256_cmp_pd(z.v[k], _mm256_setzero_pd(), _CMP_GT_OQ));
+  }
+  return r;
+}
+
+BNGRAD_INLINE F32x16 ZeroTail(const F32x16& a, All) { return a; }
+BNGRAD_INLINE F32x16 ZeroTail(const F32x16& a, FirstN n) {
+  F32x16 r;
+  for (int k = 0; k < 2; ++k) r.v[k] = _mm256_and_ps(a.v[k], _mm256_castsi256_ps(HalfMask(n, k)));
+  return r;
+}
+BNGRAD_INLINE F64x16 ZeroTail(const F64x16& a, All) { return a; }
+BNGRAD_INLINE F64x16 ZeroTail(const F64x16& a, FirstN n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_and_pd(a.v[k], _mm256_castsi256_pd(DoubleMask(n, k)));
+  return r;
+}
+
+BNGRAD_INLINE F32x16 Blend(const F32x16& a, const F32x16& b, FirstN n) {
+  F32x16 r;
+  for (int k = 0; k < 2; ++k) {
+    r.v[k] = _mm256_blendv_ps(b.v[k], a.v[k], _mm256_castsi256_ps(HalfMask(n, k)));
+  }
+  return r;
+}
+BNGRAD_INLINE F64x16 Blend(const F64x16& a, const F64x16& b, FirstN n) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) {
+    r.v[k] = _mm256_blendv_pd(b.v[k], a.v[k], _mm256_castsi256_pd(DoubleMask(n, k)));
+  }
+  return r;
+}
+
 BNGRAD_INLINE __m256d SumOfQuarters(const F64x16& a) {
   return _mm256_add_pd(_mm256_add_pd(a.v[0], a.v[2]), _mm256_add_pd(a.v[1], a.v[3]));
 }
+
+// Past the cache, to a cache line boundary; Fence() before anyone else reads it.
+BNGRAD_INLINE void Stream(float* p, const F32x16& a) {
+  _mm256_stream_ps(p, a.v[0]);
+  _mm256_stream_ps(p + 8, a.v[1]);
+}
+BNGRAD_INLINE void Stream(double* p, const F64x16& a) {
+  for (int k = 0; k < 4; ++k) _mm256_stream_pd(p + 4 * k, a.v[k]);
+}
+BNGRAD_INLINE void Fence() { _mm_sfence(); }
 
 // float16: F16C.
 BNGRAD_INLINE F32x16 FromHalf(__m256i bits) {

@@ -3,6 +3,9 @@
 
 #include "common.h"
 
+// Whether sums and maps are also compiled as one loop: the portable code need not be fast.
+constexpr bool kFuses = false;
+
 struct F32x16 {
   float v[kLanes];
 };
