@@ -152,7 +152,7 @@ DRIVERS = (
             "const int64_t end = (task + 1) * partition_.tiles / tasks;",
             "const int64_t end = (task + 1) * partition_.tiles / tasks - (task > 0);",
             "the last tile of each task but the first is left out",
-            kernel_tests("test_two_tiles_at_a_time"),
+            kernel_tests("test_several_tiles_in_a_task"),
         ),
         (
             "separate_map_ = has_outputs && sum_and_map_ == nullptr;",
