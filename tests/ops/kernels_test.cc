@@ -253,13 +253,11 @@ class Comparison {
       expected_outputs[k] = expected[k].data() + outputs_later_;
     }
     const void* const inputs[] = {x_, dy_, third_};
-    const void* const map_inputs[] = {dy_, third_, x_};
     const double* const c = reinterpret_cast<const double*>(center.data());
-    both(block, inputs, c, reinterpret_cast<double*>(sums.data()), map_inputs, factors.data(), outputs);
+    both(block, inputs, c, reinterpret_cast<double*>(sums.data()), factors.data(), outputs);
     (rows_ ? scalar_.sum_rows : scalar_.sum_columns)[sum](block, inputs, c,
                                                           reinterpret_cast<double*>(expected_sums.data()));
-    (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, map_inputs, factors.data(),
-                                                           expected_outputs);
+    (rows_ ? scalar_.map_rows : scalar_.map_columns)[kind](block, inputs, factors.data(), expected_outputs);
     bool same = std::memcmp(sums.data(), expected_sums.data(), sums.size()) == 0;
     for (int k = 0; k < kOutputCounts[kind]; ++k) {
       same = same && std::memcmp(output[k].data(), expected[k].data(), output[k].size()) == 0;

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import bngrad
 from bngrad.autodiff import edges
-from bngrad.autodiff import prepare as forward
+from bngrad.autodiff import prepare_forward as forward
 from bngrad.autodiff.rules import RULES
 from bngrad.validation import stock
 
