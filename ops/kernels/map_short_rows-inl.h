@@ -4,7 +4,7 @@
 // Strips of 16 elements from one end of the rows to the other, whatever channels they belong to: factors are
 // read once for all of the rows, and no row begins or ends in a part of a vector but the last strip.
 template <class Map, class T>
-void MapGroup(const Block& block, const MapArrays<Map, T>& given, StorePolicy policy, int64_t row) {
+void MapShortRows(const Block& block, const MapArrays<Map, T>& given, StorePolicy policy, int64_t row) {
   using Arrays = MapArrays<Map, T>;
   const Arrays arrays = given;
   const int64_t length = block.length, stride = block.row_stride, run = block.channels * length;
@@ -59,7 +59,7 @@ void MapRows(const Block& block, const void* const* inputs, const void* factors,
     MapRowsBackTo(grouped, block, arrays, policy);
     for (int64_t row = grouped; row > 0;) {
       row -= kMapRows;
-      MapGroup(block, arrays, policy, row);
+      MapShortRows(block, arrays, policy, row);
     }
   } else {
     MapRowsBackTo(0, block, arrays, policy);
