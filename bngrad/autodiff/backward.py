@@ -8,6 +8,7 @@ from bngrad.graph.guards import cut, zero_where_zero
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.node_site import NodeSite
 from bngrad.graph.nodes import ORIGIN, describe
+from bngrad.opset.gradient_names import gradient_node_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,7 @@ class Backward(NodeSite):
     def __init__(
         self, node: ir.Node, dY: Sequence[ir.Value | None], needed: frozenset[int], context: Context
     ) -> None:
-        super().__init__(context.names, f"{node.name or node.outputs[0].name}_Grad/")
+        super().__init__(context.names, gradient_node_prefix(str(node.name or node.outputs[0].name)))
         self.node = node
         self.all_dY = tuple(dY)
         self._needed = needed

@@ -148,7 +148,7 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def _is_scalar(value: ir.Value) -> bool:
-    return value.shape is not None and all(extent == 1 for extent in value.shape)
+    return value.shape is not None and all(size == 1 for size in value.shape)
 
 
 def _typed(value: ir.Value) -> str:

@@ -63,7 +63,7 @@ def default_weights(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _looks_like_a_weight(value: ir.Value) -> bool:
-    fixed = value.shape is not None and all(isinstance(extent, int) for extent in value.shape)
+    fixed = value.shape is not None and value.shape.is_static()
     return fixed and any(index in WEIGHT_SLOTS.get(node.op_type, ()) for node, index in value.uses())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.graph.node_site import NodeSite
+from bngrad.opset.gradient_names import forward_node_name
 from bngrad.passes.replace import Emitter
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def forward_node(node: ir.Node) -> ir.Node | None:
 
     None where there is none of that name in the same graph.
     """
-    name, mark, _ = (node.name or "").rpartition("_Grad/")
-    if not mark or node.graph is None:
+    name = forward_node_name(node.name or "")
+    if name is None or node.graph is None:
         return None
     return next((other for other in node.graph if other.name == name), None)
