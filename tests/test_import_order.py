@@ -25,7 +25,7 @@ ORDER = (
     ("autodiff",),
     ("inspection", "oracle"),
     ("training",),
-    ("validation", "api"),
+    ("validation", "ort_training", "api"),
     ("__init__",),
     ("bench",),
     ("cli",),
