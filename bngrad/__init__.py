@@ -1,6 +1,7 @@
 """Batch-normalization training for ONNX Runtime.
 
-`differentiate` builds the training graph of a forward model and `read_training_graph` reads what its inputs and
+`training_step` builds the training step of a forward model: forward pass, backward pass and optimizer as one graph.
+`differentiate` builds the training graph without the optimizer, and `read_training_graph` reads what its inputs and
 outputs are; `finalize` writes trained weights back into the forward model. `rewrite` converts an existing training
 graph: its batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime. `validate` checks the
 gradients. `session` creates an inference session with the ops registered; `register` and `get_library_path` are
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bngrad.api import inspect as inspect
     from bngrad.api import rewrite as rewrite
     from bngrad.api import save as save
+    from bngrad.api import training_step as training_step
     from bngrad.autodiff.metadata import TrainingGraph as TrainingGraph
     from bngrad.autodiff.metadata import read_training_graph as read_training_graph
     from bngrad.errors import BngradError as BngradError
@@ -36,10 +38,20 @@ if TYPE_CHECKING:
     from bngrad.runtime.session import get_library_path as get_library_path
     from bngrad.runtime.session import register as register
     from bngrad.runtime.session import session as session
+    from bngrad.training.optimizers import SGD as SGD
+    from bngrad.training.optimizers import Adam as Adam
+    from bngrad.training.optimizers import AdamW as AdamW
+    from bngrad.training.optimizers import ParameterGroup as ParameterGroup
+    from bngrad.training.step_info import StepInfo as StepInfo
+    from bngrad.training.training_step import TrainingStep as TrainingStep
+    from bngrad.training.training_step import read_training_step as read_training_step
     from bngrad.validation.api import validate as validate
     from bngrad.validation.report import Report as Report
 
 __all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
     "BngradError",
     "BngradWarning",
     "InputError",
@@ -47,8 +59,11 @@ __all__ = [
     "LibraryError",
     "ModelError",
     "OracleError",
+    "ParameterGroup",
     "Report",
+    "StepInfo",
     "TrainingGraph",
+    "TrainingStep",
     "UnsupportedNodeError",
     "VersionError",
     "__version__",
@@ -58,14 +73,19 @@ __all__ = [
     "get_library_path",
     "inspect",
     "read_training_graph",
+    "read_training_step",
     "register",
     "rewrite",
     "save",
     "session",
+    "training_step",
     "validate",
 ]
 
 _MODULES = {
+    "SGD": "training.optimizers",
+    "Adam": "training.optimizers",
+    "AdamW": "training.optimizers",
     "BngradError": "errors",
     "BngradWarning": "errors",
     "InputError": "errors",
@@ -73,8 +93,11 @@ _MODULES = {
     "LibraryError": "errors",
     "ModelError": "errors",
     "OracleError": "errors",
+    "ParameterGroup": "training.optimizers",
     "Report": "validation.report",
+    "StepInfo": "training.step_info",
     "TrainingGraph": "autodiff.metadata",
+    "TrainingStep": "training.training_step",
     "UnsupportedNodeError": "errors",
     "VersionError": "errors",
     "derive_parameter_shape": "opset.parameter_shape",
@@ -83,10 +106,12 @@ _MODULES = {
     "get_library_path": "runtime.session",
     "inspect": "api",
     "read_training_graph": "autodiff.metadata",
+    "read_training_step": "training.training_step",
     "register": "runtime.session",
     "rewrite": "api",
     "save": "api",
     "session": "runtime.session",
+    "training_step": "api",
     "validate": "validation.api",
 }
 

@@ -1,4 +1,4 @@
-"""`rewrite`, `differentiate`, `finalize`, `inspect` and `save` for paths, `onnx.ModelProto` and `onnx_ir.Model`.
+"""`rewrite`, `differentiate`, `training_step`, `finalize`, `inspect` and `save` for paths, `onnx.ModelProto` and `onnx_ir.Model`.
 
 The overload for ModelProto comes first: without protobuf's type stubs the base class of ModelProto is Any, and a
 type checker then picks the first overload.
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from bngrad.inspection.inspect import Inspection
     from bngrad.passes.pipeline import Target
     from bngrad.training.differentiate import Builder, DifferentiationTarget, RunningVariance
+    from bngrad.training.optimizers import Optimizer, ParameterGroup
+    from bngrad.training.step_info import Layout
+    from bngrad.training.training_step import TrainingStep
 
 
 @overload
@@ -179,6 +182,88 @@ def differentiate(
     )
     warn(result.warnings)
     return result.model if isinstance(model, ir.Model) else to_proto(result.model)
+
+
+def training_step(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    *,
+    optimizer: str | Optimizer = "sgd",
+    layout: Layout = "named",
+    groups: Sequence[ParameterGroup] = (),
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    outputs: Sequence[str] = (),
+    values: Mapping[str, NDArray[np.generic]] | None = None,
+    defaults: bool = False,
+    loss: str | None = None,
+    wrt: Sequence[str] | None = None,
+    frozen: Sequence[str] = (),
+    training: Sequence[str] = (),
+    running_variance: RunningVariance | None = None,
+    shared_statistics: SharedStatistics = "separate",
+    functions: bool = True,
+    fuse: bool = True,
+) -> TrainingStep:
+    """Builds the training step of a forward model: forward pass, backward pass and optimizer as one graph.
+
+    Its inputs are the data, the learning rate and the state: weights, running statistics, what the optimizer keeps,
+    and the number of updates. Its outputs are the loss and the new state. The model's metadata records which output
+    belongs to which input. It runs on any ONNX Runtime from 1.17 on.
+
+    Args:
+        model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
+        optimizer: `SGD`, `Adam` or `AdamW`, or ``"sgd"``, ``"adam"`` or ``"adamw"`` for their defaults. The formulas
+            are those of `torch.optim`. Weights of 16-bit types have a float32 copy in the state, which is updated.
+        layout: ``named``: each tensor of the state is an input and an output. ``flat``: the state is one vector.
+        groups: Weights with a weight decay or a learning rate of their own.
+        clip_norm: Gradients with a larger global norm are scaled to this norm, as
+            `torch.nn.utils.clip_grad_norm_` does; the step then has the output ``gradient_norm``. None for none.
+        accumulate: The number of calls that make one update of the weights, with the mean of their gradients.
+            Running statistics are updated by each call.
+        outputs: Further outputs: names of outputs of the forward model, and gradients, ``<weight>_grad``.
+        values: Initial values by the names of weights and running statistics; by default those of the model.
+        defaults: Whether the inputs of the state have the initial state as defaults.
+        loss: See `differentiate`; so are the following arguments.
+        wrt: The weights to train. By default, all.
+        frozen: See `differentiate`.
+        training: See `differentiate`.
+        running_variance: See `differentiate`.
+        shared_statistics: See `differentiate`.
+        functions: See `differentiate`.
+        fuse: See `differentiate`.
+
+    Raises:
+        InputError: The model cannot be read, an option is invalid, or a weight has no initial value.
+        ModelError: A name is not in the model, or the model cannot be differentiated or evaluated.
+        UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
+
+    Warns:
+        BngradWarning: The model is probably not suitable for training; see `differentiate`.
+    """
+    from bngrad.training.step import build_step  # noqa: PLC0415 - rarely needed
+    from bngrad.training.training_step import training_step_of  # noqa: PLC0415
+
+    step = build_step(
+        as_ir(model),
+        optimizer=optimizer,
+        layout=layout,
+        groups=groups,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        outputs=outputs,
+        values=values,
+        defaults=defaults,
+        loss=loss,
+        wrt=wrt,
+        frozen=frozen,
+        training=training,
+        running_variance=running_variance,
+        shared_statistics=shared_statistics,
+        functions=functions,
+        fuse=fuse,
+    )
+    warn(step.warnings)
+    return training_step_of(step)
 
 
 @overload

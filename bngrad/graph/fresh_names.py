@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Makes names that no value and no node has in any graph, subgraph or function of a model."""
+    """Makes names that no value and no node has in any graph, subgraph or function of some models."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, *models: ir.Model) -> None:
+        self._taken: set[str | None] = set()
+        for model in models:
+            self._take(model)
+
+    def _take(self, model: ir.Model) -> None:
         values = (value for node in all_nodes(model) for value in (*node.inputs, *node.outputs))
-        self._taken = {value.name for value in values if value is not None}
+        self._taken |= {value.name for value in values if value is not None}
         self._taken |= {node.name for node in all_nodes(model)}
         for graph in model.graphs():
             self._taken |= set(graph.initializers) | {value.name for value in graph.inputs}

@@ -54,7 +54,13 @@ class Finalized(NamedTuple):
     """The weights and statistics that kept their values."""
 
 
-def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence[str] | None = None) -> Finalized:
+def finalize(
+    model: ir.Model,
+    weights: Mapping[str, Array],
+    *,
+    outputs: Sequence[str] | None = None,
+    random: bool = False,
+) -> Finalized:
     """Returns a copy of a forward model for inference, with new weights and running statistics.
 
     Args:
@@ -62,6 +68,7 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
         weights: New values by the names of the training graph's inputs, or of its outputs that are new running
             statistics: see `put_values`.
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
+        random: Whether outputs may depend on random nodes.
 
     Raises:
         InputError: A name is unknown or ambiguous, a value has a wrong shape or type, or ``outputs`` is a string.
@@ -80,7 +87,8 @@ def finalize(model: ir.Model, weights: Mapping[str, Array], *, outputs: Sequence
     RemoveUnusedNodesPass()(model)
     to_inference(model, names)
     RemoveUnusedNodesPass()(model)
-    refuse_random(model)
+    if not random:
+        refuse_random(model)
     model = RaiseOpsetPass(_OLDEST)(model).model
     # Trained values are constants of the inference model.
     RemoveInitializersFromInputsPass()(model)
@@ -114,8 +122,7 @@ def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
                 raise InputError(unknown_name(name, known, "an output"))
         kept = [known[name] for name in dict.fromkeys(names)]
     else:
-        left_out = {value for node in all_nodes(model) if _is_batch_norm(node) for value in node.outputs[1:]}
-        left_out |= _losses(graph)
+        left_out = running_outputs(model) | _losses(graph)
         kept = [value for value in known.values() if value not in left_out]
     if not kept:
         raise ModelError(
@@ -126,8 +133,10 @@ def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
     graph.outputs.extend(kept)
 
 
-def _is_batch_norm(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) in _BATCH_NORMS
+def running_outputs(model: ir.Model) -> set[ir.Value]:
+    """The outputs of batch norms that only training has."""
+    nodes = [node for node in all_nodes(model) if (node.domain, node.op_type) in _BATCH_NORMS]
+    return {value for node in nodes for value in node.outputs[1:]}
 
 
 def _losses(graph: ir.Graph) -> set[ir.Value]:

@@ -1,0 +1,118 @@
+"""The evaluation graph of a training step: the forward model in inference mode, with the state as its inputs.
+
+Weights and running statistics are inputs without defaults, so that one session evaluates every state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from bngrad.autodiff.prepare_forward import inlined
+from bngrad.graph.constant_value import new_initializer
+from bngrad.graph.fresh_names import Names
+from bngrad.training.finalize import finalize, running_outputs
+from bngrad.training.node_makers import NodesAtStart
+from bngrad.training.step_info import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from bngrad.training.step_info import StepInfo
+
+    Array = NDArray[Any]
+
+
+def evaluation_graph(model: ir.Model, values: Mapping[str, Array], loss: str) -> ir.Model:
+    """Returns the evaluation graph of a forward model.
+
+    Its outputs are those of the forward model without running statistics, and the loss.
+
+    Args:
+        model: The forward model; it is not changed.
+        values: The weights and running statistics, by the names of the training graph's inputs.
+        loss: The name of the loss.
+
+    Raises:
+        ModelError: The loss depends on what only training mode has.
+    """
+    model = inlined(model.clone())
+    if all(value.name != loss for value in model.graph.outputs):
+        model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
+    left_out = running_outputs(model)
+    outputs = [str(value.name) for value in model.graph.outputs if value not in left_out]
+    result = finalize(model, values, outputs=outputs, random=True).model
+    take_state(result, {name: array for name, array in values.items() if name in result.graph.initializers})
+    return result
+
+
+def take_state(model: ir.Model, values: Mapping[str, Array]) -> None:
+    """Makes weights and running statistics inputs without defaults. 16-bit types are taken as float and cast.
+
+    Args:
+        model: The model; it is changed.
+        values: Arrays of their types, by the names of inputs and initializers.
+    """
+    graph = model.graph
+    make = NodesAtStart(graph, Names(model), "bngrad_state")
+    known = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
+    for name, array in values.items():
+        value = known[name]
+        graph.initializers.pop(name, None)
+        value.const_value = None
+        if value.is_graph_input():
+            graph.inputs.remove(value)
+        dtype, wide = (ir.DataType.from_numpy(kind) for kind in (array.dtype, state_dtype(array.dtype)))
+        value.dtype, value.shape = dtype, ir.Shape(array.shape)
+        if dtype != wide:
+            value.name = None
+            master = ir.val(name, wide, array.shape)
+            value.replace_all_uses_with(make.cast(master, dtype), replace_graph_outputs=True)
+            value = master
+        graph.inputs.append(value)
+
+
+def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in the state: float for the 16-bit types, whose updates would be lost in rounding."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def with_state(evaluation: ir.Model, info: StepInfo, state: Mapping[str, Array]) -> ir.Model:
+    """Returns the inference model: the evaluation graph with a state as initializers, without the loss.
+
+    Args:
+        evaluation: The evaluation graph, of any layout; it is not changed.
+        info: The metadata of the step.
+        state: The state, in the named layout.
+
+    Raises:
+        InputError: The state is not that of the step.
+        ModelError: The forward model has no output but losses, or one depends on a random node.
+    """
+    state = info.require_state(state)
+    model = evaluation.clone()
+    graph = model.graph
+    values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    for name in info.names("weight", "running_statistic"):
+        if name in values:
+            _fold(graph, values[name], state[name])
+    RemoveUnusedNodesPass()(model)
+    model.metadata_props.pop(KEY, None)
+    outputs = [str(value.name) for value in graph.outputs if value.name != info.loss]
+    return finalize(model, {}, outputs=outputs or None).model
+
+
+def _fold(graph: ir.Graph, value: ir.Value, array: Array) -> None:
+    """Replaces an input, or a part of the flat state, by an initializer; casts to a 16-bit type are folded."""
+    name, value.name = str(value.name), None
+    if value.is_graph_input():
+        graph.inputs.remove(value)
+    for node in [node for node, _ in value.uses() if node.op_type == "Cast" and len(value.uses()) == 1]:
+        value = node.outputs[0]
+        array = array.astype(ir.DataType(node.attributes["to"].as_int()).numpy())
+    value.replace_all_uses_with(new_initializer(graph, name, ir.tensor(array)), replace_graph_outputs=True)

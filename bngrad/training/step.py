@@ -1,0 +1,133 @@
+"""The training step: forward pass, backward pass and optimizer as one ONNX graph.
+
+::
+
+    data, learning_rate, state -> loss, new state
+
+The state is the weights, the running statistics, what the optimizer keeps, and the number of updates. A loop feeds
+each new value to the next call; `step_info` has the metadata that says which belongs to which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+from bngrad.arguments import require_choice, require_names
+from bngrad.errors import InputError
+from bngrad.passes.check import check
+from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
+from bngrad.training.differentiate import differentiate
+from bngrad.training.evaluation import evaluation_graph
+from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
+from bngrad.training.optimizers import hyperparameters, make_optimizer
+from bngrad.training.step_builder import StepBuilder
+from bngrad.training.step_info import Layout, StepInfo, write_step_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from bngrad.training.optimizers import Optimizer, ParameterGroup
+
+    Array = NDArray[Any]
+
+
+class Step(NamedTuple):
+    """A training step, and what belongs to it."""
+
+    model: ir.Model
+    """The step."""
+    evaluation: ir.Model
+    """The forward model in inference mode with the state as inputs."""
+    state: dict[str, Array]
+    """The initial state, in the named layout."""
+    info: StepInfo
+    """The metadata of both models."""
+    warnings: list[str]
+    """What is probably not intended."""
+
+
+def build_step(
+    model: ir.Model,
+    *,
+    optimizer: str | Optimizer = "sgd",
+    layout: Layout = "named",
+    groups: Sequence[ParameterGroup] = (),
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    outputs: Sequence[str] = (),
+    values: Mapping[str, Array] | None = None,
+    functions: bool = True,
+    defaults: bool = False,
+    **options: Any,  # noqa: ANN401 - of differentiate
+) -> Step:
+    """Makes a training step of a forward model with a loss.
+
+    Args:
+        model: The forward model; it is not changed.
+        optimizer: The optimizer, or its name.
+        layout: Whether the state is an input for each tensor, or one vector.
+        groups: Weights with hyperparameters of their own.
+        clip_norm: The largest global norm of the gradients; larger ones are scaled to it.
+        accumulate: The number of calls whose mean gradient makes one update.
+        outputs: Further outputs: names of outputs of the forward model, and gradients, ``<weight>_grad``.
+        values: Initial values of weights and running statistics that replace those of the model, by their names.
+        functions: Whether to embed the definitions of the ops of ``bngrad``.
+        defaults: Whether the initial state is the default of the step's inputs. Bindings of ONNX Runtime other
+            than Python's and C's ignore or refuse what is fed to inputs with defaults.
+        options: See `differentiate`: ``loss``, ``wrt``, ``frozen``, ``training`` and others.
+
+    Raises:
+        InputError: An option is wrong, or a weight has no initial value.
+        ModelError: The model cannot be differentiated, or its loss cannot be computed in inference mode.
+        UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
+    """
+    optimizer = make_optimizer(optimizer)
+    _require_options(layout, clip_norm, accumulate, outputs)
+    made = differentiate(model, functions=functions, **options)
+    builder = StepBuilder(made, values or {})
+    builder.add_optimizer(optimizer, groups=groups, clip_norm=clip_norm, accumulate=accumulate)
+    info = builder.finish(
+        outputs, optimizer=hyperparameters(optimizer), clip_norm=clip_norm, accumulate=accumulate
+    )
+    result, evaluation = made.model, evaluation_graph(model, builder.initial, made.loss)
+    if layout == "flat":
+        new = {name: str(one.new) for name, one in info.state.items()}
+        info = flat_layout(info, result, evaluation)
+        return_flat_state(result, info, new)
+        for each in (result, evaluation):
+            take_flat_state(each, info)
+    RemoveUnusedNodesPass()(result)
+    EmbedFunctionsPass(functions)(result)
+    OrderByDepthPass()(result)
+    RemoveUnusedOpsetsPass(process_functions=False)(result)
+    if defaults:
+        _give_defaults(
+            result, builder.state if info.flat is None else {info.flat.input: info.flatten(builder.state)}
+        )
+    for each in (result, evaluation):
+        write_step_info(each, info)
+        check(each, model)
+    return Step(result, evaluation, builder.state, info, made.warnings)
+
+
+def _require_options(layout: str, clip_norm: float | None, accumulate: int, outputs: Sequence[str]) -> None:
+    require_choice("layout", layout, get_args(Layout))
+    require_names(outputs=outputs)
+    if clip_norm is not None and not 0 < clip_norm < np.inf:
+        raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
+    if accumulate < 1:
+        raise InputError(f"accumulate is {accumulate}; expected a number of calls, at least 1")
+
+
+def _give_defaults(model: ir.Model, state: Mapping[str, Array]) -> None:
+    for value in model.graph.inputs:
+        if value.name in state:
+            value.const_value = ir.tensor(state[value.name], name=value.name)
+            model.graph.register_initializer(value)

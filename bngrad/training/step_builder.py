@@ -1,0 +1,240 @@
+"""Adds the state and the optimizer to a training graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.autodiff.metadata import KEY as TRAINING_GRAPH
+from bngrad.errors import InputError, ModelError
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.name_messages import unknown_name
+from bngrad.graph.node_reader import dtype_of
+from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
+from bngrad.training.evaluation import state_dtype, take_state
+from bngrad.training.node_makers import NodesAtEnd
+from bngrad.training.optimizer_updates import Updates, Weight, clipped
+from bngrad.training.optimizers import group_weights
+from bngrad.training.step_info import DataInput, StateTensor, StepInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from bngrad.training.differentiate import Differentiated
+    from bngrad.training.optimizers import Optimizer, ParameterGroup
+    from bngrad.training.step_info import Role
+
+    Array = NDArray[Any]
+
+_INT64 = ir.DataType.INT64
+
+
+class StepBuilder:
+    """Turns a training graph into a training step of the named layout.
+
+    Args:
+        made: The training graph, for ``stock``; its model is changed.
+        values: Initial values that replace those of the model, by names of weights and running statistics.
+
+    Raises:
+        InputError: A value is of something else or does not fit, or a weight has none.
+    """
+
+    def __init__(self, made: Differentiated, values: Mapping[str, Array]) -> None:
+        self._made, self._graph = made, made.model.graph
+        self._names = Names(made.model)
+        self._make = NodesAtEnd(self._graph, self._names, "bngrad_step")
+        self.initial = self._initial_values(values)
+        """The weights and running statistics, in the model's types."""
+        self.state: dict[str, Array] = {}
+        """The initial state."""
+        self._entries: dict[str, StateTensor] = {}
+        self._inputs: dict[str, ir.Value] = {}
+        self._new: dict[str, ir.Value] = {}
+        self._extra: dict[str, ir.Value] = {}
+        self._take_initial()
+
+    def _initial_values(self, given: Mapping[str, Array]) -> dict[str, Array]:
+        graph = self._graph
+        inputs = {str(value.name): value for value in graph.inputs}
+        names = [*self._made.gradients, *self._made.running_statistics]
+        for name in given:
+            if name not in names:
+                raise InputError(unknown_name(name, names, "a trainable weight or a running statistic"))
+        result = {}
+        for name in names:
+            held = graph.initializers[name].const_value if name in graph.initializers else None
+            if name in given:
+                result[name] = _fitting(inputs[name], np.asarray(given[name]))
+            elif held is not None:
+                result[name] = held.numpy()
+            else:
+                raise InputError(
+                    f"{name!r} is an input of the model without a value; expected an initializer: give its value "
+                    "with values=, or name what to train with wrt="
+                )
+        return result
+
+    def _take_initial(self) -> None:
+        """Makes the weights and running statistics inputs without defaults, and other initializers constants."""
+        graph = self._graph
+        for value in list(graph.inputs):
+            if value.is_initializer() and value.name not in self.initial:
+                graph.inputs.remove(value)
+        take_state(self._made.model, self.initial)
+        inputs = {str(value.name): value for value in graph.inputs}
+        for name, array in self.initial.items():
+            role: Role = "weight" if name in self._made.gradients else "running_statistic"
+            self._add_state(inputs[name], role, array.astype(state_dtype(array.dtype)))
+
+    def add_optimizer(
+        self,
+        optimizer: Optimizer,
+        *,
+        groups: Sequence[ParameterGroup],
+        clip_norm: float | None,
+        accumulate: int,
+    ) -> None:
+        """Adds the update of the state.
+
+        Raises:
+            InputError: A parameter group names what is no weight.
+        """
+        make = self._make
+        outputs = {str(value.name): value for value in self._graph.outputs}
+        weights = {name: self._inputs[name] for name in self._made.gradients}
+        gradients = {
+            name: make.cast(outputs[gradient], dtype_of(weights[name]))
+            for name, gradient in self._made.gradients.items()
+        }
+        apply = None
+        if accumulate > 1:
+            gradients, apply = self._accumulated(gradients, accumulate)
+        if clip_norm is not None:
+            gradients, self._extra["gradient_norm"] = clipped(make, gradients, clip_norm)
+        double = any(dtype_of(weight) == ir.DataType.DOUBLE for weight in weights.values())
+        rate_type = ir.DataType.DOUBLE if double else ir.DataType.FLOAT
+        self._rate = ir.val(self._names.fresh("learning_rate"), rate_type, [])
+        count = self._new_state("step", "step", np.array(0, np.int64))
+        counted = make.typed("Add", count, make.int64(1))
+        updates = Updates(make, optimizer, self._rate, counted)
+        chosen = group_weights(groups, {name: self.state[name].ndim for name in weights})
+        for name, weight in weights.items():
+            zeros = np.zeros_like(self.state[name])
+            slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
+            new = updates.update(Weight(weight, gradients[name], slots, chosen.get(name)))
+            for old, value in zip((weight, *slots), new, strict=True):
+                self._set(old, value, apply)
+        self._set(count, counted, apply)
+        for name, output in self._made.running_statistics.items():
+            self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
+
+    def _accumulated(self, gradients: Mapping[str, ir.Value], calls: int) -> tuple[dict[str, ir.Value], ir.Value]:
+        """The mean gradients of the calls since the last update, and whether this call makes one."""
+        make = self._make
+        micro_step = self._new_state("micro_step", "micro_step", np.array(0, np.int64))
+        counted = make.typed("Add", micro_step, make.int64(1))
+        apply = make.op("Equal", counted, make.int64(calls))
+        self._new[str(micro_step.name)] = self._where(apply, make.int64(0), counted)
+        means = {}
+        for name, gradient in gradients.items():
+            zeros = np.zeros_like(self.state[name])
+            old = self._new_state(f"{name}/accumulated_gradient", "optimizer", zeros, name)
+            total = make.typed("Add", old, gradient)
+            means[name] = make.typed("Div", total, make.constant(calls, dtype_of(old)))
+            self._new[str(old.name)] = self._where(apply, make.constant(0, dtype_of(old)), total)
+        return means, apply
+
+    def _where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
+        result = self._make.op("Where", condition, yes, no)
+        result.type, result.shape = no.type, no.shape
+        return result
+
+    def _new_state(self, wanted: str, role: Role, initial: Array, weight: str | None = None) -> ir.Value:
+        """Makes an input for a tensor of the state."""
+        value = ir.val(self._names.fresh(wanted), ir.DataType.from_numpy(initial.dtype), initial.shape)
+        self._graph.inputs.append(value)
+        return self._add_state(value, role, initial, weight)
+
+    def _add_state(self, value: ir.Value, role: Role, initial: Array, weight: str | None = None) -> ir.Value:
+        name = str(value.name)
+        self._inputs[name], self.state[name] = value, initial
+        self._entries[name] = StateTensor(role, initial.dtype.name, initial.shape, weight=weight)
+        return value
+
+    def _set(self, old: ir.Value, new: ir.Value, apply: ir.Value | None) -> None:
+        """Sets the next value of a tensor of the state; it is the old one in a call that makes no update."""
+        self._new[str(old.name)] = new if apply is None else self._where(apply, new, old)
+
+    def finish(self, outputs: Sequence[str], **metadata: Any) -> StepInfo:  # noqa: ANN401 - fields of StepInfo
+        """Arranges inputs and outputs, and returns the metadata.
+
+        Args:
+            outputs: The outputs of the training graph to keep beside the loss.
+            metadata: The fields of the metadata that say how the step was made.
+
+        Raises:
+            InputError: There is no such output.
+            ModelError: An input has no type.
+        """
+        graph, loss = self._graph, self._made.loss
+        known = {str(value.name): value for value in graph.outputs}
+        for name in outputs:
+            if name not in known:
+                raise InputError(unknown_name(name, known, "an output of the training graph"))
+        kept = [known[name] for name in dict.fromkeys(outputs) if name != loss]
+        kept += [self._make.name(value, self._names.fresh(name)) for name, value in self._extra.items()]
+        new = {name: self._next(name, kept) for name in self._entries}
+        data = [value for value in graph.inputs if value.name not in self._entries]
+        graph.outputs.clear()
+        graph.outputs.extend([known[loss], *kept, *new.values()])
+        graph.inputs.clear()
+        graph.inputs.extend([*data, self._rate, *self._inputs.values()])
+        self._made.model.metadata_props.pop(TRAINING_GRAPH, None)
+        state = {
+            name: StateTensor(one.role, one.dtype, one.shape, str(new[name].name), one.weight)
+            for name, one in self._entries.items()
+        }
+        return StepInfo(
+            layout="named",
+            loss=loss,
+            outputs=tuple(str(value.name) for value in kept),
+            learning_rate=str(self._rate.name),
+            learning_rate_dtype=dtype_of(self._rate).numpy().name,
+            data={str(value.name): _data_input(value) for value in data},
+            state=state,
+            flat=None,
+            **metadata,
+        )
+
+    def _next(self, name: str, kept: Sequence[ir.Value]) -> ir.Value:
+        """The output with the next value of a tensor of the state, under a name of its own."""
+        value, old = self._new[name], self._inputs[name]
+        if value.is_graph_output() and value not in kept and value.producer() is not None:
+            return value  # a running statistic, under the name that the model gives it
+        result = self._make.name(value, self._names.fresh(f"{name}_new"))
+        result.type, result.shape = old.type, old.shape
+        return result
+
+
+def _fitting(value: ir.Value, array: Array) -> Array:
+    """Returns an initial value if it has the type and shape of an input."""
+    dtype, shape = dtype_of(value).numpy(), known_shape(value)
+    if array.dtype != dtype:
+        raise InputError(f"the initial value of {value.name!r} is {array.dtype}; expected {dtype}")
+    if shape is not None and not may_be_equal(shape, array.shape):
+        raise InputError(
+            f"the initial value of {value.name!r} has shape {shape_text(array.shape)}; "
+            f"expected {shape_text(shape)}"
+        )
+    return array
+
+
+def _data_input(value: ir.Value) -> DataInput:
+    if value.dtype is None:
+        raise ModelError(f"input {value.name!r} has no type; add it to the model")
+    return DataInput(value.dtype.numpy().name, known_shape(value))

@@ -1,0 +1,252 @@
+"""The metadata of a training step: its data, its state, and how outputs of one step feed the next.
+
+It is JSON under one key of the model's metadata, so that a training loop in any language can read it. For example,
+of the linear layer w of one feature with momentum::
+
+    {"version": 1, "layout": "named", "loss": "loss", "outputs": [], "learning_rate": "learning_rate",
+     "data": {"x": {"dtype": "float32", "shape": ["N", 1]}},
+     "state": {"w": {"role": "weight", "dtype": "float32", "shape": [1, 1], "new": "w_new"},
+               "w/momentum_buffer": {"role": "optimizer", "dtype": "float32", "shape": [1, 1],
+                                     "new": "w/momentum_buffer_new", "weight": "w"},
+               "step": {"role": "step", "dtype": "int64", "shape": [], "new": "step_new"}},
+     "optimizer": {"name": "sgd", "momentum": 0.9, "nesterov": false, "weight_decay": 0.0},
+     "accumulate": 1, "clip_norm": null, "model": "<SHA-256>"}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bngrad.errors import InputError, ModelError
+from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.opset.known_shapes import shape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+KEY = "bngrad.step"
+"""Of ``ModelProto.metadata_props``, and of the metadata of a state file."""
+
+VERSION = 1
+"""Of the format."""
+
+Layout = Literal["named", "flat"]
+"""How a step takes its state: an input for each tensor, or one vector."""
+
+Role = Literal["weight", "running_statistic", "optimizer", "step", "micro_step"]
+
+_ADVICE = "make the step again with bngrad step"
+
+
+@dataclass(frozen=True)
+class DataInput:
+    """An input that a training loop feeds with data."""
+
+    dtype: str
+    """NumPy's name of the type."""
+    shape: tuple[int | str | None, ...] | None
+    """Sizes, names of symbolic dimensions, and None for unknown ones; None if the rank is unknown."""
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """A tensor of the state."""
+
+    role: Role
+    dtype: str
+    """NumPy's name of the type: ``float32``, ``float64`` or ``int64``."""
+    shape: tuple[int, ...]
+    new: str | None = None
+    """The output with the next value; None in the flat layout."""
+    weight: str | None = None
+    """The weight that it belongs to, if its role is ``optimizer``."""
+    offset: int | None = None
+    """The index of its first element in the vector of the flat layout; None in the named layout."""
+
+
+@dataclass(frozen=True)
+class FlatState:
+    """The vector that holds the whole state in the flat layout."""
+
+    input: str
+    output: str
+    dtype: str
+    size: int
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a training loop has to know of a training step."""
+
+    layout: Layout
+    loss: str
+    """The output that holds the loss."""
+    outputs: tuple[str, ...]
+    """The other outputs that are no state."""
+    learning_rate: str
+    """The input that takes the learning rate, a scalar."""
+    learning_rate_dtype: str
+    data: Mapping[str, DataInput]
+    state: Mapping[str, StateTensor]
+    """The state, by the names of the inputs of the named layout."""
+    flat: FlatState | None
+    optimizer: Mapping[str, Any]
+    """The optimizer's name and hyperparameters."""
+    accumulate: int
+    """How many calls make one update of the weights."""
+    clip_norm: float | None
+
+    @property
+    def model(self) -> str:
+        """A fingerprint of the state's names, types and shapes; a state of another model has another."""
+        text = json.dumps([[name, one.dtype, list(one.shape)] for name, one in sorted(self.state.items())])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def names(self, *roles: Role) -> list[str]:
+        """The names of the state with some roles."""
+        return [name for name, one in self.state.items() if one.role in roles]
+
+    def require_state(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Returns arrays as the state, in its order.
+
+        Raises:
+            InputError: An array is missing, superfluous, or of another type or shape.
+        """
+        unknown = next((name for name in arrays if name not in self.state), None)
+        if unknown is not None:
+            raise InputError(unknown_name(unknown, self.state, "in the state"))
+        missing = [name for name in self.state if name not in arrays]
+        if missing:
+            raise InputError(
+                f"the state lacks {listed(missing)}; expected all {len(self.state)} tensors of the step"
+            )
+        result = {}
+        for name, one in self.state.items():
+            array = np.asarray(arrays[name])
+            if array.dtype != one.dtype:
+                raise InputError(f"state {name!r} is {array.dtype}; expected {one.dtype}")
+            if array.shape != one.shape:
+                raise InputError(
+                    f"state {name!r} has shape {shape_text(array.shape)}; expected {shape_text(one.shape)}"
+                )
+            result[name] = array
+        return result
+
+    def flatten(self, arrays: Mapping[str, Array]) -> Array:
+        """Returns the state as the vector of the flat layout.
+
+        Raises:
+            InputError: The step has the named layout, or `require_state` refuses the arrays.
+        """
+        flat = self._require_flat()
+        state = self.require_state(arrays)
+        return np.concatenate([array.reshape(-1).astype(flat.dtype) for array in state.values()])
+
+    def unflatten(self, vector: Array) -> dict[str, Array]:
+        """Returns the tensors of a vector of the flat layout; the opposite of `flatten`.
+
+        Raises:
+            InputError: The step has the named layout, or the vector has another type or size.
+        """
+        flat = self._require_flat()
+        if vector.shape != (flat.size,) or vector.dtype != flat.dtype:
+            raise InputError(
+                f"the state is {vector.dtype}{shape_text(vector.shape)}; expected {flat.dtype}[{flat.size}]"
+            )
+        result = {}
+        for name, one in self.state.items():
+            start = one.offset or 0
+            part = vector[start : start + int(np.prod(one.shape, dtype=np.int64))]
+            result[name] = part.reshape(one.shape).astype(one.dtype)
+        return result
+
+    def _require_flat(self) -> FlatState:
+        if self.flat is None:
+            raise InputError("the step has the named layout; expected one made with the flat layout")
+        return self.flat
+
+
+def write_step_info(model: ir.Model, info: StepInfo) -> None:
+    """Writes the metadata of a training step into a model."""
+    document: dict[str, Any] = {
+        "version": VERSION,
+        "layout": info.layout,
+        "loss": info.loss,
+        "outputs": list(info.outputs),
+        "learning_rate": info.learning_rate,
+        "learning_rate_dtype": info.learning_rate_dtype,
+        "data": {name: {"dtype": one.dtype, "shape": one.shape} for name, one in info.data.items()},
+        "state": {name: _set_fields(one) for name, one in info.state.items()},
+        "optimizer": dict(info.optimizer),
+        "accumulate": info.accumulate,
+        "clip_norm": info.clip_norm,
+        "model": info.model,
+    }
+    if info.flat is not None:
+        document["flat"] = _set_fields(info.flat)
+    model.metadata_props[KEY] = json.dumps(document)
+
+
+def read_step_info(metadata: Mapping[str, str]) -> StepInfo:
+    """Reads the metadata of a training step.
+
+    Args:
+        metadata: The metadata of a model: ``metadata_props``, or the session's ``custom_metadata_map``.
+
+    Raises:
+        ModelError: There is none of a training step, or it cannot be read.
+    """
+    if KEY not in metadata:
+        raise ModelError(f"the model has no metadata {KEY!r}; expected a training step that bngrad step made")
+    try:
+        document = json.loads(metadata[KEY])
+        if document["version"] != VERSION:
+            raise ModelError(
+                f"the training step has format {document['version']}, of another bngrad; expected {VERSION}: "
+                f"{_ADVICE}"
+            )
+        return _parsed(document)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ModelError(f"the model's metadata {KEY!r} cannot be read ({what}); {_ADVICE}") from error
+
+
+def _parsed(document: Mapping[str, Any]) -> StepInfo:
+    def shape(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has
+        return None if value is None else tuple(value)
+
+    data = {name: DataInput(one["dtype"], shape(one["shape"])) for name, one in document["data"].items()}
+    state = {
+        name: StateTensor(**{**one, "shape": tuple(int(size) for size in one["shape"])})
+        for name, one in document["state"].items()
+    }
+    info = StepInfo(
+        layout=document["layout"],
+        loss=document["loss"],
+        outputs=tuple(document["outputs"]),
+        learning_rate=document["learning_rate"],
+        learning_rate_dtype=document["learning_rate_dtype"],
+        data=data,
+        state=state,
+        flat=FlatState(**document["flat"]) if "flat" in document else None,
+        optimizer=document["optimizer"],
+        accumulate=document["accumulate"],
+        clip_norm=document["clip_norm"],
+    )
+    if info.model != document["model"]:
+        raise ValueError("its fingerprint is not that of its state")
+    return info
+
+
+def _set_fields(one: StateTensor | FlatState) -> dict[str, Any]:
+    return {name: value for name, value in vars(one).items() if value is not None}
