@@ -1,11 +1,11 @@
 """Batch-normalization training for ONNX Runtime.
 
-`training_step` builds the training step of a forward model: forward pass, backward pass and optimizer as one graph.
-`differentiate` builds the training graph without the optimizer, and `read_training_graph` reads what its inputs and
-outputs are; `finalize` writes trained weights back into the forward model. `rewrite` converts an existing training
-graph: its batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime. `validate` checks the
-gradients. `session` creates an inference session with the ops registered; `register` and `get_library_path` are
-for sessions that you create yourself. `inspect` lists a model's batch norms, and `save` writes a model.
+`training_step` builds the training step of a forward model: forward, backward and optimizer in one graph.
+`differentiate` builds the training graph alone, and `read_training_graph` reads what its inputs and outputs are;
+`finalize` writes trained weights back into the forward model. `rewrite` converts an existing training graph: its
+batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime. `validate` checks the gradients.
+`session` creates an inference session with the ops registered; `register` and `get_library_path` are for sessions
+that you create yourself. `inspect` lists a model's batch norms, and `save` writes a model.
 
 Submodules are imported on first use, so that the command line starts fast.
 """

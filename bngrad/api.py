@@ -1,4 +1,4 @@
-"""`rewrite`, `differentiate`, `training_step`, `finalize`, `inspect` and `save` for paths, `onnx.ModelProto` and `onnx_ir.Model`.
+"""The public functions that take a model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`.
 
 The overload for ModelProto comes first: without protobuf's type stubs the base class of ModelProto is Any, and a
 type checker then picks the first overload.
@@ -204,16 +204,17 @@ def training_step(
     functions: bool = True,
     fuse: bool = True,
 ) -> TrainingStep:
-    """Builds the training step of a forward model: forward pass, backward pass and optimizer as one graph.
+    """Builds the training step of a forward model: forward pass, backward pass and optimizer in one graph.
 
-    Its inputs are the data, the learning rate and the state: weights, running statistics, what the optimizer keeps,
-    and the number of updates. Its outputs are the loss and the new state. The model's metadata records which output
-    belongs to which input. It runs on any ONNX Runtime from 1.17 on.
+    Its inputs are the data, the learning rate and the state: weights, running statistics, what the optimizer
+    keeps, and the number of updates. Its outputs are the loss and the new state. The model's metadata records
+    which output belongs to which input. It runs on any ONNX Runtime from 1.17 on.
 
     Args:
         model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
-        optimizer: `SGD`, `Adam` or `AdamW`, or ``"sgd"``, ``"adam"`` or ``"adamw"`` for their defaults. The formulas
-            are those of `torch.optim`. Weights of 16-bit types have a float32 copy in the state, which is updated.
+        optimizer: `SGD`, `Adam` or `AdamW`, or ``"sgd"``, ``"adam"`` or ``"adamw"`` for their defaults. The
+            formulas are those of `torch.optim`. Weights of 16-bit types are float32 in the state, and the graph
+            casts them.
         layout: ``named``: each tensor of the state is an input and an output. ``flat``: the state is one vector.
         groups: Weights with a weight decay or a learning rate of their own.
         clip_norm: Gradients with a larger global norm are scaled to this norm, as

@@ -24,6 +24,7 @@ from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
 from bngrad.cli.out_of_memory import Commands
 from bngrad.cli.rewrite import rewrite_command
+from bngrad.cli.step import step_command
 from bngrad.cli.validate import validate_command
 from bngrad.errors import BngradError
 
@@ -51,6 +52,7 @@ for command in (
     inspect_command,
     rewrite_command,
     differentiate_command,
+    step_command,
     finalize_command,
     validate_command,
     bench_command,

@@ -15,10 +15,12 @@ from bngrad.cli.options import (
     functions_option,
     fuse_option,
     json_option,
+    loss_option,
     model_argument,
     running_variance_option,
     shared_statistics_option,
     training_option,
+    wrt_option,
 )
 
 if TYPE_CHECKING:
@@ -31,13 +33,8 @@ if TYPE_CHECKING:
 @click.command("differentiate")
 @model_argument
 @click.option("-o", "--output", required=True, type=click.Path(), help="File to write the training graph to.")
-@click.option("--loss", help="Name of the float scalar to differentiate; needed if MODEL has more than one.")
-@click.option(
-    "--wrt",
-    multiple=True,
-    metavar="NAME",
-    help="Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
-)
+@loss_option
+@wrt_option
 @frozen_option
 @training_option
 @running_variance_option

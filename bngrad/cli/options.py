@@ -11,6 +11,17 @@ model_argument = click.argument("model", type=click.Path(path_type=Path))
 # `cli.run` looks for --debug itself, because an error may occur before the options are parsed.
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback on errors.")
 
+loss_option = click.option(
+    "--loss", help="Name of the float scalar to differentiate; needed if MODEL has more than one."
+)
+
+wrt_option = click.option(
+    "--wrt",
+    multiple=True,
+    metavar="NAME",
+    help="Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
+)
+
 functions_option = click.option(
     "--functions/--no-functions",
     default=True,

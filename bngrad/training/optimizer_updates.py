@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from bngrad.graph.node_reader import dtype_of
-from bngrad.training.optimizers import SGD, Adam, AdamW, Optimizer, ParameterGroup
+from bngrad.training.optimizers import SGD, Adam, AdamW, Optimizer, WeightOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Weight(NamedTuple):
     value: ir.Value
     gradient: ir.Value
     slots: Sequence[ir.Value]
-    group: ParameterGroup | None
+    options: WeightOptions
 
 
 class Updates:
@@ -79,7 +79,7 @@ class Updates:
         typed, w = self._make.typed, weight.value
         exp_avg, exp_avg_sq = weight.slots
         if isinstance(adam, AdamW):
-            g, decay = weight.gradient, _weight_decay(adam, weight)
+            g, decay = weight.gradient, weight.options.weight_decay
             w = typed("Mul", w, self._decay_factor(decay, weight)) if decay else w
         else:
             g = self._penalized(weight)
@@ -97,7 +97,7 @@ class Updates:
 
     def _penalized(self, weight: Weight) -> ir.Value:
         """The gradient with the L2 penalty."""
-        decay = _weight_decay(self._optimizer, weight)
+        decay = weight.options.weight_decay
         if not decay:
             return weight.gradient
         typed = self._make.typed
@@ -117,15 +117,17 @@ class Updates:
         return self._once(("rate", scale, dtype), made)
 
     def _rate(self, weight: Weight) -> ir.Value:
-        return self._rate_in(dtype_of(weight.value), _scale(weight))
+        return self._rate_in(dtype_of(weight.value), weight.options.learning_rate_scale)
 
     def _decay_factor(self, decay: float, weight: Weight) -> ir.Value:
         def made() -> ir.Value:
             make, one = self._make, self._make.constant(1, _DOUBLE)
-            penalty = make.typed("Mul", self._rate_in(_DOUBLE, _scale(weight)), make.constant(decay, _DOUBLE))
+            penalty = make.typed(
+                "Mul", self._rate_in(_DOUBLE, weight.options.learning_rate_scale), make.constant(decay, _DOUBLE)
+            )
             return make.cast(make.typed("Sub", one, penalty), dtype_of(weight.value))
 
-        return self._once(("decay", decay, _scale(weight), dtype_of(weight.value)), made)
+        return self._once(("decay", decay, weight.options.learning_rate_scale, dtype_of(weight.value)), made)
 
     def _correction(self, beta: float) -> ir.Value:
         """1 - beta^t in double."""
@@ -146,7 +148,7 @@ class Updates:
         )
 
     def _step_size(self, beta: float, weight: Weight) -> ir.Value:
-        scale, dtype = _scale(weight), dtype_of(weight.value)
+        scale, dtype = weight.options.learning_rate_scale, dtype_of(weight.value)
 
         def made() -> ir.Value:
             size = self._make.typed("Div", self._rate_in(_DOUBLE, scale), self._correction(beta))
@@ -185,12 +187,3 @@ def clipped(
     factors = {kind: make.cast(factor, kind) for kind in types}
     scaled = {name: make.typed("Mul", g, factors[dtype_of(g)]) for name, g in gradients.items()}
     return scaled, norm
-
-
-def _weight_decay(optimizer: Optimizer, weight: Weight) -> float:
-    group = weight.group
-    return optimizer.weight_decay if group is None or group.weight_decay is None else group.weight_decay
-
-
-def _scale(weight: Weight) -> float:
-    return 1.0 if weight.group is None else weight.group.learning_rate_scale

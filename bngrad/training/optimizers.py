@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from bngrad.arguments import require_choice, require_names
 from bngrad.errors import InputError
@@ -98,13 +98,15 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, A
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """Weights with hyperparameters of their own. A weight belongs to the first group that selects it.
+    """Hyperparameters for some of the weights.
+
+    If several groups select a weight, the first that has a value for a hyperparameter decides on it.
 
     Args:
         names: Names or patterns, such as ``*.bias``, of weights.
         max_rank: Also selects the weights of at most this rank: 1 selects biases and the scales of normalizations.
-        learning_rate_scale: The learning rate of these weights, divided by that of the step.
-        weight_decay: Their weight decay; None for the optimizer's.
+        learning_rate_scale: The learning rate of these weights divided by that of the step; None for 1.
+        weight_decay: Their weight decay; None for that of the optimizer.
 
     Raises:
         InputError: The group selects nothing, or a hyperparameter is out of range.
@@ -112,17 +114,19 @@ class ParameterGroup:
 
     names: Sequence[str] = ()
     max_rank: int | None = None
-    learning_rate_scale: float = 1.0
+    learning_rate_scale: float | None = None
     weight_decay: float | None = None
 
     def __post_init__(self) -> None:
         require_names(names=self.names)
         if not self.names and self.max_rank is None:
             raise InputError("a parameter group selects no weights; expected names= or max_rank=")
-        _require_range(self, learning_rate_scale=self.learning_rate_scale, weight_decay=self.weight_decay or 0)
+        _require_range(
+            self, learning_rate_scale=self.learning_rate_scale or 0, weight_decay=self.weight_decay or 0
+        )
 
     def selects(self, name: str, rank: int) -> bool:
-        """Whether a weight belongs to the group, if no group before it selects it."""
+        """Whether a weight belongs to the group."""
         by_name = name in self.names or any(fnmatchcase(name, pattern) for pattern in self.names)
         return by_name or (self.max_rank is not None and rank <= self.max_rank)
 
@@ -144,10 +148,20 @@ def hyperparameters(optimizer: Optimizer) -> dict[str, Any]:
     return {"name": optimizer.name, **asdict(optimizer)}
 
 
-def group_weights(groups: Sequence[ParameterGroup], ranks: Mapping[str, int]) -> dict[str, ParameterGroup]:
-    """The group of each weight that belongs to one.
+class WeightOptions(NamedTuple):
+    """The hyperparameters that may differ from weight to weight."""
+
+    learning_rate_scale: float
+    weight_decay: float
+
+
+def options_of_weights(
+    optimizer: Optimizer, groups: Sequence[ParameterGroup], ranks: Mapping[str, int]
+) -> dict[str, WeightOptions]:
+    """The hyperparameters of each weight.
 
     Args:
+        optimizer: The optimizer.
         groups: The groups.
         ranks: The rank of every weight, by its name.
 
@@ -158,12 +172,13 @@ def group_weights(groups: Sequence[ParameterGroup], ranks: Mapping[str, int]) ->
         for pattern in group.names:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in ranks):
                 raise InputError(unknown_name(pattern, ranks, "a trainable weight"))
-    chosen = {}
+    result = {}
     for name, rank in ranks.items():
         selecting = [group for group in groups if group.selects(name, rank)]
-        if selecting:
-            chosen[name] = selecting[0]
-    return chosen
+        scales = [g.learning_rate_scale for g in selecting if g.learning_rate_scale is not None]
+        decays = [g.weight_decay for g in selecting if g.weight_decay is not None]
+        result[name] = WeightOptions((*scales, 1.0)[0], (*decays, optimizer.weight_decay)[0])
+    return result
 
 
 def _require_range(owner: object, *, below: float = math.inf, **values: float) -> None:

@@ -127,7 +127,7 @@ def _require_options(layout: str, clip_norm: float | None, accumulate: int, outp
 
 
 def _give_defaults(model: ir.Model, state: Mapping[str, Array]) -> None:
-    for value in model.graph.inputs:
-        if value.name in state:
-            value.const_value = ir.tensor(state[value.name], name=value.name)
-            model.graph.register_initializer(value)
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    for name, array in state.items():
+        inputs[name].const_value = ir.tensor(array, name=name)
+        model.graph.register_initializer(inputs[name])

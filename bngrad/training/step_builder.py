@@ -16,7 +16,7 @@ from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.node_makers import NodesAtEnd
 from bngrad.training.optimizer_updates import Updates, Weight, clipped
-from bngrad.training.optimizers import group_weights
+from bngrad.training.optimizers import options_of_weights
 from bngrad.training.step_info import DataInput, StateTensor, StepInfo
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ class StepBuilder:
         count = self._new_state("step", "step", np.array(0, np.int64))
         counted = make.typed("Add", count, make.int64(1))
         updates = Updates(make, optimizer, self._rate, counted)
-        chosen = group_weights(groups, {name: self.state[name].ndim for name in weights})
+        options = options_of_weights(optimizer, groups, {name: self.state[name].ndim for name in weights})
         for name, weight in weights.items():
             zeros = np.zeros_like(self.state[name])
             slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
-            new = updates.update(Weight(weight, gradients[name], slots, chosen.get(name)))
+            new = updates.update(Weight(weight, gradients[name], slots, options[name]))
             for old, value in zip((weight, *slots), new, strict=True):
                 self._set(old, value, apply)
         self._set(count, counted, apply)

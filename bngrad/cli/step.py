@@ -1,0 +1,204 @@
+"""``bngrad step``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bngrad.cli.console import print_warnings
+from bngrad.cli.options import (
+    debug_option,
+    frozen_option,
+    functions_option,
+    fuse_option,
+    json_option,
+    loss_option,
+    model_argument,
+    running_variance_option,
+    shared_statistics_option,
+    training_option,
+    wrt_option,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bngrad.autodiff.running_statistics import SharedStatistics
+    from bngrad.training.optimizers import Optimizer, ParameterGroup
+
+_HYPERPARAMETERS = {
+    "momentum": ("sgd",),
+    "nesterov": ("sgd",),
+    "beta1": ("adam", "adamw"),
+    "beta2": ("adam", "adamw"),
+    "eps": ("adam", "adamw"),
+    "weight_decay": ("sgd", "adam", "adamw"),
+}
+"""The optimizers that have a hyperparameter."""
+
+
+def _parse_scales(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> list[tuple[str, float]]:
+    """Parses values of the form NAME=X."""
+    scales = []
+    for value in values:
+        name, _, number = value.rpartition("=")
+        try:
+            scales.append((name, float(number)))
+        except ValueError:
+            name = ""
+        if not name:
+            raise click.BadParameter(f"{value!r} is not of the form NAME=X with a number X")
+    return scales
+
+
+@click.command("step")
+@model_argument
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(),
+    help="File to write the step to, such as step.onnx. The evaluation graph goes to step.eval.onnx, the initial "
+    "state to step.safetensors.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice(["sgd", "adam", "adamw"]),
+    default="sgd",
+    show_default=True,
+    help="Optimizer, with the formulas of torch.optim. The learning rate is an input of the step.",
+)
+@click.option("--momentum", type=float, help="Momentum of sgd.  [default: 0]")
+@click.option("--nesterov", is_flag=True, default=None, help="Use Nesterov momentum with sgd.")
+@click.option("--beta1", type=float, help="Decay rate of the mean of gradients of adam and adamw.  [default: 0.9]")
+@click.option("--beta2", type=float, help="The same of squared gradients.  [default: 0.999]")
+@click.option("--eps", type=float, help="Term added to the denominator of adam and adamw.  [default: 1e-08]")
+@click.option("--weight-decay", type=float, help="Weight decay.  [default: 0.01 for adamw, else 0]")
+@click.option(
+    "--no-decay",
+    multiple=True,
+    metavar="NAME",
+    help="Weight, or pattern such as '*.bias', without weight decay (repeatable).",
+)
+@click.option("--no-decay-1d", is_flag=True, help="No weight decay for biases and scales: weights of rank 0 or 1.")
+@click.option(
+    "--lr-scale",
+    multiple=True,
+    metavar="NAME=X",
+    callback=_parse_scales,
+    help="Multiply the learning rate of a weight, or of those a pattern matches, by X (repeatable). If several "
+    "match, the first counts.",
+)
+@click.option("--clip-norm", type=float, metavar="X", help="Scale gradients to a global norm of at most X.")
+@click.option(
+    "--accumulate",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Update the weights in every N-th call, with the mean gradient of N calls.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["named", "flat"]),
+    default="named",
+    show_default=True,
+    help="State as an input and an output for each tensor (named), or as one vector (flat).",
+)
+@click.option(
+    "--with-defaults",
+    is_flag=True,
+    help="Give the inputs of the state the initial values as defaults, which only Python and C support.",
+)
+@click.option(
+    "--fetch",
+    "outputs",
+    multiple=True,
+    metavar="NAME",
+    help="Further output: an output of MODEL, or a gradient NAME_grad (repeatable).",
+)
+@loss_option
+@wrt_option
+@frozen_option
+@training_option
+@running_variance_option
+@shared_statistics_option
+@functions_option
+@fuse_option
+@json_option
+@debug_option
+def step_command(
+    model: Path,
+    output: str,
+    optimizer: str,
+    no_decay: tuple[str, ...],
+    no_decay_1d: bool,
+    lr_scale: list[tuple[str, float]],
+    with_defaults: bool,
+    wrt: tuple[str, ...],
+    shared_statistics: SharedStatistics | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - hyperparameters, and what is passed through
+) -> None:
+    """Build the training step of a forward model: forward pass, backward pass and optimizer in one graph.
+
+    A training loop in any language feeds the data, the learning rate and the state, and takes the loss and the new
+    state. The metadata of OUTPUT record what each input and output is.
+    """
+    from bngrad.io import files
+    from bngrad.training.step import build_step
+    from bngrad.training.step_files import evaluation_path, save_step, state_path
+
+    source = files.load(model)
+    path = files.check_output(output, source=model)
+    for beside in (evaluation_path(path), state_path(path)):
+        files.check_output(beside, source=model)
+    given = {name: options.pop(name) for name in _HYPERPARAMETERS}
+    step = build_step(
+        source,
+        optimizer=_optimizer(optimizer, given),
+        groups=_groups(no_decay, no_decay_1d, lr_scale),
+        defaults=with_defaults,
+        wrt=list(wrt) or None,
+        shared_statistics=shared_statistics or "separate",
+        **options,
+    )
+    written = save_step(step, path)
+    print_warnings(step.warnings)
+    if as_json:
+        info = json.loads(step.model.metadata_props["bngrad.step"])
+        document = {"model": str(model), "files": [str(file) for file in written], "warnings": step.warnings}
+        click.echo(json.dumps({**document, "step": info}, indent=2))
+    else:
+        info = step.info
+        sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"
+        click.echo(f"{path}: {info.loss} and {info.optimizer['name']}, {sizes}")
+        click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
+
+
+def _optimizer(name: str, given: dict[str, Any]) -> Optimizer:
+    """The optimizer with the hyperparameters that are given."""
+    from bngrad.training.optimizers import OPTIMIZERS
+
+    chosen = {key: value for key, value in given.items() if value is not None}
+    for key in chosen:
+        if name not in _HYPERPARAMETERS[key]:
+            option = f"--{key.replace('_', '-')}"
+            expected = " or ".join(_HYPERPARAMETERS[key])
+            raise click.UsageError(f"{option} is not an option of {name}; expected --optimizer {expected}")
+    return OPTIMIZERS[name](**chosen)
+
+
+def _groups(no_decay: tuple[str, ...], no_decay_1d: bool, scales: list[tuple[str, float]]) -> list[ParameterGroup]:
+    """The parameter groups of the options."""
+    from bngrad.training.optimizers import ParameterGroup
+
+    rank = 1 if no_decay_1d else None
+    groups = [ParameterGroup(names=[name], learning_rate_scale=scale) for name, scale in scales]
+    if no_decay or no_decay_1d:
+        groups.append(ParameterGroup(names=no_decay, max_rank=rank, weight_decay=0))
+    return groups
