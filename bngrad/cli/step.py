@@ -176,7 +176,7 @@ def step_command(
     else:
         info = step.info
         sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"
-        click.echo(f"{path}: {info.loss} and {info.optimizer['name']}, {sizes}")
+        click.echo(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}")
         click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
 
 
