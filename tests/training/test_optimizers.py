@@ -1,0 +1,137 @@
+"""The optimizers of a training step against those of PyTorch, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+import bngrad
+from bngrad.errors import InputError
+from torch_optimizers import CASES, FILE, UPDATES, batch, initial_weights
+
+TRAINED = json.loads(FILE.read_text(encoding="utf-8"))
+KINDS = {"sgd": bngrad.SGD, "adam": bngrad.Adam, "adamw": bngrad.AdamW}
+HYPERPARAMETERS = ("momentum", "nesterov", "weight_decay", "beta1", "beta2", "eps")
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
+
+
+def network(dtype):
+    onnx_type = {"float32": "float", "float64": "double", "float16": "float16"}[dtype]
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+    g ({onnx_type}[N,3] x, {onnx_type}[N,2] target) => ({onnx_type} loss, {onnx_type}[N,2] y) {{
+        product = MatMul (x, w1)
+        sum = Add (product, b1)
+        hidden = Tanh (sum)
+        made = MatMul (hidden, w2)
+        y = Add (made, b2)
+        difference = Sub (y, target)
+        square = Mul (difference, difference)
+        loss = ReduceMean <keepdims = 0> (square)
+    }}""")
+    for name, array in initial_weights(dtype).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def step_of(case, dtype, **options):
+    hyperparameters = {name: case[name] for name in HYPERPARAMETERS if name in case}
+    groups = [bngrad.ParameterGroup(names=[n], learning_rate_scale=x) for n, x in case.get("scales", {}).items()]
+    if case.get("no_decay_1d"):
+        groups.append(bngrad.ParameterGroup(max_rank=1, weight_decay=0))
+    return bngrad.training_step(
+        network(dtype),
+        optimizer=KINDS[case["optimizer"]](**hyperparameters),
+        groups=groups,
+        clip_norm=case.get("clip_norm"),
+        accumulate=case.get("accumulate", 1),
+        **options,
+    )
+
+
+def train(step, calls, dtype):
+    """Runs a step; returns the last state."""
+    info = step.info
+    session = bngrad.session(step.model)
+    names = [value.name for value in session.get_outputs()]
+    state = info.flatten(step.state) if info.layout == "flat" else dict(step.state)
+    for call in range(calls):
+        x, target, rate = batch(call, dtype)
+        feeds = {"x": x, "target": target, info.learning_rate: np.array(rate, info.learning_rate_dtype)}
+        feeds |= {info.flat.input: state} if info.layout == "flat" else state
+        results = dict(zip(names, session.run(names, feeds), strict=True))
+        new = {name: results[one.new] for name, one in info.state.items() if one.new}
+        state = results[info.flat.output] if info.layout == "flat" else new
+    return info.unflatten(state) if info.layout == "flat" else state
+
+
+@pytest.mark.parametrize("layout", ["named", "flat"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_hundred_updates_equal_those_of_torch(name, dtype, layout):
+    case = CASES[name]
+    state = train(step_of(case, dtype, layout=layout), UPDATES * case.get("accumulate", 1), dtype)
+    assert state["step"] == UPDATES
+    for weight, expected in TRAINED[name][dtype].items():
+        assert state[weight].dtype == dtype
+        np.testing.assert_allclose(state[weight], np.array(expected), rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_every_case_moves_the_weights_of_its_own():
+    ends = {name: np.concatenate([np.ravel(w) for w in TRAINED[name]["float64"].values()]) for name in CASES}
+    for name, end in ends.items():
+        others = [np.abs(end - other).max() for key, other in ends.items() if key != name]
+        assert min(others) > 1e-4, name
+
+
+REFUSALS = [
+    (lambda: bngrad.SGD(momentum=-0.1), "SGD: momentum is -0.1; expected a finite number, at least 0"),
+    (
+        lambda: bngrad.SGD(weight_decay=float("nan")),
+        "SGD: weight_decay is nan; expected a finite number, at least 0",
+    ),
+    (lambda: bngrad.SGD(nesterov=True), "nesterov is true and momentum is 0"),
+    (lambda: bngrad.Adam(beta1=1.0), "Adam: beta1 is 1.0; expected a number below 1, at least 0"),
+    (lambda: bngrad.AdamW(eps=float("inf")), "AdamW: eps is inf"),
+    (lambda: bngrad.ParameterGroup(weight_decay=0), "selects no weights"),
+    (lambda: bngrad.ParameterGroup(names="w1"), "names is the string 'w1'"),
+    (lambda: bngrad.ParameterGroup(max_rank=1, learning_rate_scale=-1), "learning_rate_scale is -1"),
+    (lambda: step_of({"optimizer": "sgd", "scales": {"w3*": 1.0}}, "float32"), "'w3*' is not a trainable weight"),
+    (
+        lambda: step_of({"optimizer": "sgd", "clip_norm": 0}, "float32"),
+        "clip_norm is 0; expected a finite number above",
+    ),
+    (lambda: step_of({"optimizer": "sgd", "accumulate": 0}, "float32"), "accumulate is 0"),
+    (
+        lambda: bngrad.training_step(network("float32"), optimizer="lamb"),
+        "optimizer is 'lamb'; expected one of sgd",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
+def test_wrong_options_are_refused(make, message):
+    with pytest.raises(InputError) as error:
+        make()
+    assert message in str(error.value)
+
+
+def test_half_precision_weights_are_updated_in_float():
+    # One of these updates is less than half a unit in the last place of float16.
+    step = step_of({"optimizer": "sgd"}, "float16")
+    assert all(one.dtype == "float32" for name, one in step.info.state.items() if name != "step")
+    session = bngrad.session(step.model)
+    state = dict(step.state)
+    x, target = np.ones((1, 3), np.float16), np.zeros((1, 2), np.float16)
+    names = [value.name for value in session.get_outputs()]
+    for _ in range(20):
+        feeds = {"x": x, "target": target, "learning_rate": np.array(1e-5, np.float32), **state}
+        results = dict(zip(names, session.run(names, feeds), strict=True))
+        state = {name: results[one.new] for name, one in step.info.state.items()}
+    moved = np.abs(state["b2"] - step.state["b2"])
+    assert (moved > 0).all()
+    assert (moved / 20 < np.spacing(np.abs(step.state["b2"]).astype(np.float16)) / 2).all()
+    inference = step.finalize(state)
+    assert {one.name: one.data_type for one in inference.graph.initializer}["b2"] == onnx.TensorProto.FLOAT16
