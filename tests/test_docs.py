@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "models/README.md"))]
 PAGES += sorted(DOCS.rglob("*.md"))
 COMMANDS = DOCS / "reference" / "commands.md"
-OPTION = re.compile(r"(?<![\w-])--?[a-z](?:[a-z-]*[a-z])?(?![\w-])")
+OPTION = re.compile(r"(?<![\w-])--?[a-z](?:[a-z0-9-]*[a-z0-9])?(?![\w-])")
 
 
 def page_id(path):
