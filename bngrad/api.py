@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bngrad.inspection.inspect import Inspection
     from bngrad.passes.pipeline import Target
     from bngrad.training.differentiate import Builder, DifferentiationTarget, RunningVariance
+    from bngrad.training.loss_functions import LossFunction
     from bngrad.training.optimizers import Optimizer, ParameterGroup
     from bngrad.training.step_info import Layout
     from bngrad.training.training_step import TrainingStep
@@ -81,6 +82,8 @@ def differentiate(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
     loss: str | None = ...,
+    loss_fn: str | LossFunction | None = ...,
+    prediction: str | None = ...,
     wrt: Sequence[str] | None = ...,
     frozen: Sequence[str] = ...,
     training: Sequence[str] = ...,
@@ -90,12 +93,15 @@ def differentiate(
     target: DifferentiationTarget = ...,
     functions: bool = ...,
     fuse: bool = ...,
+    defaults: bool = ...,
 ) -> onnx.ModelProto: ...
 @overload
 def differentiate(
     model: ir.Model,
     *,
     loss: str | None = ...,
+    loss_fn: str | LossFunction | None = ...,
+    prediction: str | None = ...,
     wrt: Sequence[str] | None = ...,
     frozen: Sequence[str] = ...,
     training: Sequence[str] = ...,
@@ -105,6 +111,7 @@ def differentiate(
     target: DifferentiationTarget = ...,
     functions: bool = ...,
     fuse: bool = ...,
+    defaults: bool = ...,
 ) -> ir.Model: ...
 
 
@@ -112,6 +119,8 @@ def differentiate(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
     *,
     loss: str | None = None,
+    loss_fn: str | LossFunction | None = None,
+    prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
@@ -121,6 +130,7 @@ def differentiate(
     target: DifferentiationTarget = "stock",
     functions: bool = True,
     fuse: bool = True,
+    defaults: bool = True,
 ) -> onnx.ModelProto | ir.Model:
     """Builds the training graph of a forward model.
 
@@ -131,6 +141,10 @@ def differentiate(
     Args:
         model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
         loss: The name of the float scalar to differentiate. By default, the only float scalar among the outputs.
+        loss_fn: A loss function to append to a model without a loss: ``cross_entropy``, ``mse``, ``l1``,
+            ``bce_with_logits``, or one with options, such as ``bngrad.CrossEntropy(label_smoothing=0.1)``. It adds
+            the input ``labels`` or ``target`` and the output ``loss``.
+        prediction: The value that the loss function is computed of. By default, the only float output.
         wrt: Names of inputs and initializers to differentiate with respect to. By default, the weights.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics.
             Batch norms that neither ``frozen`` nor ``training`` matches follow their attribute training_mode.
@@ -150,13 +164,16 @@ def differentiate(
         functions: Whether to embed the definitions of the ops as model-local functions, so that the result runs
             without the native library.
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
+        defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
+            they have to be fed, which bindings of languages other than Python need.
 
     Returns:
         The training graph, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
         InputError: The model cannot be read; an option has an unknown value; a string is given instead of a
-            sequence of names; or the target ``ort`` is combined with the unbiased running variance.
+            sequence of names; the target ``ort`` is combined with the unbiased running variance; ``loss`` is
+            combined with ``loss_fn``; or ``prediction`` is given without it.
         ModelError: A name is not in the model, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
         OracleError: ORT's gradient builder cannot be installed, or failed.
@@ -170,6 +187,8 @@ def differentiate(
     result = differentiate_ir(
         as_ir(model),
         loss=loss,
+        loss_fn=loss_fn,
+        prediction=prediction,
         wrt=wrt,
         frozen=frozen,
         training=training,
@@ -179,6 +198,7 @@ def differentiate(
         target=target,
         functions=functions,
         fuse=fuse,
+        defaults=defaults,
     )
     warn(result.warnings)
     return result.model if isinstance(model, ir.Model) else to_proto(result.model)

@@ -38,7 +38,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
     if name is None:
         statistics = set(new_statistics(model).values())
         scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v)]
-        scalars = [v for v in scalars if v not in statistics and not _is_new_statistic(v)]
+        scalars = [v for v in scalars if v not in statistics and not is_new_statistic(v)]
         if len(scalars) > 1:
             # An accuracy, or a learning rate that is passed on, is no loss.
             scalars = [
@@ -136,7 +136,7 @@ def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
             yield value
 
 
-def _is_new_statistic(value: ir.Value) -> bool:
+def is_new_statistic(value: ir.Value) -> bool:
     """Whether an output is a running statistic of a batch norm, or a copy of what the model is given."""
     value = origin(value)
     node = value.producer()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bngrad.cli.console import print_warnings
+from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
     debug_option,
     external_data_option,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @model_argument
 @click.option("-o", "--output", required=True, type=click.Path(), help="File to write the training graph to.")
 @loss_option
+@loss_fn_options
 @wrt_option
 @frozen_option
 @training_option
@@ -54,6 +57,20 @@ if TYPE_CHECKING:
     help="Runtime for the result: any ONNX Runtime (stock); a training build with bngrad's batch norms "
     "(training); or a training build alone (ort).",
 )
+@click.option(
+    "--defaults/--no-defaults",
+    default=True,
+    show_default=True,
+    help="Keep the values of weights and running statistics as defaults of their inputs. Languages other than "
+    "Python need --no-defaults.",
+)
+@click.option(
+    "--state",
+    "state_file",
+    type=click.Path(),
+    metavar="FILE.safetensors",
+    help="File to write the initial weights and running statistics to, by the names of their inputs.",
+)
 @functions_option
 @fuse_option
 @external_data_option
@@ -64,6 +81,7 @@ def differentiate_command(
     output: str,
     wrt: tuple[str, ...],
     shared_statistics: SharedStatistics | None,
+    state_file: str | None,
     external_data: ExternalData | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - passed through
@@ -74,13 +92,18 @@ def differentiate_command(
     default values; updated running statistics become outputs. The metadata of OUTPUT records the role of each.
     """
     from bngrad.io import files
+    from bngrad.io.tensor_files import saving_tensors
     from bngrad.training.differentiate import differentiate
 
     source = files.load(model)
     path = files.check_output(output, source=model)
+    state = None if state_file is None else _check_state(state_file, model, path)
     shared = shared_statistics or "separate"
     result = differentiate(source, wrt=list(wrt) or None, shared_statistics=shared, **options)
-    files.save(result.model, path, external_data)
+    with contextlib.ExitStack() as stack:
+        if state is not None:  # it gets its name when the model is written
+            stack.enter_context(saving_tensors(result.state, state))
+        files.save(result.model, path, external_data)
     print_warnings(result.warnings)
     if as_json:
         document = {
@@ -89,6 +112,8 @@ def differentiate_command(
             "loss": result.loss,
             "gradients": result.gradients,
             "running_statistics": result.running_statistics,
+            "target": result.target,
+            "state": None if state is None else str(state),
             "notes": result.notes,
             "warnings": result.warnings,
         }
@@ -99,3 +124,13 @@ def differentiate_command(
         click.echo(
             f"{path}: the gradient of {result.loss} with respect to {len(result.gradients)} values{statistics}"
         )
+
+
+def _check_state(state_file: str, model: Path, output: Path) -> Path:
+    from bngrad.errors import InputError
+    from bngrad.io.files import check_output
+
+    state = check_output(state_file, source=model)
+    if state.absolute() == output.absolute():
+        raise InputError(f"--state {state} is the output; choose another file")
+    return state

@@ -16,11 +16,14 @@ from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.pipeline import for_target
+from bngrad.training.losses import append_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import onnx_ir as ir
+
+    from bngrad.training.loss_functions import LossFunction
 
 Builder = Literal["bngrad", "ort"]
 """The gradient builder: the rules of this package, or ONNX Runtime's own."""
@@ -55,12 +58,18 @@ class Differentiated(NamedTuple):
     """What is probably not intended."""
     notes: list[str]
     """What was changed in the forward model."""
+    target: str | None
+    """The input with the target of a loss function; None if the loss is the model's own."""
+    state: Mapping[str, ir.TensorProtocol]
+    """The initial weights and running statistics, by the names of their inputs."""
 
 
 def differentiate(
     model: ir.Model,
     *,
     loss: str | None = None,
+    loss_fn: str | LossFunction | None = None,
+    prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
@@ -70,12 +79,15 @@ def differentiate(
     target: DifferentiationTarget = "stock",
     functions: bool = True,
     fuse: bool = True,
+    defaults: bool = True,
 ) -> Differentiated:
     """Makes a training graph of a forward model.
 
     Args:
         model: The forward model; it is not changed.
         loss: The name of a float scalar; by default the only one among the outputs.
+        loss_fn: A loss function to append to a model without a loss; see `append_loss`.
+        prediction: What it is computed of; by default the only float output.
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch norms, or patterns, that use their running statistics.
         training: The same for those that use the batch's statistics.
@@ -86,16 +98,23 @@ def differentiate(
         target: Where the graph runs.
         functions: Whether to embed the definitions of the ops, so that the graph runs without the library.
         fuse: Whether, for ``stock``, to fuse the gradient of a ReLU with that of the batch norm in front of it.
+        defaults: Whether weights and running statistics keep their values as defaults of their inputs.
 
     Raises:
         InputError: An option has an unknown value, a string is given where a sequence of names is expected, or the
-            unbiased running variance is asked for with target ``ort``, whose dialect cannot express it.
+            unbiased running variance is asked for with target ``ort``, whose dialect cannot express it; or a loss
+            is named along with a loss function, or a prediction without one.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient, or cannot run on the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
     _require_options(running_variance, shared_statistics, builder, target)
     require_names(wrt=wrt, frozen=frozen, training=training)
+    _require_one_loss(loss, loss_fn, prediction)
+    source, input_of_loss = model, None
+    warnings: list[str] = []
+    if loss_fn is not None:
+        model, loss, input_of_loss, warnings = append_loss(model, loss_fn, prediction=prediction)
     unbiased = target != "ort" and (running_variance or default_running_variance(model)) == "unbiased"
     if builder == "ort":
         from bngrad.oracle.differentiate import ort_training_graph  # noqa: PLC0415 - only where it is needed
@@ -118,7 +137,7 @@ def differentiate(
         )
     if target == "ort":
         refuse_overwritten(made.model, "--target stock or training")
-        result = _in_ort_dialect(made.model, model)
+        result = _in_ort_dialect(made.model, source)
     else:
         result, _ = for_target(
             made.model,
@@ -126,13 +145,13 @@ def differentiate(
             functions=functions,
             fuse=fuse,
             unbiased_running_var=unbiased,
-            source=model,
+            source=source,
         )
-    warnings = model_warnings(
-        model, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
+    warnings += model_warnings(
+        source, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
     )
     if target == "ort" and running_variance is None and made.running_statistics:
-        warnings += running_variance_warnings(model)
+        warnings += running_variance_warnings(source)
     write_training_graph(
         result,
         loss=made.loss,
@@ -140,12 +159,42 @@ def differentiate(
         running_statistics=made.running_statistics,
         warnings=warnings,
     )
-    return Differentiated(result, made.loss, made.gradients, made.running_statistics, warnings, notes)
+    state = _state(result.graph, [*made.gradients, *made.running_statistics])
+    if not defaults:
+        _remove_defaults(result.graph, state)
+    return Differentiated(
+        result, made.loss, made.gradients, made.running_statistics, warnings, notes, input_of_loss, state
+    )
 
 
 def default_running_variance(model: ir.Model) -> RunningVariance:
     """The rule of the system that exported a forward model: PyTorch's, or else ONNX's."""
     return "unbiased" if model.producer_name == "pytorch" else "biased"
+
+
+def _require_one_loss(loss: str | None, loss_fn: str | LossFunction | None, prediction: str | None) -> None:
+    if loss is not None and loss_fn is not None:
+        raise InputError(
+            f"loss {loss!r} is named, and a loss function is to be appended; expected either --loss (loss=) or "
+            "--loss-fn (loss_fn=)"
+        )
+    if prediction is not None and loss_fn is None:
+        raise InputError(
+            f"prediction {prediction!r} is named without a loss function; add --loss-fn (loss_fn=), or name the "
+            "model's own loss with --loss (loss=)"
+        )
+
+
+def _state(graph: ir.Graph, names: Iterable[str]) -> dict[str, ir.TensorProtocol]:
+    """The values of inputs that have a default."""
+    given = {name: graph.initializers[name].const_value for name in names if name in graph.initializers}
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+def _remove_defaults(graph: ir.Graph, names: Iterable[str]) -> None:
+    """Leaves inputs that have to be fed: languages other than Python drop or refuse what is fed for the others."""
+    for name in names:
+        graph.initializers.pop(name).const_value = None
 
 
 def _require_options(running_variance: str | None, shared_statistics: str, builder: str, target: str) -> None:

@@ -92,6 +92,8 @@ def test_json(command):
         "loss": "loss",
         "gradients": {"x": "x_grad"},
         "running_statistics": {},
+        "target": None,
+        "state": None,
         "notes": [],
         "warnings": [],
     }

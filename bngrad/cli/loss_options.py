@@ -1,0 +1,114 @@
+"""The options that append a loss function to a model."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bngrad.training.loss_functions import LossFunction
+
+_OPTIONS = (
+    click.option(
+        "--loss-fn",
+        type=click.Choice(["cross_entropy", "mse", "l1", "bce_with_logits"]),
+        help="Loss function to append to MODEL, if it has no loss: of its output and a new input.",
+    ),
+    click.option(
+        "--prediction",
+        metavar="NAME",
+        help="Value that the loss function is computed of.  [default: the only float output]",
+    ),
+    click.option(
+        "--reduction",
+        type=click.Choice(["mean", "sum"]),
+        help="Reduction of the loss function over samples or elements.  [default: mean]",
+    ),
+    click.option("--label-smoothing", type=float, help="For cross_entropy, from 0 to 1.  [default: 0]"),
+    click.option("--ignore-index", type=int, help="Label that cross_entropy ignores.  [default: -100]"),
+    click.option(
+        "--class-weights",
+        metavar="FILE.npy",
+        help="Weight of each class for cross_entropy, or of each element for bce_with_logits.",
+    ),
+    click.option(
+        "--pos-weight",
+        metavar="VALUE",
+        help="Weight of positive targets for bce_with_logits: a number or a .npy file.",
+    ),
+)
+
+
+def loss_fn_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options to a command, which takes ``loss_fn``, a `LossFunction` or None, and ``prediction``."""
+
+    @functools.wraps(command)
+    def call(
+        *,
+        loss_fn: str | None,
+        reduction: str | None,
+        label_smoothing: float | None,
+        ignore_index: int | None,
+        class_weights: str | None,
+        pos_weight: str | None,
+        **options: Any,  # noqa: ANN401 - passed through
+    ) -> Any:  # noqa: ANN401
+        given = {
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+            "ignore_index": ignore_index,
+            "weight": None if class_weights is None else _load_array(class_weights),
+            "pos_weight": None if pos_weight is None else _number_or_array(pos_weight),
+        }
+        return command(loss_fn=_loss_function(loss_fn, given), **options)
+
+    for option in reversed(_OPTIONS):
+        call = option(call)
+    return call
+
+
+def _loss_function(name: str | None, options: dict[str, Any]) -> LossFunction | None:
+    from bngrad.errors import InputError
+    from bngrad.training.loss_functions import loss_function
+
+    if name is not None:
+        return loss_function(name, **options)
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(f"{option} is an option of a loss function; add --loss-fn")
+    return None
+
+
+def _number_or_array(text: str) -> float | NDArray[np.generic]:
+    try:
+        return float(text)
+    except ValueError:
+        return _load_array(text)
+
+
+def _load_array(path: str) -> NDArray[np.generic]:
+    """Reads an array from a .npy file.
+
+    Raises:
+        InputError: The file cannot be read, or is no .npy file.
+    """
+    import numpy as np
+
+    from bngrad.errors import InputError
+
+    try:
+        with Path(path).open("rb") as file:
+            array: NDArray[np.generic] = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a .npy file of numbers: {error}") from None
+    return array

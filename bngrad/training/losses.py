@@ -1,0 +1,145 @@
+"""Appends a loss to a forward model that has none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import onnx_ir as ir
+
+from bngrad.autodiff.loss_and_wrt import is_new_statistic
+from bngrad.autodiff.prepare_forward import inlined
+from bngrad.errors import InputError, ModelError
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.graph.builder import NodeMaker
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.name_messages import unknown_name
+from bngrad.graph.nodes import describe, refuse_training_graph
+from bngrad.graph.same_values import SAME_VALUES, origin
+from bngrad.opset.known_shapes import known_shape
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function, typed
+
+if TYPE_CHECKING:
+    from bngrad.opset.known_shapes import KnownShape
+
+
+class AppendedLoss(NamedTuple):
+    """A forward model with a loss."""
+
+    model: ir.Model
+    loss: str
+    """The new output, a scalar of shape []."""
+    target: str
+    """The new input: labels, or a target of the prediction's type and shape."""
+    warnings: list[str]
+    """What is probably not intended."""
+
+
+def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str | None = None) -> AppendedLoss:
+    """Returns a copy of a forward model with a loss of one of its outputs, in standard ONNX ops.
+
+    The target is a new graph input, ``labels`` or ``target``, and the loss a new graph output, ``loss``; each gets
+    a number if the model has that name already. A prediction in float16 or bfloat16 is cast to float, as under
+    PyTorch's autocast, and the loss is float. A model below opset 15 is raised to 15.
+
+    Args:
+        model: The forward model; it is not changed.
+        loss_fn: The loss function, or a name of `LOSS_FUNCTIONS`.
+        prediction: The name of a value of the main graph; by default the only float output that is not a running
+            statistic.
+
+    Raises:
+        InputError: The loss function is unknown, or its weights do not fit the prediction.
+        ModelError: The prediction does not exist, is not unique, or does not fit the loss function; the model is a
+            training graph, or is invalid.
+    """
+    loss_fn = loss_function(loss_fn) if isinstance(loss_fn, str) else loss_fn
+    if not isinstance(loss_fn, LossFunction):
+        raise InputError(
+            f"loss_fn has type {type(loss_fn).__name__}; expected a loss function, or one of "
+            f"{', '.join(LOSS_FUNCTIONS)}"
+        )
+    refuse_training_graph(model)
+    result = RaiseOpsetPass()(model).model
+    InferTypesPass()(result)
+    x = _find_prediction(result, prediction)
+    shape = known_shape(x)
+    if not shape:
+        raise ModelError(_unsuitable(x, shape))
+    names = Names(result)
+    target_dtype, target_shape = loss_fn.target(x, shape)
+    name = names.fresh(loss_fn.wanted)
+    target = ir.Value(name=name, type=ir.TensorType(target_dtype), shape=ir.Shape(target_shape))
+    result.graph.inputs.append(target)
+    make = _Maker(names, result.graph)
+    computed = ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    fed = target if target_dtype == ir.DataType.INT64 else make.cast(_reshaped(make, target, x), computed)
+    loss = make.name(loss_fn.append(make, make.cast(x, computed), fed), names.fresh("loss"))
+    loss.type, loss.shape = ir.TensorType(computed), ir.Shape([])
+    result.graph.outputs.append(loss)
+    return AppendedLoss(result, str(loss.name), name, _normalized_twice(model, x, loss_fn))
+
+
+class _Maker(NodeMaker):
+    """Makes nodes at the end of a graph."""
+
+    def __init__(self, names: Names, graph: ir.Graph) -> None:
+        super().__init__(names, "loss")
+        self._graph = graph
+
+    def _place(self, node: ir.Node) -> None:
+        self._graph.append(node)
+
+
+def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
+    made = {str(value.name): value for node in model.graph for value in node.outputs if value.name}
+    if name is not None:
+        if name not in made:
+            raise ModelError(unknown_name(name, made, "a value"))
+        if not _is_float(made[name]):
+            raise ModelError(f"prediction {typed(made[name])} has no loss; expected a float tensor")
+        return made[name]
+    outputs = [value for value in model.graph.outputs if _is_float(value) and not is_new_statistic(value)]
+    if len(outputs) != 1:
+        found = ", ".join(map(typed, outputs)) or "none"
+        raise ModelError(
+            f"the model has {len(outputs) or 'no'} float outputs; name the prediction with --prediction "
+            f"(prediction=) (its float outputs are {found})"
+        )
+    return outputs[0]
+
+
+def _unsuitable(x: ir.Value, shape: KnownShape | None) -> str:
+    if shape is None:
+        return f"prediction {typed(x)} has unknown rank; expected a shape: add shape information to the model"
+    return (
+        f"prediction {typed(x)} is a scalar, as a loss is; if it is the loss, leave out the loss function, else "
+        "name the prediction with --prediction (prediction=)"
+    )
+
+
+def _reshaped(make: NodeMaker, target: ir.Value, x: ir.Value) -> ir.Value:
+    """The target in the shape of the prediction: a target of another size fails, instead of broadcasting."""
+    if x.shape is not None and x.shape.is_static():
+        return target
+    result = make.op("Reshape", target, make.op("Shape", x), allowzero=1)
+    result.type, result.shape = target.type, x.shape
+    return result
+
+
+def _normalized_twice(model: ir.Model, x: ir.Value, loss_fn: LossFunction) -> list[str]:
+    """A warning if a model ends in a softmax or sigmoid that the loss function applies itself."""
+    made = (value for node in inlined(model).graph for value in node.outputs if value.name == x.name)
+    node = origin(next(made, x), SAME_VALUES).producer()
+    if node is None or node.op_type not in loss_fn.normalizes or node.domain not in ("", "ai.onnx"):
+        return []
+    warning = (
+        f"prediction {x.name!r} is the output of {describe(node)}, but {loss_fn.name} expects logits and "
+        f"normalizes them itself; name the input of that node with --prediction (prediction=), or remove the node"
+    )
+    return [warning]
+
+
+def _is_float(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) and value.dtype in SUPPORTED_DTYPES

@@ -1,0 +1,366 @@
+"""Appended losses: values and gradients against float64 NumPy, and what is refused."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+import bngrad
+from bngrad.errors import InputError, ModelError
+from bngrad.training.loss_functions import L1, MSE, BCEWithLogits, CrossEntropy, loss_function
+from bngrad.training.losses import append_loss
+
+EPS = 2.0**-24
+"""The unit roundoff of float."""
+
+
+def scaled(shape, dtype="float", opset=18, more=""):
+    """A model whose prediction is its input times a weight of 1, so that the gradient by it is known."""
+    one = {"float16": 15360, "bfloat16": 16256}.get(dtype, 1)  # bits, where the parser takes them
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        g ({dtype}[{shape}] x) => ({dtype}[{shape}] logits) <{dtype} weight = {{{one}}}> {{
+            logits = Mul (x, weight) {more}
+        }}"""
+    )
+
+
+def run(model, feeds):
+    proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def cross_entropy(x, labels, options):
+    """The loss in float64, and its gradient, sample by sample as PyTorch documents it."""
+    classes = x.shape[1]
+    w = np.asarray(options.get("weight", np.ones(classes)), np.float64)
+    smoothing, ignored = options.get("label_smoothing", 0.0), options.get("ignore_index", -100)
+    rows = np.moveaxis(x.astype(np.float64), 1, -1).reshape(-1, classes)
+    shifted = rows - rows.max(1, keepdims=True)
+    log_prob = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    loss, total, gradient = 0.0, 0.0, np.zeros_like(rows)
+    for i, label in enumerate(labels.reshape(-1)):
+        if label == ignored:
+            continue
+        target = smoothing / classes * w
+        target[label] += (1 - smoothing) * w[label]
+        loss -= target @ log_prob[i]
+        gradient[i] = target.sum() * np.exp(log_prob[i]) - target
+        total += w[label]
+    if options.get("reduction", "mean") == "mean":
+        with np.errstate(invalid="ignore"):
+            loss, gradient = np.float64(loss) / total, gradient / (total or 1)
+    return loss, np.moveaxis(gradient.reshape(*np.moveaxis(x, 1, -1).shape), -1, 1)
+
+
+def elementwise(name, x, target, options):
+    x, target = x.astype(np.float64), target.astype(np.float64)
+    if name == "mse":
+        losses, gradient = (x - target) ** 2, 2 * (x - target)
+    elif name == "l1":
+        losses, gradient = np.abs(x - target), np.sign(x - target)
+    else:
+        w = np.asarray(options.get("weight", 1.0), np.float64)
+        positive = np.asarray(options.get("pos_weight", 1.0), np.float64)
+        softplus = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+        sigmoid = np.exp(-np.logaddexp(0, -x))
+        losses = w * ((1 - target) * softplus + positive * target * (softplus - x))
+        gradient = w * ((1 - target) * sigmoid + positive * target * (sigmoid - 1))
+    count = x.size if options.get("reduction", "mean") == "mean" else 1
+    return losses.sum() / count, gradient / count
+
+
+def reference(name, x, target, options):
+    function = cross_entropy if name == "cross_entropy" else lambda *args: elementwise(name, *args)
+    return function(x, target, options)
+
+
+WEIGHT = [0.5, 2.0, 1.0, 0.0, 3.0]
+CROSS_ENTROPY = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "weights": {"weight": WEIGHT},
+    "weights, sum": {"weight": WEIGHT, "reduction": "sum"},
+    "smoothed": {"label_smoothing": 0.1},
+    "smoothed, sum": {"label_smoothing": 0.3, "reduction": "sum"},
+    "smoothed, weights": {"label_smoothing": 0.1, "weight": WEIGHT},
+    "smoothed, weights, sum": {"label_smoothing": 0.1, "weight": WEIGHT, "reduction": "sum"},
+    "all smoothed": {"label_smoothing": 1.0},
+    "a class ignored": {"ignore_index": 2},
+    "a class ignored, smoothed, weights": {"ignore_index": 2, "label_smoothing": 0.2, "weight": WEIGHT},
+    "another index ignored": {"ignore_index": 255},
+    "a negative index ignored": {"ignore_index": -1, "label_smoothing": 0.2},
+}
+SHAPES = {"2-D": (6, 5), "3-D": (4, 5, 3), "4-D": (2, 5, 3, 2)}
+SYMBOLIC = {"2-D": "N, 5", "3-D": "N, 5, L", "4-D": "N, C, H, W"}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["moderate", "extreme"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("case", CROSS_ENTROPY)
+def test_cross_entropy(case, shape, scale, rng):
+    options, size = CROSS_ENTROPY[case], SHAPES[shape]
+    x = (scale * rng.uniform(-1, 1, size)).astype(np.float32)
+    labels = rng.integers(0, 5, (size[0], *size[2:]))
+    labels.flat[::4] = options.get("ignore_index", -100)
+    model = bngrad.differentiate(
+        scaled(SYMBOLIC[shape]), loss_fn=loss_function("cross_entropy", **options), wrt=["x"]
+    )
+    check(run(model, {"x": x, "labels": labels}), reference("cross_entropy", x, labels, options), scale)
+
+
+ELEMENTWISE = {
+    "mse": ("mse", {}),
+    "mse, sum": ("mse", {"reduction": "sum"}),
+    "l1": ("l1", {}),
+    "l1, sum": ("l1", {"reduction": "sum"}),
+    "bce": ("bce_with_logits", {}),
+    "bce, sum": ("bce_with_logits", {"reduction": "sum"}),
+    "bce, pos_weight": ("bce_with_logits", {"pos_weight": [3.0, 1.0, 0.5, 0.0]}),
+    "bce, one pos_weight": ("bce_with_logits", {"pos_weight": 2.5, "reduction": "sum"}),
+    "bce, weights": ("bce_with_logits", {"weight": [3.0, 1.0, 0.5, 0.0], "pos_weight": 2.0}),
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4], ids=["moderate", "extreme"])
+@pytest.mark.parametrize("size", [(5, 4), (2, 3, 4), (1, 4)], ids=str)
+@pytest.mark.parametrize("case", ELEMENTWISE)
+def test_elementwise(case, size, scale, rng):
+    name, options = ELEMENTWISE[case]
+    x = (scale * rng.uniform(-1, 1, size)).astype(np.float32)
+    x.flat[:2] = 0  # |x| and max(x, 0) are not differentiable there, the loss is
+    target = rng.uniform(0, 1, size).astype(np.float32)
+    target.flat[1::3] = 1
+    shape = ", ".join(["N", *map(str, size[1:])])
+    model = bngrad.differentiate(scaled(shape), loss_fn=loss_function(name, **options), wrt=["x"])
+    check(run(model, {"x": x, "target": target}), reference(name, x, target, options), scale)
+
+
+def check(outputs, want, scale):
+    """The bound: a few roundings of terms of the scale, for each of at most 60 terms."""
+    loss, gradient = want
+    assert outputs["loss"].shape == ()
+    terms = max(1.0, np.abs(gradient).sum()) * scale
+    assert abs(outputs["loss"] - loss) <= 64 * EPS * max(abs(loss), terms)
+    assert outputs["x_grad"].dtype == np.float32
+    absolute = 32 * EPS * max(1.0, np.abs(gradient).max())
+    np.testing.assert_allclose(outputs["x_grad"], gradient, rtol=64 * EPS * np.sqrt(scale), atol=absolute)
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": WEIGHT}], ids=str)
+def test_all_labels_ignored_is_nan(options):
+    """As in PyTorch: the mean over no sample is NaN, its gradient 0."""
+    model = bngrad.differentiate(scaled("N, 5"), loss_fn=CrossEntropy(**options), wrt=["x"])
+    outputs = run(model, {"x": np.ones((2, 5), np.float32), "labels": np.int64([-100, -100])})
+    assert np.isnan(outputs["loss"])
+
+
+@pytest.mark.parametrize("label", [-1, -5, -101, 5, 100])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1, "weight": WEIGHT}], ids=str)
+def test_a_label_out_of_bounds_fails(label, options):
+    """Negative ones, too, which ONNX's ops count from the last class."""
+    model = append_loss(ir.from_proto(scaled("N, 5")), CrossEntropy(**options)).model
+    with pytest.raises(Exception, match=r"out of data bounds|Out of range value in index"):
+        run(model, {"x": np.ones((2, 5), np.float32), "labels": np.int64([0, label])})
+
+
+@pytest.mark.parametrize("name", ["mse", "l1", "bce_with_logits"])
+def test_a_target_is_not_broadcast(name):
+    model = append_loss(ir.from_proto(scaled("N, 4")), name).model
+    with pytest.raises(Exception, match=r"[Rr]eshape"):
+        run(model, {"x": np.ones((3, 4), np.float32), "target": np.ones((1, 4), np.float32)})
+
+
+TYPES = {
+    "double": np.float64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+}
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "mse", "l1", "bce_with_logits"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_types(dtype, name):
+    """The target has the prediction's type; 16 bits are computed in float."""
+    made = append_loss(ir.from_proto(scaled("N, 5", dtype)), name)
+    inputs = {value.name: value for value in made.model.graph.inputs}
+    (loss,) = (value for value in made.model.graph.outputs if value.name == made.loss)
+    assert loss.dtype == (ir.DataType.DOUBLE if dtype == "double" else ir.DataType.FLOAT)
+    of_target = ir.DataType.INT64 if name == "cross_entropy" else ir.DataType[dtype.upper()]
+    assert inputs[made.target].dtype == of_target
+    onnx.checker.check_model(ir.to_proto(made.model), full_check=True)
+    if dtype != "bfloat16":  # which ONNX Runtime's CPU kernels lack
+        x = np.linspace(-2, 2, 10).reshape(2, 5).astype(TYPES[dtype])
+        target = np.int64([1, 4]) if name == "cross_entropy" else np.full_like(x, 0.25)
+        model = bngrad.differentiate(scaled("N, 5", dtype), loss_fn=name, wrt=["x"])
+        outputs = run(model, {"x": x, made.target: target})
+        loss, gradient = reference(name, x, target, {})
+        tolerance = 1e-13 if dtype == "double" else 2**-10
+        np.testing.assert_allclose(outputs["loss"], loss, rtol=min(tolerance, 1e-6))
+        np.testing.assert_allclose(outputs["x_grad"].astype(float), gradient, rtol=tolerance, atol=tolerance / 8)
+
+
+def test_shapes_and_names():
+    """Symbolic dimensions stay, taken names get a number, and the user's model is untouched."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N, 5, L] x, int64[N] labels) => (float[N, 5, L] y, int64[N] loss) {
+        y = Neg (x)
+        loss = Neg (labels)
+    }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    before = ir.to_proto(model).SerializeToString()
+    made = append_loss(model, "cross_entropy")
+    assert (made.loss, made.target, made.warnings) == ("loss_1", "labels_1", [])
+    new = made.model.graph.inputs[-1]
+    assert [str(size) for size in new.shape] == ["N", "L"]
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_functions_stay():
+    text = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
+    g (float[N, 5] x) => (float[N, 5] y) { y = local.twice (x) }
+    <domain: "local", opset_import: ["" : 18]> twice (a) => (b) { b = Add (a, a) }"""
+    made = append_loss(ir.from_proto(onnx.parser.parse_model(text)), "mse")
+    assert [key[1] for key in made.model.functions] == ["twice"]
+    assert run(made.model, {"x": np.ones((1, 5), np.float32), "target": np.zeros((1, 5), np.float32)})["loss"] == 4
+
+
+@pytest.mark.parametrize("opset", [7, 11, 13, 15, 18, 21])
+def test_opsets(opset):
+    model = bngrad.differentiate(scaled("N, 5", opset=opset), loss_fn=CrossEntropy(label_smoothing=0.1))
+    outputs = run(model, {"x": np.eye(5, dtype=np.float32), "labels": np.arange(5)})
+    want, _ = cross_entropy(np.eye(5), np.arange(5), {"label_smoothing": 0.1})
+    assert abs(outputs["loss"] - want) < 1e-6
+
+
+ENDS = {
+    "softmax": ("Softmax (a)", {"cross_entropy", "bce_with_logits"}),
+    "sigmoid": ("Sigmoid (a)", {"cross_entropy", "bce_with_logits"}),
+    "log-softmax": ("LogSoftmax <axis = 1> (a)", {"bce_with_logits"}),
+    "softmax, reshaped": ("Identity (b)\n s = Softmax (a)\n", {"cross_entropy", "bce_with_logits"}),
+    "no softmax": ("Relu (a)", set()),
+}
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "mse", "bce_with_logits"])
+@pytest.mark.parametrize("end", ENDS)
+def test_normalized_twice(end, name):
+    """Cross entropy of log-probabilities is right: the log-softmax of a log-softmax is itself."""
+    last, warned = ENDS[end]
+    last = "s = Softmax (a) b = Cast <to = 1> (s) y = Identity (b)" if "(b)" in last else f"y = {last}"
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N, 5] x) => (float[N, 5] y) {{ a = Neg (x) {last} }}"""
+    made = append_loss(ir.from_proto(onnx.parser.parse_model(text)), name)
+    assert bool(made.warnings) == (name in warned)
+    assert append_loss(ir.from_proto(onnx.parser.parse_model(text)), name, prediction="a").warnings == []
+    for warning in made.warnings:
+        assert "'y' is the output of S" in warning or "'y' is the output of L" in warning
+
+
+def test_normalized_in_a_function():
+    text = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
+    g (float[N, 5] x) => (float[N, 5] y) { y = local.probabilities (x) }
+    <domain: "local", opset_import: ["" : 18]> probabilities (a) => (b) { b = Softmax (a) }"""
+    (warning,) = append_loss(ir.from_proto(onnx.parser.parse_model(text)), "cross_entropy").warnings
+    assert "Softmax" in warning
+
+
+def test_a_warning_is_issued():
+    model = scaled("N, 5", more="p = Softmax (logits)")
+    model.graph.output[0].name = "p"
+    with pytest.warns(bngrad.BngradWarning, match="expects logits") as caught:
+        made = bngrad.differentiate(model, loss_fn="cross_entropy", wrt=["x"])
+    assert bngrad.read_training_graph(made).warnings == [str(warning.message) for warning in caught]
+
+
+TWO = """g (float[N, 5] x, float[N, 1] s) => (float[N, 5] y, float[N, 1] z, float[N, 2] t, float q) {
+    y = Neg (x)
+    z = Neg (s)
+    o = Constant <value_ints = [0, 1]> ()
+    t = Gather <axis = 1> (x, o)
+    q = ReduceSum <keepdims = 0> (x)
+}"""
+REFUSED = {
+    "several outputs": (TWO, "mse", None, ModelError, r"4 float outputs.*--prediction.*'y' \(float\[N, 5\]\)"),
+    "unknown prediction": (TWO, "mse", "yy", ModelError, r"'yy' is not a value.*did you mean 'y'"),
+    "an input": (TWO, "mse", "x", ModelError, "'x' is not a value"),
+    "integers": (TWO, "mse", "o", ModelError, r"prediction 'o' \(int64\[2\]\).*expected a float"),
+    "a scalar": (TWO, "mse", "q", ModelError, r"prediction 'q' \(float\[\]\) is a scalar"),
+    "one class": (TWO, "cross_entropy", "z", ModelError, r"'z' \(float\[N, 1\]\) has one class.*bce_with_logits"),
+    "no classes": (
+        "g (float[N] x) => (float[N] y) { y = Neg (x) }",
+        "cross_entropy", None, ModelError, r"'y' \(float\[N\]\) has no classes",
+    ),
+    "no output": ("g (int64[N] x) => (int64[N] y) { y = Neg (x) }", "mse", None, ModelError, "no float outputs"),
+    "unknown rank": (
+        "g (float[N] x, int64[n] s) => (float[] y) { y = Reshape (x, s) }",
+        "mse", "y", ModelError, "scalar|unknown rank",
+    ),
+    "unknown loss": (TWO, "hinge", "y", InputError, "loss function is 'hinge'; expected one of cross_entropy"),
+    "not a loss": (TWO, 3, "y", InputError, "loss_fn has type int"),
+    "weights of another model": (TWO, CrossEntropy(weight=[1, 2]), "y", InputError, "2 elements; expected 5"),
+    "pos_weight of another model": (
+        TWO, BCEWithLogits(pos_weight=[1, 2]), "y", InputError, r"pos_weight has shape \[2\].*\[N, 5\]",
+    ),
+    "weights that enlarge": (
+        TWO, BCEWithLogits(weight=np.ones((2, 1, 5))), "y", InputError, r"weight has shape \[2, 1, 5\]",
+    ),
+    "a training graph": (
+        "g (float[4] dy, float[4] y) => (float[4] x) { x = com.microsoft.ReluGrad (dy, y) }",
+        "mse", None, ModelError, "training graph already",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case):
+    text, loss_fn, prediction, error, message = REFUSED[case]
+    header = '<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>\n'
+    with pytest.raises(error, match=message):
+        append_loss(ir.from_proto(onnx.parser.parse_model(header + text)), loss_fn, prediction=prediction)
+
+
+OPTIONS = {
+    "reduction": (CrossEntropy, {"reduction": "none"}, "reduction is 'none'; expected one of mean, sum"),
+    "smoothing above 1": (CrossEntropy, {"label_smoothing": 1.5}, "label_smoothing is 1.5; expected"),
+    "smoothing NaN": (CrossEntropy, {"label_smoothing": float("nan")}, "label_smoothing is nan"),
+    "index a float": (CrossEntropy, {"ignore_index": 1.0}, "ignore_index is 1.0; expected an integer"),
+    "weights of two dimensions": (CrossEntropy, {"weight": [[1.0]]}, r"weight is float64\[1, 1\]; expected"),
+    "weights NaN": (CrossEntropy, {"weight": [np.nan, 1]}, "expected a vector of finite numbers"),
+    "weights of text": (BCEWithLogits, {"weight": ["a"]}, "expected finite numbers"),
+    "pos_weight infinite": (BCEWithLogits, {"pos_weight": np.inf}, "pos_weight is float64"),
+    "mse": (MSE, {"reduction": "avg"}, "reduction is 'avg'"),
+    "l1": (L1, {"reduction": None}, "reduction is None"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_option_refusals(case):
+    loss, options, message = OPTIONS[case]
+    with pytest.raises(InputError, match=message):
+        loss(**options)
+
+
+def test_an_option_of_another_loss():
+    with pytest.raises(InputError, match="loss function mse has no label_smoothing; its options are reduction"):
+        loss_function("mse", label_smoothing=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "loss", "loss_fn": "mse"}, "expected either --loss"),
+        ({"prediction": "logits"}, "without a loss function"),
+    ],
+    ids=["two losses", "no loss function"],
+)
+def test_options_that_exclude_each_other(options, message):
+    with pytest.raises(InputError, match=message):
+        bngrad.differentiate(scaled("N, 5"), **options)
