@@ -46,9 +46,10 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
             ] or scalars
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
+            remedy = "" if scalars else ", or append one with differentiate --loss-fn"
             raise ModelError(
-                f"the model has {len(scalars) or 'no'} float scalar outputs; name the loss with --loss (its float "
-                f"outputs are {outputs or 'none'})"
+                f"the model has {len(scalars) or 'no'} float scalar outputs; name the loss with --loss{remedy} "
+                f"(its float outputs are {outputs or 'none'})"
             )
         return scalars[0]
     if name not in made:

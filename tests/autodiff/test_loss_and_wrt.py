@@ -309,18 +309,25 @@ ERRORS = {
     "loss-none": (
         model("float[3] x", "y = Exp(x)", outputs="float[3] y"),
         {"wrt": ["x"]},
-        "the model has no float scalar outputs; name the loss with --loss (its float outputs are 'y' (float[3]))",
+        (
+            "the model has no float scalar outputs; name the loss with --loss, or append one with "
+            "differentiate --loss-fn (its float outputs are 'y' (float[3]))"
+        ),
     ),
     "loss-no-float": (
         model("float[3] x", "s = Size(x)", outputs="int64 s"),
         {"wrt": ["x"]},
-        "the model has no float scalar outputs; name the loss with --loss (its float outputs are none)",
+        (
+            "the model has no float scalar outputs; name the loss with --loss, or append one with "
+            "differentiate --loss-fn (its float outputs are none)"
+        ),
     ),
     "loss-none-but-statistics": (
         summed("float[N, 1] x", BN, initializers=ONE_CHANNEL, outputs=STATISTICS),
         {},
         (
-            "the model has no float scalar outputs; name the loss with --loss (its float outputs are 'm_new' "
+            "the model has no float scalar outputs; name the loss with --loss, or append one with "
+            "differentiate --loss-fn (its float outputs are 'm_new' "
             "(float[1]), 'v_new' (float[1]))"
         ),
     ),
