@@ -216,6 +216,8 @@ def training_step(
     values: Mapping[str, NDArray[np.generic]] | None = None,
     defaults: bool = False,
     loss: str | None = None,
+    loss_fn: str | LossFunction | None = None,
+    prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
@@ -245,6 +247,8 @@ def training_step(
         values: Initial values by the names of weights and running statistics; by default those of the model.
         defaults: Whether the inputs of the state have the initial state as defaults.
         loss: See `differentiate`; so are the following arguments.
+        loss_fn: See `differentiate`.
+        prediction: See `differentiate`.
         wrt: The weights to train. By default, all.
         frozen: See `differentiate`.
         training: See `differentiate`.
@@ -275,6 +279,8 @@ def training_step(
         values=values,
         defaults=defaults,
         loss=loss,
+        loss_fn=loss_fn,
+        prediction=prediction,
         wrt=wrt,
         frozen=frozen,
         training=training,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bngrad.cli.console import print_warnings
+from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
     debug_option,
     frozen_option,
@@ -122,6 +123,7 @@ def _parse_scales(
     help="Further output: an output of MODEL, or a gradient NAME_grad (repeatable).",
 )
 @loss_option
+@loss_fn_options
 @wrt_option
 @frozen_option
 @training_option

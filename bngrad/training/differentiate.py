@@ -110,7 +110,7 @@ def differentiate(
     """
     _require_options(running_variance, shared_statistics, builder, target)
     require_names(wrt=wrt, frozen=frozen, training=training)
-    _require_one_loss(loss, loss_fn, prediction)
+    require_one_loss(loss, loss_fn, prediction)
     source, input_of_loss = model, None
     warnings: list[str] = []
     if loss_fn is not None:
@@ -172,7 +172,12 @@ def default_running_variance(model: ir.Model) -> RunningVariance:
     return "unbiased" if model.producer_name == "pytorch" else "biased"
 
 
-def _require_one_loss(loss: str | None, loss_fn: str | LossFunction | None, prediction: str | None) -> None:
+def require_one_loss(loss: str | None, loss_fn: str | LossFunction | None, prediction: str | None) -> None:
+    """Refuses options that contradict each other about the loss.
+
+    Raises:
+        InputError: A loss and a loss function are given, or a prediction without a loss function.
+    """
     if loss is not None and loss_fn is not None:
         raise InputError(
             f"loss {loss!r} is named, and a loss function is to be appended; expected either --loss (loss=) or "

@@ -21,9 +21,10 @@ from bngrad.errors import InputError
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
-from bngrad.training.differentiate import differentiate
+from bngrad.training.differentiate import differentiate, require_one_loss
 from bngrad.training.evaluation import evaluation_graph
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
+from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import hyperparameters, make_optimizer
 from bngrad.training.step_builder import StepBuilder
 from bngrad.training.step_info import Layout, StepInfo, write_step_info
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.training.loss_functions import LossFunction
     from bngrad.training.optimizers import Optimizer, ParameterGroup
 
     Array = NDArray[Any]
@@ -56,6 +58,9 @@ class Step(NamedTuple):
 def build_step(
     model: ir.Model,
     *,
+    loss: str | None = None,
+    loss_fn: str | LossFunction | None = None,
+    prediction: str | None = None,
     optimizer: str | Optimizer = "sgd",
     layout: Layout = "named",
     groups: Sequence[ParameterGroup] = (),
@@ -67,10 +72,13 @@ def build_step(
     defaults: bool = False,
     **options: Any,  # noqa: ANN401 - of differentiate
 ) -> Step:
-    """Makes a training step of a forward model with a loss.
+    """Makes a training step of a forward model.
 
     Args:
         model: The forward model; it is not changed.
+        loss: The name of the loss; see `differentiate`, also for ``loss_fn`` and ``prediction``.
+        loss_fn: A loss function to append to a model without a loss.
+        prediction: What it is computed of.
         optimizer: The optimizer, or its name.
         layout: Whether the state is an input for each tensor, or one vector.
         groups: Weights with hyperparameters of their own.
@@ -81,7 +89,7 @@ def build_step(
         functions: Whether to embed the definitions of the ops of ``bngrad``.
         defaults: Whether the initial state is the default of the step's inputs. Bindings of ONNX Runtime other
             than Python's and C's ignore or refuse what is fed to inputs with defaults.
-        options: See `differentiate`: ``loss``, ``wrt``, ``frozen``, ``training`` and others.
+        options: See `differentiate`: ``wrt``, ``frozen``, ``training`` and others.
 
     Raises:
         InputError: An option is wrong, or a weight has no initial value.
@@ -90,7 +98,12 @@ def build_step(
     """
     optimizer = make_optimizer(optimizer)
     _require_options(layout, clip_norm, accumulate, outputs)
-    made = differentiate(model, functions=functions, **options)
+    require_one_loss(loss, loss_fn, prediction)
+    warnings: list[str] = []
+    if loss_fn is not None:
+        # Here, and not in `differentiate`: the evaluation graph has the loss, too.
+        model, loss, _, warnings = append_loss(model, loss_fn, prediction=prediction)
+    made = differentiate(model, loss=loss, functions=functions, **options)
     builder = StepBuilder(made, values or {})
     builder.add_optimizer(optimizer, groups=groups, clip_norm=clip_norm, accumulate=accumulate)
     info = builder.finish(
@@ -114,7 +127,7 @@ def build_step(
     for each in (result, evaluation):
         write_step_info(each, info)
         check(each, model)
-    return Step(result, evaluation, builder.state, info, made.warnings)
+    return Step(result, evaluation, builder.state, info, warnings + made.warnings)
 
 
 def _require_options(layout: str, clip_norm: float | None, accumulate: int, outputs: Sequence[str]) -> None:

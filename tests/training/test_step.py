@@ -226,6 +226,22 @@ def test_shared_statistics(shared, statistics):
     assert statistics <= inputs
 
 
+def test_loss_function_is_part_of_the_step_and_of_its_evaluation():
+    text = FORWARD.replace("float loss, ", "").replace(", int64[N,3] labels", "")
+    text = text.replace("    loss = SoftmaxCrossEntropyLoss (logits, labels)\n", "")
+    step, other = bngrad.training_step(parse(text), loss_fn="cross_entropy"), bngrad.training_step(parse())
+    assert list(step.info.data) == ["x", "labels"]
+    results, state = call(step, step.state, data())
+    expected, expected_state = call(other, other.state, data())
+    np.testing.assert_allclose(results["loss"], expected["loss"], rtol=1e-6)
+    for name, array in expected_state.items():
+        np.testing.assert_allclose(state[name], array, rtol=1e-5, atol=1e-7)
+    feeds = {**data(), **{name: array for name, array in expected_state.items() if name != "step"}}
+    found, wanted = run(step.evaluation, feeds), run(other.evaluation, feeds)
+    np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-6)
+    assert list(sizes(step.finalize(state).graph.output)) == ["logits"]
+
+
 def test_values_replace_those_of_the_model():
     text = FORWARD.replace("float[2] scale = {1, 2}, ", "").replace("labels) =>", "labels, float[2] scale) =>")
     with pytest.raises(InputError, match="'scale' is an input of the model without a value"):
@@ -327,6 +343,9 @@ OPTIONS = [
     ({"values": {"w": np.zeros(2)}}, "'w' is not a trainable weight or a running statistic"),
     ({"values": {"scale": np.zeros(2)}}, "the initial value of 'scale' is float64; expected float32"),
     ({"values": {"scale": np.zeros(3, np.float32)}}, "the initial value of 'scale' has shape [3]; expected [2]"),
+    ({"loss": "loss", "loss_fn": "mse"}, "expected either --loss (loss=) or --loss-fn (loss_fn=)"),
+    ({"prediction": "logits"}, "prediction 'logits' is named without a loss function"),
+    ({"loss_fn": "hinge"}, "hinge"),
     ({"wrt": ["x"]}, "'x' is an input of the model without a value"),
 ]
 
