@@ -92,7 +92,7 @@ def differentiate_command(
     default values; updated running statistics become outputs. The metadata of OUTPUT records the role of each.
     """
     from bngrad.io import files
-    from bngrad.io.tensor_files import saving_tensors
+    from bngrad.io.tensor_files import arrays_of, writing_tensors
     from bngrad.training.differentiate import differentiate
 
     source = files.load(model)
@@ -102,7 +102,7 @@ def differentiate_command(
     result = differentiate(source, wrt=list(wrt) or None, shared_statistics=shared, **options)
     with contextlib.ExitStack() as stack:
         if state is not None:  # it gets its name when the model is written
-            stack.enter_context(saving_tensors(result.state, state))
+            stack.enter_context(writing_tensors(state, arrays_of(result.state), {}))
         files.save(result.model, path, external_data)
     print_warnings(result.warnings)
     if as_json:

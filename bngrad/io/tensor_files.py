@@ -1,45 +1,98 @@
-"""Named tensors in a ``.safetensors`` file, which every language can read."""
+"""Reading and writing tensors by name, in the format of safetensors."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from bngrad.errors import InputError
 from bngrad.io.files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     import onnx_ir as ir
     from numpy.typing import NDArray
 
+    Array = NDArray[Any]
 
-@contextlib.contextmanager
-def saving_tensors(tensors: Mapping[str, ir.TensorProtocol], path: Path) -> Iterator[None]:
-    """Writes tensors to a ``.safetensors`` file, which replaces ``path`` when the block ends without an exception.
+_SYSTEM_ERROR = re.compile(r"(?:I/O error: )?(?P<reason>[^:]+) \(os error (?P<number>\d+)\)")
+"""What the library says of an error of the operating system."""
+
+
+def arrays_of(tensors: Mapping[str, ir.TensorProtocol]) -> dict[str, Array]:
+    """Returns the values of a model's tensors.
 
     Raises:
-        InputError: The file cannot be written, or external data cannot be read.
+        InputError: External data cannot be read.
     """
-    from safetensors import SafetensorError  # noqa: PLC0415 - rarely needed
-    from safetensors.numpy import save_file  # noqa: PLC0415
-
     try:
-        arrays = {name: _contiguous(tensor) for name, tensor in tensors.items()}
+        return {name: tensor.numpy() for name, tensor in tensors.items()}
     except (OSError, ValueError) as error:
         raise InputError(f"the model's external data cannot be read: {error}") from None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Writes a .safetensors file atomically: after a crash, ``path`` has the old content or the new one.
+
+    Args:
+        path: The file.
+        tensors: Arrays by name.
+        metadata: Text by key.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with writing_tensors(path, tensors, metadata):
+        pass
+
+
+@contextlib.contextmanager
+def writing_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Iterator[None]:
+    """Does what `write_tensors` does; ``path`` is replaced when the block ends without an exception."""
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     with replacing(path) as temporary:
+        mode = temporary.stat().st_mode
         try:
-            save_file(arrays, temporary)
+            save_file(arrays, temporary, dict(metadata))
         except SafetensorError as error:
-            raise InputError(f"{path} cannot be written: {error}") from None
+            raise _as_os_error(error) from None
+        temporary.chmod(mode)  # the library's own is the owner's alone
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
         yield
 
 
-def _contiguous(tensor: ir.TensorProtocol) -> NDArray[np.generic]:
-    array = tensor.numpy()
-    return np.ascontiguousarray(array).reshape(array.shape)  # it makes a vector of a scalar
+def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:
+    """Reads the tensors and the metadata of a .safetensors file.
+
+    Raises:
+        InputError: The file cannot be read, is not of this format, or has a type that NumPy lacks.
+    """
+    file = Path(path)
+    if not file.exists():
+        raise InputError(f"{file} does not exist; expected a .safetensors file")
+    if not file.is_file():
+        raise InputError(f"{file} is not a regular file; expected a .safetensors file")
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            names = list(opened.keys())
+            return {name: np.array(opened.get_tensor(name)) for name in names}, opened.metadata() or {}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"{file} has a tensor of a type that NumPy lacks: {error}") from None
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise InputError(f"{file} is not a .safetensors file, or is damaged: {error}") from None
+
+
+def _as_os_error(error: SafetensorError) -> OSError:
+    found = _SYSTEM_ERROR.search(str(error))
+    return OSError(int(found["number"]), found["reason"].strip()) if found else OSError(str(error))
