@@ -48,7 +48,7 @@ def finalize_command(
     """
     from bngrad.io import files
     from bngrad.training.finalize import finalize
-    from bngrad.validation.arrays import load_arrays
+    from bngrad.io.arrays import load_arrays
 
     source = files.load(model)
     path = files.check_output(output, source=model)

@@ -94,7 +94,7 @@ def validate_command(
     from bngrad.cli.progress import progress
     from bngrad.io import files
     from bngrad.validation import output
-    from bngrad.validation.arrays import load_arrays
+    from bngrad.io.arrays import load_arrays
     from bngrad.validation.validate import validate
 
     destinations = {
