@@ -25,9 +25,10 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     Raises:
         InputError: The file does not exist, or is not an .npz file of plain arrays.
     """
-    with _refusing(path, "an .npz file of arrays by input name", "an .npz file of plain arrays", "savez"):
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+    expected = "an .npz file of arrays by input name"
+    refusing = _refusing(path, expected, "an .npz file of plain arrays", "savez")
+    with refusing, np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def load_array(path: str | os.PathLike[str]) -> Array:

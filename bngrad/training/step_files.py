@@ -12,21 +12,18 @@ STEP.safetensors    the initial state, a tensor each
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from bngrad.errors import InputError, ModelError
 from bngrad.io import files
+from bngrad.io.tensor_files import read_tensors, write_tensors
 from bngrad.training.step import Step
 from bngrad.training.step_info import KEY, StepInfo, read_step_info
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -77,16 +74,14 @@ def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra:
         path: The file.
         state: The state, a tensor each.
         info: The metadata of the step.
-        extra: What the file's metadata have beside the model's fingerprint; anything that JSON can hold.
+        extra: What the file's metadata have beside the model's fingerprint and the roles of the tensors; anything
+            that JSON can hold.
 
     Raises:
         InputError: The file cannot be written.
     """
-    metadata = {KEY: json.dumps({"model": info.model, **extra})}
-    # Scalars and views too: safetensors writes an array's buffer as it is.
-    tensors = {name: np.array(array, order="C") for name, array in state.items()}
-    with files.replacing(path) as temporary:
-        temporary.write_bytes(save(tensors, metadata))
+    roles = {name: one.role for name, one in info.state.items()}
+    write_tensors(path, state, {KEY: json.dumps({"model": info.model, "roles": roles, **extra})})
 
 
 def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -95,19 +90,36 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
     Raises:
         InputError: The file cannot be read, or the state is that of another model.
     """
-    file = Path(path)
+    state, metadata = read_tensors(path)
+    extra = state_metadata(path, metadata)
+    extra.pop("roles", None)
+    if extra.pop("model", info.model) != info.model:
+        raise InputError(
+            f"{path} is the state of another model or optimizer than the step: {_difference(state, info)}"
+        )
     try:
-        with safe_open(file, framework="numpy") as content:
-            metadata = json.loads((content.metadata() or {}).get(KEY, "{}"))
-            names = list(content.keys())
-            if metadata.get("model", info.model) != info.model:
-                raise InputError(f"{file} is the state of another model, or of another optimizer, than the step's")
-            state = {name: content.get_tensor(name) for name in names}
-    except FileNotFoundError:
-        raise InputError(f"{file} does not exist; expected a state in .safetensors format") from None
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (SafetensorError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is not a state in .safetensors format: {error}") from None
-    metadata.pop("model", None)
-    return info.require_state(state), metadata
+        return info.require_state(state), extra
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def state_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the metadata of a state file; none if it is not one of a training step.
+
+    Raises:
+        InputError: They cannot be read.
+    """
+    try:
+        return dict(json.loads(metadata.get(KEY, "{}")))
+    except (ValueError, TypeError, RecursionError):
+        raise InputError(
+            f"{path} has metadata {KEY!r} that cannot be read; expected a state of a training step"
+        ) from None
+
+
+def _difference(state: Mapping[str, Array], info: StepInfo) -> str:
+    try:
+        info.require_state(state)
+    except InputError as error:
+        return str(error)
+    return "its fingerprint differs"

@@ -25,6 +25,7 @@ ARRAYS = {
     "scalar": np.array(7, np.int64),
     "empty": np.empty((0, 3), np.float32),
     "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    "view": np.arange(10, dtype=np.float32)[2:6],
     "strided": np.arange(10, dtype=np.float32)[::2],
 }
 
