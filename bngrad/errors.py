@@ -39,6 +39,10 @@ class VersionError(BngradError):
     """A required package is missing, too old, or incompatible with another package."""
 
 
+class TrainingError(BngradError):
+    """Training cannot go on: the loss or the state is not finite."""
+
+
 class OracleError(BngradError):
     """The oracle's environment cannot be created, or ORT's gradient builder rejected the model."""
 

@@ -1,0 +1,94 @@
+"""The class labels among the data of a training step, and the accuracy with respect to them.
+
+ONNX Runtime takes a negative label for one counted from the end, and so trains on a wrong class without an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bngrad.errors import InputError
+from bngrad.opset.known_shapes import known_shape
+from bngrad.passes.prepare.infer_types import InferTypesPass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+
+
+@dataclass(frozen=True)
+class ClassLabels:
+    """A data input with the labels of a loss."""
+
+    name: str
+    """The input."""
+    scores: str
+    """The value with a score for each class in dimension 1."""
+    classes: int | None
+    """The number of classes; None if it is unknown."""
+    ignored: int | None
+    """The label of samples that the loss leaves out."""
+
+    def require_in_range(self, labels: Array) -> None:
+        """Checks that every label is that of a class, or the one to leave out.
+
+        Raises:
+            InputError: One is not.
+        """
+        wrong = labels < 0
+        if self.classes is not None:
+            wrong |= labels >= self.classes
+        if self.ignored is not None:
+            wrong &= labels != self.ignored
+        if wrong.any():
+            limit = "0 or more" if self.classes is None else f"0 to {self.classes - 1}"
+            also = "" if self.ignored is None else f", or {self.ignored} to leave a sample out"
+            raise InputError(f"{self.name!r} has the label {labels[wrong][0]}; expected {limit}{also}")
+
+    def correct(self, labels: Array, scores: Array) -> tuple[int, int]:
+        """Returns how many labels have the highest score, and how many labels there are."""
+        counted = np.ones(labels.shape, bool) if self.ignored is None else labels != self.ignored
+        return int(((scores.argmax(axis=1) == labels) & counted).sum()), int(counted.sum())
+
+
+def find_class_labels(evaluation: ir.Model) -> list[ClassLabels]:
+    """Returns the labels that losses of a model read.
+
+    Args:
+        evaluation: The evaluation graph of a training step; its types are inferred.
+    """
+    InferTypesPass()(evaluation)
+    found: dict[str, ClassLabels] = {}
+    for node in evaluation.graph:
+        if node.domain == "" and node.op_type in _LOSSES:
+            scores, labels = node.inputs[:2]
+            if scores is not None and labels is not None and labels.is_graph_input():
+                shape, ignored = known_shape(scores), node.attributes.get("ignore_index")
+                classes = shape[1] if shape is not None and len(shape) > 1 else None
+                one = ClassLabels(
+                    str(labels.name),
+                    str(scores.name),
+                    classes if isinstance(classes, int) else None,
+                    None if ignored is None else ignored.as_int(),
+                )
+                found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def require_labels(labels: list[ClassLabels], data: Mapping[str, Array]) -> None:
+    """Checks the labels of a batch.
+
+    Raises:
+        InputError: A label is not that of a class.
+    """
+    for one in labels:
+        one.require_in_range(data[one.name])

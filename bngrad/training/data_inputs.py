@@ -1,0 +1,101 @@
+"""Checks of the arrays that are fed to the data inputs of a training step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.opset.known_shapes import shape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from bngrad.training.step_info import DataInput
+
+    Array = NDArray[Any]
+
+
+def require_data(data: Mapping[str, Any], inputs: Mapping[str, DataInput]) -> dict[str, Array]:
+    """Returns the arrays of one batch, in the order of the inputs.
+
+    Args:
+        data: An array, or what NumPy makes one of, for each input.
+        inputs: The data inputs.
+
+    Raises:
+        InputError: An array is missing, superfluous, or of another type or shape; or inputs that share a symbolic
+            dimension have different sizes.
+    """
+    require_all(data, inputs)
+    arrays = {name: require_type(name, data[name], one) for name, one in inputs.items()}
+    sizes: dict[str, tuple[str, int]] = {}
+    for name, one in inputs.items():
+        if one.shape is None:
+            continue
+        shape = arrays[name].shape
+        require_shape(name, shape, one.shape)
+        for symbol, size in zip(one.shape, shape, strict=True):
+            if isinstance(symbol, str) and sizes.setdefault(symbol, (name, size))[1] != size:
+                first, other = sizes[symbol]
+                raise InputError(
+                    f"{name!r} has shape {shape_text(shape)} and {first!r} has {symbol} = {other}; expected the "
+                    f"same {symbol} in {shape_text(one.shape)}"
+                )
+    return arrays
+
+
+def require_all(data: Iterable[str], inputs: Iterable[str]) -> None:
+    """Checks that there is data for each input and for nothing else.
+
+    Raises:
+        InputError: There is not; the message has the names.
+    """
+    given, expected = set(data), list(inputs)
+    for name in data:
+        if name not in expected:
+            raise InputError(unknown_name(name, expected, "a data input"))
+    missing = [name for name in expected if name not in given]
+    if missing:
+        raise InputError(f"there is no data for {listed(missing)}; expected an array for {listed(expected)}")
+
+
+def require_type(name: str, array: Any, expected: DataInput) -> Array:  # noqa: ANN401 - anything that NumPy takes
+    """Returns an array of the type of an input, in row-major order.
+
+    Raises:
+        InputError: It has another type.
+    """
+    found = np.asarray(array, order="C")
+    if found.dtype != expected.dtype:
+        raise InputError(
+            f"{name!r} is {found.dtype}; expected {expected.dtype}: convert it with "
+            f"numpy.asarray({name}, {expected.dtype!r})"
+        )
+    return found
+
+
+def require_shape(name: str, shape: tuple[int, ...], expected: tuple[int | str | None, ...]) -> None:
+    """Checks a shape against one with symbolic dimensions.
+
+    Raises:
+        InputError: The rank or a known size differs, or there is no sample.
+    """
+    if len(shape) != len(expected) or any(
+        isinstance(want, int) and want != got for want, got in zip(expected, shape, strict=True)
+    ):
+        raise InputError(f"{name!r} has shape {shape_text(shape)}; expected {shape_text(expected)}")
+    if 0 in shape and 0 not in expected:
+        raise InputError(
+            f"{name!r} has shape {shape_text(shape)}, so it is empty; expected {shape_text(expected)}"
+        )
+
+
+def not_finite(arrays: Mapping[str, Array]) -> list[str]:
+    """Returns the names of the arrays with an infinity or a NaN."""
+    real = {name: array for name, array in arrays.items() if array.dtype.kind not in "biuOSU"}
+    return [name for name, array in real.items() if not np.isfinite(array).all()]

@@ -1,0 +1,65 @@
+"""The state of a training step in memory: two sets of buffers, which are its inputs and outputs in turn.
+
+An output must not share memory with the input that it replaces: ONNX Runtime reads an input after it has written
+outputs, so a step on one set of buffers gives wrong losses without an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bngrad.runtime.aligned import empty_at_cache_line
+from bngrad.runtime.ort_values import to_ort_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnxruntime
+    from numpy.typing import NDArray
+
+    from bngrad.training.step_info import StepInfo
+
+    Array = NDArray[Any]
+
+
+class StateBuffers:
+    """One set of buffers for the state, in either layout.
+
+    Args:
+        info: The metadata of the step.
+    """
+
+    def __init__(self, info: StepInfo) -> None:
+        self._info = info
+        specs: list[tuple[str, str, tuple[int, ...], str]]
+        if info.flat is not None:
+            specs = [(info.flat.input, info.flat.output, (info.flat.size,), info.flat.dtype)]
+        else:
+            specs = [(name, str(one.new), one.shape, one.dtype) for name, one in info.state.items()]
+        self._arrays = {old: empty_at_cache_line(shape, np.dtype(dtype)) for old, _, shape, dtype in specs}
+        self.inputs: dict[str, onnxruntime.OrtValue] = {
+            old: to_ort_value(array) for old, array in self._arrays.items()
+        }
+        """Values on the buffers, by the names of the step's inputs."""
+        self.outputs = {new: self.inputs[old] for old, new, _, _ in specs}
+        """The same values by the names of the step's outputs."""
+
+    def write(self, state: Mapping[str, Array]) -> None:
+        """Copies a state in the named layout into the buffers.
+
+        Raises:
+            InputError: It is not that of the step.
+        """
+        if self._info.flat is not None:
+            self._arrays[self._info.flat.input][:] = self._info.flatten(state)
+        else:
+            for name, array in self._info.require_state(state).items():
+                self._arrays[name][...] = array
+
+    def read(self) -> dict[str, Array]:
+        """Returns a copy of the state, in the named layout."""
+        if self._info.flat is not None:
+            return self._info.unflatten(self._arrays[self._info.flat.input].copy())
+        return {name: array.copy() for name, array in self._arrays.items()}
