@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bngrad.errors import LibraryError as LibraryError
     from bngrad.errors import ModelError as ModelError
     from bngrad.errors import OracleError as OracleError
+    from bngrad.errors import TrainingError as TrainingError
     from bngrad.errors import UnsupportedNodeError as UnsupportedNodeError
     from bngrad.errors import VersionError as VersionError
     from bngrad.inspection.inspect import Inspection as Inspection
@@ -42,7 +43,12 @@ if TYPE_CHECKING:
     from bngrad.training.optimizers import Adam as Adam
     from bngrad.training.optimizers import AdamW as AdamW
     from bngrad.training.optimizers import ParameterGroup as ParameterGroup
+    from bngrad.training.schedules import ConstantSchedule as ConstantSchedule
+    from bngrad.training.schedules import CosineSchedule as CosineSchedule
+    from bngrad.training.schedules import LinearSchedule as LinearSchedule
+    from bngrad.training.schedules import StepSchedule as StepSchedule
     from bngrad.training.step_info import StepInfo as StepInfo
+    from bngrad.training.trainer import Trainer as Trainer
     from bngrad.training.training_step import TrainingStep as TrainingStep
     from bngrad.training.training_step import read_training_step as read_training_step
     from bngrad.validation.api import validate as validate
@@ -54,14 +60,20 @@ __all__ = [
     "AdamW",
     "BngradError",
     "BngradWarning",
+    "ConstantSchedule",
+    "CosineSchedule",
     "InputError",
     "Inspection",
     "LibraryError",
+    "LinearSchedule",
     "ModelError",
     "OracleError",
     "ParameterGroup",
     "Report",
     "StepInfo",
+    "StepSchedule",
+    "Trainer",
+    "TrainingError",
     "TrainingGraph",
     "TrainingStep",
     "UnsupportedNodeError",
@@ -88,14 +100,20 @@ _MODULES = {
     "AdamW": "training.optimizers",
     "BngradError": "errors",
     "BngradWarning": "errors",
+    "ConstantSchedule": "training.schedules",
+    "CosineSchedule": "training.schedules",
     "InputError": "errors",
     "Inspection": "inspection.inspect",
     "LibraryError": "errors",
+    "LinearSchedule": "training.schedules",
     "ModelError": "errors",
     "OracleError": "errors",
     "ParameterGroup": "training.optimizers",
     "Report": "validation.report",
     "StepInfo": "training.step_info",
+    "StepSchedule": "training.schedules",
+    "Trainer": "training.trainer",
+    "TrainingError": "errors",
     "TrainingGraph": "autodiff.metadata",
     "TrainingStep": "training.training_step",
     "UnsupportedNodeError": "errors",
