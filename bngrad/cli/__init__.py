@@ -25,6 +25,7 @@ from bngrad.cli.oracle import oracle_group
 from bngrad.cli.out_of_memory import Commands
 from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.step import step_command
+from bngrad.cli.train import train_command
 from bngrad.cli.validate import validate_command
 from bngrad.errors import BngradError
 
@@ -53,6 +54,7 @@ for command in (
     rewrite_command,
     differentiate_command,
     step_command,
+    train_command,
     finalize_command,
     validate_command,
     bench_command,

@@ -47,8 +47,8 @@ def finalize_command(
     Batch norms use their running statistics, Dropout becomes the identity, and the loss is removed.
     """
     from bngrad.io import files
-    from bngrad.training.finalize import finalize
     from bngrad.io.arrays import load_arrays
+    from bngrad.training.finalize import finalize
 
     source = files.load(model)
     path = files.check_output(output, source=model)

@@ -93,8 +93,8 @@ def validate_command(
     from bngrad.cli.console import stdout_console
     from bngrad.cli.progress import progress
     from bngrad.io import files
-    from bngrad.validation import output
     from bngrad.io.arrays import load_arrays
+    from bngrad.validation import output
     from bngrad.validation.validate import validate
 
     destinations = {

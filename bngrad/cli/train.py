@@ -1,0 +1,180 @@
+"""``bngrad train``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bngrad.cli.options import debug_option, json_option
+
+if TYPE_CHECKING:
+    from bngrad.training.checkpoints import Position
+    from bngrad.training.fit import Outcome
+    from bngrad.training.trainer import Trainer
+
+_NOT_FINITE, _INTERRUPTED = 1, 130
+"""Exit codes."""
+
+
+@click.command("train")
+@click.argument("step", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    required=True,
+    multiple=True,
+    metavar="FILE.npz",
+    help="Arrays by the names of STEP's data inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
+    "(repeatable).",
+)
+@click.option("--validation", multiple=True, metavar="FILE.npz", help="Validation data, like --data (repeatable).")
+@click.option(
+    "--validation-split", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Fraction of the data."
+)
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the data.")
+@click.option("--batch-size", type=click.IntRange(1), help="Samples in a batch.  [default: 32, or that of STEP]")
+@click.option("--drop-last", is_flag=True, help="Leave out the last batch of an epoch if it is smaller.")
+@click.option("--learning-rate", type=float, help="The learning rate, or that which the schedule changes.")
+@click.option(
+    "--schedule",
+    type=click.Choice(["constant", "linear", "cosine", "step"]),
+    default="constant",
+    show_default=True,
+    help="How the learning rate changes.",
+)
+@click.option("--warmup", type=click.IntRange(0), default=0, help="Updates of a linear warm-up (linear, cosine).")
+@click.option(
+    "--warmup-start", type=float, default=1 / 3, help="Factor of the learning rate at its start.  [default: 1/3]"
+)
+@click.option("--minimum", type=float, default=0.0, help="Last learning rate (cosine).  [default: 0]")
+@click.option("--decay-every", type=click.IntRange(1), help="Updates between two decays (step).")
+@click.option("--decay-factor", type=float, default=0.1, show_default=True, help="Factor of each decay (step).")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the samples.")
+@click.option("--patience", type=click.IntRange(1), help="Epochs without a lower validation loss to stop after.")
+@click.option(
+    "--on-nan",
+    type=click.Choice(["stop", "continue"]),
+    default="stop",
+    show_default=True,
+    help="What to do if a loss is not finite: stop with exit code 1, or leave out the batch.",
+)
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="File for a checkpoint after each epoch.")
+@click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Also after every N steps.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Checkpoint to continue from.")
+@click.option("-o", "--output", type=click.Path(), help="File to write the inference model to.")
+@click.option("--state-out", type=click.Path(), help="File to write the final state to (.safetensors).")
+@click.option("--log", type=click.Path(), metavar="FILE.jsonl", help="File for a line of JSON for each step.")
+@click.option("--plot", type=click.Path(), help="File for the loss curve (.svg, .png or .pdf).")
+@click.option("--threads", type=click.IntRange(0), default=0, help="Threads for one op; 0: ONNX Runtime chooses.")
+@click.option(
+    "--provider",
+    type=click.Choice(["native", "python", "function"]),
+    default="native",
+    show_default=True,
+    help="Implementation of the ops.",
+)
+@json_option
+@debug_option
+@click.pass_context
+def train_command(context: click.Context, /, step: Path, as_json: bool, **options: Any) -> int:  # noqa: ANN401
+    """Train a model with its training step.
+
+    STEP is a file that bngrad step wrote. A resumed run gives the same bits as one that was not interrupted, and
+    takes options that are not given from the checkpoint. Exit code 1 if the loss is not finite.
+    """
+    from bngrad.cli import train_setup
+    from bngrad.cli.interrupts import interrupts
+    from bngrad.cli.progress import progress
+    from bngrad.io.files import check_output
+    from bngrad.training import curve
+    from bngrad.training.fit import Reports
+    from bngrad.training.run_log import RunLog
+    from bngrad.training.trainer import Trainer
+
+    for key in ("output", "state_out"):
+        if options[key] is not None:
+            check_output(options[key], source=step)
+    plot = None if options["plot"] is None else curve.check_plot(options["plot"])
+    trainer = Trainer(step, learning_rate=0, provider=options["provider"], threads=options["threads"])
+    run = train_setup.prepare(context, trainer, options)
+    log = RunLog(options["log"], run.position.step, run.position.epoch)
+    with interrupts() as stop, progress() as show, log.open():
+        reports = Reports(
+            log,
+            step=lambda epoch, done, loss: show(f"epoch {epoch}/{run.epochs}, loss {loss:.4g}", done),
+            epoch=lambda record: None if as_json else click.echo(_epoch_line(record, run.epochs)),
+            stop=stop,
+        )
+        outcome = run.fit.run(reports)
+    if plot is not None:
+        curve.draw(plot, log.records)
+    if outcome.status in ("finished", "stopped early"):
+        _write_results(trainer, outcome, options)
+    last: dict[str, Any] = next((record for record in reversed(log.records) if "training_loss" in record), {})
+    if as_json:
+        click.echo(json.dumps(_document(outcome, run.position, last, options), indent=2))
+    else:
+        for line in _lines(outcome, run.position, options):
+            click.echo(line)
+    return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
+
+
+def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any]) -> None:
+    """Writes the model and the state with the lowest validation loss, or the last ones."""
+    if outcome.best is not None:
+        trainer.load_state_dict(outcome.best)
+    if options["state_out"] is not None:
+        trainer.save(options["state_out"])
+    if options["output"] is not None:
+        trainer.finalize(options["output"])
+
+
+def _epoch_line(record: dict[str, Any], epochs: int) -> str:
+    parts = [f"epoch {record['epoch']}/{epochs}: loss {record['training_loss']:.4g}"]
+    if "validation_loss" in record:
+        parts.append(f"validation loss {record['validation_loss']:.4g}")
+    if "accuracy" in record:
+        parts.append(f"accuracy {record['accuracy']:.2%}")
+    return ", ".join(parts)
+
+
+def _lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> list[str]:
+    checkpoint = options["checkpoint"]
+    if outcome.status == "not finite":
+        kept = "" if checkpoint is None or not checkpoint.exists() else f"; {checkpoint} has an earlier state"
+        return [f"stopped: {outcome.reason}{kept}"]
+    if outcome.status == "interrupted":
+        saved = "no checkpoint was asked for" if checkpoint is None else f"continue with --resume {checkpoint}"
+        return [f"interrupted after step {position.step}: {saved}"]
+    best = "" if outcome.best is None else (
+        f"; lowest validation loss {position.best_loss:.4g} after epoch {position.best_epoch}"
+    )  # fmt: skip
+    lines = [f"{outcome.status} after {position.epoch} epochs, {position.step} steps{best}"]
+    which = "last" if outcome.best is None else "best"
+    if options["state_out"] is not None:
+        lines.append(f"{options['state_out']}: the {which} state")
+    if options["output"] is not None:
+        lines.append(f"{options['output']}: the inference model with the {which} state")
+    return lines
+
+
+def _document(
+    outcome: Outcome, position: Position, last: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    finished = outcome.status in ("finished", "stopped early")
+    return {
+        "status": outcome.status,
+        "reason": outcome.reason or None,
+        "epochs": position.epoch,
+        "steps": position.step,
+        "training_loss": last.get("training_loss"),
+        "validation_loss": last.get("validation_loss"),
+        "accuracy": last.get("accuracy"),
+        "best_epoch": position.best_epoch,
+        "best_validation_loss": position.best_loss,
+        "output": options["output"] if finished else None,
+        "state": options["state_out"] if finished else None,
+        "checkpoint": None if options["checkpoint"] is None else str(options["checkpoint"]),
+    }

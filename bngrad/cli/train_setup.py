@@ -1,0 +1,158 @@
+"""From the options of ``bngrad train`` to a training run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from bngrad.errors import InputError
+from bngrad.training.checkpoints import Checkpoints, Position, resume
+from bngrad.training.dataset import Dataset, load_data
+from bngrad.training.fit import Fit, Plan
+from bngrad.training.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+
+if TYPE_CHECKING:
+    from bngrad.training.schedules import Schedule
+    from bngrad.training.trainer import Trainer
+
+_DATA = ("batch_size", "seed", "drop_last", "validation_split")
+"""Options that decide which samples a step takes; a run must not change them within an epoch."""
+
+_SCHEDULES = {
+    "warmup": ("linear", "cosine"),
+    "warmup_start": ("linear", "cosine"),
+    "minimum": ("cosine",),
+    "decay_every": ("step",),
+    "decay_factor": ("step",),
+}
+"""The schedules that an option is for."""
+
+_RECORDED = (*_DATA, "epochs", "patience", "learning_rate", "schedule", *_SCHEDULES)
+"""Options that a checkpoint records; they apply to the resumed run unless they are given."""
+
+_BATCH_SIZE = 32
+
+
+class Run(NamedTuple):
+    """A training run."""
+
+    fit: Fit
+    position: Position
+    epochs: int
+
+
+def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -> Run:
+    """Makes a training run, and puts the trainer where it begins.
+
+    Args:
+        context: The command's, which knows what options were given.
+        trainer: The trainer.
+        options: The options; those that a checkpoint records are completed.
+
+    Raises:
+        InputError: An option is wrong or missing, or a file cannot be read.
+    """
+    position, best, samples = Position(), None, None
+    if options["resume"] is not None:
+        resumed = resume(options["resume"], trainer)
+        trainer.load_state_dict(resumed.state)
+        position, best = resumed.position, resumed.best
+        samples = resumed.options.get("samples") if position.batch else None
+        _complete(context, options, resumed.options, within_epoch=position.batch > 0)
+    training, validation = _datasets(trainer, options)
+    if samples is not None and samples != len(training):
+        raise InputError(
+            f"{options['resume']} was written in an epoch of {samples} samples, and the data have "
+            f"{len(training)}; expected the same data"
+        )
+    plan = _plan(options, training)
+    if plan.patience is not None and validation is None:
+        raise InputError("--patience needs a validation loss; give --validation or --validation-split")
+    for data in filter(None, (training, validation)):
+        if not data.count(plan.batch_size, drop_last=plan.drop_last):
+            raise InputError(f"{len(data)} samples make no batch of {plan.batch_size}; expected more data")
+    batches = training.count(plan.batch_size, drop_last=plan.drop_last)
+    trainer.learning_rate = _schedule(context, options, plan.epochs * batches // trainer.info.accumulate)
+    recorded = {name: options[name] for name in _RECORDED} | {"samples": len(training)}
+    checkpoints = Checkpoints(options["checkpoint"], trainer.info, recorded)
+    return Run(Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs)
+
+
+def _given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+
+
+def _complete(
+    context: click.Context, options: dict[str, Any], recorded: dict[str, Any], *, within_epoch: bool
+) -> None:
+    """Takes options that are not given from a checkpoint."""
+    parameters = {parameter.name: parameter for parameter in context.command.params}
+    for name in _RECORDED:
+        if name not in recorded:
+            raise InputError(f"{options['resume']} does not record the option {_option(name)}")
+        try:
+            value = parameters[name].type_cast_value(context, recorded[name])
+        except click.BadParameter as error:
+            raise InputError(f"{options['resume']} records a wrong {_option(name)}: {error.message}") from None
+        if not _given(context, name):
+            options[name] = value
+        elif within_epoch and name in _DATA and options[name] != value:
+            raise InputError(
+                f"{options['resume']} was written within an epoch with {_option(name)} {value}, but "
+                f"{options[name]} is given; expected the same until the epoch ends"
+            )
+
+
+def _datasets(trainer: Trainer, options: dict[str, Any]) -> tuple[Dataset, Dataset | None]:
+    inputs, split = trainer.info.data, options["validation_split"]
+    if options["validation"] and split is not None:
+        raise InputError("both --validation and --validation-split are given; expected one of them")
+    training = Dataset(load_data(options["data"], inputs), inputs)
+    if split is not None:
+        return training.split(split, options["seed"])
+    if options["validation"]:
+        return training, Dataset(load_data(options["validation"], inputs), inputs)
+    return training, None
+
+
+def _plan(options: dict[str, Any], training: Dataset) -> Plan:
+    size, fixed = options["batch_size"], training.batch_size
+    if fixed is not None and size not in (None, fixed):
+        raise InputError(f"--batch-size is {size}, but the step takes batches of {fixed} alone")
+    options["batch_size"] = fixed or size or _BATCH_SIZE
+    return Plan(
+        epochs=options["epochs"],
+        batch_size=options["batch_size"],
+        seed=options["seed"],
+        drop_last=options["drop_last"] or fixed is not None,
+        patience=options["patience"],
+        checkpoint_every=options["checkpoint_every"],
+        skip_not_finite=options["on_nan"] == "continue",
+    )
+
+
+def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> Schedule:
+    kind, rate, warmup = options["schedule"], options["learning_rate"], options["warmup"]
+    if rate is None:
+        raise InputError("no learning rate is given; expected --learning-rate")
+    for name, kinds in _SCHEDULES.items():
+        if kind not in kinds and _given(context, name):
+            raise InputError(
+                f"{_option(name)} is given, but the schedule is {kind}; expected --schedule {' or '.join(kinds)}"
+            )
+    match kind:
+        case "linear":
+            return LinearSchedule(rate, warmup, options["warmup_start"])
+        case "cosine":
+            return CosineSchedule(rate, updates, options["minimum"], warmup, options["warmup_start"])
+        case "step":
+            if options["decay_every"] is None:
+                raise InputError("the schedule step needs --decay-every")
+            return StepSchedule(rate, options["decay_every"], options["decay_factor"])
+    return ConstantSchedule(rate)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

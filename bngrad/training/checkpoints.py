@@ -1,0 +1,128 @@
+"""The checkpoints of a training run: the last one, and beside it that with the lowest validation loss."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bngrad.errors import InputError
+from bngrad.io.files import check_output
+from bngrad.training.step_files import read_state, write_state
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from bngrad.training.step_info import StepInfo
+    from bngrad.training.trainer import Trainer
+
+    Array = NDArray[Any]
+
+
+@dataclass
+class Position:
+    """Where a training run is."""
+
+    epoch: int = 0
+    """The number of complete epochs."""
+    step: int = 0
+    """The number of batches that were taken."""
+    batch: int = 0
+    """Of these, those of the current epoch."""
+    samples: int = 0
+    """The number of samples of these whose loss is finite."""
+    loss_sum: float = 0.0
+    """The sum of the losses of these samples."""
+    best_epoch: int | None = None
+    """The epoch with the lowest validation loss, 1 for the first."""
+    best_loss: float | None = None
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run.
+
+    Args:
+        path: The file of the last one; None for no checkpoints.
+        info: The metadata of the step.
+        options: The options of the run, which the files are to hold; anything that JSON can hold.
+
+    Raises:
+        InputError: The files cannot be written.
+    """
+
+    def __init__(self, path: Path | None, info: StepInfo, options: Mapping[str, Any]) -> None:
+        self._path = None if path is None else check_output(path)
+        self._info, self._options = info, dict(options)
+        self._best_epoch: int | None = None
+        """That of the best checkpoint, once it is written."""
+        if self._path is not None:
+            check_output(best_path(self._path))
+
+    def save(self, state: Mapping[str, Array], best: Mapping[str, Array] | None, position: Position) -> None:
+        """Writes the last checkpoint, and then the best one if there is another than before.
+
+        In this order the best checkpoint is never ahead of the last one, whatever ends the process in between.
+
+        Raises:
+            InputError: A file cannot be written.
+        """
+        if self._path is None:
+            return
+        notes = {"options": self._options, "position": asdict(position)}
+        write_state(self._path, state, self._info, notes=notes)
+        if best is not None and self._best_epoch != position.best_epoch:
+            write_state(best_path(self._path), best, self._info, notes=notes)
+            self._best_epoch = position.best_epoch
+
+
+def best_path(path: Path) -> Path:
+    """The file of the best checkpoint beside that of the last one."""
+    return path.with_suffix(f".best{path.suffix}")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a run resumes from."""
+
+    state: dict[str, Array]
+    position: Position
+    options: dict[str, Any]
+    best: dict[str, Array] | None
+    """The state of the epoch with the lowest validation loss."""
+
+
+def resume(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
+    """Reads a checkpoint of a run, and the best one beside it.
+
+    Raises:
+        InputError: A file cannot be read, is of another model, or is no checkpoint of a run.
+    """
+    state, position, options = _read(Path(path), trainer)
+    if position.best_epoch is None:
+        return Resumed(state, position, options, None)
+    if position.best_epoch == position.epoch and not position.batch:
+        return Resumed(state, position, options, state)
+    beside = best_path(Path(path))
+    best, of_best, _ = _read(beside, trainer)
+    if of_best.best_epoch != position.best_epoch or of_best.best_loss != position.best_loss:
+        raise InputError(
+            f"{beside} is the state after epoch {of_best.best_epoch}, but the best epoch of {path} is "
+            f"{position.best_epoch}; expected the checkpoints of one run"
+        )
+    return Resumed(state, position, options, best)
+
+
+def _read(path: Path, trainer: Trainer) -> tuple[dict[str, Array], Position, dict[str, Any]]:
+    state, extra = read_state(path, trainer.info)
+    try:
+        notes = extra["notes"]
+        position = Position(**notes["position"])
+        counts = (position.epoch, position.step, position.batch, position.samples)
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise ValueError  # noqa: TRY301 - one handler for whatever is wrong
+        return state, position, dict(notes["options"])
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{path} is a state, but no checkpoint that bngrad train wrote") from None
