@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from bngrad.runtime.session import get_library_path as get_library_path
     from bngrad.runtime.session import register as register
     from bngrad.runtime.session import session as session
+    from bngrad.training.loss_functions import L1 as L1
+    from bngrad.training.loss_functions import MSE as MSE
+    from bngrad.training.loss_functions import BCEWithLogits as BCEWithLogits
+    from bngrad.training.loss_functions import CrossEntropy as CrossEntropy
     from bngrad.training.optimizers import SGD as SGD
     from bngrad.training.optimizers import Adam as Adam
     from bngrad.training.optimizers import AdamW as AdamW
@@ -55,13 +59,17 @@ if TYPE_CHECKING:
     from bngrad.validation.report import Report as Report
 
 __all__ = [
+    "L1",
+    "MSE",
     "SGD",
     "Adam",
     "AdamW",
+    "BCEWithLogits",
     "BngradError",
     "BngradWarning",
     "ConstantSchedule",
     "CosineSchedule",
+    "CrossEntropy",
     "InputError",
     "Inspection",
     "LibraryError",
@@ -95,13 +103,17 @@ __all__ = [
 ]
 
 _MODULES = {
+    "L1": "training.loss_functions",
+    "MSE": "training.loss_functions",
     "SGD": "training.optimizers",
     "Adam": "training.optimizers",
     "AdamW": "training.optimizers",
+    "BCEWithLogits": "training.loss_functions",
     "BngradError": "errors",
     "BngradWarning": "errors",
     "ConstantSchedule": "training.schedules",
     "CosineSchedule": "training.schedules",
+    "CrossEntropy": "training.loss_functions",
     "InputError": "errors",
     "Inspection": "inspection.inspect",
     "LibraryError": "errors",

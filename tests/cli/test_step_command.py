@@ -79,7 +79,8 @@ def test_options_reach_the_step(command):
     written = bngrad.read_training_step("step.onnx")
     assert written.info == made.info
     session, other = bngrad.session(written.model), bngrad.session(made.model)
-    feeds = {"x": np.eye(3, dtype=np.float32), "labels": np.array([0, 1, 1]), "learning_rate": np.array(0.1, np.float32)}
+    feeds = {"x": np.eye(3, dtype=np.float32), "labels": np.array([0, 1, 1])}
+    feeds["learning_rate"] = np.array(0.1, np.float32)
     feeds["state"] = made.info.flatten(made.state)
     for _ in range(2):
         results, expected = session.run(None, feeds), other.run(None, feeds)

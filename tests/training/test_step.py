@@ -380,10 +380,10 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"a.safetensors does not exist"):
         bngrad.read_training_step(tmp_path / "a.onnx")
     (tmp_path / "b.safetensors").rename(tmp_path / "a.safetensors")
-    with pytest.raises(InputError, match="is the state of another model, or of another optimizer"):
+    with pytest.raises(InputError, match="is the state of another model or optimizer"):
         bngrad.read_training_step(tmp_path / "a.onnx")
     (tmp_path / "a.safetensors").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"is not a state in \.safetensors format"):
+    with pytest.raises(InputError, match=r"is not a \.safetensors file"):
         bngrad.read_training_step(tmp_path / "a.onnx")
     (tmp_path / "b.eval.onnx").replace(tmp_path / "a.eval.onnx")
     with pytest.raises(ModelError, match="belongs to another step"):
