@@ -1,0 +1,151 @@
+// The page: loads the training step, trains while "Start" is on, and shows how it goes.
+import { Digits, accuracy, argmax } from "../step/digits.mjs";
+import { TrainingStep } from "../step/step.mjs";
+import { drawCurve } from "./curve.mjs";
+import { Pad, drawPixels } from "./pad.mjs";
+
+const SHOWN = 36; // test images
+const EVALUATE_EVERY = 20; // steps
+
+const element = (id) => document.getElementById(id);
+const pad = new Pad(element("pad"), () => attempt(recognize));
+const losses = [];
+let step, digits, running = false;
+
+/** Runs a function; its error is shown on the page. */
+async function attempt(action) {
+  try {
+    await action();
+  } catch (error) {
+    setRunning(false);
+    element("error").hidden = false;
+    show("error", error.message);
+    throw error;
+  }
+}
+
+async function read(name) {
+  const response = await fetch(`../data/${name}`);
+  if (!response.ok) {
+    throw new Error(`${response.url}: ${response.status} ${response.statusText}
+      "python docs/examples/prepare.py" makes the data; serve the folder docs/examples.`);
+  }
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+async function load() {
+  const ort = await import("onnxruntime-web").catch(({ message }) => {
+    throw new Error(`${message}\nRun "npm install" in docs/examples/browser.`);
+  });
+  digits = new Digits(await read("digits.safetensors"));
+  step = await TrainingStep.load(ort, read);
+  for (let row = 0; row < SHOWN; ++row) {
+    const figure = element("images").appendChild(document.createElement("figure"));
+    drawPixels(figure.appendChild(document.createElement("canvas")), digits.ink(row));
+    figure.appendChild(document.createElement("figcaption"));
+  }
+  await evaluate();
+  drawCurve(element("curve"), losses, digits.steps);
+  for (const id of ["download-onnx", "download-safetensors"]) element(id).disabled = false;
+  setRunning(false);
+}
+
+function setRunning(on) {
+  running = on;
+  show("start", on ? "Stop" : "Start");
+  element("start").disabled = !step || (!on && losses.length === digits.steps);
+  for (const id of ["step", "reset"]) element(id).disabled = !step || on;
+}
+
+async function trainOneStep() {
+  const start = performance.now();
+  const loss = await step.step(digits.batch(losses.length), rate());
+  show("milliseconds", (performance.now() - start).toFixed(0));
+  losses.push(loss);
+  show("steps", losses.length);
+  show("loss", loss.toPrecision(3));
+  drawCurve(element("curve"), losses, digits.steps);
+  if (!Number.isFinite(loss)) throw new Error(`The loss is ${loss}. Reset, and train with a lower learning rate.`);
+  if (losses.length % EVALUATE_EVERY === 0) await evaluate();
+}
+
+/** Trains until "Stop", or for one step. */
+async function train(single) {
+  setRunning(true);
+  do {
+    await trainOneStep();
+    await new Promise(requestAnimationFrame); // the page is drawn, and takes events
+  } while (running && !single && losses.length < digits.steps);
+  setRunning(false);
+  await evaluate();
+}
+
+async function reset() {
+  losses.length = 0;
+  step.reset();
+  element("error").hidden = true;
+  for (const id of ["loss", "milliseconds"]) show(id, "–");
+  show("steps", 0);
+  drawCurve(element("curve"), losses, digits.steps);
+  setRunning(false);
+  await evaluate();
+}
+
+/** Shows the accuracy on the test images, and what the network takes the drawing for. */
+async function evaluate() {
+  const { images, labels } = digits.test;
+  const { logits } = await step.evaluate({ images, labels });
+  show("accuracy", `${(100 * accuracy(logits, labels)).toFixed(1)} %`);
+  [...element("images").children].forEach((figure, row) => {
+    const found = argmax(logits.subarray(10 * row, 10 * row + 10));
+    figure.className = found === Number(labels[row]) ? "right" : "wrong";
+    figure.lastChild.textContent = found;
+  });
+  await recognize();
+}
+
+async function recognize() {
+  const ink = pad.ink();
+  drawPixels(element("input"), ink ?? new Float32Array(64));
+  let scores = new Array(10).fill(0);
+  if (ink && step) {
+    const { logits } = await step.evaluate({ images: digits.normalized(ink), labels: BigInt64Array.of(0n) });
+    const highest = Math.max(...logits);
+    const exponentials = Array.from(logits, (logit) => Math.exp(logit - highest));
+    const sum = exponentials.reduce((a, b) => a + b);
+    scores = exponentials.map((value) => value / sum);
+  }
+  show("digit", ink && step ? argmax(scores) : "?");
+  [...element("scores").children].forEach((item, i) => (item.firstChild.style.width = `${100 * scores[i]}%`));
+}
+
+async function download(name, bytes) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([bytes]));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+function rate() {
+  return 10 ** element("rate").value;
+}
+
+function show(id, text) {
+  element(id).textContent = text;
+}
+
+const on = (id, type, action) => element(id).addEventListener(type, () => attempt(action));
+const showRate = () => show("rate-value", rate().toPrecision(2));
+on("start", "click", async () => (running ? (running = false) : train(false)));
+on("step", "click", () => train(true));
+on("reset", "click", reset);
+on("rate", "input", showRate);
+on("clear", "click", () => pad.clear());
+on("download-onnx", "click", async () => download("digits.onnx", step.withState(await read("inference.onnx"))));
+on("download-safetensors", "click", () => download("digits.safetensors", step.safetensors()));
+window.addEventListener("resize", () => digits && drawCurve(element("curve"), losses, digits.steps));
+
+for (let i = 0; i < 10; ++i) element("scores").appendChild(document.createElement("li")).append(document.createElement("div"));
+showRate();
+attempt(load);

@@ -1,0 +1,29 @@
+// Trains the digits network in Node: node train.mjs FOLDER [STEPS [RATE]], with the files that ../prepare.py writes.
+// The trained state goes to trained.safetensors, the network for inference to trained.onnx.
+import { readFile, rename, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import * as ort from "onnxruntime-node";
+import { Digits, accuracy } from "../step/digits.mjs";
+import { TrainingStep } from "../step/step.mjs";
+
+const [folder = "../data", count, rate = 0.05] = process.argv.slice(2);
+const read = async (name) => new Uint8Array(await readFile(join(folder, name)));
+const write = async (name, bytes) => {
+  await writeFile(join(folder, `${name}.part`), bytes);
+  await rename(join(folder, `${name}.part`), join(folder, name));
+};
+
+const digits = new Digits(await read("digits.safetensors"));
+const step = await TrainingStep.load(ort, read);
+const steps = Math.min(Number(count ?? digits.steps), digits.steps);
+const start = performance.now();
+for (let i = 0; i < steps; ++i) {
+  const loss = await step.step(digits.batch(i), Number(rate));
+  console.log(`step ${i + 1}  loss ${loss}`);
+}
+const milliseconds = (performance.now() - start) / steps;
+const { logits } = await step.evaluate(digits.test);
+console.log(`${milliseconds.toFixed(1)} ms a step`);
+console.log(`accuracy ${accuracy(logits, digits.test.labels)}`);
+await write("trained.safetensors", step.safetensors());
+await write("trained.onnx", step.withState(await read("inference.onnx")));

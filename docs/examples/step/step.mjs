@@ -1,0 +1,110 @@
+// A training step in layout "flat": all state is one vector, which goes in and comes out.
+import { readMetadata, withConstant } from "./onnx_file.mjs";
+import { ARRAYS, readSafetensors, writeSafetensors } from "./safetensors.mjs";
+
+const KEY = "bngrad.step";
+
+export class TrainingStep {
+  /**
+   * Loads step.onnx, step.eval.onnx and the initial state, step.safetensors.
+   *
+   * @param ort the module onnxruntime-web or onnxruntime-node.
+   * @param read an async function that returns the bytes of a file as Uint8Array.
+   * @param options the session's options, such as {intraOpNumThreads: 1}.
+   */
+  static async load(ort, read, name = "step", options = {}) {
+    const [train, evaluate, state] = await Promise.all(
+      [`${name}.onnx`, `${name}.eval.onnx`, `${name}.safetensors`].map(read),
+    );
+    const step = new TrainingStep();
+    step.ort = ort;
+    step.info = JSON.parse(readMetadata(train)[KEY] ?? "null");
+    if (!step.info) throw new Error(`${name}.onnx is no training step: its metadata have no ${KEY}`);
+    if (!step.info.flat) throw new Error(`${name}.onnx has layout "${step.info.layout}"; make it with --layout flat`);
+    step.initial = readSafetensors(state);
+    step.reset();
+    step.train = await ort.InferenceSession.create(train, options);
+    step.eval = await ort.InferenceSession.create(evaluate, options);
+    return step;
+  }
+
+  /** Trains on one batch: arrays by the names of the data inputs. Returns the loss. */
+  async step(batch, rate) {
+    const { flat, loss, learning_rate, learning_rate_dtype: dtype } = this.info;
+    const feeds = this.#feeds(batch);
+    feeds[learning_rate] = new this.ort.Tensor(dtype, ARRAYS[dtype].of(rate), []);
+    feeds[flat.input] = this.#state();
+    const results = await this.train.run(feeds, [loss, flat.output]);
+    this.state = results[flat.output].data;
+    return results[loss].data[0];
+  }
+
+  /** Evaluates a batch with the running statistics. Returns the outputs of the forward model by name. */
+  async evaluate(batch) {
+    const results = await this.eval.run({ ...this.#feeds(batch), [this.info.flat.input]: this.#state() });
+    return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, tensor.data]));
+  }
+
+  /** Returns the state as named tensors, {dtype, shape, data}. */
+  tensors() {
+    const tensors = {};
+    for (const [name, { dtype, shape, offset }] of Object.entries(this.info.state)) {
+      const values = this.state.slice(offset, offset + size(shape));
+      const data = dtype === "int64" ? BigInt64Array.from(values, (x) => BigInt(x)) : ARRAYS[dtype].from(values);
+      tensors[name] = { dtype, shape, data };
+    }
+    return tensors;
+  }
+
+  /** Returns to the initial state. */
+  reset() {
+    this.setTensors(this.initial);
+  }
+
+  /** Takes the state from named tensors. */
+  setTensors(tensors) {
+    const state = new ARRAYS[this.info.flat.dtype](this.info.flat.size);
+    for (const [name, { dtype, shape, offset }] of Object.entries(this.info.state)) {
+      const found = tensors[name];
+      if (!found) throw new Error(`the state has no tensor ${name}`);
+      if (found.dtype !== dtype || String(found.shape) !== String(shape)) {
+        throw new Error(`tensor ${name} is ${found.dtype} [${found.shape}]; expected ${dtype} [${shape}]`);
+      }
+      state.set(Array.from(found.data, Number), offset);
+    }
+    this.state = state;
+  }
+
+  /** Returns the state as the bytes of a .safetensors file. */
+  safetensors() {
+    return writeSafetensors(this.tensors(), { [KEY]: JSON.stringify({ model: this.info.model }) });
+  }
+
+  /** Returns a model whose input is the state vector, such as step.eval.onnx, with the state as a constant. */
+  withState(file) {
+    const { input, dtype, size: length } = this.info.flat;
+    return withConstant(file, input, { dtype, shape: [length], data: this.state });
+  }
+
+  #state() {
+    return new this.ort.Tensor(this.info.flat.dtype, this.state, [this.state.length]);
+  }
+
+  #feeds(batch) {
+    const feeds = {};
+    for (const [name, { dtype, shape }] of Object.entries(this.info.data)) {
+      const data = batch[name];
+      if (!(data instanceof ARRAYS[dtype])) throw new Error(`${name} has to be a ${ARRAYS[dtype].name}`);
+      // A symbolic dimension is what is left of the length.
+      const items = data.length / size(shape.filter(Number.isInteger));
+      const dims = shape.map((dim) => (Number.isInteger(dim) ? dim : items));
+      if (size(dims) !== data.length) throw new Error(`${name}: ${data.length} values are no [${shape.join(", ")}]`);
+      feeds[name] = new this.ort.Tensor(dtype, data, dims);
+    }
+    return feeds;
+  }
+}
+
+function size(shape) {
+  return shape.reduce((product, dim) => product * dim, 1);
+}
