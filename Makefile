@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Tests run in a process for each core; some take as long as a thousand others.
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
-CPP := $(shell find ops tests/ops tests/bench -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
+CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
 .PHONY: demo test test-long sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
 

@@ -1,4 +1,4 @@
-// Trains the digits network in Node: node train.mjs FOLDER [STEPS [RATE]], with the files that ../prepare.py writes.
+// Trains the digits network in Node: node train.mjs [FOLDER [STEPS [RATE]]], with the files that ../prepare.py writes.
 // The trained state goes to trained.safetensors, the network for inference to trained.onnx.
 import { readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -6,7 +6,11 @@ import * as ort from "onnxruntime-node";
 import { Digits, accuracy } from "../step/digits.mjs";
 import { TrainingStep } from "../step/step.mjs";
 
-const [folder = "../data", count, rate = 0.05] = process.argv.slice(2);
+const [folder = "../data", count = Infinity, rate = 0.05] = process.argv.slice(2);
+if (!(count > 0 && rate > 0)) {
+  console.error("usage: node train.mjs [FOLDER [STEPS [RATE]]], with numbers above 0");
+  process.exit(2);
+}
 const read = async (name) => new Uint8Array(await readFile(join(folder, name)));
 const write = async (name, bytes) => {
   await writeFile(join(folder, `${name}.part`), bytes);
@@ -15,7 +19,7 @@ const write = async (name, bytes) => {
 
 const digits = new Digits(await read("digits.safetensors"));
 const step = await TrainingStep.load(ort, read);
-const steps = Math.min(Number(count ?? digits.steps), digits.steps);
+const steps = Math.min(count, digits.steps);
 const start = performance.now();
 for (let i = 0; i < steps; ++i) {
   const loss = await step.step(digits.batch(i), Number(rate));
