@@ -215,15 +215,8 @@ def unknown_to_stock(model: ir.Model) -> list[ir.Node]:
     return [node for node in all_nodes(model) if (node.domain, node.op_type) not in known]
 
 
-_OPTIMIZERS = (  # of com.microsoft
-    "AdamOptimizer",
-    "AdamWOptimizer",
-    "InplaceClipGradNorm",
-    "LambOptimizer",
-    "SGDOptimizer",
-    "SGDOptimizerV2",
-)
-"""Ops of optimizer graphs, which update weights in place."""
+_OPTIMIZERS = ("AdamOptimizer", "LambOptimizer", "SGDOptimizer")
+"""Ops of com.microsoft that update weights, and that only ONNX Runtime's old trainer wrote."""
 
 
 def _require_stock(model: ir.Model) -> None:
@@ -231,8 +224,8 @@ def _require_stock(model: ir.Model) -> None:
     for node in unknown:
         if node.op_type in _OPTIMIZERS:
             raise UnsupportedNodeError(
-                f"{describe(node)} belongs to an optimizer, which bngrad does not rewrite; rewrite the training "
-                "graph alone, and update the weights with its gradients in the training loop"
+                f"{describe(node)} is an optimizer that bngrad does not rewrite; expected AdamWOptimizer or "
+                "SGDOptimizerV2, or the training graph alone"
             )
     if unknown:
         types = ", ".join(sorted({node.op_type for node in unknown}))

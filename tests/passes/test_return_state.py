@@ -196,17 +196,6 @@ REFUSED = {
             "expected an accumulation buffer and a gradient"
         ),
     ),
-    "optimizer": (
-        """g (float[1] lr, float[2] w, float[2] dw) => (bool[1] done) {
-            ws = SequenceConstruct(w)
-            dws = SequenceConstruct(dw)
-            [sgd] done = com.microsoft.SGDOptimizerV2(lr, ws, dws) }""",
-        (
-            "com.microsoft.SGDOptimizerV2 node 'sgd' (outputs done) belongs to an optimizer, which bngrad does "
-            "not rewrite; rewrite the training graph alone, and update the weights with its gradients in the "
-            "training loop"
-        ),
-    ),
 }
 
 
