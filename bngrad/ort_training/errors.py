@@ -1,9 +1,29 @@
-"""The error of this package."""
+"""The errors of this package, which are also what `onnxruntime.training` raises."""
 
 from __future__ import annotations
 
-from bngrad.errors import InputError
+import contextlib
+from typing import TYPE_CHECKING
+
+from bngrad.errors import BngradError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class OrtTrainingError(InputError, RuntimeError):
     """What `onnxruntime.training` raises as a RuntimeError: a bad file, argument or order of calls."""
+
+
+@contextlib.contextmanager
+def as_ort_training_error(what: str = "") -> Iterator[None]:
+    """Turns errors of bngrad and of ONNX Runtime into `OrtTrainingError`, whose message begins with ``what``."""
+    try:
+        yield
+    except OrtTrainingError:
+        raise
+    except Exception as error:
+        of_ort = type(error).__module__.startswith("onnxruntime") or isinstance(error, RuntimeError)
+        if not of_ort and not isinstance(error, BngradError):
+            raise
+        raise OrtTrainingError(f"{what}{' '.join(str(error).split())}") from error

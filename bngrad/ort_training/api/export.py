@@ -1,0 +1,61 @@
+"""The way back to inference: an evaluation model up to some outputs, with the parameters in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+
+from bngrad.io.files import check_output, save
+from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
+from bngrad.passes.check import check
+from bngrad.passes.prepare.infer_types import InferTypesPass
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from bngrad.ort_training.checkpoint_file import Array
+
+
+def export_for_inference(
+    source: ir.Model, values: Mapping[str, Array], outputs: Sequence[str], path: str | os.PathLike[str]
+) -> None:
+    """Writes an inference model atomically.
+
+    Args:
+        source: The evaluation model, which is not changed.
+        values: The values of its parameters, and of its running statistics.
+        outputs: The outputs of the inference model: names of values in it.
+        path: The file.
+
+    Raises:
+        OrtTrainingError: There is no such value, none is named, or the file cannot be written.
+        TypeError: The names are a string.
+    """
+    if isinstance(outputs, str):
+        raise TypeError(f"graph_output_names is the string {outputs!r}; expected a list of names")
+    if not outputs:
+        raise OrtTrainingError("graph_output_names is empty; expected names of values in the evaluation model")
+    with as_ort_training_error():
+        target = check_output(path)
+        model = source.clone()
+        graph = model.graph
+        known = {value.name: value for node in graph for value in node.outputs}
+        if missing := [name for name in outputs if name not in known]:
+            raise OrtTrainingError(
+                f"the evaluation model computes no {missing[0]!r}; expected one of {', '.join(map(str, known))}"
+            )
+        graph.outputs[:] = [known[name] for name in outputs]
+        for value in list(graph.inputs):
+            if (array := values.get(str(value.name))) is not None:
+                graph.inputs.remove(value)
+                # A copy: training goes on.
+                value.const_value = ir.tensor(array.copy(), name=value.name)
+                graph.initializers[str(value.name)] = value
+        ir.passes.Sequential(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass(), InferTypesPass())(model)
+        for value in [value for value in graph.inputs if not value.uses()]:
+            graph.inputs.remove(value)
+        check(model, source)
+        save(model, target)

@@ -1,0 +1,200 @@
+"""The graphs of a training run, as files of onnxruntime.training or of this package, made to run on stock ORT."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.fresh_names import Names
+from bngrad.io.files import load
+from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
+from bngrad.passes.pipeline import for_target, foreign_nodes, unknown_to_stock
+from bngrad.passes.prepare.return_state import state_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection
+
+STATE_KEY = "bngrad.ort_training_state"
+"""The metadata of a training graph of this package: as JSON the output with the next value of each state input."""
+
+_BUFFER = "_grad.accumulation.buffer"
+_DONE = "_grad.accumulation.out"
+_RESET = "lazy_reset_grad"
+
+
+@dataclass
+class TrainingGraph:
+    """A training graph that runs on stock ONNX Runtime, and what its inputs and outputs are."""
+
+    model: ir.Model
+    user_inputs: list[ir.Value]
+    user_outputs: list[str]
+    parameters: list[ir.Value]
+    """The inputs that are parameters of the state, in the order of the graph."""
+    buffers: dict[str, str]
+    """The input that accumulates the gradient of each parameter that is trained."""
+    statistics: list[ir.Value]
+    """Running statistics that are no parameters, with their initial values."""
+    updates: dict[str, str]
+    """The output with the next value of each input that has one."""
+    resets: str | None
+    """The input that makes gradients replace those before, instead of being added."""
+
+
+@dataclass
+class EvalGraph:
+    """An evaluation graph: as it was read, and as it runs."""
+
+    source: ir.Model
+    model: ir.Model
+    user_inputs: list[ir.Value]
+    user_outputs: list[str]
+    parameters: list[str]
+
+
+def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str]) -> TrainingGraph:
+    """Reads a training graph and rewrites it if need be.
+
+    Args:
+        path: The file.
+        parameters: The names of the parameters in the state.
+
+    Raises:
+        OrtTrainingError: The file cannot be read or rewritten, or has the gradient of what is no parameter.
+    """
+    with as_ort_training_error():
+        model = load(path)
+        if STATE_KEY in model.metadata_props:
+            updates = dict(json.loads(model.metadata_props[STATE_KEY]))
+        else:
+            model, _ = for_target(model, target="stock")
+            updates = state_of(model)
+    graph = TrainingGraph(model, [], [], [], {}, [], updates, None)
+    for value in model.graph.inputs:
+        name = str(value.name)
+        if name in parameters:
+            graph.parameters.append(value)
+        elif name.endswith(_BUFFER) and name in updates:
+            parameter = name.removesuffix(_BUFFER)
+            if parameter not in parameters:
+                raise OrtTrainingError(
+                    f"{path}: its input {name!r} is for {parameter!r}, no parameter of the state"
+                )
+            graph.buffers[parameter] = name
+        elif name == _RESET:
+            graph.resets = name
+        elif name in updates:
+            graph.statistics.append(value)
+        else:
+            graph.user_inputs.append(value)
+    new = set(updates.values())
+    names = [str(value.name) for value in model.graph.outputs]
+    graph.user_outputs = [name for name in names if name not in new and not name.endswith(_DONE)]
+    for value in graph.statistics:
+        if value.const_value is None:
+            raise OrtTrainingError(
+                f"{path}: the running statistic {value.name!r} has no value, in it or the state"
+            )
+        model.graph.initializers.pop(str(value.name), None)
+    return graph
+
+
+def read_eval_graph(
+    path: str | os.PathLike[str], parameters: Collection[str], statistics: Collection[str]
+) -> EvalGraph:
+    """Reads an evaluation graph.
+
+    Args:
+        path: The file.
+        parameters: The names of the parameters in the state.
+        statistics: The names of the running statistics that training moves and the state does not have; here they
+            become inputs, too.
+
+    Raises:
+        OrtTrainingError: The file cannot be read or rewritten.
+    """
+    with as_ort_training_error():
+        source = load(path)
+        for node in source.graph:
+            _leave_out_statistics(node)
+        for name in statistics:
+            if value := source.graph.initializers.pop(name, None):
+                source.graph.inputs.append(value)
+        model = source
+        if unknown_to_stock(source) or foreign_nodes(source):
+            model, _ = for_target(source, target="stock")
+    known = {*parameters, *statistics}
+    return EvalGraph(
+        source,
+        model,
+        [value for value in model.graph.inputs if value.name not in known],
+        [str(value.name) for value in model.graph.outputs],
+        [str(value.name) for value in model.graph.inputs if value.name in known],
+    )
+
+
+def _leave_out_statistics(node: ir.Node) -> None:
+    """Removes the running statistics that onnxruntime.training leaves at a batch norm in inference mode."""
+    if (node.domain, node.op_type) != ("", "BatchNormalization") or len(node.outputs) == 1:
+        return
+    mode = node.attributes.get("training_mode")
+    unused = not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+    if unused and (mode is None or mode.value == 0):
+        node.resize_outputs(1)
+
+
+@dataclass
+class OptimizerGraph:
+    """An optimizer's graph with a tensor for each parameter, that runs on stock ONNX Runtime."""
+
+    model: ir.Model
+    tensors: dict[str, list[str]]
+    """The input for each parameter, by the name of the sequence in the file: params, gradients, ..._moments."""
+    updates: dict[str, str]
+    """The output with the next value of each input that has one."""
+
+
+def read_optimizer_graph(path: str | os.PathLike[str], shapes: list[ir.Shape]) -> OptimizerGraph:
+    """Reads an optimizer's graph, and unrolls it for some parameters.
+
+    Args:
+        path: The file.
+        shapes: The shape of each parameter that is trained, whose dtype is float32.
+
+    Raises:
+        OrtTrainingError: The file cannot be read or rewritten, or has no optimizer of onnxruntime.training.
+    """
+    with as_ort_training_error():
+        model = load(path)
+        optimizers = [node.op_type for node in model.graph if node.op_type in ("AdamWOptimizer", "SGDOptimizerV2")]
+        if len(optimizers) != 1:
+            found = f"{len(optimizers)} of them" if optimizers else "none"
+            raise OrtTrainingError(f"{path} has {found}; expected one node AdamWOptimizer or SGDOptimizerV2")
+        tensors = _take_sequences_apart(model, shapes)
+        model, _ = for_target(model, target="stock")
+    return OptimizerGraph(model, tensors, state_of(model))
+
+
+def _take_sequences_apart(model: ir.Model, shapes: list[ir.Shape]) -> dict[str, list[str]]:
+    """Replaces each input that is a sequence by its tensors; returns their names."""
+    names, graph = Names(model), model.graph
+    tensors = {}
+    for sequence in [value for value in graph.inputs if isinstance(value.type, ir.SequenceType)]:
+        elements = [
+            ir.Value(
+                name=names.fresh(f"{sequence.name}.{index}"), type=ir.TensorType(ir.DataType.FLOAT), shape=shape
+            )
+            for index, shape in enumerate(shapes)
+        ]
+        at = graph.inputs.index(sequence)
+        graph.inputs[at : at + 1] = elements
+        made = ir.node("SequenceConstruct", elements, name=names.fresh(f"{sequence.name}_SequenceConstruct"))
+        made.outputs[0].name, made.outputs[0].type = names.fresh(f"{sequence.name}_sequence"), sequence.type
+        sequence.replace_all_uses_with(made.outputs[0])
+        graph.insert_before(graph[0], made)
+        tensors[str(sequence.name)] = [str(value.name) for value in elements]
+    return tensors

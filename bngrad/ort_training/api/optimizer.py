@@ -1,0 +1,123 @@
+"""The optimizer in a training loop."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, SupportsFloat
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.ort_training.api.graphs import read_optimizer_graph
+from bngrad.ort_training.api.stateful_session import StatefulSession, value_of
+from bngrad.ort_training.checkpoint_file import GROUP, OptimizerGroup
+from bngrad.ort_training.errors import OrtTrainingError
+
+if TYPE_CHECKING:
+    import os
+
+    from bngrad.ort_training.api.module import Module
+    from bngrad.ort_training.checkpoint_file import Array
+
+_MOMENTS = {"first_order_moments": "momentum0", "second_order_moments": "momentum1"}
+"""The name of a moment in the checkpoint, by the input of the optimizer's graph."""
+
+_FIRST_RATE = 1e-3
+
+
+class Optimizer:
+    """Updates the parameters of a module by its gradients.
+
+    The moments and the number of updates are those of the state, if its checkpoint has them; else they are zero.
+
+    Args:
+        optimizer_uri: The path of the optimizer model: AdamW or SGD, of this package or of `onnxruntime.training`.
+        module: The module.
+
+    Raises:
+        OrtTrainingError: The file cannot be read, or is not of this state.
+    """
+
+    def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
+        self._state = module._state  # noqa: SLF001 - parts of one object
+        self._names = list(module._graph.buffers)  # noqa: SLF001
+        parameters = self._state.checkpoint.trainable
+        for name in self._names:
+            if parameters[name].dtype != np.float32:
+                raise OrtTrainingError(f"parameter {name!r} is {parameters[name].dtype}; optimizers take float32")
+        graph = read_optimizer_graph(optimizer_uri, [ir.Shape(parameters[name].shape) for name in self._names])
+        moments = {key: _MOMENTS[key] for key in graph.tensors if key in _MOMENTS}
+        self._group = self._resumed(list(moments.values()))
+        self._learning_rate = self._group.initial_learning_rate
+        tensors = {"params": parameters, "gradients": self._state.gradients} | {
+            key: {name: self._group.momentums[name][moment] for name in self._names}
+            for key, moment in moments.items()
+        }
+        if unknown := graph.tensors.keys() - tensors.keys():
+            raise OrtTrainingError(
+                f"{optimizer_uri} has the input {min(unknown)!r}; expected {', '.join(tensors)}"
+            )
+        bound: dict[str, Array] = {}
+        for key, inputs in graph.tensors.items():
+            bound |= {each: tensors[key][name] for each, name in zip(inputs, self._names, strict=True)}
+        self._session = StatefulSession(graph.model, bound, graph.updates, module._session_options)  # noqa: SLF001
+
+    def step(self) -> None:
+        """Updates the parameters, the moments and the number of updates.
+
+        Raises:
+            OrtTrainingError: The state is nominal.
+        """
+        self._state.require_values()
+        count = self._group.step + 1
+        feeds = {
+            "learning_rate": value_of("learning_rate", np.array([self._learning_rate], np.float32)),
+            "step": value_of("step", np.array([count], np.int64)),
+        }
+        self._session.run(feeds, [])
+        self._group.step = count
+
+    def set_learning_rate(self, learning_rate: SupportsFloat) -> None:
+        """Sets the learning rate, as float32.
+
+        Raises:
+            TypeError: It is no number.
+            OrtTrainingError: It is not finite.
+        """
+        if not isinstance(learning_rate, SupportsFloat):
+            raise TypeError(f"learning_rate is a {type(learning_rate).__name__}; expected a float")
+        rounded = float(np.float32(float(learning_rate)))
+        if not math.isfinite(rounded):
+            raise OrtTrainingError(f"learning_rate is {learning_rate}; expected a finite number")
+        self._learning_rate = rounded
+
+    def get_learning_rate(self) -> float:
+        """Returns the learning rate."""
+        return self._learning_rate
+
+    def _resumed(self, moments: list[str]) -> OptimizerGroup:
+        """The optimizer's state that the checkpoint has, or a new one, which becomes part of the state.
+
+        Raises:
+            OrtTrainingError: It is of other parameters or of another optimizer.
+        """
+        checkpoint = self._state.checkpoint
+        expected = {name: dict.fromkeys(moments, checkpoint.trainable[name].shape) for name in self._names}
+        group = checkpoint.groups.get(GROUP)
+        if group is None:
+            zeros = {
+                name: {moment: np.zeros(shape, np.float32) for moment, shape in shapes.items()}
+                for name, shapes in expected.items()
+            }
+            group = checkpoint.groups[GROUP] = OptimizerGroup(0, float(np.float32(_FIRST_RATE)), zeros)
+        found = {
+            name: {moment: array.shape for moment, array in arrays.items()}
+            for name, arrays in group.momentums.items()
+        }
+        for name, shapes in expected.items():
+            if found.get(name) != shapes:
+                has = f"it has {found[name]} for" if name in found else "it lacks"
+                raise OrtTrainingError(
+                    f"the optimizer's state is of another model: {has} parameter {name!r}; expected {shapes}"
+                )
+        return group

@@ -1,0 +1,67 @@
+"""The inputs of a call: arrays or OrtValues, checked against the inputs of a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnxruntime import OrtValue
+
+from bngrad.ort_training.api.stateful_session import value_of
+from bngrad.ort_training.errors import OrtTrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.ort_training.checkpoint_file import Array
+
+
+def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> dict[str, OrtValue]:
+    """Returns the values given for inputs, by name.
+
+    Args:
+        inputs: The inputs of the graph.
+        given: A NumPy array or an OrtValue for each.
+
+    Raises:
+        OrtTrainingError: Their number, a dtype or a shape is another one. A symbolic dimension must be the same
+            wherever it occurs: ONNX Runtime does not check that.
+    """
+    names = [str(value.name) for value in inputs]
+    if len(given) != len(names):
+        raise OrtTrainingError(f"{len(given)} inputs are given; expected {len(names)}: {', '.join(names)}")
+    feeds, sizes = {}, dict[str, int]()
+    for value, name, array in zip(inputs, names, given, strict=True):
+        if isinstance(array, OrtValue):
+            feeds[name] = array
+        elif isinstance(array, np.ndarray):
+            if value.dtype is not None and array.dtype != (dtype := value.dtype.numpy()):
+                raise OrtTrainingError(f"input {name!r} is {array.dtype}; expected {dtype}")
+            feeds[name] = value_of(name, np.require(array, requirements="C"))
+        else:
+            raise OrtTrainingError(
+                f"input {name!r} is a {type(array).__name__}; expected a NumPy array or an OrtValue"
+            )
+        if value.shape is not None:
+            _check_shape(name, value.shape, feeds[name].shape(), sizes)
+    return feeds
+
+
+def _check_shape(name: str, expected: ir.Shape, shape: Sequence[int], sizes: dict[str, int]) -> None:
+    """Compares a shape with that of the graph; ``sizes`` are those of the symbolic dimensions so far."""
+    fits = len(shape) == len(expected)
+    for size, dimension in zip(shape, expected, strict=False):
+        if isinstance(dimension, int):
+            fits &= size == dimension
+        elif dimension.value is not None:
+            fits &= sizes.setdefault(dimension.value, size) == size
+    if not fits:
+        known = [f"{symbol} = {size}" for symbol, size in sizes.items() if symbol in map(str, expected)]
+        where = f" with {', '.join(known)}" if known else ""
+        raise OrtTrainingError(f"input {name!r} has shape {list(shape)}; expected {_text(expected)}{where}")
+
+
+def _text(shape: ir.Shape) -> str:
+    return f"[{', '.join('?' if str(dimension) == 'None' else str(dimension) for dimension in shape)}]"
