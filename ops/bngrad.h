@@ -215,6 +215,28 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout*
                                                             int32_t num_threads, char* error,
                                                             size_t error_size);
 
+/** \brief A step of Adam or AdamW, for each element.
+ *
+ *   g              = gradient*gradient_scale + l2_penalty*weight
+ *   new_exp_avg    = exp_avg + (1 - beta1)*(g - exp_avg)
+ *   new_exp_avg_sq = beta2*exp_avg_sq + ((1 - beta2)*g)*g
+ *   new_weight     = weight*weight_factor
+ *                    - (step_size*new_exp_avg)/(sqrt(new_exp_avg_sq)/sqrt_bias_correction2 + epsilon)
+ * Computed in the type of the elements, with one rounding for each operation.
+ *
+ * \param[in] count The number of elements, 0 or more.
+ * \param[in] type BNGRAD_FLOAT or BNGRAD_DOUBLE, of all arrays but the coefficients.
+ * \param[in] coefficients 9 numbers: gradient_scale, l2_penalty, weight_factor, 1 - beta1, beta2, 1 - beta2,
+ * step_size, sqrt_bias_correction2, epsilon. They are rounded to `type`.
+ * \param[in] weight, gradient, exp_avg, exp_avg_sq Arrays of `count` elements.
+ * \param[out] new_weight, new_exp_avg, new_exp_avg_sq The same; may be NULL.
+ */
+BNGRAD_EXPORT int32_t bngrad_adam_update(int64_t count, int32_t type, const double* coefficients,
+                                         const void* weight, const void* gradient, const void* exp_avg,
+                                         const void* exp_avg_sq, void* new_weight, void* new_exp_avg,
+                                         void* new_exp_avg_sq, int32_t num_threads, char* error,
+                                         size_t error_size);
+
 /** \brief c = a + b, for measuring memory bandwidth.
  *
  * With arrays that are larger than the caches this is an upper bound on the bytes per second of an op that

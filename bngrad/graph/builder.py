@@ -65,19 +65,21 @@ class NodeMaker(abc.ABC):
         """
         return self._emit(domain, op_type, inputs, outputs, attributes)
 
-    def bngrad(self, op_type: str, *inputs: ir.Value, axes: ir.Value, **attributes: float) -> Sequence[ir.Value]:
+    def bngrad(
+        self, op_type: str, *inputs: ir.Value, axes: ir.Value | None = None, **attributes: float
+    ) -> Sequence[ir.Value]:
         """Makes a node of ours and returns all its outputs.
 
         Args:
             op_type: A key of `opset.FUNCTIONS`.
             inputs: All its inputs but axes, which come last.
-            axes: The reduction axes.
+            axes: The reduction axes, of an op that has them.
             attributes: All its attributes; int or float as its signature says.
         """
         _, outputs, kinds = signature(op_type)
         make = {"int": ir.AttrInt64, "float": ir.AttrFloat32}
         typed = {name: make[kind](name, attributes[name]) for name, kind in kinds.items()}  # type: ignore[arg-type]
-        return self._emit(DOMAIN, op_type, [*inputs, axes], outputs, typed)
+        return self._emit(DOMAIN, op_type, [*inputs, *([] if axes is None else [axes])], outputs, typed)
 
     def constant(self, value: Any, dtype: ir.DataType) -> ir.Value:  # noqa: ANN401
         """Returns a constant of a type, from anything that NumPy makes an array of."""

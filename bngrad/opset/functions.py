@@ -6,10 +6,11 @@ them. `reference` has the same formulas in NumPy.
 
 Rules for a function body:
 
-* Arithmetic is in `COMPUTE`: float for float, float16 and bfloat16 (a sum in 16 bits overflows or loses terms),
-  double for double. Inputs are cast to it and outputs are cast back, with one rounding.
+* Batch norms compute in `COMPUTE`: float for float, float16 and bfloat16 (a sum in 16 bits overflows or loses
+  terms), double for double. Inputs are cast to it and outputs are cast back, with one rounding.
 * Use only ops with the same semantics in all ai.onnx opsets from 15 to the newest: when a function is embedded, it
   gets the opset of the model, because onnx's checker rejects a mixture.
+* AdamUpdate computes in the type of its weight: an optimizer keeps its state in float or double.
 * Take the reduction axes from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate that
   to a constant with as many elements, and hang.
 * Subtract means before multiplying: sum(dY * X) - mean * sum(dY) loses as many digits as |mean| / std has.
@@ -192,6 +193,37 @@ def BatchNormalizationStatistics(X, axes, epsilon: float):
     return mean, inv_std
 
 
+@script(_opset, default_opset=op)
+def AdamUpdate(weight, gradient, exp_avg, exp_avg_sq, coefficients):
+    """A step of Adam or AdamW, for each element of a weight.
+
+    coefficients are gradient_scale, l2_penalty, weight_factor, 1 - beta1, beta2, 1 - beta2, step_size,
+    sqrt_bias_correction2 and epsilon, rounded to the type of weight, in which all is computed.
+    g = gradient * gradient_scale + l2_penalty * weight;
+    new_exp_avg = exp_avg + (1 - beta1) * (g - exp_avg);
+    new_exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g;
+    new_weight = weight * weight_factor
+    - step_size * new_exp_avg / (sqrt(new_exp_avg_sq) / sqrt_bias_correction2 + epsilon).
+    Adam with weight decay d has l2_penalty = d and weight_factor = 1; AdamW has 0 and 1 - learning_rate * d.
+    """
+    c = op.CastLike(coefficients, weight)
+    gradient_scale = op.Gather(c, op.Constant(value_int=0))
+    l2_penalty = op.Gather(c, op.Constant(value_int=1))
+    weight_factor = op.Gather(c, op.Constant(value_int=2))
+    one_minus_beta1 = op.Gather(c, op.Constant(value_int=3))
+    beta2 = op.Gather(c, op.Constant(value_int=4))
+    one_minus_beta2 = op.Gather(c, op.Constant(value_int=5))
+    step_size = op.Gather(c, op.Constant(value_int=6))
+    sqrt_bias_correction2 = op.Gather(c, op.Constant(value_int=7))
+    epsilon = op.Gather(c, op.Constant(value_int=8))
+    g = gradient * gradient_scale + l2_penalty * weight
+    new_exp_avg = exp_avg + one_minus_beta1 * (g - exp_avg)
+    new_exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * g * g
+    deviation = op.Sqrt(new_exp_avg_sq) / sqrt_bias_correction2 + epsilon
+    new_weight = weight * weight_factor - step_size * new_exp_avg / deviation
+    return new_weight, new_exp_avg, new_exp_avg_sq
+
+
 FUNCTIONS: dict[str, OnnxFunction[..., Any]] = {
     function.name: function
     for function in (
@@ -200,6 +232,7 @@ FUNCTIONS: dict[str, OnnxFunction[..., Any]] = {
         BatchNormalizationGradGrad,
         BatchNormalizationTraining,
         BatchNormalizationStatistics,
+        AdamUpdate,
     )
 }
 """Every op of the domain, by name."""

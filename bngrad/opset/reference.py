@@ -7,6 +7,8 @@ With xhat = (X - mean) * inv_std and M = the number of elements reduced over ``a
     dX     = scale * inv_std * (dY - (dbias + xhat * dscale) / M)   training: mean and inv_std depend on X
     dX     = scale * inv_std * dY                                   frozen: mean and inv_std are constants
 
+and the step of Adam and AdamW (see `adam_update`).
+
 Derived from Ioffe and Szegedy, "Batch Normalization", 2015, section 3. ``inv_std`` is
 1 / sqrt(biased variance + epsilon). Parameters have X's shape without ``axes``.
 
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bngrad.errors import InputError
 from bngrad.opset.axes import normalize_axes
 from bngrad.opset.reduction import (
     expand_parameters,
@@ -60,6 +63,14 @@ class Normalized(NamedTuple):
     new_running_var: Array
     saved_mean: Array
     saved_inv_std: Array
+
+
+class Updated(NamedTuple):
+    """The outputs of AdamUpdate."""
+
+    new_weight: Array
+    new_exp_avg: Array
+    new_exp_avg_sq: Array
 
 
 class Statistics(NamedTuple):
@@ -276,3 +287,51 @@ def batch_normalization_statistics(X: ArrayLike, axes: ArrayLike, epsilon: float
     mean, var = moments(x, reduced)
     with ieee_warnings_off():
         return Statistics(mean.squeeze(reduced), (1.0 / np.sqrt(var + epsilon)).squeeze(reduced))
+
+
+def adam_update(
+    weight: ArrayLike, gradient: ArrayLike, exp_avg: ArrayLike, exp_avg_sq: ArrayLike, coefficients: ArrayLike
+) -> Updated:
+    """Returns a weight and its moving averages after a step of Adam or AdamW.
+
+    With g = gradient * gradient_scale + l2_penalty * weight::
+
+        new_exp_avg    = beta1 * exp_avg + (1 - beta1) * g
+        new_exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g^2
+        new_weight     = weight * weight_factor
+                         - step_size * new_exp_avg / (sqrt(new_exp_avg_sq) / sqrt_bias_correction2 + epsilon)
+
+    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1, with
+    step_size = learning_rate / (1 - beta1^t) and sqrt_bias_correction2 = sqrt(1 - beta2^t) in step t.
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2: Adam with the weight decay d
+    has l2_penalty = d and weight_factor = 1; AdamW has l2_penalty = 0 and weight_factor = 1 - learning_rate * d.
+
+    Args:
+        weight: Of any shape.
+        gradient: With weight's shape.
+        exp_avg: With weight's shape.
+        exp_avg_sq: With weight's shape.
+        coefficients: gradient_scale, l2_penalty, weight_factor, 1 - beta1, beta2, 1 - beta2, step_size,
+            sqrt_bias_correction2 and epsilon.
+
+    Returns:
+        Three arrays with weight's shape.
+
+    Raises:
+        InputError: Shapes do not match.
+    """
+    w, c = float64(weight), float64(coefficients)
+    others = {"gradient": float64(gradient), "exp_avg": float64(exp_avg), "exp_avg_sq": float64(exp_avg_sq)}
+    for name, array in others.items():
+        if array.shape != w.shape:
+            raise InputError(
+                f"{name} has shape {list(array.shape)}; expected {list(w.shape)}, the shape of weight"
+            )
+    if c.shape != (9,):
+        raise InputError(f"coefficients has shape {list(c.shape)}; expected [9]")
+    scale, l2_penalty, weight_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction, eps = c
+    with ieee_warnings_off():
+        g = others["gradient"] * scale + l2_penalty * w
+        m = (1 - one_minus_beta1) * others["exp_avg"] + one_minus_beta1 * g
+        v = beta2 * others["exp_avg_sq"] + one_minus_beta2 * g**2
+        return Updated(w * weight_factor - step_size * m / (np.sqrt(v) / sqrt_correction + eps), m, v)

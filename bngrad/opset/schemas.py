@@ -33,11 +33,15 @@ class Quantity(NamedTuple):
     """An input or output of the ops."""
 
     type_constraint: str
-    shape: Literal["data", "parameter", "axes"]
+    shape: Literal["data", "parameter", "axes", "coefficients"]
     doc: str
 
 
+COEFFICIENTS = 9
+"""The number of coefficients of AdamUpdate."""
+
 _LIKE_X = "; has the shape of X"
+_LIKE_WEIGHT = "; has the shape of weight"
 _LIKE_SCALE = "; has the shape of X without the reduction axes"
 
 QUANTITIES: dict[str, Quantity] = {
@@ -67,6 +71,21 @@ QUANTITIES: dict[str, Quantity] = {
     "running_var": Quantity("T2", "parameter", "Running variance before this step" + _LIKE_SCALE),
     "new_running_mean": Quantity("T2", "parameter", "Running mean after this step" + _LIKE_SCALE),
     "new_running_var": Quantity("T2", "parameter", "Running variance after this step" + _LIKE_SCALE),
+    "weight": Quantity("W", "data", "Weight before this step, of any shape"),
+    "gradient": Quantity("W", "data", "Gradient with respect to weight" + _LIKE_WEIGHT),
+    "exp_avg": Quantity("W", "data", "Moving average of the gradient before this step" + _LIKE_WEIGHT),
+    "exp_avg_sq": Quantity("W", "data", "Moving average of the squared gradient before this step" + _LIKE_WEIGHT),
+    "new_weight": Quantity("W", "data", "Weight after this step" + _LIKE_WEIGHT),
+    "new_exp_avg": Quantity("W", "data", "Moving average of the gradient after this step" + _LIKE_WEIGHT),
+    "new_exp_avg_sq": Quantity(
+        "W", "data", "Moving average of the squared gradient after this step" + _LIKE_WEIGHT
+    ),
+    "coefficients": Quantity(
+        "tensor(double)",
+        "coefficients",
+        "gradient_scale, l2_penalty, weight_factor, 1 - beta1, beta2, 1 - beta2, step_size, "
+        "sqrt_bias_correction2 and epsilon, of shape [9]",
+    ),
     "axes": Quantity(
         "tensor(int64)", "axes", "The dimensions to reduce: 1-D, each in [-rank, rank), without duplicates"
     ),
@@ -83,9 +102,10 @@ ATTRIBUTES: dict[str, str] = {
 
 _FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPE_CONSTRAINTS = {
-    "T": "Type of the data",
-    "T1": "Type of scale and bias and their gradients: T or float",
-    "T2": "Type of the statistics: T or float",
+    "T": (_FLOATS, "Type of the data"),
+    "T1": (_FLOATS, "Type of scale and bias and their gradients: T or float"),
+    "T2": (_FLOATS, "Type of the statistics: T or float"),
+    "W": (_FLOATS[:2], "Type of the weight, its gradient and its moving averages"),
 }
 _ATTR_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
 
@@ -106,13 +126,13 @@ def schema(name: str) -> OpSchema:
         inputs=[_formal_parameter(q) for q in inputs],
         # A node may omit all outputs except the first.
         outputs=[_formal_parameter(q, optional=i > 0) for i, q in enumerate(outputs)],
-        type_constraints=[(t, _FLOATS, doc) for t, doc in _TYPE_CONSTRAINTS.items() if t in used],
+        type_constraints=[(t, types, doc) for t, (types, doc) in _TYPE_CONSTRAINTS.items() if t in used],
         attributes=[
             OpSchema.Attribute(a, _ATTR_TYPES[kind], ATTRIBUTES[a], required=True)
             for a, kind in attributes.items()
         ],
     )
-    result.set_type_and_shape_inference_function(lambda context: _infer(context, inputs, outputs))
+    result.set_type_and_shape_inference_function(lambda context: _infer(context, name))
     return result
 
 
@@ -121,6 +141,12 @@ def signature(name: str) -> tuple[list[str], list[str], dict[str, str]]:
     function = FUNCTIONS[name].function_ir
     attributes = {attribute: function.attributes[attribute].type.name.lower() for attribute in function.attributes}
     return [str(v.name) for v in function.inputs], [str(v.name) for v in function.outputs], attributes
+
+
+def main_input(name: str) -> str:
+    """Returns the input of an op whose shape all its data have: X of a batch norm, the weight of an update."""
+    inputs = signature(name)[0]
+    return "X" if "X" in inputs else inputs[0]
 
 
 def register_schemas() -> None:
@@ -139,25 +165,27 @@ def _formal_parameter(name: str, *, optional: bool = False) -> OpSchema.FormalPa
     )
 
 
-def _infer(context: InferenceContext, inputs: list[str], outputs: list[str]) -> None:
+def _infer(context: InferenceContext, op: str) -> None:
     """Infers the types of the outputs, for any op.
 
-    Data outputs have the shape of X. Parameters have the shape of the other parameters, or that of X without the
-    axes. The element type is that of the inputs with the same type constraint; if there are none, as for the
-    statistics of X alone, it is the type that the op computes in.
+    Data outputs have the shape of the main input. Parameters have the shape of the other parameters, or that of X
+    without the axes. The element type is that of the inputs with the same type constraint; if there are none, as
+    for the statistics of X alone, it is the type that the op computes in.
     """
+    inputs, outputs, _ = signature(op)
     types = {
         name: type_proto.tensor_type
         for i, name in enumerate(inputs)
         if i < context.get_num_inputs() and (type_proto := context.get_input_type(i)) is not None
     }
-    x = types.get("X")
+    x = types.get(main_input(op))
     if x is None:
         return
     _check_numbers(context)
-    elements = _element_types(types)
+    _check_coefficients(types)
+    elements = _element_types(types, x.elem_type)
     _common_shape(_shaped(types, "data"))
-    shapes = {"data": x, "parameter": _parameter_shape(context, inputs, types)}
+    shapes = {"data": x, "parameter": _parameter_shape(context, inputs, types) if "axes" in inputs else None}
     for i, name in enumerate(outputs[: context.get_num_outputs()]):
         quantity = QUANTITIES[name]
         result = onnx.TypeProto()
@@ -177,11 +205,24 @@ def _check_numbers(context: InferenceContext) -> None:
             raise onnx.shape_inference.InferenceError(f"{name} is {attribute.f}; expected {expected}")
 
 
-def _element_types(types: Mapping[str, onnx.TypeProto.Tensor]) -> dict[str, int]:
-    """Returns the element types of T, T1 and T2; as in ONNX's BatchNormalization, T1 and T2 are T or float."""
-    data = types["X"].elem_type
+def _check_coefficients(types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
+    for name, tensor in _shaped(types, "coefficients").items():
+        got = _sizes(tensor)
+        if not may_be_equal(got, (COEFFICIENTS,)):
+            raise onnx.shape_inference.InferenceError(
+                f"{name} has shape {shape_text(got)}; expected [{COEFFICIENTS}]"
+            )
+
+
+def _element_types(types: Mapping[str, onnx.TypeProto.Tensor], data: int) -> dict[str, int]:
+    """Returns the element types of all type variables; as in ONNX's BatchNormalization, T1 and T2 are T or float.
+
+    Args:
+        types: The types of the inputs.
+        data: The element type of the main input.
+    """
     computed = data if data == onnx.TensorProto.DOUBLE else onnx.TensorProto.FLOAT
-    elements = {"T": data, "T1": computed, "T2": computed}
+    elements = {"T": data, "W": data, "T1": computed, "T2": computed}
     for name, tensor in types.items():
         constraint = QUANTITIES[name].type_constraint
         if constraint in ("T1", "T2"):

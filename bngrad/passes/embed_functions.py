@@ -97,7 +97,9 @@ def _computes_in_double(model: ir.Model) -> bool:
 
 
 def _x(node: ir.Node) -> ir.Value | None:
-    return node.inputs[signature(node.op_type)[0].index("X")]
+    """The data of a batch norm; None for an op that computes in the type of its inputs."""
+    inputs = signature(node.op_type)[0]
+    return node.inputs[inputs.index("X")] if "X" in inputs else None
 
 
 def _bngrad_nodes(model: ir.Model) -> list[ir.Node]:

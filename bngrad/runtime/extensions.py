@@ -26,7 +26,7 @@ from bngrad.errors import InputError, LibraryError
 from bngrad.opset import reference
 from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.schemas import QUANTITIES, main_input, signature
 from bngrad.runtime import native, native_library
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _ORT_TYPES: dict[DType, int] = {
 _ATTRIBUTE_TYPES = {"int": PyCustomOpDef.dt_int64, "float": PyCustomOpDef.dt_float}
 
 TYPES: list[dict[str, DType]] = [
-    {"T": data, "T1": parameter, "T2": statistic, "tensor(int64)": _INT64}
+    {"T": data, "W": data, "T1": parameter, "T2": statistic, "tensor(int64)": _INT64, "tensor(double)": _DOUBLE}
     for data in (_FLOAT, _DOUBLE)
     for parameter in {_FLOAT, data}
     for statistic in {_FLOAT, data}
@@ -132,11 +132,11 @@ def _body(name: str, compute: Callable[..., tuple[Array, ...]], dtypes: Sequence
 def _nan(name: str, outputs: Sequence[str], inputs: Sequence[Array]) -> tuple[Array, ...]:
     """Returns outputs filled with NaN, because onnxruntime-extensions cannot report an error."""
     arrays = dict(zip(signature(name)[0], inputs, strict=True))
-    data = arrays["X"].shape
+    data = arrays[main_input(name)].shape
     parameter: tuple[int, ...] = ()
     if "scale" in arrays:
         parameter = arrays["scale"].shape
-    else:
+    elif "axes" in arrays:
         with contextlib.suppress(InputError):  # invalid axes do not define a shape
             parameter = parameter_shape(data, normalize_axes(arrays["axes"], len(data)))
     return tuple(np.full(data if QUANTITIES[o].shape == "data" else parameter, np.nan) for o in outputs)

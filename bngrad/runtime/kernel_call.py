@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_FLOAT32 = np.dtype(np.float32)
+FLOAT32 = np.dtype(np.float32)
 # By name, so that ml_dtypes, which adds bfloat16 to NumPy, need not be imported here.
 _ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bfloat16": 16}
 
@@ -34,20 +34,20 @@ class KernelCall:
 
     def __init__(self, X: ArrayLike, axes: ArrayLike) -> None:
         x = np.asarray(X)
-        if _element_type(x.dtype) is None:
+        if element_type(x.dtype) is None:
             raise InputError(f"X has dtype {x.dtype}; expected float32, float64, float16 or bfloat16")
         self._axes = normalize_axes(axes, x.ndim)
         self.x = _packed(x)
         self._parameter_shape = parameter_shape(x.shape, self._axes)
         # The type that the op computes in, unless an input sets another one.
-        self._scale_dtype = self._statistic_dtype = x.dtype if x.dtype == np.float64 else _FLOAT32
+        self._scale_dtype = self._statistic_dtype = x.dtype if x.dtype == np.float64 else FLOAT32
 
     def like_x(self, name: str, value: ArrayLike) -> Array:
         """Checks an input with X's shape and dtype."""
         array = np.asarray(value)
         if array.dtype != self.x.dtype:
             raise InputError(f"{name} has dtype {array.dtype}; expected {self.x.dtype}, the dtype of X")
-        return _contiguous(name, array, self.x.shape, "the shape of X")
+        return contiguous(name, array, self.x.shape, "the shape of X")
 
     def scales(self, **values: ArrayLike) -> list[Array]:
         """Checks scale, bias and their gradients, given by name."""
@@ -90,7 +90,7 @@ class KernelCall:
         rank, axes_count = self.x.ndim, len(self._axes)
         dims = (ctypes.c_int64 * rank)(*self.x.shape)
         axes = (ctypes.c_int64 * axes_count)(*self._axes)
-        types = map(_element_type, (self.x.dtype, self._scale_dtype, self._statistic_dtype))
+        types = map(element_type, (self.x.dtype, self._scale_dtype, self._statistic_dtype))
         layout = Layout(dims, axes, rank, axes_count, *types)
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs)]
         call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
@@ -100,23 +100,28 @@ class KernelCall:
         arrays = {name: np.asarray(value) for name, value in values.items()}
         first, *others = arrays
         dtype = arrays[first].dtype
-        if dtype not in (self.x.dtype, _FLOAT32):
-            expected = "float32" if self.x.dtype == _FLOAT32 else f"float32 or {self.x.dtype}"
+        if dtype not in (self.x.dtype, FLOAT32):
+            expected = "float32" if self.x.dtype == FLOAT32 else f"float32 or {self.x.dtype}"
             raise InputError(f"{first} has dtype {dtype}; expected {expected}, because X is {self.x.dtype}")
         for name in others:
             if arrays[name].dtype != dtype:
                 raise InputError(f"{name} has dtype {arrays[name].dtype}; expected {dtype}, the dtype of {first}")
         reason = f"X's shape {list(self.x.shape)} without axes {list(self._axes)}"
-        return [_contiguous(name, array, self._parameter_shape, reason) for name, array in arrays.items()]
+        return [contiguous(name, array, self._parameter_shape, reason) for name, array in arrays.items()]
 
 
 @cache  # NumPy computes a dtype's name on every access
-def _element_type(dtype: np.dtype[Any]) -> int | None:
+def element_type(dtype: np.dtype[Any]) -> int | None:
     """Returns the C ABI's number of a type; None if it is not supported."""
     return _ELEMENT_TYPES.get(dtype.name) if dtype.isnative else None
 
 
-def _contiguous(name: str, array: Array, shape: tuple[int, ...], reason: str) -> Array:
+def contiguous(name: str, array: Array, shape: tuple[int, ...], reason: str) -> Array:
+    """Checks the shape of an array; returns the array, or a copy if it is not contiguous and aligned.
+
+    Raises:
+        InputError: The shape is not the expected one.
+    """
     if array.shape != shape:
         raise InputError(f"{name} has shape {list(array.shape)}; expected {list(shape)}: {reason}")
     return _packed(array)

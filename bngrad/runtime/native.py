@@ -11,7 +11,13 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from bngrad.runtime.kernel_call import KernelCall
+import numpy as np
+
+from bngrad.errors import InputError
+from bngrad.opset.schemas import COEFFICIENTS
+from bngrad.runtime import native_library
+from bngrad.runtime.aligned import empty_at_cache_line
+from bngrad.runtime.kernel_call import FLOAT32, KernelCall, contiguous, element_type
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -213,4 +219,50 @@ def batch_normalization_statistics(
     outputs = (call.new_statistic(), call.new_statistic())
     attributes = [ctypes.c_double(epsilon)]
     call.run("bngrad_batch_normalization_statistics", attributes, [call.x], outputs, num_threads)
+    return outputs
+
+
+def adam_update(
+    weight: ArrayLike,
+    gradient: ArrayLike,
+    exp_avg: ArrayLike,
+    exp_avg_sq: ArrayLike,
+    coefficients: ArrayLike,
+    *,
+    num_threads: int = 0,
+) -> tuple[Array, Array, Array]:
+    """Returns a weight and its moving averages after a step of Adam or AdamW; see `bngrad.opset.reference`.
+
+    Args:
+        weight: float32 or float64, of any shape.
+        gradient: With weight's shape and dtype.
+        exp_avg: With weight's shape and dtype.
+        exp_avg_sq: With weight's shape and dtype.
+        coefficients: 9 numbers, which are rounded to weight's dtype.
+        num_threads: Maximum number of threads; 0 for one per CPU available to the process (affinity, container
+            quota). The results are bit-identical for any number.
+
+    Returns:
+        The new weight, exp_avg and exp_avg_sq, with weight's shape and dtype.
+
+    Raises:
+        InputError: Shapes or dtypes do not match.
+        LibraryError: The library is missing, cannot be loaded, or failed.
+    """
+    w = np.asarray(weight)
+    if w.dtype not in (FLOAT32, np.float64) or not w.dtype.isnative:
+        raise InputError(f"weight has dtype {w.dtype}; expected float32 or float64")
+    inputs = []
+    arrays = {"weight": w, "gradient": gradient, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        if array.dtype != w.dtype:
+            raise InputError(f"{name} has dtype {array.dtype}; expected {w.dtype}, the dtype of weight")
+        inputs.append(contiguous(name, array, w.shape, "the shape of weight"))
+    numbers = contiguous("coefficients", np.asarray(coefficients, np.float64), (COEFFICIENTS,), "their number")
+    new_weight, new_exp_avg, new_exp_avg_sq = (empty_at_cache_line(w.shape, w.dtype) for _ in range(3))
+    outputs = (new_weight, new_exp_avg, new_exp_avg_sq)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (numbers, *inputs, *outputs)]
+    count, kind = ctypes.c_int64(w.size), element_type(w.dtype)
+    native_library.call("bngrad_adam_update", count, kind, *pointers, num_threads)
     return outputs

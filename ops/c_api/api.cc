@@ -7,6 +7,7 @@
 #include "bngrad.h"
 #include "c_api/call.hpp"
 #include "c_api/crash_handler.hpp"
+#include "core/adam.hpp"
 #include "core/bandwidth.hpp"
 #include "core/dispatch.hpp"
 #include "core/grad.hpp"
@@ -39,6 +40,12 @@ void CheckStatisticsType(const Types& types) {
   const auto number = [](ElementType type) { return std::to_string(static_cast<int32_t>(type)); };
   throw InvalidArgument("stat_type is " + number(types.stat) + "; expected " + number(expected) +
                         " for X of type " + number(types.data));
+}
+
+void CheckCount(int64_t count) {
+  constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
+  if (count >= 0 && count <= kMaxCount) return;
+  throw InvalidArgument("count is " + std::to_string(count) + "; expected 0 to " + std::to_string(kMaxCount));
 }
 
 // The arguments that both gradient functions have; the caller sets dy and z.
@@ -172,14 +179,37 @@ int32_t bngrad_batch_normalization_statistics(const bngrad_layout* layout, doubl
   });
 }
 
+int32_t bngrad_adam_update(int64_t count, int32_t type, const double* coefficients, const void* weight,
+                           const void* gradient, const void* exp_avg, const void* exp_avg_sq,
+                           void* new_weight, void* new_exp_avg, void* new_exp_avg_sq, int32_t num_threads,
+                           char* error, size_t error_size) {
+  return Guard({error, error_size}, [&] {
+    CheckCount(count);
+    if (type != BNGRAD_FLOAT && type != BNGRAD_DOUBLE) {
+      throw InvalidArgument("type is " + std::to_string(type) + "; expected 1 (float) or 11 (double)");
+    }
+    const ElementType element = static_cast<ElementType>(type);
+    Arrays arrays({}, {});
+    arrays.Input("coefficients", coefficients, kAdamCoefficients, ElementType::kDouble);
+    const AdamArguments arguments = {
+        element,
+        count,
+        {arrays.Input("weight", weight, count, element), arrays.Input("gradient", gradient, count, element),
+         arrays.Input("exp_avg", exp_avg, count, element),
+         arrays.Input("exp_avg_sq", exp_avg_sq, count, element)},
+        coefficients,
+        {arrays.Output("new_weight", new_weight, count, element),
+         arrays.Output("new_exp_avg", new_exp_avg, count, element),
+         arrays.Output("new_exp_avg_sq", new_exp_avg_sq, count, element)}};
+    PoolThreads threads(num_threads);
+    AdamUpdate(arguments, *ActiveIsa().table, threads);
+  });
+}
+
 int32_t bngrad_add_arrays(int64_t count, const float* a, const float* b, float* c, int32_t num_threads,
                           char* error, size_t error_size) {
   return Guard({error, error_size}, [&] {
-    constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
-    if (count < 0 || count > kMaxCount) {
-      throw InvalidArgument("count is " + std::to_string(count) + "; expected 0 to " +
-                            std::to_string(kMaxCount));
-    }
+    CheckCount(count);
     Arrays arrays({}, {});
     arrays.Input("a", a, count, ElementType::kFloat);
     arrays.Input("b", b, count, ElementType::kFloat);

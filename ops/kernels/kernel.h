@@ -82,6 +82,12 @@ using MapFunction = void (*)(const Block&, const void* const* inputs, const void
 using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, const double* center,
                                    double* sums, const void* factors, void* const* outputs);
 
+// AdamUpdate (core/adam.hpp) of `count` elements. inputs: weight, gradient, exp_avg, exp_avg_sq; outputs: the
+// new weight, exp_avg and exp_avg_sq, null where one is not wanted. Coefficients in the arithmetic type.
+constexpr int kAdamInputs = 4, kAdamOutputs = 3, kAdamCoefficients = 9;
+using AdamFunction = void (*)(int64_t count, bool stream, const void* const* inputs, const void* coefficients,
+                              void* const* outputs);
+
 struct TypeKernels {
   // Whether D is X: of each sum before one of products with D, the caller subtracts `center` times as much
   // from the latter.
@@ -92,6 +98,7 @@ struct TypeKernels {
   MapFunction map_columns[kMapKinds];
   SumAndMapFunction sum_and_map_rows[kMapKinds];
   SumAndMapFunction sum_and_map_columns[kMapKinds];
+  AdamFunction adam_update;  // null for 16 bits
 };
 
 struct KernelTable {

@@ -1,4 +1,6 @@
 // The kernels for any CPU. An island: see kernel.h.
+#include <math.h>
+
 #include <cstring>
 
 #include "kernel.h"

@@ -6,6 +6,7 @@
 //   Convert(from, &to)   from one type of 16 lanes to another, rounded if that is narrower
 //   Store(p, v, count)   rounded to the type of p, to nearest, ties to even
 //   Broadcast16(s)  Add16(a, b)  Sub16(a, b)  Mul16(a, b)
+//   Div16(a, b)  Sqrt16(a)   rounded correctly
 //   SumOfLanes(a)        of doubles: halves are added until one is left
 //   AddSumsOfLanes4(sums, lanes, stride)   adds to sums[k] the same of the 16 doubles at lanes + k*stride
 //   AddExactProduct16(sum, a, b)   of doubles: as a*b is exact, it may be rounded once or twice
@@ -35,6 +36,8 @@
 #include "sum_short_rows-inl.h"
 // Both at once.
 #include "fused_sum_map-inl.h"
+// Apart from batch norms.
+#include "adam-inl.h"
 
 // For float only: each type takes as long to compile.
 template <class Sum, class Map, class T>
@@ -45,6 +48,12 @@ constexpr SumAndMapFunction FusedRows() {
 template <class Sum, class Map, class T>
 constexpr SumAndMapFunction FusedColumns() {
   if constexpr (kFuses && sizeof(T) == sizeof(float)) return SumAndMapColumns<Sum, Map, T>;
+  return nullptr;
+}
+
+template <class T>
+constexpr AdamFunction Adam() {
+  if constexpr (sizeof(T) >= sizeof(float)) return AdamUpdate<T>;
   return nullptr;
 }
 
@@ -71,5 +80,6 @@ constexpr TypeKernels MakeTypeKernels() {
           {nullptr, nullptr, FusedRows<Grad, DxFrozen, T>(), nullptr, FusedRows<ReluGrad, ReluDxFrozen, T>(),
            nullptr, nullptr},
           {nullptr, nullptr, FusedColumns<Grad, DxFrozen, T>(), nullptr,
-           FusedColumns<ReluGrad, ReluDxFrozen, T>(), nullptr, nullptr}};
+           FusedColumns<ReluGrad, ReluDxFrozen, T>(), nullptr, nullptr},
+          Adam<T>()};
 }

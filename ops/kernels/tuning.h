@@ -57,6 +57,12 @@ constexpr int64_t kWideRow = 4096;
 // place in their pages would not stay in the nearest cache.
 constexpr int64_t kMapRows = 2;
 
+// AdamUpdate (core/adam.cc): elements of a task.
+constexpr int64_t kAdamTaskElements = 1 << 14;
+
+// An output from this size on is written with non-temporal stores: the next step reads it after all others.
+constexpr int64_t kAdamNonTemporalBytes = 1 << 20;
+
 // The partition (core/partition.cc).
 
 // With less work than this, in elements, waking other threads does not pay off. In the rows family a channel

@@ -76,7 +76,7 @@ RunContext::RunContext(const CustomOp& op, OrtKernelContext* context)
       output_count_(CountOutputs()),
       inputs_(ReadInputs()),
       axes_(ReadAxes()),
-      layout_(MakeLayout(ShapeOfX(), axes_)) {}
+      layout_(has_axes() ? MakeLayout(ShapeOfX(), axes_) : Layout()) {}
 
 size_t RunContext::CountOutputs() const {
   size_t count = 0;
@@ -93,9 +93,18 @@ RunContext::Inputs RunContext::ReadInputs() {
   return inputs;
 }
 
-const Shape& RunContext::ShapeOfX() const { return inputs_[op_.x].shape; }
+const Shape& RunContext::ShapeOfX() const { return inputs_[op_.definition->x].shape; }
+
+bool RunContext::has_axes() const { return op_.axes < inputs_.size(); }
+
+int64_t RunContext::count() const {
+  int64_t count = 1;
+  for (const int64_t size : ShapeOfX()) count *= size;
+  return count;
+}
 
 Shape RunContext::ReadAxes() const {
+  if (!has_axes()) return {};
   const Input& axes = inputs_[op_.axes];
   if (axes.shape.size() != 1) {
     throw InvalidArgument("axes has shape " + ToString(axes.shape) + "; expected a 1-D tensor");
@@ -130,7 +139,16 @@ const void* RunContext::Aligned(const void* data, const Shape& shape, size_t ele
 }
 
 const void* RunContext::DataLikeX(size_t i) const {
-  if (inputs_[i].shape != ShapeOfX()) ThrowShape(i, ShapeOfX(), "the shape of X");
+  if (inputs_[i].shape != ShapeOfX())
+    ThrowShape(i, ShapeOfX(), std::string("the shape of ") + op_.definition->inputs[op_.definition->x].name);
+  return inputs_[i].data;
+}
+
+const void* RunContext::Vector(size_t i, int64_t size) const {
+  Shape expected;
+  expected.resize(1);
+  expected[0] = size;
+  if (inputs_[i].shape != expected) ThrowShape(i, expected, "a vector");
   return inputs_[i].data;
 }
 

@@ -45,6 +45,7 @@ OpDefinition GradDefinition() {
            {"axes", Role::kAxes}},
           {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
           1,
+          true,
           MakeNode<GradNode<false>>};
 }
 
@@ -59,6 +60,7 @@ OpDefinition ReluGradDefinition() {
            {"axes", Role::kAxes}},
           {{"dX", Role::kT}, {"dscale", Role::kT1}, {"dbias", Role::kT1}},
           2,
+          true,
           MakeNode<GradNode<true>>};
 }
 

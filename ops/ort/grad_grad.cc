@@ -47,6 +47,7 @@ OpDefinition GradGradDefinition() {
            {"axes", Role::kAxes}},
           {{"d_dY", Role::kT}, {"d_X", Role::kT}, {"d_scale", Role::kT1}},
           4,
+          true,
           MakeNode<GradGradNode>};
 }
 

@@ -101,13 +101,12 @@ OrtStatus* InferShapes(const OrtCustomOp* op, OrtShapeInferContext* context) {
   return Guard(
       self.api, [&] { return std::string("bngrad.") + self.definition->name; },
       [&] {
-        const int like = self.definition->first_output_like;
+        const size_t x = self.definition->x;
         size_t count = 0;
         Check(self.api, ort::ShapeInferContext_GetInputCount(self.api, context, &count));
-        if (like < 0 || static_cast<size_t>(like) >= count) return;
+        if (!self.definition->first_output_is_data || x >= count) return;
         OrtTensorTypeAndShapeInfo* info = nullptr;
-        const size_t input = static_cast<size_t>(like);
-        Check(self.api, ort::ShapeInferContext_GetInputTypeShape(self.api, context, input, &info));
+        Check(self.api, ort::ShapeInferContext_GetInputTypeShape(self.api, context, x, &info));
         if (!IsKnown(self.api, info)) return;
         Check(self.api, ort::ShapeInferContext_SetOutputTypeShape(self.api, context, 0, info));
       });
@@ -118,11 +117,14 @@ OrtStatus* InferShapes(const OrtCustomOp* op, OrtShapeInferContext* context) {
 int TensorTypeOf(const Types& types, Role role) {
   switch (role) {
     case Role::kT:
+    case Role::kWide:
       return static_cast<int>(types.data);
     case Role::kT1:
       return static_cast<int>(types.scale);
     case Role::kT2:
       return static_cast<int>(types.stat);
+    case Role::kDouble:
+      return ort::kTensorDouble;
     case Role::kAxes:
       break;
   }
@@ -136,7 +138,6 @@ CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const OpD
       shape_api(ort_shape_api),
       definition(&op_definition),
       types(op_types),
-      x(IndexOf(op_definition, "X")),
       axes(IndexOf(op_definition, "axes")) {
   version = ort::kApiVersion;
   GetName = [](const OrtCustomOp* op) { return Op(op).definition->name; };

@@ -13,8 +13,9 @@
 
 namespace bngrad {
 
-// The type variable of an input or output, as in the ONNX specification. kAxes is int64.
-enum class Role { kT, kT1, kT2, kAxes };
+// The type variable of an input or output, as in the ONNX specification. kT and kWide, which is float or
+// double, are those of the data. kAxes is int64, kDouble double.
+enum class Role { kT, kWide, kT1, kT2, kAxes, kDouble };
 
 // The type as an ONNX type number, as in ElementType.
 int TensorTypeOf(const Types& types, Role role);
@@ -49,10 +50,14 @@ class RunContext {
  public:
   RunContext(const CustomOp& op, OrtKernelContext* context);
 
-  // The layout of input X for input axes; every op has both.
+  // The layout of input X for input axes, for ops that have both.
   const Layout& layout() const { return layout_; }
+  // The number of elements of the data: of X, or of the weight.
+  int64_t count() const;
   // Input i. Throws unless it has the shape of X.
   const void* DataLikeX(size_t i) const;
+  // Input i, of a vector. Throws unless it has so many elements.
+  const void* Vector(size_t i, int64_t size) const;
   // Input i. Throws unless it has one value per channel: the shape of X without the axes.
   const void* ChannelData(size_t i) const;
   // Output i; null if the node omits it.
@@ -67,6 +72,7 @@ class RunContext {
   using Inputs = FixedVector<Input, kMaxParameters>;
 
   size_t CountOutputs() const;
+  bool has_axes() const;
   Inputs ReadInputs();
   void ReadInput(size_t i, size_t count, Input& input);
   const Shape& ShapeOfX() const;
@@ -97,7 +103,8 @@ struct OpDefinition {
   const char* name;
   std::vector<Parameter> inputs;
   std::vector<Parameter> outputs;
-  int first_output_like;  // the input whose shape output 0 has; -1: unknown before a run
+  size_t x;                   // the input whose shape all data have, which is called X above
+  bool first_output_is_data;  // if not, the shape of output 0 is unknown before a run
   std::unique_ptr<Node> (*make_node)(const NodeAttributes& attributes);
 };
 
@@ -112,6 +119,7 @@ OpDefinition ReluGradDefinition();
 OpDefinition GradGradDefinition();
 OpDefinition TrainingDefinition();
 OpDefinition StatisticsDefinition();
+OpDefinition AdamUpdateDefinition();
 
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.
@@ -122,7 +130,7 @@ struct CustomOp : OrtCustomOp {
   const OrtApi* shape_api;
   const OpDefinition* definition;
   Types types;
-  size_t x, axes;  // indices of these inputs
+  size_t axes;  // the index of this input; past the inputs if there is none
 };
 
 }  // namespace bngrad

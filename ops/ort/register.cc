@@ -21,7 +21,10 @@ bool Accepts(const OpDefinition& op, const Types& types) {
     const auto has = [role](const Parameter& input) { return input.role == role; };
     return type == ArithmeticOf(types.data) || std::any_of(op.inputs.begin(), op.inputs.end(), has);
   };
-  return IsSupported(types) && is_valid(Role::kT1, types.scale) && is_valid(Role::kT2, types.stat);
+  const auto is_wide = [](const Parameter& input) { return input.role == Role::kWide; };
+  const bool only_wide = std::any_of(op.inputs.begin(), op.inputs.end(), is_wide);
+  return IsSupported(types) && !(only_wide && SizeOf(types.data) < sizeof(float)) &&
+         is_valid(Role::kT1, types.scale) && is_valid(Role::kT2, types.stat);
 }
 
 std::vector<Types> TypesOf(const OpDefinition& op) {
@@ -46,8 +49,8 @@ struct Registration {
 
   const OrtApi* const api;
   const Registration* next = nullptr;
-  const OpDefinition definitions[5] = {GradDefinition(), ReluGradDefinition(), GradGradDefinition(),
-                                       TrainingDefinition(), StatisticsDefinition()};
+  const OpDefinition definitions[6] = {GradDefinition(),     ReluGradDefinition(),   GradGradDefinition(),
+                                       TrainingDefinition(), StatisticsDefinition(), AdamUpdateDefinition()};
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 

@@ -29,7 +29,8 @@ OpDefinition StatisticsDefinition() {
   return {"BatchNormalizationStatistics",
           {{"X", Role::kT}, {"axes", Role::kAxes}},
           {{"mean", Role::kT2}, {"inv_std", Role::kT2}},
-          -1,
+          0,
+          false,
           MakeNode<StatisticsNode>};
 }
 

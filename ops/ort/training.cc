@@ -56,6 +56,7 @@ OpDefinition TrainingDefinition() {
            {"saved_mean", Role::kT2},
            {"saved_inv_std", Role::kT2}},
           0,
+          true,
           MakeNode<TrainingNode>};
 }
 

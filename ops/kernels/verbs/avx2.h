@@ -96,6 +96,10 @@ BNGRAD_INLINE F32x16 Sub16(const F32x16& a, const F32x16& b) {
 BNGRAD_INLINE F32x16 Mul16(const F32x16& a, const F32x16& b) {
   return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}};
 }
+BNGRAD_INLINE F32x16 Div16(const F32x16& a, const F32x16& b) {
+  return {{_mm256_div_ps(a.v[0], b.v[0]), _mm256_div_ps(a.v[1], b.v[1])}};
+}
+BNGRAD_INLINE F32x16 Sqrt16(const F32x16& a) { return {{_mm256_sqrt_ps(a.v[0]), _mm256_sqrt_ps(a.v[1])}}; }
 
 BNGRAD_INLINE F64x16 Broadcast16(double s) {
   const __m256d v = _mm256_set1_pd(s);
@@ -114,6 +118,16 @@ BNGRAD_INLINE F64x16 Sub16(const F64x16& a, const F64x16& b) {
 BNGRAD_INLINE F64x16 Mul16(const F64x16& a, const F64x16& b) {
   F64x16 r;
   for (int k = 0; k < 4; ++k) r.v[k] = _mm256_mul_pd(a.v[k], b.v[k]);
+  return r;
+}
+BNGRAD_INLINE F64x16 Div16(const F64x16& a, const F64x16& b) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_div_pd(a.v[k], b.v[k]);
+  return r;
+}
+BNGRAD_INLINE F64x16 Sqrt16(const F64x16& a) {
+  F64x16 r;
+  for (int k = 0; k < 4; ++k) r.v[k] = _mm256_sqrt_pd(a.v[k]);
   return r;
 }
 BNGRAD_INLINE F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {

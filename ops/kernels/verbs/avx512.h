@@ -60,6 +60,8 @@ BNGRAD_INLINE F32x16 Broadcast16(float s) { return {_mm512_set1_ps(s)}; }
 BNGRAD_INLINE F32x16 Add16(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 BNGRAD_INLINE F32x16 Sub16(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 BNGRAD_INLINE F32x16 Mul16(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+BNGRAD_INLINE F32x16 Div16(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+BNGRAD_INLINE F32x16 Sqrt16(F32x16 a) { return {_mm512_sqrt_ps(a.v)}; }
 
 BNGRAD_INLINE F64x16 Broadcast16(double s) { return {{_mm512_set1_pd(s), _mm512_set1_pd(s)}}; }
 BNGRAD_INLINE F64x16 Add16(const F64x16& a, const F64x16& b) {
@@ -71,6 +73,10 @@ BNGRAD_INLINE F64x16 Sub16(const F64x16& a, const F64x16& b) {
 BNGRAD_INLINE F64x16 Mul16(const F64x16& a, const F64x16& b) {
   return {{_mm512_mul_pd(a.v[0], b.v[0]), _mm512_mul_pd(a.v[1], b.v[1])}};
 }
+BNGRAD_INLINE F64x16 Div16(const F64x16& a, const F64x16& b) {
+  return {{_mm512_div_pd(a.v[0], b.v[0]), _mm512_div_pd(a.v[1], b.v[1])}};
+}
+BNGRAD_INLINE F64x16 Sqrt16(const F64x16& a) { return {{_mm512_sqrt_pd(a.v[0]), _mm512_sqrt_pd(a.v[1])}}; }
 BNGRAD_INLINE F64x16 AddExactProduct16(const F64x16& sum, const F64x16& a, const F64x16& b) {
   return {{_mm512_fmadd_pd(a.v[0], b.v[0], sum.v[0]), _mm512_fmadd_pd(a.v[1], b.v[1], sum.v[1])}};
 }

@@ -147,6 +147,14 @@ BNGRAD_INLINE F32x16 Mul16(F32x16 a, const F32x16& b) {
   for (int k = 0; k < 4; ++k) a.v[k] = vmulq_f32(a.v[k], b.v[k]);
   return a;
 }
+BNGRAD_INLINE F32x16 Div16(F32x16 a, const F32x16& b) {
+  for (int k = 0; k < 4; ++k) a.v[k] = vdivq_f32(a.v[k], b.v[k]);
+  return a;
+}
+BNGRAD_INLINE F32x16 Sqrt16(F32x16 a) {
+  for (int k = 0; k < 4; ++k) a.v[k] = vsqrtq_f32(a.v[k]);
+  return a;
+}
 
 BNGRAD_INLINE F64x16 Broadcast16(double s) {
   const float64x2_t v = vdupq_n_f64(s);
@@ -162,6 +170,14 @@ BNGRAD_INLINE F64x16 Sub16(F64x16 a, const F64x16& b) {
 }
 BNGRAD_INLINE F64x16 Mul16(F64x16 a, const F64x16& b) {
   for (int k = 0; k < 8; ++k) a.v[k] = vmulq_f64(a.v[k], b.v[k]);
+  return a;
+}
+BNGRAD_INLINE F64x16 Div16(F64x16 a, const F64x16& b) {
+  for (int k = 0; k < 8; ++k) a.v[k] = vdivq_f64(a.v[k], b.v[k]);
+  return a;
+}
+BNGRAD_INLINE F64x16 Sqrt16(F64x16 a) {
+  for (int k = 0; k < 8; ++k) a.v[k] = vsqrtq_f64(a.v[k]);
   return a;
 }
 BNGRAD_INLINE F64x16 AddExactProduct16(F64x16 sum, const F64x16& a, const F64x16& b) {

@@ -78,6 +78,20 @@ BNGRAD_INLINE V Mul16(V a, const V& b) {
   for (int i = 0; i < kLanes; ++i) a.v[i] *= b.v[i];
   return a;
 }
+template <class V>
+BNGRAD_INLINE V Div16(V a, const V& b) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] /= b.v[i];
+  return a;
+}
+// C's functions: those of C++ are symbols that kernel files would share.
+BNGRAD_INLINE F32x16 Sqrt16(F32x16 a) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] = ::sqrtf(a.v[i]);
+  return a;
+}
+BNGRAD_INLINE F64x16 Sqrt16(F64x16 a) {
+  for (int i = 0; i < kLanes; ++i) a.v[i] = ::sqrt(a.v[i]);
+  return a;
+}
 BNGRAD_INLINE F64x16 AddExactProduct16(F64x16 sum, const F64x16& a, const F64x16& b) {
   for (int i = 0; i < kLanes; ++i) sum.v[i] += a.v[i] * b.v[i];
   return sum;
