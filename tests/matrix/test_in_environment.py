@@ -229,6 +229,25 @@ def test_differentiate(folder):
         assert_trains_as_the_truth(folder / "train.onnx", provider)
 
 
+@pytest.mark.parametrize("layout", ["named", "flat"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_step(provider, layout, folder):
+    bngrad_command("step", "forward.onnx", "-o", "step.onnx", "--momentum", "0.5", "--layout", layout, cwd=folder)
+    trainer = bngrad.Trainer(folder / "step.onnx", learning_rate=0.01, provider=provider)
+    feeds, values = make_feeds(), make_values()
+    want = truth(feeds, values)
+    np.testing.assert_allclose(trainer.step(**feeds), want["loss"], rtol=1e-4)
+    state = trainer.state_dict()
+    for name in TRAINABLE:
+        new = values[name] - 0.01 * want[f"{name}_grad"]
+        np.testing.assert_allclose(state[name], new, rtol=1e-4, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(state["mean"], want["new_mean"], rtol=1e-5, atol=1e-5)
+    trainer.save(folder / "checkpoint.safetensors")
+    again = bngrad.Trainer(folder / "step.onnx", learning_rate=0.01, provider=provider)
+    again.load(folder / "checkpoint.safetensors")
+    assert trainer.step(**feeds) == again.step(**feeds)
+
+
 @pytest.mark.parametrize("fuse", ["--fuse", "--no-fuse"])
 def test_rewrite(fuse, folder):
     bngrad_command("rewrite", "ort.onnx", "-o", "stock.onnx", fuse, cwd=folder)
