@@ -1,0 +1,265 @@
+"""Checkpoints: a resumed training has the bits of an uninterrupted one, and what is no checkpoint is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import bngrad
+from bngrad.errors import InputError
+from bngrad.io.tensor_files import read_tensors
+from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
+from trainer_cases import assert_same_bits, batch, network, step_of
+
+OPTIONS = {
+    "sgd": {},
+    "adamw-flat": {"optimizer": "adamw", "layout": "flat"},
+    "accumulated": {"optimizer": bngrad.SGD(momentum=0.9), "accumulate": 2},
+}
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize("case", OPTIONS)
+def test_a_resumed_training_has_the_same_bits(case, calls, tmp_path):
+    step = step_of(**OPTIONS[case])
+    schedule = bngrad.CosineSchedule(0.1, 8)
+    whole = bngrad.Trainer(step, learning_rate=schedule)
+    losses = [whole.step(**batch(index)) for index in range(8)]
+    first = bngrad.Trainer(step, learning_rate=schedule)
+    for index in range(calls):
+        first.step(**batch(index))
+    first.save(tmp_path / "c.safetensors", epoch=2, order=[1, 2])
+    second = bngrad.Trainer(step, learning_rate=schedule)
+    assert second.load(tmp_path / "c.safetensors") == {"epoch": 2, "order": [1, 2]}
+    assert (second.calls, second.learning_rate) == (first.calls, first.learning_rate)
+    assert [second.step(**batch(index)) for index in range(calls, 8)] == losses[calls:]
+    assert_same_bits(second.state_dict(), whole.state_dict())
+
+
+def test_a_checkpoint_of_one_layout_loads_in_the_other(tmp_path):
+    named, flat = (bngrad.Trainer(step_of(layout=layout), learning_rate=0.1) for layout in ("named", "flat"))
+    named.step(**batch(0))
+    named.save(tmp_path / "c")
+    flat.load(tmp_path / "c")
+    assert named.step(**batch(1)) == flat.step(**batch(1))
+    assert_same_bits(named.state_dict(), flat.state_dict())
+
+
+def test_the_file_is_what_other_languages_read(tmp_path):
+    trainer = bngrad.Trainer(step_of(optimizer="adam"), learning_rate=0.1)
+    trainer.step(**batch())
+    trainer.save(tmp_path / "c.safetensors", model="mine", roles="mine, too")
+    with safe_open(tmp_path / "c.safetensors", "numpy") as file:
+        metadata = json.loads(file.metadata()["bngrad.step"])
+        assert set(file.keys()) == set(trainer.info.state)
+        np.testing.assert_array_equal(file.get_tensor("step"), 1)
+    assert metadata["model"] == trainer.info.model
+    assert metadata["roles"]["kernel/exp_avg"] == "optimizer"
+    assert trainer.load(tmp_path / "c.safetensors") == {"model": "mine", "roles": "mine, too"}
+
+
+def edited(path, trainer, change):
+    trainer.save(path)
+    tensors, metadata = read_tensors(path)
+    tensors, metadata = change(tensors, metadata)
+    save_file(tensors, path, metadata)
+
+
+def without_metadata(tensors, _metadata):
+    return tensors, {}
+
+
+def other_shape(tensors, _metadata):
+    return tensors | {"offset": np.ones(4, np.float32)}, {}
+
+
+def broken_metadata(tensors, _metadata):
+    return tensors, {"bngrad.step": "{"}
+
+
+def list_metadata(tensors, _metadata):
+    return tensors, {"bngrad.step": "[1]"}
+
+
+def test_a_file_without_metadata_is_a_state(tmp_path):
+    trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
+    edited(tmp_path / "c", trainer, without_metadata)
+    assert trainer.load(tmp_path / "c") == {}
+
+
+OTHER_STEPS = {
+    "optimizer": ({"optimizer": "adam"}, "'bias/exp_avg' is not in the state"),
+    "momentum": ({"optimizer": bngrad.SGD(momentum=0.9)}, "'bias/momentum_buffer' is not in the state"),
+    "weights": ({"wrt": ["weight"]}, "the state lacks 'kernel', 'scale', "),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_STEPS)
+def test_a_checkpoint_of_another_step(case, tmp_path):
+    options, reason = OTHER_STEPS[case]
+    bngrad.Trainer(step_of(**options), learning_rate=0.1).save(tmp_path / "c")
+    trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
+    with pytest.raises(InputError) as raised:
+        trainer.load(tmp_path / "c")
+    expected = f"{tmp_path / 'c'} is the state of another model or optimizer than the step: {reason}"
+    assert str(raised.value).startswith(expected)
+
+
+EDITS = {
+    "shape": (other_shape, "c: state 'offset' has shape [4]; expected [3]"),
+    "broken-metadata": (broken_metadata, "c has metadata 'bngrad.step' that cannot be read"),
+    "list-metadata": (list_metadata, "c has metadata 'bngrad.step' that cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", EDITS)
+def test_refused_files(case, tmp_path):
+    change, message = EDITS[case]
+    trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
+    edited(tmp_path / "c", trainer, change)
+    with pytest.raises(InputError, match=re.escape(message)):
+        trainer.load(tmp_path / "c")
+    assert trainer.step(**batch()) > 0
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\3\4"], ids=["empty", "text", "zip"])
+def test_files_of_other_formats(content, tmp_path):
+    (tmp_path / "c").write_bytes(content)
+    with pytest.raises(InputError, match=r"is not a \.safetensors file, or is damaged"):
+        bngrad.Trainer(step_of(), learning_rate=0.1).load(tmp_path / "c")
+
+
+def test_paths_that_cannot_be_written(tmp_path):
+    trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
+    for path, message in {
+        tmp_path: "is a directory; expected a file",
+        tmp_path / "none" / "c": "does not exist; create it first",
+        Path(os.devnull): "is a device or a pipe",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            trainer.save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+SAVES = """
+import sys
+import bngrad
+trainer = bngrad.Trainer(sys.argv[1], learning_rate=0.1)
+print("ready", flush=True)
+while True:
+    trainer.save(sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path):
+    step = bngrad.training_step(network(), optimizer="adam")
+    step.save(tmp_path / "step.onnx")
+    trainer, path = bngrad.Trainer(step, learning_rate=0.1), tmp_path / "c.safetensors"
+    trainer.save(path)
+    for wait in (0.0, 0.003, 0.011, 0.027):
+        command = [sys.executable, "-c", SAVES, tmp_path / "step.onnx", path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(wait)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+        trainer.load(path)
+
+
+# The checkpoints of a run: the last one, and the best one beside it.
+
+
+@pytest.fixture
+def trainer():
+    return bngrad.Trainer(step_of(), learning_rate=0.1)
+
+
+def states(trainer, count):
+    found = []
+    for index in range(count):
+        trainer.step(**batch(index))
+        found.append(trainer.state_dict())
+    return found
+
+
+def test_last_and_best(trainer, tmp_path):
+    path = tmp_path / "run.safetensors"
+    first, second, third = states(trainer, 3)
+    checkpoints = Checkpoints(path, trainer.info, {"seed": 5})
+    checkpoints.save(first, None, Position(epoch=1, step=1))
+    assert [one.name for one in tmp_path.iterdir()] == ["run.safetensors"]
+    assert resume(path, trainer).best is None
+    checkpoints.save(second, second, Position(epoch=2, step=2, best_epoch=2, best_loss=0.5))
+    resumed = resume(path, trainer)
+    assert_same_bits(resumed.best, second)
+    checkpoints.save(third, second, Position(epoch=2, step=3, batch=1, best_epoch=2, best_loss=0.5))
+    resumed = resume(path, trainer)
+    assert_same_bits(resumed.state, third)
+    assert_same_bits(resumed.best, second)
+    assert resumed.position == Position(epoch=2, step=3, batch=1, best_epoch=2, best_loss=0.5)
+    assert resumed.options == {"seed": 5}
+    assert best_path(path).name == "run.best.safetensors"
+
+
+def test_killed_between_the_two_files(trainer, tmp_path):
+    """The last one says that it is the best, and the best one is still an older one."""
+    path = tmp_path / "run.safetensors"
+    first, second, third = states(trainer, 3)
+    Checkpoints(path, trainer.info, {}).save(first, first, Position(epoch=1, best_epoch=1, best_loss=1.0))
+    old = best_path(path).read_bytes()
+    Checkpoints(path, trainer.info, {}).save(second, second, Position(epoch=2, best_epoch=2, best_loss=0.5))
+    best_path(path).write_bytes(old)
+    resumed = resume(path, trainer)
+    assert_same_bits(resumed.best, second)
+    Checkpoints(path, trainer.info, {}).save(third, resumed.best, Position(epoch=3, best_epoch=2, best_loss=0.5))
+    assert_same_bits(resume(path, trainer).best, second)
+
+
+def test_refused_pairs(trainer, tmp_path):
+    path = tmp_path / "run.safetensors"
+    first, second = states(trainer, 2)
+    Checkpoints(path, trainer.info, {}).save(second, first, Position(epoch=2, best_epoch=1, best_loss=1.0))
+    other = tmp_path / "other.safetensors"
+    Checkpoints(other, trainer.info, {}).save(second, first, Position(epoch=2, best_epoch=1, best_loss=0.9))
+    best_path(other).replace(best_path(path))
+    with pytest.raises(InputError, match=r"is the state after epoch 1, .* expected the checkpoints of one run"):
+        resume(path, trainer)
+    best_path(path).unlink()
+    with pytest.raises(InputError, match=r"run.best.safetensors does not exist"):
+        resume(path, trainer)
+
+
+NOTES = [
+    {},
+    {"position": {}},
+    {"options": 5, "position": {}},
+    {"options": {}, "position": [1]},
+    {"options": {}, "position": {"x": 1}},
+    {"options": {}, "position": {"epoch": -1}},
+    {"options": {}, "position": {"epoch": "1"}},
+]
+
+
+@pytest.mark.parametrize("notes", NOTES, ids=str)
+def test_a_state_is_no_checkpoint_of_a_run(notes, trainer, tmp_path):
+    trainer.save(tmp_path / "c", **notes)
+    with pytest.raises(InputError, match="is a state, but no checkpoint that bngrad train wrote"):
+        resume(tmp_path / "c", trainer)
+
+
+def test_no_path_writes_nothing(trainer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Checkpoints(None, trainer.info, {}).save(trainer.state_dict(), None, Position())
+    assert list(tmp_path.iterdir()) == []
