@@ -57,11 +57,21 @@ def require_all(data: Iterable[str], inputs: Iterable[str]) -> None:
     """
     given, expected = set(data), list(inputs)
     for name in data:
-        if name not in expected:
-            raise InputError(unknown_name(name, expected, "a data input"))
+        require_known(name, expected)
     missing = [name for name in expected if name not in given]
     if missing:
         raise InputError(f"there is no data for {listed(missing)}; expected an array for {listed(expected)}")
+
+
+def require_known(name: str, inputs: Iterable[str]) -> None:
+    """Checks that there is a data input of a name.
+
+    Raises:
+        InputError: There is none.
+    """
+    expected = list(inputs)
+    if name not in expected:
+        raise InputError(unknown_name(name, expected, "a data input"))
 
 
 def require_type(name: str, array: Any, expected: DataInput) -> Array:  # noqa: ANN401 - anything that NumPy takes

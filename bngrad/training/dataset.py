@@ -10,7 +10,7 @@ import numpy as np
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
 from bngrad.io.arrays import load_array, load_arrays
-from bngrad.training.data_inputs import require_all, require_shape, require_type
+from bngrad.training.data_inputs import require_all, require_known, require_shape, require_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -134,9 +134,10 @@ def load_data(sources: Sequence[str], inputs: Mapping[str, DataInput]) -> dict[s
 
 def _load(source: str, inputs: Mapping[str, DataInput]) -> dict[str, Array]:
     name, equals, file = source.partition("=")
-    if equals and name in inputs:
-        return {name: load_array(file)}
     path = Path(source)
+    if equals and not path.exists():
+        require_known(name, inputs)
+        return {name: load_array(file)}
     if path.is_dir():
         found = {file.stem: load_array(file) for file in sorted(path.glob("*.npy"))}
         if not found:
