@@ -68,6 +68,8 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
             f"{len(training)}; expected the same data"
         )
     plan = _plan(options, training)
+    if options["checkpoint_every"] is not None and options["checkpoint"] is None:
+        raise InputError("--checkpoint-every needs --checkpoint")
     if plan.patience is not None and validation is None:
         raise InputError("--patience needs a validation loss; give --validation or --validation-split")
     for data in filter(None, (training, validation)):
@@ -144,12 +146,14 @@ def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> 
             )
     match kind:
         case "linear":
+            if not warmup:
+                raise InputError("--schedule linear needs --warmup")
             return LinearSchedule(rate, warmup, options["warmup_start"])
         case "cosine":
             return CosineSchedule(rate, updates, options["minimum"], warmup, options["warmup_start"])
         case "step":
             if options["decay_every"] is None:
-                raise InputError("the schedule step needs --decay-every")
+                raise InputError("--schedule step needs --decay-every")
             return StepSchedule(rate, options["decay_every"], options["decay_factor"])
     return ConstantSchedule(rate)
 

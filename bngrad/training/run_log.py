@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import InputError
 from bngrad.io.files import check_output, replacing
@@ -13,6 +13,7 @@ from bngrad.io.files import check_output, replacing
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
 
 
@@ -32,7 +33,7 @@ class RunLog:
     def __init__(self, path: str | os.PathLike[str] | None, step: int = 0, epoch: int = 0) -> None:
         self.records: list[dict[str, Any]] = []
         self._path = None if path is None else check_output(path)
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
         if self._path is not None:
             self.records = _kept(self._path, step, epoch)
             with replacing(self._path) as temporary:
@@ -44,7 +45,7 @@ class RunLog:
         if self._path is None:
             yield
             return
-        with self._path.open("a", encoding="utf-8", buffering=1) as self._file:
+        with self._path.open("ab", buffering=0) as self._file:
             yield
         self._file = None
 
@@ -60,10 +61,13 @@ class RunLog:
         }
         self.records.append(record)
         if self._file is not None:
+            line = _line(record).encode()
             try:
-                self._file.write(_line(record))
+                written = self._file.write(line)
             except OSError as error:
                 raise InputError(f"{self._path} cannot be written: {error.strerror or error}") from None
+            if written != len(line):
+                raise InputError(f"{self._path} cannot be written: the disk is full")
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -1,0 +1,549 @@
+"""``bngrad train``: what it writes and prints, resumed runs, interruptions, full disks, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import bngrad
+from bngrad.cli import run
+from bngrad.io.tensor_files import read_tensors
+from training.trainer_cases import TEXT, assert_same_bits, network, samples
+
+TRAIN = ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", "--batch-size", "8"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train")
+    bngrad.training_step(network(), optimizer=bngrad.SGD(momentum=0.9)).save(folder / "step.onnx")
+    bngrad.training_step(network(), optimizer="adamw", layout="flat").save(folder / "flat.onnx")
+    np.savez(folder / "train.npz", **samples(44))
+    np.savez(folder / "valid.npz", **samples(20, seed=1))
+    bad = samples(44)
+    bad["x"][17] = np.nan
+    np.savez(folder / "bad.npz", **bad)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(prepared, tmp_path, monkeypatch):
+    for file in prepared.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(capsys):
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def written():
+    return sorted(path.name for path in Path().iterdir() if not path.is_symlink())
+
+
+def records(path="log.jsonl"):
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def without_seconds(path="log.jsonl"):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records(path)]
+
+
+def state(path):
+    return read_tensors(path)[0]
+
+
+def test_it_trains(command):
+    code, out, err = command(
+        *TRAIN, "--epochs", "3", "--validation", "valid.npz", "-o", "out.onnx", "--log", "log.jsonl"
+    )
+    assert (code, err) == (0, "")
+    *epochs, finished, output = out.splitlines()
+    for number, line in enumerate(epochs, 1):
+        assert re.fullmatch(rf"epoch {number}/3: loss [\d.]+, validation loss [\d.]+, accuracy [\d.]+%", line)
+    assert len(epochs) == 3
+    assert re.fullmatch(
+        r"finished after 3 epochs, 18 steps; lowest validation loss [\d.]+ after epoch \d", finished
+    )
+    assert output == "out.onnx: the inference model with the best state"
+    assert written() == ["log.jsonl", "out.onnx"]
+    steps = [record for record in records() if "loss" in record]
+    assert [record["step"] for record in steps] == list(range(1, 19))
+    assert all(record["learning_rate"] == 0.1 for record in steps)
+    ends = [record for record in records() if "training_loss" in record]
+    assert [record["epoch"] for record in ends] == [1, 2, 3]
+    of_first = np.average([record["loss"] for record in steps[:6]], weights=[8] * 5 + [4])
+    assert ends[0]["training_loss"] == pytest.approx(of_first)
+
+
+def test_the_losses_are_those_of_a_trainer(command):
+    assert command(*TRAIN, "--epochs", "2", "--schedule", "cosine", "--seed", "5", "--log", "log.jsonl")[0] == 0
+    trainer = bngrad.Trainer("step.onnx", learning_rate=bngrad.CosineSchedule(0.1, 12))
+    data, losses = samples(44), []
+    for epoch in (1, 2):
+        order = np.random.default_rng([5, epoch]).permutation(44)
+        for start in range(0, 44, 8):
+            rows = order[start : start + 8]
+            losses.append(trainer.step(x=data["x"][rows], labels=data["labels"][rows]))
+    assert [record["loss"] for record in records() if "loss" in record] == losses
+
+
+def test_the_written_model_is_that_of_the_best_epoch(command):
+    arguments = [*TRAIN, "--epochs", "4", "--validation", "valid.npz", "--learning-rate", "0.7"]
+    outputs = ["--checkpoint", "c.safetensors", "--state-out", "s.safetensors", "-o", "out.onnx"]
+    code, out, _ = command(*arguments, *outputs, "--json")
+    document = json.loads(out)
+    assert (code, document["status"], document["epochs"], document["steps"]) == (0, "finished", 4, 24)
+    assert_same_bits(state("s.safetensors"), state("c.best.safetensors"))
+    trainer = bngrad.Trainer("step.onnx", learning_rate=0)
+    trainer.load("c.best.safetensors")
+    found = trainer.evaluate(**samples(20, seed=1))
+    assert document["best_validation_loss"] == pytest.approx(float(found["loss"]), rel=1e-5)
+    assert trainer.calls == 6 * document["best_epoch"]
+    (logits,) = bngrad.session("out.onnx").run(None, {"x": samples(20, seed=1)["x"]})
+    np.testing.assert_allclose(logits, found["logits"], rtol=1e-5, atol=1e-6)
+
+
+def test_the_metrics_are_those_of_the_whole_validation_data(command):
+    options = ["--validation", "valid.npz", "--epochs", "1", "--state-out", "s.safetensors", "--json"]
+    document = json.loads(command(*TRAIN, *options)[1])
+    trainer = bngrad.Trainer("step.onnx", learning_rate=0)
+    trainer.load("s.safetensors")
+    data = samples(20, seed=1)
+    outputs = trainer.evaluate(**data)
+    assert document["validation_loss"] == pytest.approx(float(outputs["loss"]), rel=1e-5)
+    assert document["accuracy"] == np.mean(outputs["logits"].argmax(axis=1) == data["labels"])
+
+
+SCHEDULES = {
+    "constant": ([], [0.1] * 6),
+    "linear": (
+        ["--schedule", "linear", "--warmup", "3", "--warmup-start", "0"],
+        [0, 1 / 30, 2 / 30, 0.1, 0.1, 0.1],
+    ),
+    "step": (["--schedule", "step", "--decay-every", "4", "--decay-factor", "0.5"], [0.1] * 4 + [0.05] * 2),
+    "cosine": (
+        ["--schedule", "cosine", "--warmup", "2", "--warmup-start", "0.5", "--minimum", "0.02"],
+        [0.05, 0.075, *(0.02 + 0.04 * (1 + np.cos(np.pi * t / 4)) for t in range(4))],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SCHEDULES)
+def test_schedules(case, command):
+    options, rates = SCHEDULES[case]
+    assert command(*TRAIN, "--epochs", "1", "--log", "log.jsonl", *options)[0] == 0
+    assert [one["learning_rate"] for one in records() if "loss" in one] == pytest.approx(rates)
+
+
+def test_data_from_a_folder_and_single_arrays(command):
+    Path("folder").mkdir()
+    for name, array in samples(44).items():
+        np.save(f"folder/{name}.npy", array)
+    states = []
+    for data in (["train.npz"], ["folder"], ["x=folder/x.npy", "labels=folder/labels.npy"]):
+        options = [word for source in data for word in ("--data", source)]
+        assert (
+            command("train", "step.onnx", *options, "--learning-rate", "0.1", "--epochs", "1", "--state-out", "s")[
+                0
+            ]
+            == 0
+        )
+        states.append(state("s"))
+    assert_same_bits(states[0], states[1])
+    assert_same_bits(states[0], states[2])
+
+
+def test_drop_last_and_split(command):
+    options = ["--validation-split", "0.25", "--drop-last", "--epochs", "2", "--log", "log.jsonl"]
+    assert command(*TRAIN, *options)[0] == 0
+    assert [record["step"] for record in records() if "loss" in record] == list(range(1, 9))  # 33 samples
+    assert all("accuracy" in record for record in records() if "training_loss" in record)
+
+
+def test_a_step_of_a_fixed_batch_size(command):
+    bngrad.training_step(network(TEXT.replace("[N", "[8"))).save("fixed.onnx")
+    options = ["--data", "train.npz", "--learning-rate", "0.1", "--epochs", "1", "--log", "log.jsonl"]
+    assert command("train", "fixed.onnx", *options, "--validation", "valid.npz")[0] == 0
+    assert len([record for record in records() if "loss" in record]) == 5
+    code, _, err = command("train", "fixed.onnx", *options, "--batch-size", "4")
+    assert (code, err) == (2, "bngrad: error: --batch-size is 4, but the step takes batches of 8 alone\n")
+
+
+def test_early_stop(command):
+    options = ["--validation", "valid.npz", "--learning-rate", "0", "--epochs", "9", "--patience", "2", "--json"]
+    document = json.loads(command(*TRAIN, *options)[1])
+    # The running statistics alone change, so the loss may fall for some epochs.
+    assert document["status"] == "stopped early"
+    assert document["epochs"] == document["best_epoch"] + 2
+
+
+def test_plot(command):
+    pytest.importorskip("matplotlib")
+    assert command(*TRAIN, "--epochs", "1", "--plot", "curve.svg")[0] == 0
+    assert Path("curve.svg").read_text().startswith("<?xml")
+
+
+# Resumed runs
+
+
+RUN = ["--epochs", "4", "--schedule", "cosine", "--validation-split", "0.2", "--seed", "3", "--log", "log.jsonl"]
+
+
+def whole_run(command, step="step.onnx"):
+    """The records, the last and the best state of a run that is not interrupted."""
+    arguments = [*TRAIN[:1], step, *TRAIN[2:], *RUN]
+    assert command(*arguments, "--checkpoint", "whole.safetensors")[0] == 0
+    expected = without_seconds(), state("whole.safetensors"), state("whole.best.safetensors")
+    Path("log.jsonl").unlink()
+    return expected
+
+
+def assert_resumed(expected, path="c.safetensors"):
+    log, last, best = expected
+    assert without_seconds() == log
+    assert_same_bits(state(path), last)
+    assert_same_bits(state(Path(path).with_suffix(".best.safetensors")), best)
+
+
+STOPS = {"after-an-epoch": 4, "within-the-first-epoch": 3, "within-the-third": 11}
+KILLED = """
+import os, signal, sys
+from bngrad.training.trainer import Trainer
+from bngrad.cli import run
+step, left = Trainer.step, int(sys.argv[1])
+
+def counted(*arguments, **data):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+    return step(*arguments, **data)
+
+Trainer.step = counted
+sys.exit(run(sys.argv[3:]))
+"""
+
+
+def interrupted(steps, name, *arguments):
+    """Runs the command and sends it a signal before a step."""
+    words = [sys.executable, "-c", KILLED, str(steps), name, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize("case", STOPS)
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_a_killed_run_resumes_to_the_same_bits(case, command):
+    step = "flat.onnx" if case == "within-the-third" else "step.onnx"
+    expected = whole_run(command, step)
+    arguments = [*TRAIN[:1], step, *TRAIN[2:], *RUN]
+    every = ["--checkpoint", "c.safetensors", "--checkpoint-every", "2"]
+    done = interrupted(STOPS[case], "SIGKILL", *arguments, *every)
+    assert done.returncode == -signal.SIGKILL
+    resumed = ["train", step, "--data", "train.npz", "--log", "log.jsonl", "--resume", "c.safetensors"]
+    assert command(*resumed, "--checkpoint", "c.safetensors")[0] == 0
+    assert_resumed(expected)
+
+
+@pytest.mark.parametrize("case", ["after-an-epoch", "within-the-third"])
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_ctrl_c_writes_a_checkpoint(case, command):
+    expected = whole_run(command)
+    done = interrupted(STOPS[case], "SIGINT", *TRAIN, *RUN, "--checkpoint", "c.safetensors", "-o", "out.onnx")
+    assert (done.returncode, done.stderr) == (130, "")
+    line = f"interrupted after step {STOPS[case] + 1}: continue with --resume c.safetensors"
+    assert done.stdout.splitlines()[-1] == line
+    assert not Path("out.onnx").exists()
+    resumed = ["train", "step.onnx", "--data", "train.npz", "--log", "log.jsonl", "--resume", "c.safetensors"]
+    assert command(*resumed, "--checkpoint", "c.safetensors")[0] == 0
+    assert_resumed(expected)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_ctrl_c_without_a_checkpoint():
+    done = interrupted(2, "SIGINT", *TRAIN, "-o", "out.onnx", "--json")
+    document = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, document["status"]) == (130, "", "interrupted")
+    assert written() == []
+
+
+def test_a_finished_run_can_be_resumed_and_extended(command):
+    assert command(*TRAIN, "--epochs", "4", "--state-out", "four", "--seed", "7")[0] == 0
+    assert command(*TRAIN, "--epochs", "2", "--seed", "7", "--checkpoint", "c.safetensors")[0] == 0
+    resume = ["train", "step.onnx", "--data", "train.npz", "--resume", "c.safetensors"]
+    code, out, _ = command(*resume, "-o", "out.onnx")
+    assert (code, out.splitlines()[0]) == (0, "finished after 2 epochs, 12 steps")
+    assert command(*resume, "--epochs", "4", "--state-out", "s")[0] == 0
+    assert_same_bits(state("s"), state("four"))
+
+
+def test_a_stopped_run_stays_stopped(command):
+    options = ["--validation", "valid.npz", "--learning-rate", "0", "--epochs", "9", "--patience", "1"]
+    assert command(*TRAIN, *options, "--checkpoint", "c.safetensors", "--state-out", "first")[0] == 0
+    resume = [
+        "train",
+        "step.onnx",
+        "--data",
+        "train.npz",
+        "--validation",
+        "valid.npz",
+        "--resume",
+        "c.safetensors",
+    ]
+    code, out, _ = command(*resume, "--state-out", "second")
+    assert (code, out.split()[:2]) == (0, ["stopped", "early"])
+    assert_same_bits(state("first"), state("second"))
+
+
+RESUMED = {
+    "batch-size": (["--batch-size", "4"], "was written within an epoch with --batch-size 8, but 4 is given"),
+    "seed": (["--seed", "4"], "was written within an epoch with --seed 0, but 4 is given"),
+    "drop-last": (["--drop-last"], "was written within an epoch with --drop-last False, but True is given"),
+    "split": (["--validation-split", "0.5"], "was written within an epoch with --validation-split None, but 0.5"),
+    "other-data": (["--data", "valid.npz"], "was written in an epoch of 44 samples, and the data have 20"),
+    "patience": (["--patience", "1"], "--patience needs a validation loss"),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("case", RESUMED)
+def test_what_a_resumed_run_refuses(case, command):
+    options, message = RESUMED[case]
+    assert interrupted(3, "SIGINT", *TRAIN, "--checkpoint", "c.safetensors").returncode == 130
+    data = [] if "--data" in options else ["--data", "train.npz"]
+    code, out, err = command("train", "step.onnx", *data, "--resume", "c.safetensors", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+FILES = {
+    "missing": ("none.safetensors", "none.safetensors does not exist"),
+    "initial-state": (
+        "step.safetensors",
+        "step.safetensors is a state, but no checkpoint that bngrad train wrote",
+    ),
+    "other-step": (
+        "flat.safetensors",
+        "flat.safetensors is the state of another model or optimizer than the step",
+    ),
+    "text": ("train.npz", "train.npz is not a .safetensors file, or is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_files_that_are_no_checkpoints(case, command):
+    file, message = FILES[case]
+    code, out, err = command(*TRAIN, "--resume", file)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bngrad: error: {message}")
+
+
+# Losses that are not finite
+
+
+def test_a_loss_that_is_not_finite_stops(command):
+    arguments = ["train", "step.onnx", "--data", "bad.npz", "--learning-rate", "0.1", "--batch-size", "8"]
+    options = ["--checkpoint", "c.safetensors", "--checkpoint-every", "1", "-o", "out.onnx", "--log", "log.jsonl"]
+    code, out, err = command(*arguments, *options)
+    assert (code, err) == (1, "")
+    last = len(records())
+    line = (
+        f"stopped: the loss is nan in call {last + 1}: the data 'x' are not finite; the state is that of before; "
+        "c.safetensors has an earlier state"
+    )
+    assert out.splitlines()[-1] == line
+    assert written() == ["c.safetensors", "log.jsonl"]
+    assert state("c.safetensors")["step"] == last
+    assert all(np.isfinite(array).all() for array in state("c.safetensors").values())
+
+
+def test_batches_that_are_not_finite_are_left_out(command):
+    arguments = ["train", "step.onnx", "--data", "bad.npz", "--learning-rate", "0.1", "--batch-size", "8"]
+    options = ["--on-nan", "continue", "--epochs", "2", "--log", "log.jsonl", "--state-out", "s"]
+    assert command(*arguments, *options)[0] == 0
+    steps = [record for record in records() if "loss" in record]
+    assert [record["step"] for record in steps] == list(range(1, 13))
+    assert sum(record["loss"] is None for record in steps) == 2
+    assert state("s")["step"] == 10
+    assert all(np.isfinite(array).all() for array in state("s").values())
+
+
+@pytest.mark.parametrize("choice", ["stop", "continue"])
+def test_a_run_that_diverges(choice, command):
+    bngrad.training_step(network(), wrt=["weight"], frozen=["bn"]).save("steep.onnx")
+    arguments = [
+        "train",
+        "steep.onnx",
+        "--data",
+        "train.npz",
+        "--learning-rate",
+        "3e38",
+        "--on-nan",
+        choice,
+        "--json",
+    ]
+    code, out, _ = command(*arguments, "--checkpoint", "c.safetensors", "-o", "out.onnx")
+    document = json.loads(out)
+    assert (code, document["status"], document["output"]) == (1, "not finite", None)
+    assert re.search("the loss is (nan|inf) in call|no batch of epoch 2 has a finite loss", document["reason"])
+    assert "out.onnx" not in written()
+
+
+def test_no_finite_loss_at_all(command):
+    np.savez("nan.npz", **{name: array * np.nan if name == "x" else array for name, array in samples(16).items()})
+    code, out, _ = command(
+        "train", "step.onnx", "--data", "nan.npz", "--learning-rate", "1", "--on-nan", "continue"
+    )
+    assert (code, out) == (1, "stopped: no batch of epoch 1 has a finite loss\n")
+
+
+# Disks and folders
+
+LIMITED = """
+import resource, sys
+from bngrad.cli import run
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX limits")
+@pytest.mark.parametrize("what", ["--checkpoint", "--log", "--state-out", "-o", "--plot"])
+def test_a_full_disk(what, command):
+    file = {"--log": "log.jsonl", "-o": "out.onnx", "--plot": "curve.svg"}.get(what, "s.safetensors")
+    if what == "--plot":
+        pytest.importorskip("matplotlib")
+    assert command(*TRAIN, "--epochs", "1", what, file)[0] == 0
+    before = {path: path.read_bytes() for path in Path().iterdir() if not path.is_symlink()}
+    words = [sys.executable, "-c", LIMITED, "700", *TRAIN, "--epochs", "2", what, file]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    reason = "the disk is full" if what == "--log" else "File too large"
+    assert done.stderr == f"bngrad: error: {file} cannot be written: {reason}\n"
+    if what != "--log":  # which grows line by line
+        assert {path: path.read_bytes() for path in Path().iterdir() if not path.is_symlink()} == before
+
+
+def test_a_full_disk_within_a_run_keeps_the_last_checkpoint(command):
+    if os.name != "posix":
+        pytest.skip("needs POSIX limits")
+    resume = ["--checkpoint", "c.safetensors"]
+    words = [sys.executable, "-c", LIMITED, "20000", *TRAIN, "--epochs", "40", *resume, "--log", "log.jsonl"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (2, "bngrad: error: log.jsonl cannot be written: the disk is full\n")
+    again = ["train", "step.onnx", "--data", "train.npz", "--resume", "c.safetensors", "--state-out", "s"]
+    assert command(*again)[0] == 0
+    assert command(*TRAIN, "--epochs", "40", "--state-out", "whole")[0] == 0
+    assert_same_bits(state("s"), state("whole"))
+
+
+# Refused arguments
+
+REFUSED = {
+    "no-data": (["--learning-rate", "1"], "Missing option '--data' (see bngrad train --help)"),
+    "no-rate": (["--data", "train.npz"], "no learning rate is given; expected --learning-rate"),
+    "negative-rate": (["--data", "train.npz", "--learning-rate", "-1"], "rate is -1.0; expected a finite number"),
+    "nan-rate": (["--data", "train.npz", "--learning-rate", "nan"], "rate is nan; expected a finite number"),
+    "missing-data": (["--data", "none.npz", "--learning-rate", "1"], "none.npz does not exist"),
+    "model-for-data": (["--data", "step.onnx", "--learning-rate", "1"], "step.onnx is not an .npz file"),
+    "no-epochs": ([*TRAIN[2:], "--epochs", "0"], "Invalid value for '--epochs': 0 is not in the range x>=1"),
+    "no-batch": ([*TRAIN[2:], "--batch-size", "0"], "Invalid value for '--batch-size'"),
+    "large-batch": ([*TRAIN[2:], "--batch-size", "99", "--drop-last"], "44 samples make no batch of 99"),
+    "patience": ([*TRAIN[2:], "--patience", "2"], "--patience needs a validation loss; give --validation or"),
+    "two-validations": (
+        [*TRAIN[2:], "--validation", "valid.npz", "--validation-split", "0.5"],
+        "both --validation and --validation-split are given; expected one of them",
+    ),
+    "split": ([*TRAIN[2:], "--validation-split", "1"], "Invalid value for '--validation-split'"),
+    "small-split": ([*TRAIN[2:], "--validation-split", "0.001"], "a validation split of 0.001 takes 0 of 44"),
+    "linear-without-warm-up": ([*TRAIN[2:], "--schedule", "linear"], "--schedule linear needs --warmup"),
+    "long-warm-up": (
+        [*TRAIN[2:], "--schedule", "cosine", "--warmup", "60"],
+        "warmup is 60; expected less than total, which is 60",
+    ),
+    "step-without-interval": ([*TRAIN[2:], "--schedule", "step"], "--schedule step needs --decay-every"),
+    "warm-up-of-constant": (
+        [*TRAIN[2:], "--warmup", "3"],
+        "--warmup is given, but the schedule is constant; expected --schedule linear or cosine",
+    ),
+    "decay-of-cosine": (
+        [*TRAIN[2:], "--schedule", "cosine", "--decay-every", "3"],
+        "--decay-every is given, but the schedule is cosine; expected --schedule step",
+    ),
+    "plot-format": (
+        [*TRAIN[2:], "--plot", "curve.bmp"],
+        "the plot curve.bmp has the suffix '.bmp'; expected one of",
+    ),
+    "output-folder": ([*TRAIN[2:], "-o", "none/out.onnx"], "output folder none does not exist; create it first"),
+    "output-is-the-step": ([*TRAIN[2:], "-o", "step.onnx"], "output step.onnx is the input; choose another file"),
+    "checkpoint-folder": ([*TRAIN[2:], "--checkpoint", "none/c"], "output folder none does not exist"),
+    "log-is-a-folder": ([*TRAIN[2:], "--log", "."], "output . is a directory; expected a file"),
+    "every-without-checkpoint": ([*TRAIN[2:], "--checkpoint-every", "2"], "--checkpoint-every needs --checkpoint"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_arguments(case, command):
+    arguments, message = REFUSED[case]
+    code, out, err = command("train", "step.onnx", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bngrad: error: {message}")
+    assert err.count("\n") == 1
+    assert written() == []
+
+
+DATA = {
+    "float64": ({"x": np.ones((8, 1, 4, 4))}, "'x' is float64; expected float32"),
+    "shape": ({"x": np.ones((8, 4, 4), np.float32)}, "'x' has shape [8, 4, 4]; expected [?, 1, 4, 4]"),
+    "missing": ({"x": None}, "there is no data for 'x'"),
+    "extra": ({"y": np.ones(8)}, "'y' is not a data input of this model"),
+    "rows": ({"labels": np.zeros(7, np.int64)}, "the arrays have different numbers of rows: 'x' 8, 'labels' 7"),
+    "labels": ({"labels": np.arange(8)}, "'labels' has the label 3; expected 0 to 2"),
+    "negative": ({"labels": np.arange(8) - 8}, "'labels' has the label -"),
+}
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_refused_data(case, command):
+    arrays, message = DATA[case]
+    np.savez("d.npz", **{name: one for name, one in {**samples(8), **arrays}.items() if one is not None})
+    code, out, err = command("train", "step.onnx", "--data", "d.npz", "--learning-rate", "1", "-o", "out.onnx")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bngrad: error: {message}")
+    assert written() == ["d.npz"]
+
+
+MODELS = {
+    "missing": ("none.onnx", "none.onnx does not exist"),
+    "no-step": ("plain.onnx", "the model has no metadata 'bngrad.step'"),
+    "no-evaluation": ("alone.onnx", "alone.eval.onnx does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_files_that_are_no_steps(case, command):
+    file, message = MODELS[case]
+    for name in ("plain.onnx", "plain.eval.onnx"):
+        onnx.save(network(), name)
+    Path("alone.onnx").symlink_to("step.onnx")
+    code, out, err = command("train", file, "--data", "train.npz", "--learning-rate", "1")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bngrad: error: {message}")
