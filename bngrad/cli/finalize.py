@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     "--weights",
     required=True,
     type=click.Path(),
-    metavar="FILE.npz",
-    help="Trained weights and running statistics, named as the training graph's inputs or outputs.",
+    metavar="FILE",
+    help="Trained weights and running statistics, named as the training graph's inputs or outputs (.npz or "
+    ".safetensors), or a checkpoint or state of a training step.",
 )
 @click.option(
     "--keep",
@@ -47,12 +48,13 @@ def finalize_command(
     Batch norms use their running statistics, Dropout becomes the identity, and the loss is removed.
     """
     from bngrad.io import files
-    from bngrad.io.arrays import load_arrays
     from bngrad.training.finalize import finalize
+    from bngrad.training.weights_file import load_weights
 
     source = files.load(model)
     path = files.check_output(output, source=model)
-    result = finalize(source, load_arrays(weights), outputs=list(keep) or None)
+    given = load_weights(weights)
+    result = finalize(source, given.arrays, outputs=list(keep) or None, from_state=given.is_state)
     files.save(result.model, path, external_data)
     if as_json:
         document = {"model": str(model), "output": str(path), "weights": result.weights, "kept": result.kept}

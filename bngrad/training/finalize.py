@@ -60,6 +60,7 @@ def finalize(
     *,
     outputs: Sequence[str] | None = None,
     random: bool = False,
+    from_state: bool = False,
 ) -> Finalized:
     """Returns a copy of a forward model for inference, with new weights and running statistics.
 
@@ -69,6 +70,7 @@ def finalize(
             statistics: see `put_values`.
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
         random: Whether outputs may depend on random nodes.
+        from_state: Whether the values are of the state of a training step, which has 16-bit weights as float.
 
     Raises:
         InputError: A name is unknown or ambiguous, a value has a wrong shape or type, or ``outputs`` is a string.
@@ -80,7 +82,7 @@ def finalize(
     _refuse_other_systems(model)
     model = RaiseOpsetPass(_ANY_OPSET)(inlined(model)).model
     names = Names(model)
-    given = put_values(model, weights, names)
+    given = put_values(model, weights, names, from_state=from_state)
     InferTypesPass()(model)
     _keep_outputs(model, outputs)
     # Nodes that only the loss needs may be invalid in inference mode.

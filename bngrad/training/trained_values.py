@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-def put_values(model: ir.Model, values: Mapping[str, Array], names: Names) -> list[str]:
+def put_values(
+    model: ir.Model, values: Mapping[str, Array], names: Names, *, from_state: bool = False
+) -> list[str]:
     """Gives the initializers and running statistics of a forward model new values.
 
     Args:
@@ -35,6 +37,7 @@ def put_values(model: ir.Model, values: Mapping[str, Array], names: Names) -> li
             running statistic, ``<node>/running_mean``, as `differentiate` calls it where batch norms share one; or
             of the output that has a new running statistic.
         names: Where new names come from; nothing else may have asked it yet.
+        from_state: Whether the values are of the state of a training step, which has 16-bit weights as float.
 
     Returns:
         What got a value, by the names of inputs of a training graph.
@@ -43,7 +46,7 @@ def put_values(model: ir.Model, values: Mapping[str, Array], names: Names) -> li
         InputError: A name is unknown, two are of the same, one is of several things that training keeps apart, or
             a value has another shape or type than what it is for.
     """
-    places = _Places(model.graph, find_statistics(model, names))
+    places = _Places(model.graph, find_statistics(model, names), from_state=from_state)
     for name, array in values.items():
         places.take(name, np.asarray(array))
     return places.put()
@@ -52,8 +55,9 @@ def put_values(model: ir.Model, values: Mapping[str, Array], names: Names) -> li
 class _Places:
     """Where values can go, and those that are given."""
 
-    def __init__(self, graph: ir.Graph, statistics: Sequence[Statistic]) -> None:
+    def __init__(self, graph: ir.Graph, statistics: Sequence[Statistic], *, from_state: bool) -> None:
         self._graph = graph
+        self._from_state = from_state
         self._statistics = statistics
         constants = [v for node in graph for v in node.outputs if node.op_type == "Constant" and is_given(v)]
         given = (*graph.inputs, *graph.initializers.values(), *constants)
@@ -83,6 +87,8 @@ class _Places:
         else:
             one = self._own[place] if place in self._own else self._chains[place][0]
             held, type_ = one.value, one.source
+        if self._from_state:
+            array = _narrowed(array, type_.dtype if held is None else held.dtype)
         self._values[place] = _fitting(name, place, array, held, type_)
         self._names[place] = name
 
@@ -165,6 +171,12 @@ def _role(statistic: Statistic) -> str:
 def _read_by_nothing(name: str, statistics: Sequence[Statistic]) -> str:
     names = listed(dict.fromkeys(one.name for one in statistics))
     return f"{name!r} has a new value, but all that reads it has its own ({names}); leave one of them out"
+
+
+def _narrowed(array: Array, dtype: ir.DataType | None) -> Array:
+    """Returns float values in the 16-bit type of a model, and others as they are."""
+    is_master = array.dtype == np.float32 and dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return array.astype(dtype.numpy()) if is_master and dtype is not None else array
 
 
 def _fitting(name: str, place: str, array: Array, held: ir.TensorProtocol | None, type_: ir.Value) -> Array:

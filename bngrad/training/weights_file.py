@@ -1,0 +1,49 @@
+"""Trained weights in a file: arrays by name, or the state of a training step."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bngrad.errors import InputError
+from bngrad.io.arrays import load_arrays
+from bngrad.io.tensor_files import read_tensors
+from bngrad.training.step_files import state_metadata
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+_TRAINED = ("weight", "running_statistic")
+
+
+class Weights(NamedTuple):
+    """Weights and running statistics by name."""
+
+    arrays: dict[str, Array]
+    is_state: bool
+    """Whether they are from the state of a training step, which has 16-bit weights as float."""
+
+
+def load_weights(path: str | os.PathLike[str]) -> Weights:
+    """Reads an .npz or a .safetensors file. Of a state, what the optimizer keeps and counters are left out.
+
+    Raises:
+        InputError: The file cannot be read, or is of another format.
+    """
+    file = Path(path)
+    if file.suffix == ".npz" or not file.is_file() or zipfile.is_zipfile(file):
+        return Weights(load_arrays(file), is_state=False)
+    arrays, metadata = read_tensors(file)
+    roles = state_metadata(file, metadata).get("roles")
+    if roles is None:
+        return Weights(arrays, is_state=False)
+    if not isinstance(roles, dict) or set(roles) != set(arrays):
+        raise InputError(
+            f"{file} does not record the role of each of its tensors; expected a state as bngrad writes it"
+        )
+    return Weights({name: one for name, one in arrays.items() if roles[name] in _TRAINED}, is_state=True)
