@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Tests run in a process for each core; some take as long as a thousand others.
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
+NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
+.PHONY: demo test test-long test-web sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -17,10 +18,19 @@ demo: $(READY)
 	$(BIN)/bngrad validate build/densenet121.onnx --dim N=2
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long" $(SPREAD)
+	$(BIN)/python -m pytest -m "not long and not web" $(SPREAD)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long $(SPREAD)
+
+# Node and npm are needed, and Chromium: the examples in JavaScript, in Node and in a browser.
+test-web: $(READY) $(NODE_MODULES)
+	$(BIN)/python -m pytest -m web tests/web
+
+# Install scripts fetch GPU libraries, which nothing here uses.
+%/node_modules/.package-lock.json: %/package.json %/package-lock.json
+	npm ci --ignore-scripts --no-audit --no-fund --prefix $*
+	@touch $@
 
 # Every mutant, in a copy, and whether a test fails on it: make mutants MUTANTS="--log FILE" can be interrupted.
 mutants: $(READY)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MODEL = ROOT / "models" / "digits_resnet20.onnx"
 TEST = 360
 BATCH = 64
-EPOCHS = 30
+EPOCHS = 15
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import { TrainingStep } from "../step/step.mjs";
 import { drawCurve } from "./curve.mjs";
 import { Pad, drawPixels } from "./pad.mjs";
 
-const SHOWN = 36; // test images
+const SHOWN = 34; // test images
 const EVALUATE_EVERY = 20; // steps
 
 const element = (id) => document.getElementById(id);
@@ -48,13 +48,16 @@ async function load() {
   drawCurve(element("curve"), losses, digits.steps);
   for (const id of ["download-onnx", "download-safetensors"]) element(id).disabled = false;
   setRunning(false);
+  window.training = { step, losses }; // for the console
 }
 
 function setRunning(on) {
   running = on;
+  const done = !step || losses.length === digits.steps;
   show("start", on ? "Stop" : "Start");
-  element("start").disabled = !step || (!on && losses.length === digits.steps);
-  for (const id of ["step", "reset"]) element(id).disabled = !step || on;
+  element("start").disabled = done;
+  element("step").disabled = done || on;
+  element("reset").disabled = !step || on;
 }
 
 async function trainOneStep() {

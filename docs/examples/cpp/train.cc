@@ -137,7 +137,7 @@ void Train(const std::string& folder, int64_t steps, float rate, const char* lib
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int64_t steps = argc > 2 ? std::atoll(argv[2]) : 660;
+  const int64_t steps = argc > 2 ? std::atoll(argv[2]) : 330;
   const float rate = argc > 3 ? std::strtof(argv[3], nullptr) : 0.05F;
   if (argc < 2 || argc > 5 || steps < 1 || !(rate > 0)) {
     std::cerr << "usage: train FOLDER [STEPS [RATE [LIBRARY]]], with numbers above 0\n";

@@ -1,0 +1,125 @@
+"""What the tests of the JavaScript examples need: Node, npm packages, Chromium, the examples served over HTTP."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from digits_training import EXAMPLES, Training, prepare
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("web")
+
+
+def absent(what):
+    """Skips a test, except in CI, where everything has to be there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what}; .ci/run installs it")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def node():
+    """Runs a program of this folder or of the examples in Node, and returns what it prints."""
+    if shutil.which("node") is None:
+        absent("no node on the PATH")
+    for folder in (HERE, EXAMPLES / "node", EXAMPLES / "browser"):
+        if not (folder / "node_modules").exists():
+            absent(f"{folder} has no node_modules: make test-web installs them")
+
+    def run(script, *arguments):
+        command = ["node", HERE / script, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    return absent("no Chromium on the PATH: apt-get install chromium")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """The files that `prepare.py` writes."""
+    made = tmp_path_factory.mktemp("digits")
+    prepare(made, "flat")
+    return made
+
+
+@pytest.fixture(scope="session")
+def training(folder):
+    return Training(folder)
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    """docs/examples, with data in another folder."""
+
+    def __init__(self, *arguments, data, **options):
+        self.data = data
+        super().__init__(*arguments, directory=EXAMPLES, **options)
+
+    def translate_path(self, path):
+        return str(self.data / path[6:]) if path.startswith("/data/") else super().translate_path(path)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="session")
+def url(folder):
+    """The address of the page."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, data=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/browser/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def assert_steps_of_python(training):
+    """Compares steps with Python's, each from the same state.
+
+    Rounding decides which side of its kink a ReLU near 0 is on. So two trainings part after some steps, and a step
+    may differ by more than rounding; most have no such ReLU.
+
+    Args of the function: the file with the states before each step and after the last, their losses, the rate.
+    """
+
+    def compare(states, losses, rate):
+        vectors = np.fromfile(states, np.float32).reshape(len(losses) + 1, -1)
+        errors = []
+        for index, loss in enumerate(losses):
+            expected, new = training.step(training.info.unflatten(vectors[index]), index, rate)
+            assert loss == pytest.approx(expected, abs=1e-5)
+            made = training.info.unflatten(vectors[index + 1])
+            assert made["step"] == new["step"]
+            errors.append({name: relative_error(made[name], array) for name, array in new.items()})
+        largest = [max(one.values()) for one in errors]
+        assert max(largest) < 0.02, errors
+        assert np.median(largest) < 1e-5, largest
+
+    return compare
+
+
+def relative_error(array, expected):
+    return float(np.abs(array - expected).max() / max(np.abs(expected).max(), 1e-6))

@@ -1,0 +1,101 @@
+"""docs/examples/browser in Chromium: trains as Python does, recognizes drawings, downloads what Python reads."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import onnx
+import pytest
+
+from bngrad.training.step_files import read_state
+from digits_training import EXAMPLES
+
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def used(node, chromium, url, tmp_path_factory):
+    """The folder with what the page made, and what it showed."""
+    made = tmp_path_factory.mktemp("page")
+    return made, json.loads(node("page.mjs", url, chromium, STEPS, made))
+
+
+def test_no_error_is_shown(used):
+    assert used[1]["console"] == []
+
+
+def test_each_step_is_that_of_python(used, assert_steps_of_python):
+    made, seen = used
+    assert len(seen["losses"]) == STEPS
+    assert_steps_of_python(made / "states", seen["losses"], seen["rate"])
+
+
+def test_the_curve_is_drawn(used):
+    curve = used[1]["curve"]
+    assert len(set(curve)) > STEPS // 2
+    assert curve[-1] > curve[0]
+
+
+def test_buttons(used, training):
+    _, seen = used
+    assert seen["again"] == seen["losses"]  # after Reset
+    assert seen["running"] == "Stop"
+    steps = len(training.digits["batches"])
+    assert 40 <= seen["stopped"] < steps == int(seen["steps"])
+    assert seen["finished"] == 2  # neither Start nor Step goes on
+
+
+def test_it_learns(used):
+    _, seen = used
+    assert percent(seen["untrained"]) < 30
+    assert percent(seen["accuracy"]) > 95
+    assert seen["wrong"] < 4
+    assert float(seen["loss"]) < 0.1
+    assert float(seen["milliseconds"]) > 0
+
+
+def test_downloads(used, training):
+    made, seen = used
+    state, _ = read_state(made / "digits.safetensors", training.info)
+    assert state["step"] == len(training.digits["batches"])
+    model = onnx.load(made / "digits.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [value.name for value in model.graph.input] == ["images"]
+    for trained in (model, training.files.finalize(state)):
+        accuracy = training.accuracy(trained.SerializeToString())
+        assert round(100 * accuracy, 1) == percent(seen["accuracy"])
+
+
+def test_recognizes_drawings(used):
+    _, seen = used
+    right = [digit for digit, shown in seen["digits"].items() if digit == shown]
+    assert len(right) >= 9, seen["digits"]
+    assert seen["cleared"] == "?"
+
+
+def test_screenshot(used, request):
+    """With --update-golden it becomes that of the documentation."""
+    made, _ = used
+    data = (made / "screenshot.png").read_bytes()
+    assert 10_000 < len(data) < 200_000
+    if request.config.getoption("--update-golden"):
+        shutil.copy(made / "screenshot.png", EXAMPLES / "browser")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("**/data/step.onnx", r"data/step.onnx: 404.*\n.*prepare.py"),
+        ("**/ort.wasm.bundle.min.mjs", r"onnxruntime-web.*\n.*npm install"),
+    ],
+    ids=["no data", "no packages"],
+)
+def test_errors_are_shown(node, chromium, url, pattern, message):
+    shown = node("broken_page.mjs", url, chromium, pattern)
+    assert re.search(message, shown), shown
+
+
+def percent(text):
+    return float(text.removesuffix(" %"))
