@@ -1,0 +1,118 @@
+"""Whole training loops on the files of onnxruntime.training 1.19.2, which runs the same loops."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from bngrad.ort_training import api
+from bngrad.ort_training.checkpoint_file import read_checkpoint
+from ort_training import loops, old_package
+
+LIMIT = 2e-6
+"""Of float32 sums in another order, relative to the largest element."""
+
+
+@pytest.fixture(scope="session")
+def old(tmp_path_factory):
+    """Runs a script of `run_loops` on a folder; the folder, after it has run without arguments."""
+    python, path = old_package.old_python(tmp_path_factory.mktemp("path"))
+    folder = tmp_path_factory.mktemp("old")
+
+    def run(*arguments):
+        old_package.run(python, path, "run_loops.py", folder, *arguments)
+        return folder
+
+    run()
+    return run, folder
+
+
+def copy(old, name, tmp_path):
+    """A copy of the artifacts of a loop."""
+    return shutil.copytree(old[1] / loops.MODELS[name], tmp_path / name)
+
+
+def close(found, wanted):
+    assert list(found) == list(wanted)
+    for key, value in wanted.items():
+        if value.dtype.kind == "f":
+            scale = max(np.abs(value).max(initial=0), 1e-3)
+            np.testing.assert_allclose(found[key] / scale, value / scale, rtol=0, atol=LIMIT, err_msg=key)
+            assert found[key].shape == value.shape
+        else:
+            assert found[key].tolist() == value.tolist(), key
+
+
+@pytest.mark.parametrize("name", loops.LOOPS)
+def test_loop(name, old, tmp_path):
+    found = loops.LOOPS[name](api, copy(old, name, tmp_path))
+    close(found, np.load(old[1] / f"{name}.npz"))
+
+
+@pytest.mark.parametrize("name", loops.RESUMED)
+def test_ours_goes_on_from_the_old_checkpoint(name, old, tmp_path):
+    folder = copy(old, name, tmp_path)
+    close(loops.RESUMED[name](api, folder, folder / "middle"), np.load(old[1] / f"{name}-middle.npz"))
+
+
+def test_the_old_package_goes_on_from_our_checkpoints(old, tmp_path):
+    run, folder = old
+    for name in loops.RESUMED:
+        loops.LOOPS[name](api, copy(old, name, tmp_path))
+        shutil.copy(tmp_path / name / "middle", folder / name / "ours")
+    run("ours")
+    for name in loops.RESUMED:
+        close(np.load(folder / f"{name}-ours.npz"), np.load(folder / f"{name}-middle.npz"))
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(old, tmp_path):
+    folder = copy(old, "mlp", tmp_path)
+    whole = loops.mlp(api, folder)
+    resumed = loops.resumed_mlp(api, folder, folder / "middle")
+    shared = [key for key in resumed if key in whole and key.startswith("step")]
+    assert len(shared) == 32
+    for key in shared:
+        assert resumed[key].tobytes() == whole[key].tobytes(), key
+
+
+@pytest.mark.parametrize("name", loops.RESUMED)
+def test_checkpoints_in_the_middle_are_alike(name, old, tmp_path):
+    folder = copy(old, name, tmp_path)
+    before = read_checkpoint(folder / "middle")
+    loops.LOOPS[name](api, folder)
+    after = read_checkpoint(folder / "middle")
+    assert (list(after.trainable), list(after.frozen)) == (list(before.trainable), list(before.frozen))
+    assert after.properties == before.properties
+    (was,), (found,) = before.groups.values(), after.groups.values()
+    assert (found.step, found.initial_learning_rate) == (was.step, was.initial_learning_rate)
+    assert {name: list(arrays) for name, arrays in found.momentums.items()} == {
+        name: list(arrays) for name, arrays in was.momentums.items()
+    }
+    for parameter, arrays in was.momentums.items():
+        for moment, array in arrays.items():
+            close({"m": found.momentums[parameter][moment]}, {"m": array})
+
+
+def test_the_exported_model(old, tmp_path):
+    folder = copy(old, "cnn", tmp_path)
+    theirs = (folder / "exported.onnx").read_bytes()
+    loops.cnn(api, folder)
+    exported = onnx.load(folder / "exported.onnx")
+    onnx.checker.check_model(exported, full_check=True)
+    assert {node.op_type for node in exported.graph.node} <= {
+        "Conv",
+        "BatchNormalization",
+        "Relu",
+        "Flatten",
+        "MatMul",
+    }
+    x, _ = loops.images(3)
+    results = [
+        onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(["logits"], {"x": x})[0]
+        for content in (exported.SerializeToString(), theirs)
+    ]
+    close({"logits": results[0]}, {"logits": results[1]})
