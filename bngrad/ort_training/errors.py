@@ -15,12 +15,24 @@ class OrtTrainingError(InputError, RuntimeError):
     """What `onnxruntime.training` raises as a RuntimeError: a bad file, argument or order of calls."""
 
 
+class OrtTrainingLookupError(InputError, LookupError):
+    """What `onnxruntime.training` raises as a LookupError: an unknown name."""
+
+
+class OrtTrainingTypeError(InputError, TypeError):
+    """What `onnxruntime.training` raises as a TypeError: a value of a wrong type."""
+
+
 @contextlib.contextmanager
 def as_ort_training_error(what: str = "") -> Iterator[None]:
-    """Turns errors of bngrad and of ONNX Runtime into `OrtTrainingError`, whose message begins with ``what``."""
+    """Turns other errors of bngrad and of ONNX Runtime into `OrtTrainingError`.
+
+    Args:
+        what: What the message begins with.
+    """
     try:
         yield
-    except OrtTrainingError:
+    except (OrtTrainingError, OrtTrainingLookupError, OrtTrainingTypeError):
         raise
     except Exception as error:
         of_ort = type(error).__module__.startswith("onnxruntime") or isinstance(error, RuntimeError)

@@ -13,7 +13,7 @@ from bngrad.ort_training import api
 from bngrad.ort_training.checkpoint_file import read_checkpoint
 from ort_training import loops, old_package
 
-LIMIT = 2e-6
+LIMIT = 1e-5
 """Of float32 sums in another order, relative to the largest element."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bngrad.ort_training.api.training_state import TrainingState
 from bngrad.ort_training.checkpoint_file import Checkpoint, OptimizerGroup, read_checkpoint, write_checkpoint
-from bngrad.ort_training.errors import OrtTrainingError
+from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
 
 if TYPE_CHECKING:
     import os
@@ -132,7 +132,7 @@ class Properties:
         """Adds or changes a property.
 
         Raises:
-            TypeError: The value is no int, float or str.
+            OrtTrainingTypeError: The value is no int, float or str.
             OrtTrainingError: It does not fit in 64 bits, or in the float32 that a float is stored as.
         """
         if isinstance(value, int | np.integer):
@@ -146,7 +146,9 @@ class Properties:
         elif isinstance(value, str):
             fits, expected = True, ""
         else:
-            raise TypeError(f"property {name!r} is a {type(value).__name__}; expected int, float or str")
+            raise OrtTrainingTypeError(
+                f"property {name!r} is a {type(value).__name__}; expected int, float or str"
+            )
         if not fits:
             raise OrtTrainingError(f"property {name!r} does not fit; expected {expected}")
         self._values[name] = value
@@ -171,12 +173,12 @@ class CheckpointState:
         checkpoint: What a checkpoint file holds.
 
     Raises:
-        TypeError: It is something else.
+        OrtTrainingTypeError: It is something else.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(f"Invalid argument for CheckpointState received {type(checkpoint)}")
+            raise OrtTrainingTypeError(f"Invalid argument for CheckpointState received {type(checkpoint)}")
         self._state = TrainingState(checkpoint)
         self._parameters = Parameters(self._state)
         self._properties = Properties(self._state)

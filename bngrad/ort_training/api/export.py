@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from bngrad.io.files import check_output, save
-from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
+from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError, as_ort_training_error
 from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
 
@@ -32,10 +32,10 @@ def export_for_inference(
 
     Raises:
         OrtTrainingError: There is no such value, none is named, or the file cannot be written.
-        TypeError: The names are a string.
+        OrtTrainingTypeError: The names are a string.
     """
     if isinstance(outputs, str):
-        raise TypeError(f"graph_output_names is the string {outputs!r}; expected a list of names")
+        raise OrtTrainingTypeError(f"graph_output_names is the string {outputs!r}; expected a list of names")
     if not outputs:
         raise OrtTrainingError("graph_output_names is empty; expected names of values in the evaluation model")
     with as_ort_training_error():

@@ -165,7 +165,7 @@ class Module:
         Raises:
             OrtTrainingError: There is no evaluation model, it has no such output, the state is nominal, or the
                 file cannot be written.
-            TypeError: The names are a string.
+            OrtTrainingTypeError: The names are a string.
         """
         if self._eval_graph is None:
             raise OrtTrainingError("the module has no evaluation model, which is exported; pass eval_model_uri")

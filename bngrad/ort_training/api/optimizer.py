@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bngrad.ort_training.api.graphs import read_optimizer_graph
 from bngrad.ort_training.api.stateful_session import StatefulSession, value_of
 from bngrad.ort_training.checkpoint_file import GROUP, OptimizerGroup
-from bngrad.ort_training.errors import OrtTrainingError
+from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
 
 if TYPE_CHECKING:
     import os
@@ -81,11 +81,11 @@ class Optimizer:
         """Sets the learning rate, as float32.
 
         Raises:
-            TypeError: It is no number.
+            OrtTrainingTypeError: It is no number.
             OrtTrainingError: It is not finite.
         """
         if not isinstance(learning_rate, SupportsFloat):
-            raise TypeError(f"learning_rate is a {type(learning_rate).__name__}; expected a float")
+            raise OrtTrainingTypeError(f"learning_rate is a {type(learning_rate).__name__}; expected a float")
         rounded = float(np.float32(float(learning_rate)))
         if not math.isfinite(rounded):
             raise OrtTrainingError(f"learning_rate is {learning_rate}; expected a finite number")
