@@ -6,9 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from bngrad.graph.fresh_names import Names
 from bngrad.io.files import load
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
 from bngrad.passes.pipeline import for_target, foreign_nodes, unknown_to_stock
@@ -17,6 +14,8 @@ from bngrad.passes.prepare.return_state import state_of
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection
+
+    import onnx_ir as ir
 
 STATE_KEY = "bngrad.ort_training_state"
 """The metadata of a training graph of this package: as JSON the output with the next value of each state input."""
@@ -145,56 +144,3 @@ def _leave_out_statistics(node: ir.Node) -> None:
     unused = not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
     if unused and (mode is None or mode.value == 0):
         node.resize_outputs(1)
-
-
-@dataclass
-class OptimizerGraph:
-    """An optimizer's graph with a tensor for each parameter, that runs on stock ONNX Runtime."""
-
-    model: ir.Model
-    tensors: dict[str, list[str]]
-    """The input for each parameter, by the name of the sequence in the file: params, gradients, ..._moments."""
-    updates: dict[str, str]
-    """The output with the next value of each input that has one."""
-
-
-def read_optimizer_graph(path: str | os.PathLike[str], shapes: list[ir.Shape]) -> OptimizerGraph:
-    """Reads an optimizer's graph, and unrolls it for some parameters.
-
-    Args:
-        path: The file.
-        shapes: The shape of each parameter that is trained, whose dtype is float32.
-
-    Raises:
-        OrtTrainingError: The file cannot be read or rewritten, or has no optimizer of onnxruntime.training.
-    """
-    with as_ort_training_error():
-        model = load(path)
-        optimizers = [node.op_type for node in model.graph if node.op_type in ("AdamWOptimizer", "SGDOptimizerV2")]
-        if len(optimizers) != 1:
-            found = f"{len(optimizers)} of them" if optimizers else "none"
-            raise OrtTrainingError(f"{path} has {found}; expected one node AdamWOptimizer or SGDOptimizerV2")
-        tensors = _take_sequences_apart(model, shapes)
-        model, _ = for_target(model, target="stock")
-    return OptimizerGraph(model, tensors, state_of(model))
-
-
-def _take_sequences_apart(model: ir.Model, shapes: list[ir.Shape]) -> dict[str, list[str]]:
-    """Replaces each input that is a sequence by its tensors; returns their names."""
-    names, graph = Names(model), model.graph
-    tensors = {}
-    for sequence in [value for value in graph.inputs if isinstance(value.type, ir.SequenceType)]:
-        elements = [
-            ir.Value(
-                name=names.fresh(f"{sequence.name}.{index}"), type=ir.TensorType(ir.DataType.FLOAT), shape=shape
-            )
-            for index, shape in enumerate(shapes)
-        ]
-        at = graph.inputs.index(sequence)
-        graph.inputs[at : at + 1] = elements
-        made = ir.node("SequenceConstruct", elements, name=names.fresh(f"{sequence.name}_SequenceConstruct"))
-        made.outputs[0].name, made.outputs[0].type = names.fresh(f"{sequence.name}_sequence"), sequence.type
-        sequence.replace_all_uses_with(made.outputs[0])
-        graph.insert_before(graph[0], made)
-        tensors[str(sequence.name)] = [str(value.name) for value in elements]
-    return tensors

@@ -58,7 +58,8 @@ class Module:
         self._graph = read_training_graph(train_model_uri, self._state.names())
         self._statistics = {str(v.name): _initial(v) for v in self._graph.statistics}
         self._reset = np.zeros(1, np.bool_)
-        self._allocate(train_model_uri)
+        self._state.allocate(self._graph.parameters, train_model_uri)
+        self._state.allocate_gradients(self._graph.buffers)
         bound = {name: self._state.array(name) for name in self._parameter_names()} | self._statistics
         gradients = {buffer: self._state.gradients[name] for name, buffer in self._graph.buffers.items()}
         resets = {} if self._graph.resets is None else {self._graph.resets: self._reset}
@@ -201,19 +202,6 @@ class Module:
             if (dtype := self._state.array(name).dtype) != np.float32:
                 raise OrtTrainingError(f"parameter {name!r} is {dtype}; a buffer of parameters is float32")
         return names
-
-    def _allocate(self, path: str | os.PathLike[str]) -> None:
-        """Makes the gradients, and the values of a nominal state.
-
-        Raises:
-            OrtTrainingError: A parameter has another shape or dtype than in the graph.
-        """
-        for value in self._graph.parameters:
-            name = str(value.name)
-            shape = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
-            self._state.allocate(name, None if value.dtype is None else value.dtype.numpy(), shape, path)
-            if name in self._graph.buffers:
-                self._state.gradients.setdefault(name, np.zeros_like(self._state.array(name)))
 
 
 def _initial(statistic: ir.Value) -> Array:

@@ -6,9 +6,8 @@ import math
 from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
-import onnx_ir as ir
 
-from bngrad.ort_training.api.graphs import read_optimizer_graph
+from bngrad.ort_training.api.optimizer_graph import read_optimizer_graph
 from bngrad.ort_training.api.stateful_session import StatefulSession, value_of
 from bngrad.ort_training.checkpoint_file import GROUP, OptimizerGroup
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import os
 
     from bngrad.ort_training.api.module import Module
-    from bngrad.ort_training.checkpoint_file import Array
 
 _MOMENTS = {"first_order_moments": "momentum0", "second_order_moments": "momentum1"}
 """The name of a moment in the checkpoint, by the input of the optimizer's graph."""
@@ -40,27 +38,28 @@ class Optimizer:
 
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         self._state = module._state  # noqa: SLF001 - parts of one object
-        self._names = list(module._graph.buffers)  # noqa: SLF001
-        parameters = self._state.checkpoint.trainable
-        for name in self._names:
-            if parameters[name].dtype != np.float32:
-                raise OrtTrainingError(f"parameter {name!r} is {parameters[name].dtype}; optimizers take float32")
-        graph = read_optimizer_graph(optimizer_uri, [ir.Shape(parameters[name].shape) for name in self._names])
-        moments = {key: _MOMENTS[key] for key in graph.tensors if key in _MOMENTS}
+        checkpoint, vectors = self._state.checkpoint, self._state.vectors
+        self._names = list(checkpoint.trainable)
+        if "params" not in vectors:
+            other = next(name for name, array in checkpoint.trainable.items() if array.dtype != np.float32)
+            raise OrtTrainingError(f"parameter {other!r} is {checkpoint.trainable[other].dtype}; expected float32")
+        if missing := [name for name in self._names if name not in self._state.gradients]:
+            raise OrtTrainingError(
+                f"parameter {missing[0]!r} is trainable, but the training model has no gradient"
+            )
+        graph = read_optimizer_graph(optimizer_uri, vectors["params"].size)
+        if unknown := [name for name in graph.vectors if name not in ("params", "gradients", *_MOMENTS)]:
+            raise OrtTrainingError(f"{optimizer_uri} has the input {unknown[0]!r}, which is no known state")
+        moments = {key: _MOMENTS[key] for key in graph.vectors if key in _MOMENTS}
         self._group = self._resumed(list(moments.values()))
         self._learning_rate = self._group.initial_learning_rate
-        tensors = {"params": parameters, "gradients": self._state.gradients} | {
-            key: {name: self._group.momentums[name][moment] for name in self._names}
-            for key, moment in moments.items()
-        }
-        if unknown := graph.tensors.keys() - tensors.keys():
-            raise OrtTrainingError(
-                f"{optimizer_uri} has the input {min(unknown)!r}; expected {', '.join(tensors)}"
-            )
-        bound: dict[str, Array] = {}
-        for key, inputs in graph.tensors.items():
-            bound |= {each: tensors[key][name] for each, name in zip(inputs, self._names, strict=True)}
-        self._session = StatefulSession(graph.model, bound, graph.updates, module._session_options)  # noqa: SLF001
+        self._state.allocate_moments(self._group, moments)
+        self._session = StatefulSession(
+            graph.model,
+            {name: vectors[name] for name in graph.vectors},
+            graph.updates,
+            module._session_options,  # noqa: SLF001
+        )
 
     def step(self) -> None:
         """Updates the parameters, the moments and the number of updates.

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bngrad.ort_training.api.flat_arrays import FlatArrays
 from bngrad.ort_training.errors import OrtTrainingError
 
 if TYPE_CHECKING:
-    from bngrad.ort_training.checkpoint_file import Array, Checkpoint
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.ort_training.checkpoint_file import Array, Checkpoint, OptimizerGroup
 
 
 class TrainingState:
@@ -18,13 +23,19 @@ class TrainingState:
     Arrays never move: sessions and the user's views read and write the same memory.
 
     Args:
-        checkpoint: What a checkpoint file holds.
+        checkpoint: What a checkpoint file holds. Its arrays of trainable parameters and of moments become views of
+            vectors.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.gradients: dict[str, Array] = {}
         """The gradient of each parameter that a module trains."""
+        self.vectors: dict[str, Array] = {}
+        """What an optimizer reads and updates, each as one vector: params, gradients and moments, by name."""
+        self._gradients: FlatArrays | None = None
+        if not checkpoint.nominal:
+            self._flatten_parameters()
 
     def names(self) -> list[str]:
         """Returns the names of the parameters, sorted."""
@@ -50,29 +61,73 @@ class TrainingState:
             )
         np.copyto(array, value)
 
-    def allocate(self, name: str, dtype: np.dtype | None, shape: tuple[int, ...] | None, path: object) -> None:
-        """Makes the value of a parameter of a nominal state, and checks that of another.
+    def allocate(self, parameters: Sequence[ir.Value], path: object) -> None:
+        """Makes the parameters of a nominal state, and checks those of another.
 
         Args:
-            name: The parameter.
-            dtype: Its dtype in the training graph, if known.
-            shape: Its shape there, if known.
+            parameters: The inputs of the training graph that are parameters.
             path: The graph's file.
 
         Raises:
-            OrtTrainingError: It is another one in the state, or unknown and needed.
+            OrtTrainingError: A parameter has another shape or dtype in the state, or they are unknown and needed.
         """
-        held = self.checkpoint.trainable if name in self.checkpoint.trainable else self.checkpoint.frozen
-        if self.checkpoint.nominal and not held[name].size:
-            if dtype is None or shape is None:
-                raise OrtTrainingError(f"{path}: the shape of its parameter {name!r} is unknown")
-            held[name] = np.zeros(shape, dtype)
-        array = held[name]
-        if (dtype or array.dtype) != array.dtype or (array.shape if shape is None else shape) != array.shape:
-            raise OrtTrainingError(
-                f"parameter {name!r} is {array.dtype}{list(array.shape)} in the state, and "
-                f"{dtype}{'' if shape is None else list(shape)} in {path}"
-            )
+        fill = self.checkpoint.nominal and "params" not in self.vectors
+        for value in parameters:
+            name = str(value.name)
+            array = self.array(name)
+            dtype = array.dtype if value.dtype is None else value.dtype.numpy()
+            known = value.shape is not None and value.shape.is_static()
+            shape = value.shape.numpy() if value.shape is not None and known else array.shape
+            if fill:
+                if not known:
+                    raise OrtTrainingError(f"{path}: the shape of its parameter {name!r} is unknown")
+                held = self.checkpoint.trainable if name in self.checkpoint.trainable else self.checkpoint.frozen
+                held[name] = array = np.zeros(shape, dtype)
+            if (dtype, shape) != (array.dtype, array.shape):
+                raise OrtTrainingError(
+                    f"parameter {name!r} is {array.dtype}{list(array.shape)} in the state, and "
+                    f"{dtype}{list(shape)} in {path}"
+                )
+        if fill:
+            self._flatten_parameters()
+
+    def allocate_gradients(self, names: Iterable[str]) -> None:
+        """Makes the gradients of parameters, zeros, unless another module has made them."""
+        if "params" not in self.vectors:
+            views = {name: np.zeros_like(self.array(name)) for name in names}
+        else:
+            if self._gradients is None:
+                self._gradients = FlatArrays(self._shapes())
+                self.vectors["gradients"] = self._gradients.vector
+            views = self._gradients.views
+        self.gradients |= {name: views[name] for name in names if name not in self.gradients}
+
+    def allocate_moments(self, group: OptimizerGroup, inputs: Mapping[str, str]) -> None:
+        """Makes vectors of the moments of an optimizer, unless another one has made them.
+
+        Args:
+            group: The state of the optimizer.
+            inputs: The name of a moment in the group, by the name of its vector.
+        """
+        for key, moment in inputs.items():
+            if key not in self.vectors:
+                flat = FlatArrays(self._shapes())
+                flat.set({name: arrays[moment] for name, arrays in group.momentums.items()})
+                self.vectors[key] = flat.vector
+                for name, arrays in group.momentums.items():
+                    arrays[moment] = flat.views[name]
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: array.shape for name, array in self.checkpoint.trainable.items()}
+
+    def _flatten_parameters(self) -> None:
+        """Makes the trainable parameters views of one vector, if all are float32."""
+        trainable = self.checkpoint.trainable
+        if all(array.dtype == np.float32 for array in trainable.values()):
+            flat = FlatArrays(self._shapes())
+            flat.set(trainable)
+            self.vectors["params"] = flat.vector
+            trainable.update(flat.views)
 
     def require_values(self) -> None:
         """Raises `OrtTrainingError` if the state is nominal."""
