@@ -1,9 +1,9 @@
 """Trains ResNet-20 on scikit-learn's handwritten digits with SGD and momentum, on stock ONNX Runtime.
 
-``python models/train_digits.py -o build/digits`` differentiates the network, trains it, and writes the losses to
-``bngrad.json``, their plot to ``losses.svg`` and the trained network to ``digits.onnx``. It prints the accuracy of
-that network on the test images. ``--backend ort`` uses the training graph of ONNX Runtime's gradient builder on
-its training build, and ``--backend torch`` PyTorch, both with the same initial weights and batches.
+``python models/train_digits.py -o build/digits`` makes the training step of the network, trains it, and writes the
+losses to ``bngrad.json``, their plot to ``losses.svg`` and the trained network to ``digits.onnx``. It prints the
+accuracy of that network on the test images. ``--backend ort`` uses the training graph of ONNX Runtime's gradient
+builder on its training build, and ``--backend torch`` PyTorch, both with the same initial weights and batches.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
+    Batch = tuple[Array, Array]
+    """Images and labels."""
     Step = Callable[[dict[str, Array], Array, Array], tuple[float, dict[str, Array], dict[str, Array]]]
     """(weights and statistics, images, labels) -> (loss, gradients, new statistics)."""
 
@@ -52,39 +54,64 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    backend = {"bngrad": bngrad_step, "ort": ort_step, "torch": torch_step}[options.backend]
     start = time.perf_counter()
-    with backend() as step:
-        losses, state, accuracy = train(step, options.epochs)
+    if options.backend == "bngrad":
+        losses, model = train(options.epochs)
+    else:
+        with {"ort": ort_step, "torch": torch_step}[options.backend]() as step:
+            losses, model = train_by_hand(step, options.epochs)
     seconds = time.perf_counter() - start
+    accuracy = test_accuracy(model)
     document = {"backend": options.backend, "seconds": round(seconds, 1), "accuracy": accuracy, "losses": losses}
     (options.output / f"{options.backend}.json").write_text(json.dumps(document))
     draw(options.output)
-    onnx.save(inference_model(state), options.output / "digits.onnx")
+    onnx.save(model, options.output / "digits.onnx")
     print(f"{options.backend}: {len(losses)} steps in {seconds:.1f} s, test accuracy {accuracy:.2%}")
 
 
-def train(step: Step, epochs: int) -> tuple[list[float], dict[str, Array], float]:
-    """Runs SGD with momentum and a cosine schedule.
+def train(epochs: int) -> tuple[list[float], onnx.ModelProto]:
+    """Trains with bngrad.
 
     Returns:
-        The loss of every step, the final weights and statistics, and the accuracy on the test images.
+        The loss of every step, and the trained network.
     """
+    import bngrad  # noqa: PLC0415 - not needed for --help
+
+    batches = list(epoch_batches(epochs))
+    step = bngrad.training_step(str(MODEL), optimizer=bngrad.SGD(momentum=MOMENTUM, weight_decay=DECAY))
+    trainer = bngrad.Trainer(step, learning_rate=bngrad.CosineSchedule(RATE, len(batches)))
+    losses = [trainer.step(images=images, labels=labels) for images, labels in tracked(batches)]
+    return losses, trainer.finalize()
+
+
+def train_by_hand(step: Step, epochs: int) -> tuple[list[float], onnx.ModelProto]:
+    """Does the same with the gradients of another system: SGD with momentum and a cosine schedule in NumPy.
+
+    Returns:
+        The loss of every step, and the trained network.
+    """
+    import bngrad  # noqa: PLC0415 - not needed for --help
+
     state, weights = initial_state()
     velocity = {name: np.zeros_like(state[name]) for name in weights}
     batches = list(epoch_batches(epochs))
     losses = []
+    for index, (images, labels) in enumerate(tracked(batches)):
+        loss, gradients, statistics = step(state, images, labels)
+        rate = np.float32(RATE / 2 * (1 + np.cos(np.pi * index / len(batches))))
+        for name in weights:
+            gradient = gradients[name] + np.float32(DECAY) * state[name]
+            velocity[name] = np.float32(MOMENTUM) * velocity[name] + gradient
+            state[name] = state[name] - rate * velocity[name]
+        state |= statistics
+        losses.append(loss)
+    return losses, bngrad.finalize(str(MODEL), state)
+
+
+def tracked(batches: list[Batch]) -> Iterator[Batch]:
+    """Yields batches, with a progress bar on a terminal."""
     with Progress(disable=not sys.stderr.isatty()) as progress:
-        for index, (images, labels) in enumerate(progress.track(batches, description="training")):
-            loss, gradients, statistics = step(state, images, labels)
-            rate = np.float32(RATE / 2 * (1 + np.cos(np.pi * index / len(batches))))
-            for name in weights:
-                gradient = gradients[name] + np.float32(DECAY) * state[name]
-                velocity[name] = np.float32(MOMENTUM) * velocity[name] + gradient
-                state[name] = state[name] - rate * velocity[name]
-            state |= statistics
-            losses.append(loss)
-    return losses, state, test_accuracy(state)
+        yield from progress.track(batches, description="training")
 
 
 def initial_state() -> tuple[dict[str, Array], list[str]]:
@@ -102,7 +129,7 @@ def split() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     return (images[training], labels[training]), (images[test], labels[test])
 
 
-def epoch_batches(epochs: int) -> Iterator[tuple[Array, Array]]:
+def epoch_batches(epochs: int) -> Iterator[Batch]:
     """Yields the images and labels of every training step, the same for every backend."""
     (images, labels), _ = split()
     generator = np.random.default_rng(1)
@@ -113,34 +140,14 @@ def epoch_batches(epochs: int) -> Iterator[tuple[Array, Array]]:
             yield images[chosen], labels[chosen]
 
 
-def inference_model(state: dict[str, Array]) -> onnx.ModelProto:
-    """Returns the trained network for inference."""
-    import bngrad  # noqa: PLC0415 - not needed for --help
-
-    return bngrad.finalize(str(MODEL), state)
-
-
-def test_accuracy(state: dict[str, Array]) -> float:
-    """Returns the accuracy of the inference network on the test images."""
+def test_accuracy(model: onnx.ModelProto) -> float:
+    """Returns the accuracy of a trained network on the test images."""
     import onnxruntime  # noqa: PLC0415
 
     _, (images, labels) = split()
-    session = onnxruntime.InferenceSession(inference_model(state).SerializeToString())
+    session = onnxruntime.InferenceSession(model.SerializeToString())
     (logits,) = session.run(["logits"], {"images": images})
     return float(np.mean(logits.argmax(axis=1) == labels))
-
-
-@contextmanager
-def bngrad_step() -> Iterator[Step]:
-    """Yields the training step of bngrad's training graph on stock ONNX Runtime with the native library."""
-    import onnx_ir as ir  # noqa: PLC0415
-
-    import bngrad  # noqa: PLC0415
-    from bngrad.training.differentiate import differentiate  # noqa: PLC0415
-
-    made = differentiate(ir.load(MODEL))
-    session = bngrad.session(made.model)
-    yield _graph_step(made.loss, made.gradients, made.running_statistics, session.run)
 
 
 @contextmanager
@@ -153,33 +160,19 @@ def ort_step() -> Iterator[Step]:
 
     made = differentiate(ir.load(MODEL), builder="ort", target="ort")
     with Oracle() as oracle, oracle.load(ir.to_proto(made.model)) as session:
+        names = [made.loss, *made.gradients.values(), *made.running_statistics.values()]
 
-        def run(names: list[str], feeds: dict[str, Array]) -> list[Array]:
-            values = session.run(feeds, names)
-            return [values[name] for name in names]
+        def step(
+            state: dict[str, Array], images: Array, labels: Array
+        ) -> tuple[float, dict[str, Array], dict[str, Array]]:
+            values = session.run({**state, "images": images, "labels": labels}, names)
+            return (
+                float(values[made.loss]),
+                {name: values[output] for name, output in made.gradients.items()},
+                {name: values[output] for name, output in made.running_statistics.items()},
+            )
 
-        yield _graph_step(made.loss, made.gradients, made.running_statistics, run)
-
-
-def _graph_step(
-    loss: str,
-    gradients: dict[str, str],
-    running: dict[str, str],
-    run: Callable[[list[str], dict[str, Array]], list[Array]],
-) -> Step:
-    names = [loss, *gradients.values(), *running.values()]
-
-    def step(
-        state: dict[str, Array], images: Array, labels: Array
-    ) -> tuple[float, dict[str, Array], dict[str, Array]]:
-        values = dict(zip(names, run(names, {**state, "images": images, "labels": labels}), strict=True))
-        return (
-            float(values[loss]),
-            {name: values[output] for name, output in gradients.items()},
-            {name: values[output] for name, output in running.items()},
-        )
-
-    return step
+        yield step
 
 
 @contextmanager
