@@ -39,14 +39,11 @@ class Optimizer:
     def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
         self._state = module._state  # noqa: SLF001 - parts of one object
         checkpoint, vectors = self._state.checkpoint, self._state.vectors
-        self._names = list(checkpoint.trainable)
         if "params" not in vectors:
             other = next(name for name, array in checkpoint.trainable.items() if array.dtype != np.float32)
             raise OrtTrainingError(f"parameter {other!r} is {checkpoint.trainable[other].dtype}; expected float32")
-        if missing := [name for name in self._names if name not in self._state.gradients]:
-            raise OrtTrainingError(
-                f"parameter {missing[0]!r} is trainable, but the training model has no gradient"
-            )
+        if missing := [name for name in checkpoint.trainable if name not in self._state.gradients]:
+            raise OrtTrainingError(f"the training model has no gradient of the trainable parameter {missing[0]!r}")
         graph = read_optimizer_graph(optimizer_uri, vectors["params"].size)
         if unknown := [name for name in graph.vectors if name not in ("params", "gradients", *_MOMENTS)]:
             raise OrtTrainingError(f"{optimizer_uri} has the input {unknown[0]!r}, which is no known state")
@@ -101,7 +98,7 @@ class Optimizer:
             OrtTrainingError: It is of other parameters or of another optimizer.
         """
         checkpoint = self._state.checkpoint
-        expected = {name: dict.fromkeys(moments, checkpoint.trainable[name].shape) for name in self._names}
+        expected = {name: dict.fromkeys(moments, array.shape) for name, array in checkpoint.trainable.items()}
         group = checkpoint.groups.get(GROUP)
         if group is None:
             zeros = {
@@ -110,13 +107,13 @@ class Optimizer:
             }
             group = checkpoint.groups[GROUP] = OptimizerGroup(0, float(np.float32(_FIRST_RATE)), zeros)
         found = {
-            name: {moment: array.shape for moment, array in arrays.items()}
+            name: {moment: array.shape for moment, array in arrays.items() if array.dtype == np.float32}
             for name, arrays in group.momentums.items()
         }
-        for name, shapes in expected.items():
-            if found.get(name) != shapes:
-                has = f"it has {found[name]} for" if name in found else "it lacks"
+        for name in sorted({*expected, *found}):
+            if found.get(name) != expected.get(name):
                 raise OrtTrainingError(
-                    f"the optimizer's state is of another model: {has} parameter {name!r}; expected {shapes}"
+                    "the optimizer's state in the checkpoint is of another model or optimizer: for parameter "
+                    f"{name!r} it has {found.get(name, 'nothing')}; expected {expected.get(name, 'nothing')}"
                 )
         return group
