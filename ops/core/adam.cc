@@ -11,7 +11,6 @@ template <class T>
 void Update(const AdamArguments& a, AdamFunction update, Parallel& parallel) {
   T coefficients[kAdamCoefficients];
   for (int k = 0; k < kAdamCoefficients; ++k) coefficients[k] = static_cast<T>(a.coefficients[k]);
-  const bool stream = a.count * static_cast<int64_t>(sizeof(T)) >= kAdamNonTemporalBytes;
   const int64_t tasks = (a.count + kAdamTaskElements - 1) / kAdamTaskElements;
   ForEach(parallel, a.count < kSingleThreadElements, tasks, [&](int64_t task) {
     const int64_t first = task * kAdamTaskElements;
@@ -21,7 +20,7 @@ void Update(const AdamArguments& a, AdamFunction update, Parallel& parallel) {
     for (int k = 0; k < kAdamOutputs; ++k) {
       outputs[k] = a.outputs[k] == nullptr ? nullptr : static_cast<T*>(a.outputs[k]) + first;
     }
-    update(std::min(kAdamTaskElements, a.count - first), stream, inputs, coefficients, outputs);
+    update(std::min(kAdamTaskElements, a.count - first), inputs, coefficients, outputs);
   });
 }
 

@@ -29,7 +29,7 @@ class AdamArrays {
 
   // Updates 16 elements from i on, or the first of them.
   template <class Count>
-  BNGRAD_INLINE void UpdateAt(int64_t i, StorePolicy policy, Count count) const {
+  BNGRAD_INLINE void UpdateAt(int64_t i, Count count) const {
     const Vector weight = Load(weight_ + i, count), exp_avg = Load(exp_avg_ + i, count);
     const Vector scaled = Mul16(Load(gradient_ + i, count), c_[kGradientScale]);
     const Vector g = Add16(scaled, Mul16(weight, c_[kL2Penalty]));
@@ -38,21 +38,9 @@ class AdamArrays {
         Add16(Mul16(c_[kBeta2], Load(exp_avg_sq_ + i, count)), Mul16(Mul16(c_[kOneMinusBeta2], g), g));
     const Vector deviation = Add16(Div16(Sqrt16(v), c_[kSqrtBiasCorrection2]), c_[kEpsilon]);
     const Vector step = Div16(Mul16(c_[kStepSize], m), deviation);
-    if (out_[0] != nullptr) Put(out_[0] + i, Sub16(Mul16(weight, c_[kWeightFactor]), step), policy, count);
-    if (out_[1] != nullptr) Put(out_[1] + i, m, policy, count);
-    if (out_[2] != nullptr) Put(out_[2] + i, v, policy, count);
-  }
-
-  // Elements before the next cache line of the outputs; -1 if there is none that they share.
-  int64_t ToLine() const {
-    int64_t line = -1;
-    for (const T* out : out_) {
-      if (out == nullptr) continue;
-      const int64_t own = ToCacheLine(out);
-      if (own < 0 || (line >= 0 && own != line)) return -1;
-      line = own;
-    }
-    return line;
+    if (out_[0] != nullptr) Store(out_[0] + i, Sub16(Mul16(weight, c_[kWeightFactor]), step), count);
+    if (out_[1] != nullptr) Store(out_[1] + i, m, count);
+    if (out_[2] != nullptr) Store(out_[2] + i, v, count);
   }
 
  private:
@@ -62,19 +50,9 @@ class AdamArrays {
 };
 
 template <class T>
-void AdamUpdate(int64_t count, bool stream, const void* const* inputs, const void* coefficients,
-                void* const* outputs) {
+void AdamUpdate(int64_t count, const void* const* inputs, const void* coefficients, void* const* outputs) {
   const AdamArrays<T> arrays(inputs, coefficients, outputs);
-  const int64_t line = stream ? arrays.ToLine() : -1;
   int64_t i = 0;
-  if (line > 0 && line < count) {
-    arrays.UpdateAt(0, kTemporal, FirstN{line});
-    i = line;
-  }
-  ForPolicy(line >= 0 ? kNonTemporal : kTemporal, [&](StorePolicy policy) BNGRAD_INLINE_LAMBDA {
-    const AdamArrays<T> own = arrays;
-    for (; i + kLanes <= count; i += kLanes) own.UpdateAt(i, policy, All{});
-  });
-  if (i < count) arrays.UpdateAt(i, kTemporal, FirstN{count - i});
-  if (line >= 0) Fence();
+  for (; i + kLanes <= count; i += kLanes) arrays.UpdateAt(i, All{});
+  if (i < count) arrays.UpdateAt(i, FirstN{count - i});
 }

@@ -85,7 +85,7 @@ using SumAndMapFunction = void (*)(const Block&, const void* const* inputs, cons
 // AdamUpdate (core/adam.hpp) of `count` elements. inputs: weight, gradient, exp_avg, exp_avg_sq; outputs: the
 // new weight, exp_avg and exp_avg_sq, null where one is not wanted. Coefficients in the arithmetic type.
 constexpr int kAdamInputs = 4, kAdamOutputs = 3, kAdamCoefficients = 9;
-using AdamFunction = void (*)(int64_t count, bool stream, const void* const* inputs, const void* coefficients,
+using AdamFunction = void (*)(int64_t count, const void* const* inputs, const void* coefficients,
                               void* const* outputs);
 
 struct TypeKernels {

@@ -57,11 +57,8 @@ constexpr int64_t kWideRow = 4096;
 // place in their pages would not stay in the nearest cache.
 constexpr int64_t kMapRows = 2;
 
-// AdamUpdate (core/adam.cc): elements of a task.
+// AdamUpdate (core/adam.cc): elements of a task. Non-temporal stores were measured to gain nothing.
 constexpr int64_t kAdamTaskElements = 1 << 14;
-
-// An output from this size on is written with non-temporal stores: the next step reads it after all others.
-constexpr int64_t kAdamNonTemporalBytes = 1 << 20;
 
 // The partition (core/partition.cc).
 

@@ -1,0 +1,88 @@
+"""The update of all weights of a ResNet-50 by AdamW, as models of ONNX Runtime and as NumPy in place."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.graph.fresh_names import Names
+from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.training.node_makers import NodesAtEnd
+
+COEFFICIENTS = np.array([1, 0, 1 - 1e-3 * 1e-2, 0.1, 0.999, 0.001, 1e-2, 0.1, 1e-8])
+"""Of AdamUpdate; a step of AdamW with a learning rate of 0.001 and a weight decay of 0.01."""
+
+
+def shapes() -> list[tuple[int, ...]]:
+    """The shapes of the 161 weights of a ResNet-50: 25.6 million elements."""
+    found: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            convolutions = [(width, channels, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)]
+            if block == 0:
+                convolutions.append((4 * width, channels, 1, 1))
+            for shape in convolutions:
+                found += [shape, shape[:1], shape[:1]]
+            channels = 4 * width
+    return [*found, (1000, channels), (1000,)]
+
+
+def update_model(form: str) -> ir.Model:
+    """A model that updates all weights: inputs w0, g0, m0, v0, ...; outputs w0_new, m0_new, v0_new, ...
+
+    Args:
+        form: ``standard``: ops of ONNX, without the gradient's factor and the L2 penalty; ``function``: AdamUpdate
+            with its definition; ``native``: AdamUpdate alone.
+    """
+    coefficients = ir.val("coefficients", ir.DataType.DOUBLE, [len(COEFFICIENTS)])
+    graph = ir.Graph([coefficients], [], nodes=[], opset_imports={"": 18, "bngrad": 1}, name="update")
+    model = ir.Model(graph, ir_version=9)
+    make = NodesAtEnd(graph, Names(model), "update")
+    factors = [
+        make.op("Gather", make.cast(coefficients, ir.DataType.FLOAT), make.int64(k))
+        for k in range(len(COEFFICIENTS) if form == "standard" else 0)
+    ]
+    for index, shape in enumerate(shapes()):
+        w, g, m, v = (ir.val(f"{name}{index}", ir.DataType.FLOAT, shape) for name in "wgmv")
+        graph.inputs.extend([w, g, m, v])
+        if form == "standard":
+            results = _standard(make, w, g, m, v, factors)
+        else:
+            results = make.bngrad("AdamUpdate", w, g, m, v, coefficients)
+        for name, value in zip("wmv", results, strict=True):
+            output = make.name(value, f"{name}{index}_new")
+            output.type, output.shape = w.type, w.shape
+            graph.outputs.append(output)
+    EmbedFunctionsPass(form == "function")(model)
+    return model
+
+
+def _standard(make, w, g, m, v, factors):
+    _, _, decay, rest1, beta2, rest2, step_size, root, eps = factors
+    m = make.op("Add", m, make.op("Mul", make.op("Sub", g, m), rest1))
+    v = make.op("Add", make.op("Mul", v, beta2), make.op("Mul", make.op("Mul", g, g), rest2))
+    quotient = make.op("Div", m, make.op("Add", make.op("Div", make.op("Sqrt", v), root), eps))
+    return [make.op("Sub", make.op("Mul", w, decay), make.op("Mul", quotient, step_size)), m, v]
+
+
+def update_in_place(w, g, m, v, scratch) -> None:
+    """The same in NumPy, without a new array; ``scratch`` has the size of the largest weight."""
+    decay, rest1, beta2, rest2, step_size, root, eps = map(np.float32, COEFFICIENTS[2:])
+    t = scratch[: math.prod(w.shape)].reshape(w.shape)
+    np.subtract(g, m, out=t)
+    t *= rest1
+    m += t
+    np.multiply(g, g, out=t)
+    t *= rest2
+    v *= beta2
+    v += t
+    np.sqrt(v, out=t)
+    t /= root
+    t += eps
+    np.divide(m, t, out=t)
+    t *= step_size
+    w *= decay
+    w -= t
