@@ -10,7 +10,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError
-from torch_optimizers import CASES, FILE, UPDATES, batch, initial_weights
+from training.torch_optimizers import CASES, FILE, UPDATES, batch, initial_weights
 
 TRAINED = json.loads(FILE.read_text(encoding="utf-8"))
 KINDS = {"sgd": bngrad.SGD, "adam": bngrad.Adam, "adamw": bngrad.AdamW}

@@ -1,8 +1,8 @@
-"""Learning-rate schedules: values by formula, PyTorch's where it is installed, and refused arguments."""
+"""Learning-rate schedules: values by formula, PyTorch's, and refused arguments."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import math
 
 import pytest
@@ -15,6 +15,7 @@ from bngrad.training.schedules import (
     StepSchedule,
     as_schedule,
 )
+from training.torch_schedules import CASES, FILE, UPDATES
 
 HALF = math.sqrt(0.5)
 
@@ -42,48 +43,11 @@ def test_values(case):
     assert {update: schedule(update) for update in values} == pytest.approx(values, rel=1e-12, abs=1e-15)
 
 
-def of_torch(schedule, updates):
-    """The learning rates of PyTorch's scheduler for an optimizer's updates."""
-    import torch
-    from torch.optim import lr_scheduler as of
-
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=schedule.rate)
-    match schedule:
-        case LinearSchedule(_, total, start, end):
-            made = of.LinearLR(optimizer, start_factor=start, end_factor=end, total_iters=total)
-        case CosineSchedule(_, total, minimum, 0, _):
-            made = of.CosineAnnealingLR(optimizer, T_max=total, eta_min=minimum)
-        case CosineSchedule(_, total, minimum, warmup, start):
-            first = of.LinearLR(optimizer, start_factor=start, total_iters=warmup)
-            then = of.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=minimum)
-            made = of.SequentialLR(optimizer, [first, then], milestones=[warmup])
-        case StepSchedule(_, every, factor):
-            made = of.StepLR(optimizer, step_size=every, gamma=factor)
-    rates = []
-    for _ in range(updates):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        made.step()
-    return rates
-
-
-IN_TORCH = {
-    "warm-up": LinearSchedule(0.3, 5),
-    "decay": LinearSchedule(0.3, 7, start=1, end=0.25),
-    "cosine": CosineSchedule(0.1, 20),
-    "cosine-to-minimum": CosineSchedule(0.1, 20, minimum=0.01),
-    "cosine-after-warm-up": CosineSchedule(0.1, 20, warmup=4),
-    "step": StepSchedule(0.1, 6),
-}
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-@pytest.mark.filterwarnings("ignore")  # SequentialLR warns about itself
-@pytest.mark.parametrize("case", IN_TORCH)
+@pytest.mark.parametrize("case", CASES)
 def test_values_of_pytorch(case):
-    schedule = IN_TORCH[case]
+    expected = json.loads(FILE.read_text(encoding="utf-8"))[case]
     # PyTorch multiplies the last rate by a factor, so its rounding accumulates.
-    assert [schedule(update) for update in range(20)] == pytest.approx(of_torch(schedule, 20), rel=1e-9, abs=1e-12)
+    assert [CASES[case](update) for update in range(UPDATES)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 REFUSED = {
