@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bngrad.training.step_info import StateTensor, StepInfo
 
 _INPUT, _OUTPUT = "state", "state_new"
+_ZERO_IS_A_SIZE = {"allowzero": 1}
+"""Attributes of a Reshape to an empty tensor."""
 
 
 def flat_layout(info: StepInfo, *models: ir.Model) -> StepInfo:
@@ -59,7 +61,7 @@ def take_flat_state(model: ir.Model, info: StepInfo) -> None:
         if name in inputs:
             old = inputs[name]
             part.dtype, part.shape = dtype, ir.Shape([prod(one.shape)])
-            tensor = make.op("Reshape", part, make.int64(one.shape))
+            tensor = make.op("Reshape", part, make.int64(one.shape), **_ZERO_IS_A_SIZE if 0 in one.shape else {})
             tensor.dtype, tensor.shape = dtype, ir.Shape(one.shape)
             _take_place(make, old, make.cast(tensor, ir.DataType.from_numpy(np.dtype(one.dtype))))
             graph.inputs.remove(old)

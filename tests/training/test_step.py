@@ -83,6 +83,28 @@ def test_inputs_and_outputs_of_the_flat_layout():
     assert ends[-1] == step.info.flat.size
 
 
+EMPTY = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[N,2] x) => (float loss) <float[2,0] w = {}, float[1] s = {2}, float c = {3}> {
+    y = MatMul (x, w)
+    a = ReduceSum <keepdims = 0> (y)
+    b = ReduceMean <keepdims = 0> (x)
+    d = Mul (b, s)
+    e = ReduceSum <keepdims = 0> (d)
+    f = Mul (e, c)
+    loss = Add (a, f)
+}"""
+
+
+def test_empty_weights_and_scalars_are_state():
+    states = []
+    for layout in ("named", "flat"):
+        step = bngrad.training_step(parse(EMPTY), wrt=["w", "s", "c"], layout=layout)
+        states.append(call(step, step.state, {"x": np.ones((3, 2), np.float32)})[1])
+    for state in states:
+        np.testing.assert_allclose([state["s"].item(), state["c"].item()], [2 - 0.1 * 3, 3 - 0.1 * 2], rtol=1e-6)
+        assert (state["w"].shape, state["c"].shape) == ((2, 0), ())
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_layouts_give_the_same_bits(optimizer):
     states = {}
