@@ -137,7 +137,7 @@ def differentiate(
         )
     if target == "ort":
         refuse_overwritten(made.model, "--target stock or training")
-        result = _in_ort_dialect(made.model, source)
+        result = in_ort_dialect(made.model, source)
     else:
         result, _ = for_target(
             made.model,
@@ -215,7 +215,7 @@ def _require_options(running_variance: str | None, shared_statistics: str, build
         )
 
 
-def _in_ort_dialect(model: ir.Model, source: ir.Model) -> ir.Model:
+def in_ort_dialect(model: ir.Model, source: ir.Model) -> ir.Model:
     """Inlines the ops of ``bngrad``, such as the gradient of a frozen batch norm, as standard ops."""
     EmbedFunctionsPass(functions=True)(model)
     InlinePass()(model)

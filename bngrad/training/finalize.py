@@ -79,7 +79,7 @@ def finalize(
     require_names(outputs=outputs)
     refuse_training_graph(model)
     source = model
-    _refuse_other_systems(model)
+    refuse_other_systems(model)
     model = RaiseOpsetPass(_ANY_OPSET)(inlined(model)).model
     names = Names(model)
     given = put_values(model, weights, names, from_state=from_state)
@@ -100,8 +100,12 @@ def finalize(
     return Finalized(model, given, sorted(set(model.graph.initializers) - set(given)))
 
 
-def _refuse_other_systems(model: ir.Model) -> None:
-    """Refuses batch norms that would stay in training mode."""
+def refuse_other_systems(model: ir.Model) -> None:
+    """Refuses batch norms that would stay in training mode.
+
+    Raises:
+        ModelError: There is one; the first is named.
+    """
     for node in (*foreign_nodes(model), *(node for node in all_nodes(model) if node.domain == DOMAIN)):
         if (node.domain, node.op_type) not in _BATCH_NORMS and not _is_inference(node):
             raise ModelError(

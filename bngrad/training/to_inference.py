@@ -43,7 +43,7 @@ def to_inference(model: ir.Model, names: Names) -> None:
     opset = default_opset(model) or 0
     for node in list(all_nodes(model)):
         if (node.domain, node.op_type) in _BATCH_NORMS:
-            _batch_norm(node, opset, names)
+            batch_norm_to_inference(node, opset, names)
         elif (node.domain, node.op_type) == ("", "Dropout"):
             _dropout(node, opset, names)
         elif (node.domain, node.op_type) == ("", "SoftmaxCrossEntropyLoss"):
@@ -64,7 +64,12 @@ def refuse_random(model: ir.Model) -> None:
             )
 
 
-def _batch_norm(node: ir.Node, opset: int, names: Names) -> None:
+def batch_norm_to_inference(node: ir.Node, opset: int, names: Names) -> None:
+    """Puts a BatchNormalization or BatchNormInternal into inference mode.
+
+    Raises:
+        ModelError: A node reads what it has in training mode alone.
+    """
     read = [value for value in node.outputs[3:] if _is_read(value)]
     if read:
         raise ModelError(
