@@ -1,0 +1,167 @@
+"""The artifacts of this package against those of onnxruntime-training-cpu 1.19.2, which trains its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from bngrad.ort_training.checkpoint_file import read_checkpoint
+from bngrad.ort_training.training_model import STATE_KEY
+from ort_training import old_package
+from ort_training.artifact_cases import CASES
+
+SCRIPT = "run_artifact_cases.py"
+OLD, NEW = "onnxruntime.training", "bngrad.ort_training"
+
+RUN = [name for name, case in CASES.items() if case.runs]
+
+LIMIT = 2e-5
+"""Of float32 sums in another order, some of which cancel, relative to the largest element."""
+
+
+@pytest.fixture(scope="session")
+def run_old(tmp_path_factory):
+    """Runs the script with 1.19.2, in its environment."""
+    python, path = old_package.old_python(tmp_path_factory.mktemp("path"))
+    return lambda what, folder: old_package.run(python, path, SCRIPT, what, OLD, folder)
+
+
+@pytest.fixture(scope="session")
+def old(run_old, tmp_path_factory):
+    """The folder with the artifacts of 1.19.2, and what it trained."""
+    folder = tmp_path_factory.mktemp("old")
+    run_old("generate", folder)
+    run_old("train", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new(tmp_path_factory):
+    """The folder with the artifacts of this package, and what it trained.
+
+    They are made by a process of its own, which counts names anew.
+    """
+    folder = made_by_new(tmp_path_factory.mktemp("new"))
+    run_new("train", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def new_for_old(run_old, tmp_path_factory):
+    """The folder with this package's artifacts for 1.19.2, and what that trained."""
+    folder = made_by_new(tmp_path_factory.mktemp("new_for_old"), "ort")
+    run_old("train", folder)
+    return folder
+
+
+def made_by_new(folder, *target):
+    run_new("generate", folder, *target)
+    return folder
+
+
+def run_new(what, *arguments):
+    old_package.run(sys.executable, os.pathsep.join(sys.path), SCRIPT, what, NEW, *arguments)
+
+
+def load(folder, name, stem):
+    return onnx.load(folder / name / f"{CASES[name].options.get('prefix', '')}{stem}_model.onnx")
+
+
+def described(values):
+    return [(value.name, value.type.SerializeToString(deterministic=True)) for value in values]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_model_has_the_old_inputs_and_outputs(old, new, name):
+    before, after = load(old, name, "training"), load(new, name, "training")
+    inputs, outputs = described(before.graph.input), described(before.graph.output)
+    assert described(after.graph.input)[: len(inputs)] == inputs
+    assert described(after.graph.output)[: len(outputs)] == outputs
+    state = json.loads({entry.key: entry.value for entry in after.metadata_props}[STATE_KEY])
+    assert [output.name for output in after.graph.output][len(outputs) :] == [*state.values()]
+    # Running statistics that are no parameters have defaults.
+    others = [value.name for value in after.graph.input][len(inputs) :]
+    assert {*others} <= state.keys() & {tensor.name for tensor in after.graph.initializer}
+    assert state.keys() <= {value.name for value in after.graph.input}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evaluation_model_has_the_old_inputs_and_outputs(old, new, name):
+    before, after = load(old, name, "eval"), load(new, name, "eval")
+    assert described(after.graph.input) == described(before.graph.input)
+    assert described(after.graph.output) == described(before.graph.output)
+    assert not any(node.domain for node in after.graph.node)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_checkpoint_is_the_old_one(old, new, name):
+    file = f"{CASES[name].options.get('prefix', '')}checkpoint"
+    before, after = (read_checkpoint(folder / name / file) for folder in (old, new))
+    for kind in ("trainable", "frozen"):
+        want, got = getattr(before, kind), getattr(after, kind)
+        assert [*got] == [*want]
+        assert all(np.array_equal(got[key], want[key]) for key in want)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_losses_gradients_and_statistics_are_the_old_ones(old, new, name):
+    require_equal(train(CASES[name], new / name), old / name)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_module_trains_as_the_old_one(old, new, name):
+    # 1.19.2 evaluates with the initial values of statistics that are no parameters.
+    without = {"evaluation"} if name == "constant statistics" else set()
+    require_equal(np.load(new / name / "results.npz"), old / name, without=without)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_artifacts_for_1_19_train_there(old, new_for_old, name):
+    model = load(new_for_old, name, "training")
+    assert described(model.graph.output) == described(load(old, name, "training").graph.output)
+    assert not any(node.domain == "bngrad" for node in model.graph.node)
+    require_equal(np.load(new_for_old / name / "results.npz"), old / name)
+
+
+def require_equal(got, old, without=frozenset()):
+    want = np.load(old / "results.npz")
+    assert {*want} <= {*got}
+    for key in {*want} - without:
+        assert got[key].shape == want[key].shape, key
+        error = np.max(np.abs(got[key] - want[key]), initial=0)
+        assert error <= LIMIT * np.max(np.abs(want[key]), initial=0.05), (key, error)
+
+
+def train(case, folder):
+    """What `run_artifact_cases.train` returns, by stock ONNX Runtime."""
+    prefix = case.options.get("prefix", "")
+    session, evaluation = (
+        onnxruntime.InferenceSession(folder / f"{prefix}{stem}_model.onnx", providers=["CPUExecutionProvider"])
+        for stem in ("training", "eval")
+    )
+    state = json.loads(session.get_modelmeta().custom_metadata_map[STATE_KEY])
+    checkpoint = read_checkpoint(folder / f"{prefix}checkpoint")
+    parameters = checkpoint.trainable | checkpoint.frozen
+    held = {**parameters}
+    for name, value in checkpoint.trainable.items():
+        held[f"{name}_grad.accumulation.buffer"] = np.zeros_like(value)
+    names = [value.name for value in session.get_outputs()]
+    results = {}
+    for call, inputs in enumerate(case.batches()):
+        data = dict(zip(case.data, inputs, strict=True))
+        feeds = {**data, **held, "lazy_reset_grad": np.array([call != 1])}
+        outputs = dict(zip(names, session.run(None, feeds), strict=True))
+        held |= {old: outputs[new] for old, new in state.items()}
+        results[f"loss {call}"] = outputs[names[0]]
+        results |= {f"{name} {call}": held[name] for name in parameters}
+        results |= {
+            f"{name}_grad {call}": held[f"{name}_grad.accumulation.buffer"] for name in checkpoint.trainable
+        }
+    (results["evaluation"], *_) = evaluation.run(None, {**data, **{name: held[name] for name in parameters}})
+    return results
