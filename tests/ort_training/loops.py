@@ -178,6 +178,7 @@ def resumed_cnn(api, folder, checkpoint):
     run.train(range(3, 5), images)
     run.module.eval()
     run.see("evaluation", run.module(*images(9)))
+    run.save("again")
     return run.seen
 
 

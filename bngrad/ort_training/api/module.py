@@ -88,9 +88,8 @@ class Module:
             OrtTrainingError: The inputs are not those of the model, the state is nominal, the model cannot be run
                 on them, or there is no evaluation model. Nothing has changed then.
         """
-        if self.training:
-            self._state.require_values()
         graph, session = self._current()
+        self._state.require_values()
         feeds = feeds_of(graph.user_inputs, user_inputs)
         values = session.run(feeds, graph.user_outputs)
         if self.training:

@@ -49,6 +49,7 @@ class StatefulSession:
             self._session = _open(model, options)
             self._binding = self._session.io_binding()
             self._state = dict(state)  # the binding does not keep memory alive
+            self._updates = list(updates.values())
             self._updated: list[tuple[Array, Array]] = []
             for name, array in state.items():
                 self._binding.bind_ortvalue_input(name, value_of(name, array))
@@ -57,24 +58,36 @@ class StatefulSession:
                 self._updated.append((state[name], following))
                 self._binding.bind_ortvalue_output(output, value_of(output, following))
 
-    def run(self, feeds: Mapping[str, OrtValue], outputs: Sequence[str]) -> list[OrtValue]:
+    def run(self, feeds: Mapping[str, OrtValue | Array], outputs: Sequence[str]) -> list[OrtValue]:
         """Runs the model, updates the state, and returns some outputs.
 
         Args:
-            feeds: The inputs that are no state.
+            feeds: The inputs that are no state; arrays of strings, which cannot be bound, as they are.
             outputs: The outputs to return, none of which is state.
         """
         with as_ort_training_error():
-            for name, value in feeds.items():
-                self._binding.bind_ortvalue_input(name, value)
-            for name in outputs:
-                # At every run, or the memory of the last results would be used again.
-                self._binding.bind_output(name)
-            self._session.run_with_iobinding(self._binding)
-            results: list[OrtValue] = self._binding.get_outputs()
+            bound = {name: value for name, value in feeds.items() if isinstance(value, OrtValue)}
+            results = self._run_bound(bound, outputs) if len(bound) == len(feeds) else self._run(feeds, outputs)
         for array, following in self._updated:
             np.copyto(array, following)
+        return results
+
+    def _run_bound(self, feeds: Mapping[str, OrtValue], outputs: Sequence[str]) -> list[OrtValue]:
+        for name, value in feeds.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            # At every run, or the memory of the last results would be used again.
+            self._binding.bind_output(name)
+        self._session.run_with_iobinding(self._binding)
+        results: list[OrtValue] = self._binding.get_outputs()
         return results[len(self._updated) :]
+
+    def _run(self, feeds: Mapping[str, OrtValue | Array], outputs: Sequence[str]) -> list[OrtValue]:
+        arrays = {name: value.numpy() if isinstance(value, OrtValue) else value for name, value in feeds.items()}
+        results = self._session.run([*self._updates, *outputs], {**self._state, **arrays})
+        for (_, following), result in zip(self._updated, results, strict=False):
+            np.copyto(following, result)
+        return [OrtValue.ortvalue_from_numpy(result) for result in results[len(self._updates) :]]
 
 
 def value_of(name: str, array: Array) -> OrtValue:

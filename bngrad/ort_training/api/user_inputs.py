@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 from onnxruntime import OrtValue
 
 from bngrad.ort_training.api.stateful_session import value_of
@@ -13,13 +14,11 @@ from bngrad.ort_training.errors import OrtTrainingError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import onnx_ir as ir
-
     from bngrad.ort_training.checkpoint_file import Array
 
 
-def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> dict[str, OrtValue]:
-    """Returns the values given for inputs, by name.
+def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> dict[str, OrtValue | Array]:
+    """Returns the values given for inputs, by name: OrtValues, but arrays of strings as they are.
 
     Args:
         inputs: The inputs of the graph.
@@ -32,9 +31,14 @@ def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> d
     names = [str(value.name) for value in inputs]
     if len(given) != len(names):
         raise OrtTrainingError(f"{len(given)} inputs are given; expected {len(names)}: {', '.join(names)}")
-    feeds, sizes = {}, dict[str, int]()
+    feeds: dict[str, OrtValue | Array] = {}
+    sizes: dict[str, int] = {}
     for value, name, array in zip(inputs, names, given, strict=True):
         if isinstance(array, OrtValue):
+            feeds[name] = array
+        elif isinstance(array, np.ndarray) and value.dtype == ir.DataType.STRING:
+            if array.dtype.kind not in "UO":
+                raise OrtTrainingError(f"input {name!r} is {array.dtype}; expected strings")
             feeds[name] = array
         elif isinstance(array, np.ndarray):
             if value.dtype is not None and array.dtype != (dtype := value.dtype.numpy()):
@@ -45,7 +49,8 @@ def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> d
                 f"input {name!r} is a {type(array).__name__}; expected a NumPy array or an OrtValue"
             )
         if value.shape is not None:
-            _check_shape(name, value.shape, feeds[name].shape(), sizes)
+            shape = array.shape() if isinstance(array, OrtValue) else array.shape
+            _check_shape(name, value.shape, shape, sizes)
     return feeds
 
 

@@ -192,6 +192,25 @@ def test_session_options_serve_all_sessions(linear, state):
     module.eval()(*batch())
 
 
+STRINGS = {"array": str, "objects": object}
+
+
+@pytest.mark.parametrize("dtype", STRINGS.values(), ids=STRINGS)
+def test_string_inputs(dtype, linear, state):
+    text = small_artifacts.LINEAR_TRAINING.replace("float[N, 3] x", "string[N, 3] words")
+    text = text.replace("product =", "x = Cast <to = 1> (words) product =")
+    module = Module(small_artifacts.write(linear / "words.onnx", text), state)
+    x, target = np.array([[1, 2, 3], [4, 5, 6.5]], "f"), np.ones((2, 2), "f")
+    for count in (1, 2):
+        loss, _ = module(x.astype(str).astype(dtype), target)
+        expected, gradients = mean_squared_error(state, x, target)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        np.testing.assert_allclose(state.parameters["w"].grad, count * gradients["w"], rtol=1e-5)
+    for words, message in ((x, "is float32; expected strings"), (np.array([["1"]]), "has shape")):
+        with pytest.raises(RuntimeError, match=f"input 'words' {message}"):
+            module(words, target)
+
+
 def test_two_modules_share_a_state(linear, module, state):
     other = Module(linear / "training_model.onnx", state)
     module(*batch())
@@ -286,7 +305,8 @@ def test_a_nominal_state(linear):
     optimizer.set_learning_rate(0.1)
     assert module.get_parameters_size() == 8
     for use in (
-        lambda: module(*batch()),
+        lambda: module.train()(*batch()),
+        lambda: module.eval()(*batch()),
         optimizer.step,
         module.get_contiguous_parameters,
         lambda: module.copy_buffer_to_parameters(np.zeros(8, "f")),
@@ -297,7 +317,7 @@ def test_a_nominal_state(linear):
         with pytest.raises(RuntimeError, match="nominal checkpoint"):
             use()
     module.copy_buffer_to_parameters(np.arange(8, dtype="f"), trainable_only=False)
-    np.testing.assert_allclose(module(*batch())[0], mean_squared_error(state, *batch())[0], rtol=1e-5)
+    np.testing.assert_allclose(module.train()(*batch())[0], mean_squared_error(state, *batch())[0], rtol=1e-5)
     optimizer.step()
     CheckpointState.save_checkpoint(state, linear / "complete", include_optimizer_state=True)
     complete = read_checkpoint(linear / "complete")
