@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from digits_training import EXAMPLES, Training, prepare
+from serve_examples import served
 
 HERE = Path(__file__).parent
 
@@ -70,29 +68,11 @@ def training(folder):
     return Training(folder)
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    """docs/examples, with data in another folder."""
-
-    def __init__(self, *arguments, data, **options):
-        self.data = data
-        super().__init__(*arguments, directory=EXAMPLES, **options)
-
-    def translate_path(self, path):
-        return str(self.data / path[6:]) if path.startswith("/data/") else super().translate_path(path)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="session")
 def url(folder):
     """The address of the page."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, data=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/browser/"
-        server.shutdown()
-        thread.join()
+    with served(folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")
