@@ -146,7 +146,10 @@ def test_public_names_are_documented():
     assert set(re.findall(r"\bbngrad\.(\w+)", text)) >= set(bngrad.__all__)
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "getting-started.md"], ids=page_id)
+EXAMPLES = [ROOT / "README.md", DOCS / "getting-started.md", DOCS / "guides" / "training.md"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=page_id)
 def test_examples_run(path, tmp_path):
     """In order, in one folder; commands print what the page shows."""
     (tmp_path / "models").symlink_to(ROOT / "models")
