@@ -70,8 +70,8 @@ def find_class_labels(evaluation: ir.Model) -> list[ClassLabels]:
     found: dict[str, ClassLabels] = {}
     for node in evaluation.graph:
         if node.domain == "" and node.op_type in _LOSSES:
-            scores, labels = node.inputs[:2]
-            if scores is not None and labels is not None and labels.is_graph_input():
+            scores, labels = node.inputs[0], _input_of(node.inputs[1])
+            if scores is not None and labels is not None:
                 shape, ignored = known_shape(scores), node.attributes.get("ignore_index")
                 classes = shape[1] if shape is not None and len(shape) > 1 else None
                 one = ClassLabels(
@@ -82,6 +82,20 @@ def find_class_labels(evaluation: ir.Model) -> list[ClassLabels]:
                 )
                 found.setdefault(one.name, one)
     return list(found.values())
+
+
+def _input_of(labels: ir.Value | None) -> ir.Value | None:
+    """The input that the labels of a loss are; None if they are computed.
+
+    `CrossEntropy` has Where(negative, Sub(labels, number), labels), which leaves labels of classes as they are.
+    """
+    node = None if labels is None else labels.producer()
+    if node is not None and node.op_type == "Where":
+        moved, labels = node.inputs[1:]
+        of_moved = None if moved is None else moved.producer()
+        if of_moved is None or of_moved.op_type != "Sub" or of_moved.inputs[0] is not labels:
+            return None
+    return labels if labels is not None and labels.is_graph_input() else None
 
 
 def require_labels(labels: list[ClassLabels], data: Mapping[str, Array]) -> None:

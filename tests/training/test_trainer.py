@@ -336,6 +336,41 @@ def test_labels_to_leave_out(label):
         trainer.step(**data)
 
 
+@pytest.mark.parametrize(
+    "loss_fn", [bngrad.CrossEntropy(), bngrad.CrossEntropy(label_smoothing=0.1)], ids=["plain", "smooth"]
+)
+def test_labels_of_an_appended_loss(loss_fn):
+    model = network()
+    del model.graph.node[-1], model.graph.output[0], model.graph.input[1]
+    step = bngrad.training_step(model, loss_fn=loss_fn)
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    data = batch()
+    data["labels"][0] = -100
+    assert trainer.step(**data) > 0
+    for label in (-1, 3):
+        data["labels"][0] = label
+        with pytest.raises(InputError, match=f"has the label {label}; expected 0 to 2, or -100 to leave a sample"):
+            trainer.step(**data)
+
+
+COMPUTED = {
+    "shifted": "one = Constant <value_int = 1> () zero_based = Sub (labels, one)",
+    "where": """one = Constant <value_int = 1> () five = Constant <value_int = 5> () less = Less (labels, five)
+        moved = Sub (labels, one) zero_based = Where (less, moved, five)""",
+}
+
+
+@pytest.mark.parametrize("case", COMPUTED)
+def test_labels_that_the_model_computes_are_not_checked(case):
+    text = TEXT.replace("(logits, labels)", "(logits, zero_based)").replace(
+        "    loss =", f"{COMPUTED[case]} loss ="
+    )
+    trainer = bngrad.Trainer(bngrad.training_step(network(text)), learning_rate=0.1)
+    data = batch()
+    assert trainer.labels == []
+    assert trainer.step(x=data["x"], labels=data["labels"] + 1) > 0
+
+
 def replaced(**arrays):
     def change(state):
         return {name: array for name, array in {**state, **arrays}.items() if array is not None}
