@@ -81,6 +81,9 @@ def require_type(name: str, array: Any, expected: DataInput) -> Array:  # noqa: 
         InputError: It has another type.
     """
     found = np.asarray(array, order="C")
+    dtype = np.dtype(expected.dtype)
+    if dtype.kind == "V" and found.dtype == np.dtype((np.void, dtype.itemsize)):
+        found = found.view(dtype)  # a type that NumPy lacks, from a file
     if found.dtype != expected.dtype:
         raise InputError(
             f"{name!r} is {found.dtype}; expected {expected.dtype}: convert it with "

@@ -50,7 +50,7 @@ class Dataset:
         for name, one in inputs.items():
             array = arrays[name]
             if array.dtype != one.dtype:
-                require_type(name, array, one)
+                array = require_type(name, array, one)
             if one.shape is not None:
                 require_shape(name, array.shape, (None, *one.shape[1:]) if name in sampled else one.shape)
             self._arrays[name] = array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -77,6 +78,17 @@ def test_a_batch_size_that_the_model_fixes():
 def test_unknown_dimensions_and_ranks():
     inputs = {"x": DataInput("float32", (None, 2)), "y": DataInput("int64", None)}
     assert labels(Dataset(arrays(3), inputs).batches(2)) == [[0, 1], [2]]
+
+
+def test_bfloat16_from_a_file(tmp_path):
+    inputs = {"x": DataInput("bfloat16", ("N",))}
+    values = np.arange(4).astype(ml_dtypes.bfloat16)
+    np.savez(tmp_path / "d.npz", x=values)
+    np.save(tmp_path / "x.npy", values)
+    for source in (tmp_path / "d.npz", f"x={tmp_path / 'x.npy'}"):
+        ((_, batch),) = Dataset(load_data([str(source)], inputs), inputs).batches(4)
+        assert batch["x"].dtype == ml_dtypes.bfloat16
+        np.testing.assert_array_equal(batch["x"], values)
 
 
 def changed(**given):
