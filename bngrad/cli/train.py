@@ -85,6 +85,7 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     takes options that are not given from the checkpoint. Exit code 1 if the loss is not finite.
     """
     from bngrad.cli import train_setup
+    from bngrad.cli.console import print_warnings
     from bngrad.cli.interrupts import interrupts
     from bngrad.cli.progress import progress
     from bngrad.io.files import check_output
@@ -99,6 +100,8 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     plot = None if options["plot"] is None else curve.check_plot(options["plot"])
     trainer = Trainer(step, learning_rate=0, provider=options["provider"], threads=options["threads"])
     run = train_setup.prepare(context, trainer, options)
+    if options["resume"] is not None and trainer.is_random:
+        print_warnings(["the step has random nodes, such as Dropout: the resumed run draws other numbers"])
     log = RunLog(options["log"], run.position.step, run.position.epoch)
     with interrupts() as stop, progress() as show, log.open():
         reports = Reports(

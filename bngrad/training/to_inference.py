@@ -50,18 +50,22 @@ def to_inference(model: ir.Model, names: Names) -> None:
             _loss(node, opset)
 
 
+def random_nodes(model: ir.Model) -> list[ir.Node]:
+    """Returns the nodes whose outputs differ from run to run."""
+    return [node for node in all_nodes(model) if (node.domain, node.op_type) in _RANDOM]
+
+
 def refuse_random(model: ir.Model) -> None:
     """Sees to it that a model gives the same outputs for the same inputs.
 
     Raises:
         ModelError: It has a random node, which is named.
     """
-    for node in all_nodes(model):
-        if (node.domain, node.op_type) in _RANDOM:
-            raise ModelError(
-                f"{describe(node)} makes the inference model random; expected outputs that depend on no random "
-                "node: keep others with --keep (outputs=), or make its output an input of the model"
-            )
+    for node in random_nodes(model):
+        raise ModelError(
+            f"{describe(node)} makes the inference model random; expected outputs that depend on no random node: "
+            "keep others with --keep (outputs=), or make its output an input of the model"
+        )
 
 
 def batch_norm_to_inference(node: ir.Node, opset: int, names: Names) -> None:

@@ -19,6 +19,7 @@ from bngrad.training.data_inputs import not_finite, require_data
 from bngrad.training.schedules import as_schedule
 from bngrad.training.state_buffers import StateBuffers
 from bngrad.training.step_files import read_state, write_state
+from bngrad.training.to_inference import random_nodes
 from bngrad.training.training_step import TrainingStep, read_training_step
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class Trainer:
     def info(self) -> StepInfo:
         """What the metadata of the step say."""
         return self._training_step.info
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a step has random nodes, such as Dropout; every session draws other numbers."""
+        return bool(random_nodes(as_ir(self._training_step.model)))
 
     @property
     def calls(self) -> int:

@@ -283,6 +283,19 @@ def test_ctrl_c_without_a_checkpoint():
     assert written() == []
 
 
+def test_a_resumed_run_with_dropout_warns(command):
+    text = TEXT.replace("Flatten (p)", "Flatten (d)").replace(
+        "    flat", "one = Constant <value_int = 1> () on = Cast <to = 9> (one) d, m = Dropout (p, , on) flat"
+    )
+    bngrad.training_step(network(text)).save("drop.onnx")
+    arguments = ["train", "drop.onnx", "--data", "train.npz", "--checkpoint", "c", "--learning-rate", "0.1"]
+    code, _, err = command(*arguments, "--epochs", "1")
+    assert (code, err) == (0, "")
+    code, _, err = command(*arguments, "--epochs", "2", "--resume", "c")
+    line = "bngrad: warning: the step has random nodes, such as Dropout: the resumed run draws other numbers\n"
+    assert (code, err) == (0, line)
+
+
 def test_a_finished_run_can_be_resumed_and_extended(command):
     assert command(*TRAIN, "--epochs", "4", "--state-out", "four", "--seed", "7")[0] == 0
     assert command(*TRAIN, "--epochs", "2", "--seed", "7", "--checkpoint", "c.safetensors")[0] == 0
