@@ -9,7 +9,7 @@ SGD::
     d = g + momentum momentum_buffer       with Nesterov, else momentum_buffer; g without momentum
     w = w - lr d
 
-Adam, AdamW::
+Adam, AdamW, as the op AdamUpdate of ``bngrad``::
 
     g = g + weight_decay w                 Adam;      w = w (1 - lr weight_decay)      AdamW
     exp_avg = exp_avg + (1 - beta1) (g - exp_avg)
@@ -27,7 +27,7 @@ from bngrad.graph.node_reader import dtype_of
 from bngrad.training.optimizers import SGD, Adam, AdamW, Optimizer, WeightOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from bngrad.training.node_makers import NodesAtEnd
 
@@ -51,13 +51,22 @@ class Updates:
         optimizer: The optimizer.
         learning_rate: A float or double scalar.
         step: The int64 scalar t.
+        gradient_scale: A float or double scalar that all gradients are multiplied by; None for 1.
     """
 
-    def __init__(self, make: NodesAtEnd, optimizer: Optimizer, learning_rate: ir.Value, step: ir.Value) -> None:
+    def __init__(
+        self,
+        make: NodesAtEnd,
+        optimizer: Optimizer,
+        learning_rate: ir.Value,
+        step: ir.Value,
+        gradient_scale: ir.Value | None = None,
+    ) -> None:
         self._make = make
         self._optimizer = optimizer
         self._learning_rate = learning_rate
         self._step = step
+        self._gradient_scale = gradient_scale
         self._scalars: dict[tuple[object, ...], ir.Value] = {}
 
     def update(self, weight: Weight) -> list[ir.Value]:
@@ -76,38 +85,30 @@ class Updates:
         return [typed("Sub", weight.value, typed("Mul", direction, self._rate(weight))), *slots]
 
     def _adam(self, weight: Weight, adam: Adam) -> list[ir.Value]:
-        typed, w = self._make.typed, weight.value
-        exp_avg, exp_avg_sq = weight.slots
-        if isinstance(adam, AdamW):
-            g, decay = weight.gradient, weight.options.weight_decay
-            w = typed("Mul", w, self._decay_factor(decay, weight)) if decay else w
-        else:
-            g = self._penalized(weight)
-        exp_avg = typed(
-            "Add", exp_avg, typed("Mul", typed("Sub", g, exp_avg), self._number(1 - adam.beta1, weight))
+        new = self._make.bngrad(
+            "AdamUpdate", weight.value, weight.gradient, *weight.slots, self._coefficients(adam, weight.options)
         )
-        exp_avg_sq = typed(
-            "Add",
-            typed("Mul", exp_avg_sq, self._number(adam.beta2, weight)),
-            typed("Mul", typed("Mul", g, g), self._number(1 - adam.beta2, weight)),
-        )
-        root = typed("Div", typed("Sqrt", exp_avg_sq), self._root_of_correction(adam.beta2, weight))
-        quotient = typed("Div", exp_avg, typed("Add", root, self._number(adam.eps, weight)))
-        return [typed("Sub", w, typed("Mul", quotient, self._step_size(adam.beta1, weight))), exp_avg, exp_avg_sq]
+        for value in new:
+            value.type, value.shape = weight.value.type, weight.value.shape
+        return list(new)
 
     def _penalized(self, weight: Weight) -> ir.Value:
-        """The gradient with the L2 penalty."""
-        decay = weight.options.weight_decay
-        if not decay:
-            return weight.gradient
-        typed = self._make.typed
-        return typed("Add", weight.gradient, typed("Mul", weight.value, self._number(decay, weight)))
+        """The scaled gradient with the L2 penalty."""
+        typed, g, decay = self._make.typed, weight.gradient, weight.options.weight_decay
+        if self._gradient_scale is not None:
+            g = typed("Mul", g, self._scale_in(dtype_of(g)))
+        return typed("Add", g, typed("Mul", weight.value, self._number(decay, weight))) if decay else g
 
     # Scalars, each made once for the weights of a type and a group.
 
     def _number(self, value: float, weight: Weight) -> ir.Value:
         dtype = dtype_of(weight.value)
         return self._once(("number", value, dtype), lambda: self._make.constant(value, dtype))
+
+    def _scale_in(self, dtype: ir.DataType) -> ir.Value:
+        scale = self._gradient_scale
+        assert scale is not None, "the caller has looked"  # noqa: S101
+        return self._once(("scale", dtype), lambda: self._make.cast(scale, dtype))
 
     def _rate_in(self, dtype: ir.DataType, scale: float) -> ir.Value:
         def made() -> ir.Value:
@@ -119,42 +120,44 @@ class Updates:
     def _rate(self, weight: Weight) -> ir.Value:
         return self._rate_in(dtype_of(weight.value), weight.options.learning_rate_scale)
 
-    def _decay_factor(self, decay: float, weight: Weight) -> ir.Value:
-        def made() -> ir.Value:
-            make, one = self._make, self._make.constant(1, _DOUBLE)
-            penalty = make.typed(
-                "Mul", self._rate_in(_DOUBLE, weight.options.learning_rate_scale), make.constant(decay, _DOUBLE)
-            )
-            return make.cast(make.typed("Sub", one, penalty), dtype_of(weight.value))
+    def _coefficients(self, adam: Adam, options: WeightOptions) -> ir.Value:
+        """The coefficients of AdamUpdate, as Python's doubles are in PyTorch."""
 
-        return self._once(("decay", decay, weight.options.learning_rate_scale, dtype_of(weight.value)), made)
+        def made() -> ir.Value:
+            make, decay = self._make, options.weight_decay
+            rate, one = self._rate_in(_DOUBLE, options.learning_rate_scale), self._double(1)
+            decoupled = isinstance(adam, AdamW) and decay
+            shrunk = make.typed("Sub", one, make.typed("Mul", rate, self._double(decay))) if decoupled else one
+            numbers = [
+                one if self._gradient_scale is None else self._scale_in(_DOUBLE),
+                self._double(0 if isinstance(adam, AdamW) else decay),
+                shrunk,
+                self._double(1 - adam.beta1),
+                self._double(adam.beta2),
+                self._double(1 - adam.beta2),
+                make.typed("Div", rate, self._correction(adam.beta1)),
+                make.typed("Sqrt", self._correction(adam.beta2)),
+                self._double(adam.eps),
+            ]
+            axis = self._once(("axis",), lambda: make.int64([0]))
+            vector = make.op("Concat", *(make.op("Unsqueeze", number, axis) for number in numbers), axis=0)
+            vector.type, vector.shape = ir.TensorType(_DOUBLE), ir.Shape([len(numbers)])
+            return vector
+
+        return self._once(("coefficients", options), made)
+
+    def _double(self, value: float) -> ir.Value:
+        return self._once(("double", value), lambda: self._make.constant(value, _DOUBLE))
 
     def _correction(self, beta: float) -> ir.Value:
-        """1 - beta^t in double."""
+        """1 - beta^t."""
 
         def made() -> ir.Value:
             make = self._make
             count = make.cast(self._step, _DOUBLE)
-            power = make.typed("Pow", make.constant(beta, _DOUBLE), count)
-            return make.typed("Sub", make.constant(1, _DOUBLE), power)
+            return make.typed("Sub", self._double(1), make.typed("Pow", self._double(beta), count))
 
         return self._once(("correction", beta), made)
-
-    def _root_of_correction(self, beta: float, weight: Weight) -> ir.Value:
-        dtype = dtype_of(weight.value)
-        return self._once(
-            ("root", beta, dtype),
-            lambda: self._make.cast(self._make.typed("Sqrt", self._correction(beta)), dtype),
-        )
-
-    def _step_size(self, beta: float, weight: Weight) -> ir.Value:
-        scale, dtype = weight.options.learning_rate_scale, dtype_of(weight.value)
-
-        def made() -> ir.Value:
-            size = self._make.typed("Div", self._rate_in(_DOUBLE, scale), self._correction(beta))
-            return self._make.cast(size, dtype)
-
-        return self._once(("step size", beta, scale, dtype), made)
 
     def _once(self, key: tuple[object, ...], made: Callable[[], ir.Value]) -> ir.Value:
         if key not in self._scalars:
@@ -162,20 +165,17 @@ class Updates:
         return self._scalars[key]
 
 
-def clipped(
-    make: NodesAtEnd, gradients: Mapping[str, ir.Value], max_norm: float
-) -> tuple[dict[str, ir.Value], ir.Value]:
-    """Scales gradients so that their global norm is at most ``max_norm``, as `torch.nn.utils.clip_grad_norm_`.
+def clip_factor(make: NodesAtEnd, gradients: Sequence[ir.Value], max_norm: float) -> tuple[ir.Value, ir.Value]:
+    """The factor that limits the global norm of gradients, as `torch.nn.utils.clip_grad_norm_` has it.
 
-    The factor is min(max_norm / (norm + 1e-6), 1).
+    It is min(max_norm / (norm + 1e-6), 1).
 
     Returns:
-        The scaled gradients, and the norm before: a scalar, double if any gradient is, else float.
+        The factor and the norm: scalars, double if any gradient is, else float.
     """
-    types = dict.fromkeys(dtype_of(gradient) for gradient in gradients.values())
-    dtype = _DOUBLE if _DOUBLE in types else ir.DataType.FLOAT
+    dtype = _DOUBLE if any(dtype_of(gradient) == _DOUBLE for gradient in gradients) else ir.DataType.FLOAT
     squares = []
-    for gradient in gradients.values():
+    for gradient in gradients:
         square = make.op("ReduceSumSquare", gradient, keepdims=0)
         square.type, square.shape = gradient.type, ir.Shape([])
         squares.append(make.cast(square, dtype))
@@ -183,7 +183,4 @@ def clipped(
     norm = make.typed("Sqrt", total)
     shifted = make.typed("Add", norm, make.constant(1e-6, dtype))
     quotient = make.typed("Div", make.constant(max_norm, dtype), shifted)
-    factor = make.typed("Min", quotient, make.constant(1, dtype))
-    factors = {kind: make.cast(factor, kind) for kind in types}
-    scaled = {name: make.typed("Mul", g, factors[dtype_of(g)]) for name, g in gradients.items()}
-    return scaled, norm
+    return make.typed("Min", quotient, make.constant(1, dtype)), norm

@@ -15,7 +15,7 @@ from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.node_makers import NodesAtEnd
-from bngrad.training.optimizer_updates import Updates, Weight, clipped
+from bngrad.training.optimizer_updates import Updates, Weight, clip_factor
 from bngrad.training.optimizers import options_of_weights
 from bngrad.training.step_info import DataInput, StateTensor, StepInfo
 
@@ -114,14 +114,15 @@ class StepBuilder:
         apply = None
         if accumulate > 1:
             gradients, apply = self._accumulated(gradients, accumulate)
+        scale = None
         if clip_norm is not None:
-            gradients, self._extra["gradient_norm"] = clipped(make, gradients, clip_norm)
+            scale, self._extra["gradient_norm"] = clip_factor(make, list(gradients.values()), clip_norm)
         double = any(dtype_of(weight) == ir.DataType.DOUBLE for weight in weights.values())
         rate_type = ir.DataType.DOUBLE if double else ir.DataType.FLOAT
         self._rate = ir.val(self._names.fresh("learning_rate"), rate_type, [])
         count = self._new_state("step", "step", np.array(0, np.int64))
         counted = make.typed("Add", count, make.int64(1))
-        updates = Updates(make, optimizer, self._rate, counted)
+        updates = Updates(make, optimizer, self._rate, counted, scale)
         options = options_of_weights(optimizer, groups, {name: self.state[name].ndim for name in weights})
         for name, weight in weights.items():
             zeros = np.zeros_like(self.state[name])

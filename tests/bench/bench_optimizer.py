@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -43,7 +41,7 @@ def main() -> None:
         way.end()
     elements = sum(map(math.prod, shapes()))
     base = statistics.median(ways["numpy"].times)
-    print(f"{elements / 1e6:.1f} M weights in {len(shapes())} tensors, {options.threads} threads, {os.cpu_count()} CPUs\n")
+    print(f"{elements / 1e6:.1f} M weights in {len(shapes())} tensors, {options.threads} threads\n")
     print("| way | ms (quartiles) | of NumPy's time | GB/s | peak memory, MB |\n|---|---|---|---|---|")
     for name, way in ways.items():
         low, median, high = statistics.quantiles(way.times, n=4)

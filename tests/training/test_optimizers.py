@@ -51,10 +51,10 @@ def step_of(case, dtype, **options):
     )
 
 
-def train(step, calls, dtype):
+def train(step, calls, dtype, provider="native"):
     """Runs a step; returns the last state."""
     info = step.info
-    session = bngrad.session(step.model)
+    session = bngrad.session(step.model, provider)
     names = [value.name for value in session.get_outputs()]
     state = info.flatten(step.state) if info.layout == "flat" else dict(step.state)
     for call in range(calls):
@@ -77,6 +77,18 @@ def test_hundred_updates_equal_those_of_torch(name, dtype, layout):
     for weight, expected in TRAINED[name][dtype].items():
         assert state[weight].dtype == dtype
         np.testing.assert_allclose(state[weight], np.array(expected), rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("provider", ["function", "python"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["optimizer"] != "sgd"])
+def test_every_provider_makes_the_updates_of_torch(name, provider):
+    """The updates of Adam are an op of ours."""
+    case = CASES[name]
+    step = step_of(case, "float32")
+    assert [node.op_type for node in step.model.graph.node if node.domain == "bngrad"] == ["AdamUpdate"] * 4
+    state = train(step, UPDATES * case.get("accumulate", 1), "float32", provider)
+    for weight, expected in TRAINED[name]["float32"].items():
+        np.testing.assert_allclose(state[weight], np.array(expected), rtol=0, atol=TOLERANCE["float32"])
 
 
 def test_every_case_moves_the_weights_of_its_own():
