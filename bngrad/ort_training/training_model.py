@@ -47,7 +47,12 @@ RESET = "lazy_reset_grad"
 
 
 def training_model(
-    forward: ir.Model, *, parameters: Collection[str], trainable: Collection[str], target: Target = "stock"
+    forward: ir.Model,
+    *,
+    parameters: Collection[str],
+    trainable: Collection[str],
+    target: Target = "stock",
+    custom_ops: bool = False,
 ) -> ir.Model:
     """Returns the training model of a forward model.
 
@@ -58,6 +63,7 @@ def training_model(
         parameters: The initializers that become inputs; other names are ignored.
         trainable: The parameters and inputs to differentiate the loss with respect to.
         target: Where it runs.
+        custom_ops: Whether a library that the user registers may have kernels for ops of other domains.
 
     Raises:
         ModelError: A trainable name is no initializer and no input, or the loss cannot be differentiated with
@@ -76,7 +82,7 @@ def training_model(
         refuse_overwritten(model, "target stock")
         _arrange(model, [*inputs, *buffers.values(), RESET], [*outputs, *buffers])
         return in_ort_dialect(model, forward)
-    model, _ = for_target(model, target="stock", source=forward)
+    model, _ = for_target(model, target="stock", source=forward, custom_ops=custom_ops)
     accumulated = state_of(model)
     state = {buffer: accumulated[buffer] for buffer in buffers.values()}
     state |= {old: _copied(model, new) if new in outputs else new for old, new in statistics.items()}

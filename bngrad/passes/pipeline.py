@@ -119,6 +119,7 @@ def for_target(
     fuse: bool = True,
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
+    custom_ops: bool = False,
 ) -> tuple[ir.Model, dict[str, int]]:
     """Does what `rewrite` does, to a model that may need nothing of it.
 
@@ -130,6 +131,8 @@ def for_target(
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
         source: What the user gave, if the training graph was made of it.
+        custom_ops: Whether a library that the user registers may have kernels for ops of other domains than ONNX
+            Runtime's.
 
     Returns:
         The rewritten copy, and how many nodes of each training op became standard ONNX.
@@ -166,7 +169,7 @@ def for_target(
     # Again, of what lowering made of shapes that contradict each other: it may end the process in the checker.
     require_possible(result)
     if target == "stock":
-        _require_stock(result)
+        _require_stock(result, custom_ops=custom_ops)
     check(result, model if source is None else source)
     return result, dict(result.meta.get(STANDARD, {}))
 
@@ -219,8 +222,9 @@ _OPTIMIZERS = ("AdamOptimizer", "LambOptimizer", "SGDOptimizer")
 """Ops of com.microsoft that update weights, and that only ONNX Runtime's old trainer wrote."""
 
 
-def _require_stock(model: ir.Model) -> None:
-    unknown = unknown_to_stock(model)
+def _require_stock(model: ir.Model, *, custom_ops: bool) -> None:
+    domains = {domain for domain, _ in stock_ops()} | {DOMAIN}
+    unknown = [node for node in unknown_to_stock(model) if not custom_ops or node.domain in domains]
     for node in unknown:
         if node.op_type in _OPTIMIZERS:
             raise UnsupportedNodeError(

@@ -8,11 +8,12 @@ import json
 import numpy as np
 import onnx
 import onnxruntime
+import onnxruntime_extensions
 import pytest
 
 import bngrad.ort_training
 from bngrad.errors import BngradError, BngradWarning
-from bngrad.ort_training import artifacts, onnxblock
+from bngrad.ort_training import api, artifacts, onnxblock
 from bngrad.ort_training.artifacts import LossType, OptimType, generate_artifacts
 from bngrad.ort_training.checkpoint_file import read_checkpoint
 from bngrad.ort_training.training_model import STATE_KEY
@@ -432,3 +433,59 @@ def test_gradient_with_respect_to_an_input(tmp_path, rng):
     outputs = call(training, held, x=x, target=target)
     want = 2 * (x @ held["w"] - target) / 15 @ held["w"].T
     np.testing.assert_allclose(outputs["x_grad.accumulation.buffer_new"], want, rtol=1e-4, atol=1e-6)
+
+
+def custom_model(graph):
+    """A model with ai.onnx.contrib.Inverse, which onnxruntime-extensions has."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.contrib" : 1]> {graph}')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32) * 3, "w"))
+    return model
+
+
+BEFORE = """m (float[2, 2] x) => (float[2, 2] y) <float[2, 2] z> {
+    z = ai.onnx.contrib.Inverse(x) y = MatMul(z, w) }"""
+BEHIND = """m (float[2, 2] x) => (float[2, 2] y) <float[2, 2] z> {
+    z = MatMul(x, w) y = ai.onnx.contrib.Inverse(z) }"""
+
+
+def test_custom_ops(tmp_path):
+    library = onnxruntime_extensions.get_library_path()
+    options = {"requires_grad": ["w"], "loss": LossType.MSELoss, "custom_op_library": library}
+    generate_artifacts(custom_model(BEFORE), artifact_directory=tmp_path, **options)
+    session_options = onnxruntime.SessionOptions()
+    session_options.register_custom_ops_library(library)
+    state = api.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    files = [tmp_path / f"{stem}_model.onnx" for stem in ("training", "eval")]
+    module = api.Module(files[0], state, files[1], session_options=session_options)
+    x = np.array([[2, 0], [0, 4]], np.float32)
+    for mode in (module.train, module.eval):
+        mode()
+        assert module(x, np.zeros_like(x)) == pytest.approx((1.5**2 + 0.75**2) / 4)
+    np.testing.assert_allclose(state.parameters["w"].grad, [[0.375, 0], [0, 0.09375]], rtol=1e-6)
+
+
+CUSTOM_REFUSALS = {
+    "no library": (BEFORE, None, "ai.onnx.contrib.Inverse node 'z' .* cannot run on stock ONNX Runtime"),
+    "no gradient": (BEHIND, __file__, "ai.onnx.contrib.Inverse node 'y' .* has no gradient rule"),
+}
+
+
+@pytest.mark.parametrize(("graph", "library", "message"), CUSTOM_REFUSALS.values(), ids=CUSTOM_REFUSALS)
+def test_custom_ops_are_refused(tmp_path, graph, library, message):
+    options = {"requires_grad": ["w"], "loss": LossType.MSELoss, "custom_op_library": library}
+    with pytest.raises(RuntimeError, match=message):
+        generate_artifacts(custom_model(graph), artifact_directory=tmp_path, **options)
+
+
+def test_initializers_that_are_inputs(tmp_path):
+    model = onnx.parser.parse_model("""<ir_version: 3, opset_import: ["" : 12]>
+        m (float[N, 6] x, float[6, 3] w, float[3] b) => (float[N, 3] y) { h = MatMul(x, w) y = Add(h, b) }""")
+    values = {"w": np.ones((6, 3), np.float32), "b": np.zeros(3, np.float32)}
+    for name, value in values.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    options = {"requires_grad": ["w"], "frozen_params": ["b"], "loss": LossType.MSELoss}
+    training, _, held = generated(tmp_path, model, **options)
+    assert [value.name for value in training.get_inputs()][:4] == ["x", "target", "w", "b"]
+    ones = np.ones((2, 6), np.float32)
+    outputs = call(training, held, x=ones, target=np.zeros((2, 3), np.float32))
+    assert outputs[training.get_outputs()[0].name] == 36

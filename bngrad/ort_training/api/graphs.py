@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.io.files import load
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
+from bngrad.ort_training.training_model import STATE_KEY
 from bngrad.passes.pipeline import for_target, foreign_nodes, unknown_to_stock
 from bngrad.passes.prepare.return_state import state_of
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     import onnx_ir as ir
-
-STATE_KEY = "bngrad.ort_training_state"
-"""The metadata of a training graph of this package: as JSON the output with the next value of each state input."""
 
 _BUFFER = "_grad.accumulation.buffer"
 _DONE = "_grad.accumulation.out"
@@ -70,7 +68,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
         if STATE_KEY in model.metadata_props:
             updates = dict(json.loads(model.metadata_props[STATE_KEY]))
         else:
-            model, _ = for_target(model, target="stock")
+            model, _ = for_target(model, target="stock", custom_ops=True)
             updates = state_of(model)
     graph = TrainingGraph(model, [], [], [], {}, [], updates, None)
     for value in model.graph.inputs:
@@ -125,7 +123,7 @@ def read_eval_graph(
                 source.graph.inputs.append(value)
         model = source
         if unknown_to_stock(source) or foreign_nodes(source):
-            model, _ = for_target(source, target="stock")
+            model, _ = for_target(source, target="stock", custom_ops=True)
     known = {*parameters, *statistics}
     return EvalGraph(
         source,

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _MIN_IR_VERSION = 8
 """That of ONNX 1.10 and ONNX Runtime 1.9."""
 
+_INITIALIZERS_ARE_NO_INPUTS = 4
+"""Since this IR version initializers, such as the constants of blocks, need not be inputs."""
+
 _OPSET = 18
 """The opset of a model that is built from nothing: every ONNX Runtime since 1.14 has it."""
 
@@ -67,6 +70,11 @@ def current() -> ModelAccessor:
     return _accessor
 
 
+def has_library() -> bool:
+    """Whether there is a library of custom ops."""
+    return _library is not None
+
+
 @contextmanager
 def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[ModelAccessor]:
     """Has blocks build on a copy of a model.
@@ -87,6 +95,7 @@ def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[Mode
         )
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, _INITIALIZERS_ARE_NO_INPUTS)
     with _registered(ModelAccessor(copy, model_path)) as accessor:
         yield accessor
 

@@ -119,7 +119,13 @@ class TrainingBlock(Block):
         parameters = trainable | frozen or {tensor.name for tensor in initializers}
         with as_ort_training_error():
             self._models = (
-                training_model(forward, parameters=parameters, trainable=trainable, target=self._target),
+                training_model(
+                    forward,
+                    parameters=parameters,
+                    trainable=trainable,
+                    target=self._target,
+                    custom_ops=model_accessor.has_library(),
+                ),
                 evaluation_model(forward, parameters=parameters),
             )
         self._parameters = (
