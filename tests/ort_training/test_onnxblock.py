@@ -11,7 +11,7 @@ import pytest
 
 from bngrad.ort_training import onnxblock
 from bngrad.ort_training.errors import OrtTrainingError
-from bngrad.ort_training.onnxblock import blocks, loss, optim
+from bngrad.ort_training.onnxblock import blocks, loss, model_accessor, optim
 
 X = np.array([[-1.5, 0.25, 2], [0.5, -3, 1]], np.float32)
 TARGET = np.array([[0, 1, 0.5], [1, 0, 1]], np.float32)
@@ -232,7 +232,7 @@ REFUSALS = {
         lambda: within(onnxblock.base(None), print), RuntimeError, "the base model is NoneType",
     ),
     "path of a model in memory": (
-        lambda: within(onnxblock.base(base_model()), lambda: onnxblock.blocks.model_accessor.current().path),
+        lambda: within(onnxblock.base(base_model()), lambda: model_accessor.current().path),
         RuntimeError,
         "the model has no path",
     ),

@@ -2,171 +2,113 @@
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bngrad.io import files
-from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
-from bngrad.ort_training.onnxblock import _graph_utils, model_accessor
-from bngrad.passes.check import check
+from bngrad.ort_training.onnxblock import _graph_utils
+from bngrad.ort_training.onnxblock.block import Block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import onnx
 
+class _UnaryOp(Block):
+    """A node with one input and one output, of ONNX's own domain."""
 
-class Block(ABC):
-    """A part of a model, which a subclass appends in its method `build`.
+    _op_type: str
 
-    `build` gets the names of values, changes ``self.base``, and returns the name of its output, or a tuple of
-    names. Calling a block builds it on the model of `onnxblock.base` or `onnxblock.empty_base`, and checks the
-    model.
-
-    Args:
-        temp_file_name: For compatibility with `onnxruntime.training`; no file is written.
-
-    Raises:
-        OrtTrainingError: The file name is absolute.
-    """
-
-    base: onnx.ModelProto
-    """The model, while the block is called."""
-
-    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
-        if os.path.isabs(temp_file_name):  # noqa: PTH117 - a string
-            raise OrtTrainingError(f"temp_file_name is {temp_file_name!r}; expected a relative path")
-
-    @abstractmethod
-    def build(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a subclass defines them
-        """Appends the block to ``self.base``, and returns the names of its outputs."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as build
-        """Builds the block, and checks the model.
-
-        Raises:
-            OrtTrainingError: There is no base model, or the result does not pass onnx's checker.
-        """
-        self.base = model_accessor.current().model
-        output = self.build(*args, **kwargs)
-        with as_ort_training_error():
-            model = files.as_ir(self.base)
-            check(model, model)
-        return output
-
-    def infer_shapes_on_base(self) -> onnx.ModelProto:
-        """Returns the model with the types and shapes of its values."""
-        return _graph_utils.to_proto(_graph_utils.typed(model_accessor.current().model))
-
-
-class _Operator(Block):
-    """One node with one output.
-
-    Args:
-        op_type: The op, of ONNX's own domain.
-        attributes: Those of the node.
-    """
-
-    def __init__(self, op_type: str, **attributes: Any) -> None:  # noqa: ANN401 - as onnx.helper.make_node
-        super().__init__()
-        self._op_type = op_type
-        self._attributes = attributes
-
-    def _append(self, *inputs: str) -> str:
-        return _graph_utils.append_node(self.base, self._op_type, inputs, **self._attributes)
-
-
-class _UnaryOp(_Operator):
     def build(self, input_name: str) -> str:
         """Appends the node."""
-        return self._append(input_name)
+        return _graph_utils.append_node(self.base, self._op_type, [input_name])
 
 
-class _BinaryOp(_Operator):
+class _BinaryOp(Block):
+    """A node with two inputs and one output, of ONNX's own domain."""
+
+    _op_type: str
+
     def build(self, input_name1: str, input_name2: str) -> str:
         """Appends the node."""
-        return self._append(input_name1, input_name2)
+        return _graph_utils.append_node(self.base, self._op_type, [input_name1, input_name2])
+
+
+class _Reduction(Block):
+    """A node that reduces all elements to one.
+
+    Args:
+        keepdims: Whether the result keeps the rank, with sizes of 1.
+    """
+
+    _op_type: str
+
+    def __init__(self, keepdims: bool = True) -> None:
+        super().__init__()
+        self._keepdims = int(keepdims)
+
+    def build(self, input_name: str) -> str:
+        """Appends the node."""
+        return _graph_utils.append_node(self.base, self._op_type, [input_name], keepdims=self._keepdims)
 
 
 class Add(_BinaryOp):
     """x + y."""
 
-    def __init__(self) -> None:
-        super().__init__("Add")
+    _op_type = "Add"
 
 
 class Sub(_BinaryOp):
     """x - y."""
 
-    def __init__(self) -> None:
-        super().__init__("Sub")
+    _op_type = "Sub"
 
 
 class Mul(_BinaryOp):
     """x y."""
 
-    def __init__(self) -> None:
-        super().__init__("Mul")
+    _op_type = "Mul"
 
 
 class Div(_BinaryOp):
     """x / y."""
 
-    def __init__(self) -> None:
-        super().__init__("Div")
+    _op_type = "Div"
 
 
-class ReduceMean(_UnaryOp):
-    """The mean of all elements.
+class ReduceMean(_Reduction):
+    """The mean of all elements."""
 
-    Args:
-        keepdims: Whether the result keeps the rank, with sizes of 1.
-    """
-
-    def __init__(self, keepdims: bool = True) -> None:
-        super().__init__("ReduceMean", keepdims=int(keepdims))
+    _op_type = "ReduceMean"
 
 
-class ReduceSum(_UnaryOp):
-    """The sum of all elements.
+class ReduceSum(_Reduction):
+    """The sum of all elements."""
 
-    Args:
-        keepdims: Whether the result keeps the rank, with sizes of 1.
-    """
-
-    def __init__(self, keepdims: bool = True) -> None:
-        super().__init__("ReduceSum", keepdims=int(keepdims))
+    _op_type = "ReduceSum"
 
 
 class Sigmoid(_UnaryOp):
     """1 / (1 + exp(-x))."""
 
-    def __init__(self) -> None:
-        super().__init__("Sigmoid")
+    _op_type = "Sigmoid"
 
 
 class Log(_UnaryOp):
     """The natural logarithm."""
 
-    def __init__(self) -> None:
-        super().__init__("Log")
+    _op_type = "Log"
 
 
 class Neg(_UnaryOp):
     """-x."""
 
-    def __init__(self) -> None:
-        super().__init__("Neg")
+    _op_type = "Neg"
 
 
 class Abs(_UnaryOp):
     """|x|."""
 
-    def __init__(self) -> None:
-        super().__init__("Abs")
+    _op_type = "Abs"
 
 
 class Pow(Block):

@@ -12,6 +12,7 @@ import onnx
 
 from bngrad.ort_training.errors import OrtTrainingError
 from bngrad.ort_training.onnxblock import _graph_utils, blocks
+from bngrad.ort_training.onnxblock.block import Block
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -27,7 +28,7 @@ _SOFTPLUS_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 """The types for which ONNX Runtime has a Softplus; it computes that of float16 in float."""
 
 
-class _Loss(blocks.Block):
+class _Loss(Block):
     """What the losses have in common.
 
     Args:

@@ -8,7 +8,7 @@ import onnx
 
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
 from bngrad.ort_training.onnxblock import _graph_utils, model_accessor
-from bngrad.ort_training.onnxblock.blocks import Block
+from bngrad.ort_training.onnxblock.block import Block
 from bngrad.ort_training.training_model import evaluation_model, training_model
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from bngrad.ort_training.errors import OrtTrainingError
-from bngrad.ort_training.onnxblock import _graph_utils, blocks
+from bngrad.ort_training.onnxblock import _graph_utils
+from bngrad.ort_training.onnxblock.block import Block
 from bngrad.ort_training.onnxblock.onnxblock import ForwardBlock
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _MICROSOFT = "com.microsoft"
 
 
-class ClipGradNorm(blocks.Block):
+class ClipGradNorm(Block):
     """Scales gradients by min(max_norm / (norm + 1e-6), 1), where the norm is the L2 norm of all of them.
 
     Args:
@@ -47,7 +48,7 @@ class ClipGradNorm(blocks.Block):
         return output
 
 
-class AdamWOptimizer(blocks.Block):
+class AdamWOptimizer(Block):
     """The AdamW op alone; for the arguments see `AdamW`."""
 
     def __init__(
@@ -95,7 +96,7 @@ class AdamWOptimizer(blocks.Block):
         )
 
 
-class SGDOptimizer(blocks.Block):
+class SGDOptimizer(Block):
     """The SGD op alone: w -= learning_rate gradient."""
 
     def build(self, learning_rate_name: str, gradients_name: str, params_name: str) -> str:
@@ -115,7 +116,7 @@ class _Optimizer(ForwardBlock):
 
     _moments: tuple[str, ...]
 
-    def __init__(self, clip_grad: blocks.Block | None = None) -> None:
+    def __init__(self, clip_grad: Block | None = None) -> None:
         super().__init__()
         self._clip_grad = clip_grad
 
@@ -167,7 +168,7 @@ class AdamW(_Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        clip_grad: blocks.Block | None = None,
+        clip_grad: Block | None = None,
     ) -> None:
         super().__init__(clip_grad)
         self._adamw = AdamWOptimizer(bias_correction, betas, eps, weight_decay)
@@ -185,7 +186,7 @@ class SGD(_Optimizer):
 
     _moments = ("first_order_moments",)  # 1.19.2 feeds it, and its op does not read it.
 
-    def __init__(self, clip_grad: blocks.Block | None = None) -> None:
+    def __init__(self, clip_grad: Block | None = None) -> None:
         super().__init__(clip_grad)
         self._sgd = SGDOptimizer()
 
