@@ -15,6 +15,7 @@ import onnx_ir as ir
 from bngrad.arguments import require_choice, require_names
 from bngrad.errors import warn
 from bngrad.graph.name_messages import listed
+from bngrad.inspection.model_warnings import model_warnings
 from bngrad.io import files
 from bngrad.ort_training import onnxblock
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError, as_ort_training_error
@@ -219,6 +220,8 @@ def _remarks(model: onnx.ModelProto, trainable: set[str], frozen: set[str]) -> I
         yield f"frozen_params has {listed(unknown)}, which the model has no initializer of; they are ignored"
     if not trainable | frozen:
         return
+    # Training mode, whatever their attribute says.
+    yield from model_warnings(files.as_ir(model), wrt=sorted(trainable), default_wrt=False, training=["*"])
     statistics = dict.fromkeys(
         name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:5]
     )

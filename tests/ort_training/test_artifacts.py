@@ -165,8 +165,10 @@ def test_folder_as_bytes(tmp_path):
 def test_training_in_ort_format_is_the_same(tmp_path):
     training, _, held = generated(tmp_path, MLP, ort_format=True, **MSE)
     data = {name: np.ones(shape, np.float32) for name, shape in MLP_DATA.items()}
-    want, got = (call(one, held, **data) for one in (training, session(tmp_path / "training_model.ort")))
+    converted = session(tmp_path / "training_model.ort")
+    want, got = (call(one, held, **data) for one in (training, converted))
     assert all(np.array_equal(got[name], want[name]) for name in want)
+    assert STATE_KEY in converted.get_modelmeta().custom_metadata_map
 
 
 def test_state_names_the_new_values(tmp_path):
@@ -292,22 +294,29 @@ def test_trainable_types_differ(tmp_path):
 
 WARNINGS = {
     "idle statistics": (
+        CASES["batch norm"].model(),
         CNN_OPTIONS | {"frozen_params": ["mean1", "var1"]},
         "the running statistics 'mean2' and 'var2' are not in the checkpoint",
     ),
     "unknown frozen parameter": (
+        CASES["batch norm"].model(),
         CNN_OPTIONS | {"frozen_params": [*CNN_OPTIONS["frozen_params"], "mean3"]},
         "frozen_params has 'mean3', which the model has no initializer of",
+    ),
+    "merged weights": (
+        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+            m (float[N, 2] x) => (float[N, 2] y) <float[2, 2] w = {1, 2, 3, 4}, float[2] zeros = {0, 0}> {
+                h = Gemm(x, w, zeros) y = Gemm(h, w, zeros) }"""),
+        {"requires_grad": ["w", "zeros"]},
+        "'zeros' is a weight of .* exporters merge equal initial values",
     ),
 }
 
 
-@pytest.mark.parametrize(("options", "message"), WARNINGS.values(), ids=WARNINGS)
-def test_warnings_name_the_caller(tmp_path, options, message):
+@pytest.mark.parametrize(("model", "options", "message"), WARNINGS.values(), ids=WARNINGS)
+def test_warnings_name_the_caller(tmp_path, model, options, message):
     with pytest.warns(BngradWarning, match=message) as caught:
-        generate_artifacts(
-            CASES["batch norm"].model(), artifact_directory=tmp_path, loss=LossType.CrossEntropyLoss, **options
-        )
+        generate_artifacts(model, artifact_directory=tmp_path, loss=LossType.CrossEntropyLoss, **options)
     assert [warning.filename for warning in caught] == [__file__]
 
 
