@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from filelock import FileLock
 
 from bngrad.ort_training.checkpoint_file import read_checkpoint
 from bngrad.ort_training.training_model import STATE_KEY
@@ -26,47 +27,53 @@ LIMIT = 2e-5
 
 
 @pytest.fixture(scope="session")
-def run_old(tmp_path_factory):
-    """Runs the script with 1.19.2, in its environment."""
-    python, path = old_package.old_python(tmp_path_factory.mktemp("path"))
-    return lambda what, folder: old_package.run(python, path, SCRIPT, what, OLD, folder)
+def made(tmp_path_factory):
+    """Folders of artifacts, and of what was trained with them: made once for all processes that test.
 
-
-@pytest.fixture(scope="session")
-def old(run_old, tmp_path_factory):
-    """The folder with the artifacts of 1.19.2, and what it trained."""
-    folder = tmp_path_factory.mktemp("old")
-    run_old("generate", folder)
-    run_old("train", folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def new(tmp_path_factory):
-    """The folder with the artifacts of this package, and what it trained.
-
-    They are made by a process of its own, which counts names anew.
+    ``old``: by 1.19.2. ``new``: by this package. ``new_for_old``: made by this package, and trained by 1.19.2.
     """
-    folder = made_by_new(tmp_path_factory.mktemp("new"))
-    run_new("train", folder)
-    return folder
+    base = tmp_path_factory.getbasetemp()
+    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "artifacts"
+    with FileLock(base.with_suffix(".lock")):
+        if not base.exists():
+            make(*(tmp_path_factory.mktemp(name) for name in ("path", "artifacts"))).rename(base)
+    return base
 
 
-@pytest.fixture(scope="session")
-def new_for_old(run_old, tmp_path_factory):
-    """The folder with this package's artifacts for 1.19.2, and what that trained."""
-    folder = made_by_new(tmp_path_factory.mktemp("new_for_old"), "ort")
-    run_old("train", folder)
-    return folder
+def make(path, base):
+    python, old_path = old_package.old_python(path)
+
+    def run_old(what, name):
+        old_package.run(python, old_path, SCRIPT, what, OLD, base / name)
+
+    def run_new(what, name, *target):
+        # A process of its own counts the names anew.
+        old_package.run(sys.executable, os.pathsep.join(sys.path), SCRIPT, what, NEW, base / name, *target)
+
+    for name in ("old", "new", "new_for_old"):
+        (base / name).mkdir()
+    run_old("generate", "old")
+    run_old("train", "old")
+    run_new("generate", "new")
+    run_new("train", "new")
+    run_new("generate", "new_for_old", "ort")
+    run_old("train", "new_for_old")
+    return base
 
 
-def made_by_new(folder, *target):
-    run_new("generate", folder, *target)
-    return folder
+@pytest.fixture
+def old(made):
+    return made / "old"
 
 
-def run_new(what, *arguments):
-    old_package.run(sys.executable, os.pathsep.join(sys.path), SCRIPT, what, NEW, *arguments)
+@pytest.fixture
+def new(made):
+    return made / "new"
+
+
+@pytest.fixture
+def new_for_old(made):
+    return made / "new_for_old"
 
 
 def load(folder, name, stem):
