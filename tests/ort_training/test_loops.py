@@ -124,3 +124,12 @@ def test_the_exported_model(old, tmp_path):
         for content in (exported.SerializeToString(), theirs)
     ]
     close({"logits": results[0]}, {"logits": results[1]})
+
+
+def test_a_label_out_of_range_raises(old, tmp_path):
+    """The old package gives a loss."""
+    run = loops.Run(api, copy(old, "mlp", tmp_path))
+    x, labels = loops.vectors(0)
+    with pytest.raises(RuntimeError, match="(?i)out of (range|bounds)"):
+        run.module(x, labels + 3)
+    assert not run.state.parameters["w1"].grad.any()

@@ -126,9 +126,9 @@ class Module:
         self._state.require_values()
         names = self._float32_names(trainable_only)
         vector = np.concatenate([np.empty(0, np.float32), *(self._state.array(name).ravel() for name in names)])
-        value = OrtValue.ortvalue_from_shape_and_type(list(vector.shape), np.float32)._ortvalue  # noqa: SLF001
-        np.copyto(value.numpy(), vector)
-        return value
+        value = OrtValue.ortvalue_from_shape_and_type(list(vector.shape), np.float32)
+        value.update_inplace(vector)
+        return value._ortvalue  # noqa: SLF001 - it has memory of its own
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:  # noqa: ANN401
         """Sets the parameters to what `get_contiguous_parameters` returns; a nominal state is then complete.

@@ -275,7 +275,8 @@ def as_inner(vector):
     "kind", [np.array, OrtValue.ortvalue_from_numpy, as_inner], ids=["array", "value", "inner"]
 )
 def test_a_buffer_sets_the_parameters(kind, module, state):
-    module.copy_buffer_to_parameters(kind(np.arange(8, dtype="f")))
+    vector = np.arange(8, dtype="f")
+    module.copy_buffer_to_parameters(kind(vector))
     assert state.parameters["w"].data.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert state.parameters["b"].data.tolist() == [6, 7]
     assert module.get_contiguous_parameters().numpy().tolist() == list(range(8))
