@@ -23,8 +23,7 @@ LINEAR_TRAINING = f"""linear (float[N, 3] x, float[N, 2] target, float[3, 2] w, 
     two = Constant <value = float {{2}}> ()
     factor = Div (two, number)
     dy = Mul (d, factor)
-    transposed = Transpose (x)
-    dw = MatMul (transposed, dy)
+    dw = Gemm <transA = 1> (x, dy)
     zero = Constant <value = int64[1] {{0}}> ()
     db = ReduceSum <keepdims = 0> (dy, zero)
     "w_grad.accumulation.out" = com.microsoft.InPlaceAccumulatorV2

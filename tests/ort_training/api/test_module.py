@@ -157,7 +157,7 @@ FILES = {
     "unknown-op": (
         lambda folder: small_artifacts.write(
             folder / "other.onnx",
-            small_artifacts.LINEAR_TRAINING.replace("Transpose (x)", "com.microsoft.Odd (x)"),
+            small_artifacts.LINEAR_TRAINING.replace("Size (d)", "com.microsoft.Odd (d)"),
         ),
         "com.microsoft.Odd",
     ),
