@@ -195,6 +195,8 @@ def _all_values(model: ir.Model) -> set[ir.Value]:
 
 
 def _sizes(name: str, value: ir.Value) -> tuple[int, ...]:
+    if isinstance(value.type, ir.SequenceType):
+        raise InputError(f"input {name!r} is a sequence of tensors; expected tensors alone")
     if value.shape is None:
         raise InputError(f"the rank of input {name!r} is unknown; add shape information to the model")
     return tuple(dim if isinstance(dim, int) else DEFAULT_DIM for dim in value.shape)

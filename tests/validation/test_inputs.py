@@ -84,6 +84,7 @@ REFUSED = {
         ),
         "input 'labels' has integers that are not labels of a loss",
     ),
+    "sequence": (NETWORK.replace("bool flag", "seq(float[N]) flags"), "input 'flags' is a sequence of tensors"),
     "text": (NETWORK.replace("bool flag", "string flag"), "for which there are no random values; pass it with"),
 }
 
