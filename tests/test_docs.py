@@ -20,7 +20,8 @@ from test_import_order import ORDER
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "models/README.md"))]
-PAGES += sorted(DOCS.rglob("*.md"))
+DOC_PAGES = {path for path in DOCS.rglob("*.md") if "node_modules" not in path.parts}
+PAGES += sorted(DOC_PAGES)
 COMMANDS = DOCS / "reference" / "commands.md"
 OPTION = re.compile(r"(?<![\w-])--?[a-z](?:[a-z0-9-]*[a-z0-9])?(?![\w-])")
 
@@ -77,7 +78,7 @@ def test_every_page_can_be_reached_from_the_index():
         if page not in reached:
             reached.add(page)
             waiting += [target for link in links(page) if (target := destination(page, link)).suffix == ".md"]
-    assert set(DOCS.rglob("*.md")) <= reached
+    assert reached >= DOC_PAGES
 
 
 def leaves(command, name=()):
