@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 import bngrad
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+MODEL = EXAMPLES.parents[1] / "models" / "digits_resnet20.onnx"
 
 
 def prepare(folder, layout):

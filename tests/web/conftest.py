@@ -38,9 +38,9 @@ def node():
         if not (folder / "node_modules").exists():
             absent(f"{folder} has no node_modules: make test-web installs them")
 
-    def run(script, *arguments):
+    def run(script, *arguments, cwd=None):
         command = ["node", HERE / script, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, cwd=cwd)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -82,10 +82,11 @@ def assert_steps_of_python(training):
     Rounding decides which side of its kink a ReLU near 0 is on. So two trainings part after some steps, and a step
     may differ by more than rounding; most have no such ReLU.
 
-    Args of the function: the file with the states before each step and after the last, their losses, the rate.
+    Args of the function: the file with the states before each step and after the last, their losses, the rate, and
+    the training in Python.
     """
 
-    def compare(states, losses, rate):
+    def compare(states, losses, rate, training=training):
         vectors = np.fromfile(states, np.float32).reshape(len(losses) + 1, -1)
         errors = []
         for index, loss in enumerate(losses):

@@ -7,8 +7,9 @@ import shutil
 import onnx
 import pytest
 
+import bngrad
 from bngrad.training.step_files import read_state
-from digits_training import EXAMPLES, accuracy_in, losses_in
+from digits_training import EXAMPLES, MODEL, Training, accuracy_in, losses_in
 
 STEPS = 20
 RATE = 0.05
@@ -19,6 +20,16 @@ def test_each_step_is_that_of_python(node, folder, tmp_path, assert_steps_of_pyt
     losses = losses_in(node("node_steps.mjs", folder, STEPS, RATE, tmp_path / "states"))
     assert len(losses) == STEPS
     assert_steps_of_python(tmp_path / "states", losses, RATE)
+
+
+def test_adamw_with_everything(node, folder, tmp_path, assert_steps_of_python):
+    """Accumulated gradients, clipping and counters in the state."""
+    step = bngrad.training_step(MODEL, optimizer="adamw", layout="flat", accumulate=2, clip_norm=1.0)
+    step.save(tmp_path / "step.onnx")
+    shutil.copy(folder / "digits.safetensors", tmp_path)
+    losses = losses_in(node("node_steps.mjs", tmp_path, 6, 1e-3, tmp_path / "states"))
+    assert losses[-1] < losses[0]
+    assert_steps_of_python(tmp_path / "states", losses, 1e-3, Training(tmp_path))
 
 
 def test_the_example(node, folder, training, tmp_path):

@@ -13,9 +13,8 @@ export class TrainingStep {
    * @param options the session's options, such as {intraOpNumThreads: 1}.
    */
   static async load(ort, read, name = "step", options = {}) {
-    const [train, evaluate, state] = await Promise.all(
-      [`${name}.onnx`, `${name}.eval.onnx`, `${name}.safetensors`].map(read),
-    );
+    const files = [`${name}.onnx`, `${name}.eval.onnx`, `${name}.safetensors`];
+    const [train, evaluate, state] = await Promise.all(files.map((file) => read(file)));
     const step = new TrainingStep();
     step.ort = ort;
     step.info = JSON.parse(readMetadata(train)[KEY] ?? "null");
