@@ -11,6 +11,7 @@ import onnxruntime
 from safetensors.numpy import load_file
 
 import bngrad
+from bngrad.training.weights_file import load_weights
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 MODEL = EXAMPLES.parents[1] / "models" / "digits_resnet20.onnx"
@@ -51,6 +52,17 @@ class Training:
             loss, state = self.step(state, index, rate)
             losses.append(loss)
         return losses, state
+
+    def check_written(self, file, steps):
+        """Returns the accuracy of a state that an example wrote; everything that reads states has to take it."""
+        trainer = bngrad.Trainer(self.files, learning_rate=0.1)
+        trainer.load(file)
+        assert trainer.updates == steps
+        given = load_weights(file)
+        assert given.is_state
+        accuracy = self.accuracy(bngrad.finalize(MODEL, given.arrays).SerializeToString())
+        assert self.accuracy(trainer.finalize().SerializeToString()) == accuracy
+        return accuracy
 
     def accuracy(self, model):
         """The accuracy of an inference model, bytes, on the test images."""

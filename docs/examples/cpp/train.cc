@@ -130,8 +130,9 @@ void Train(const std::string& folder, int64_t steps, float rate, const char* lib
   Ort::Session evaluation(env, (folder + "/step.eval.onnx").c_str(), options);
   std::cout << duration.count() / static_cast<double>(steps) << " ms a step\n";
   std::cout << "accuracy " << Accuracy(evaluation, digits, state) << "\n";
-  WriteSafetensors(folder + "/trained.safetensors", state,
-                   {{kKey, nlohmann::json{{"model", info.at("model")}}.dump()}});
+  nlohmann::json metadata = {{"model", info.at("model")}};
+  for (const auto& [name, entry] : info.at("state").items()) metadata["roles"][name] = entry.at("role");
+  WriteSafetensors(folder + "/trained.safetensors", state, {{kKey, metadata.dump()}});
 }
 
 }  // namespace

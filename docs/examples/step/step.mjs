@@ -76,7 +76,8 @@ export class TrainingStep {
 
   /** Returns the state as the bytes of a .safetensors file. */
   safetensors() {
-    return writeSafetensors(this.tensors(), { [KEY]: JSON.stringify({ model: this.info.model }) });
+    const roles = Object.fromEntries(Object.entries(this.info.state).map(([name, { role }]) => [name, role]));
+    return writeSafetensors(this.tensors(), { [KEY]: JSON.stringify({ model: this.info.model, roles }) });
   }
 
   /** Returns a model whose input is the state vector, such as step.eval.onnx, with the state as a constant. */
