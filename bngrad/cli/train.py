@@ -104,10 +104,16 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
         print_warnings(["the step has random nodes, such as Dropout: the resumed run draws other numbers"])
     log = RunLog(options["log"], run.position.step, run.position.epoch)
     with interrupts() as stop, progress() as show, log.open():
+
+        def print_epoch(record: dict[str, Any]) -> None:
+            if not as_json:
+                with show.hidden():
+                    click.echo(_epoch_line(record, run.epochs))
+
         reports = Reports(
             log,
             step=lambda epoch, done, loss: show(f"epoch {epoch}/{run.epochs}, loss {loss:.4g}", done),
-            epoch=lambda record: None if as_json else click.echo(_epoch_line(record, run.epochs)),
+            epoch=print_epoch,
             stop=stop,
         )
         outcome = run.fit.run(reports)

@@ -194,6 +194,31 @@ def test_early_stop(command):
     assert document["epochs"] == document["best_epoch"] + 2
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_lines_on_a_terminal():
+    """The progress display is taken away for each line."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "bngrad", *TRAIN, "--epochs", "1"]
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the end, on Linux
+                break
+            if not part:
+                break
+            shown += part
+        assert process.wait() == 0
+    os.close(ours)
+    lines = [re.split(r"\x1b\[2K|\r", line)[-1] for line in shown.decode().replace("\r\n", "\n").splitlines()]
+    assert any(re.fullmatch(r"epoch 1/1: loss [\d.]+", line) for line in lines)
+    assert "finished after 1 epochs, 6 steps" in lines
+
+
 def test_plot(command):
     pytest.importorskip("matplotlib")
     assert command(*TRAIN, "--epochs", "1", "--plot", "curve.svg")[0] == 0
