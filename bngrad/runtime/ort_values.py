@@ -11,6 +11,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
+from bngrad.errors import VersionError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -21,10 +23,18 @@ _WITHOUT_NUMPY = {ir.DataType.BFLOAT16.numpy(): onnx.TensorProto.BFLOAT16}
 
 
 def to_ort_value(array: Array) -> onnxruntime.OrtValue:
-    """Returns a value on the memory of an array, which must be in row-major order."""
+    """Returns a value on the memory of an array, which must be in row-major order.
+
+    Raises:
+        VersionError: This ONNX Runtime takes no arrays of the type.
+    """
     onnx_type = _WITHOUT_NUMPY.get(array.dtype)
     if onnx_type is None:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    if not hasattr(onnxruntime.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
+        raise VersionError(
+            f"onnxruntime {onnxruntime.__version__} takes no {array.dtype} arrays; update onnxruntime"
+        )
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), onnx_type)
 
 
