@@ -31,8 +31,8 @@ class ClassLabels:
 
     name: str
     """The input."""
-    scores: str
-    """The value with a score for each class in dimension 1."""
+    scores: str | None
+    """The value with a score for each class in dimension 1; None if there are several."""
     classes: int | None
     """The number of classes; None if it is unknown."""
     ignored: int | None
@@ -80,8 +80,18 @@ def find_class_labels(evaluation: ir.Model) -> list[ClassLabels]:
                     classes if isinstance(classes, int) else None,
                     None if ignored is None else ignored.as_int(),
                 )
-                found.setdefault(one.name, one)
+                found[one.name] = _both(found.get(one.name, one), one)
     return list(found.values())
+
+
+def _both(first: ClassLabels, second: ClassLabels) -> ClassLabels:
+    """What holds for two losses that read the same labels, such as those of two heads."""
+    return ClassLabels(
+        first.name,
+        first.scores if first.scores == second.scores else None,
+        first.classes if first.classes == second.classes else None,
+        first.ignored if first.ignored == second.ignored else None,
+    )
 
 
 def _input_of(labels: ir.Value | None) -> ir.Value | None:

@@ -358,6 +358,21 @@ def test_labels_of_an_appended_loss(loss_fn):
             trainer.step(**data)
 
 
+def test_two_losses_of_the_same_labels():
+    """Neither is the one whose accuracy counts."""
+    text = TEXT.replace(
+        "    loss = SoftmaxCrossEntropyLoss (logits, labels)",
+        """    other = Neg (logits)
+        first = SoftmaxCrossEntropyLoss (other, labels)
+        second = SoftmaxCrossEntropyLoss (logits, labels)
+        loss = Add (first, second)""",
+    )
+    trainer = bngrad.Trainer(bngrad.training_step(network(text)), learning_rate=0.1)
+    assert [(one.name, one.scores, one.classes) for one in trainer.labels] == [("labels", None, 3)]
+    with pytest.raises(InputError, match="has the label -1"):
+        trainer.step(**changed(labels=batch()["labels"] - 1))
+
+
 COMPUTED = {
     "shifted": "one = Constant <value_int = 1> () zero_based = Sub (labels, one)",
     "where": """one = Constant <value_int = 1> () five = Constant <value_int = 5> () less = Less (labels, five)
