@@ -88,17 +88,16 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     from bngrad.cli.console import print_warnings
     from bngrad.cli.interrupts import interrupts
     from bngrad.cli.progress import progress
-    from bngrad.io.files import check_output
     from bngrad.training import curve
     from bngrad.training.fit import Reports
     from bngrad.training.run_log import RunLog
     from bngrad.training.trainer import Trainer
 
-    for key in ("output", "state_out"):
-        if options[key] is not None:
-            check_output(options[key], source=step)
+    train_setup.check_files(step, options)
     plot = None if options["plot"] is None else curve.check_plot(options["plot"])
     trainer = Trainer(step, learning_rate=0, provider=options["provider"], threads=options["threads"])
+    if options["output"] is not None:
+        trainer.finalize()  # a model that cannot be finalized is refused before it is trained
     run = train_setup.prepare(context, trainer, options)
     if options["resume"] is not None and trainer.is_random:
         print_warnings(["the step has random nodes, such as Dropout: the resumed run draws other numbers"])

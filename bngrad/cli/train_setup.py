@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from bngrad.errors import InputError
-from bngrad.training.checkpoints import Checkpoints, Position, resume
+from bngrad.io.files import check_output
+from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
 from bngrad.training.dataset import Dataset, load_data
 from bngrad.training.fit import Fit, Plan
 from bngrad.training.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
+from bngrad.training.step_files import evaluation_path, state_path
 
 if TYPE_CHECKING:
     from bngrad.training.schedules import Schedule
@@ -32,6 +35,8 @@ _SCHEDULES = {
 _RECORDED = (*_DATA, "epochs", "patience", "learning_rate", "schedule", *_SCHEDULES)
 """Options that a checkpoint records; they apply to the resumed run unless they are given."""
 
+_OUTPUTS = ("output", "state_out", "checkpoint", "log", "plot")
+
 _BATCH_SIZE = 32
 
 
@@ -41,6 +46,32 @@ class Run(NamedTuple):
     fit: Fit
     position: Position
     epochs: int
+
+
+def check_files(step: Path, options: dict[str, Any]) -> None:
+    """Checks that outputs can be written, and that they are neither the same file nor an input.
+
+    Args:
+        step: The training step.
+        options: The options of the command.
+
+    Raises:
+        InputError: An output is not as it should be.
+    """
+    inputs = [step, evaluation_path(step), state_path(step)]
+    inputs += [Path(source) for key in ("data", "validation") for source in options[key]]
+    outputs = {key: Path(options[key]) for key in _OUTPUTS if options[key] is not None}
+    if "checkpoint" in outputs:
+        outputs["the best checkpoint"] = best_path(outputs["checkpoint"])
+    taken = {path.resolve() for path in inputs}
+    for key, path in outputs.items():
+        place = check_output(path).resolve()
+        is_resumed = options["resume"] is not None and place == options["resume"].resolve()
+        if place in taken or (is_resumed and key != "checkpoint"):
+            raise InputError(
+                f"output {path} is another output, or a file of the step or the data; choose another file"
+            )
+        taken.add(place)
 
 
 def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -> Run:
@@ -96,8 +127,8 @@ def _complete(
             raise InputError(f"{options['resume']} does not record the option {_option(name)}")
         try:
             value = parameters[name].type_cast_value(context, recorded[name])
-        except click.BadParameter as error:
-            raise InputError(f"{options['resume']} records a wrong {_option(name)}: {error.message}") from None
+        except (click.BadParameter, TypeError, ValueError) as error:
+            raise InputError(f"{options['resume']} records a wrong {_option(name)}: {error}") from None
         if not _given(context, name):
             options[name] = value
         elif within_epoch and name in _DATA and options[name] != value:

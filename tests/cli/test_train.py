@@ -252,23 +252,24 @@ KILLED = """
 import os, signal, sys
 from bngrad.training.trainer import Trainer
 from bngrad.cli import run
-step, left = Trainer.step, int(sys.argv[1])
+method, name = sys.argv[1].split(":")
+left, called = int(sys.argv[2]), getattr(Trainer, method)
 
 def counted(*arguments, **data):
     global left
     left -= 1
     if left < 0:
-        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
-    return step(*arguments, **data)
+        os.kill(os.getpid(), getattr(signal, name))
+    return called(*arguments, **data)
 
-Trainer.step = counted
+setattr(Trainer, method, counted)
 sys.exit(run(sys.argv[3:]))
 """
 
 
-def interrupted(steps, name, *arguments):
-    """Runs the command and sends it a signal before a step."""
-    words = [sys.executable, "-c", KILLED, str(steps), name, *arguments]
+def interrupted(calls, name, *arguments, method="step"):
+    """Runs the command and sends it a signal before a call of a method of the trainer."""
+    words = [sys.executable, "-c", KILLED, f"{method}:{name}", str(calls), *arguments]
     return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -295,6 +296,20 @@ def test_ctrl_c_writes_a_checkpoint(case, command):
     line = f"interrupted after step {STOPS[case] + 1}: continue with --resume c.safetensors"
     assert done.stdout.splitlines()[-1] == line
     assert not Path("out.onnx").exists()
+    resumed = ["train", "step.onnx", "--data", "train.npz", "--log", "log.jsonl", "--resume", "c.safetensors"]
+    assert command(*resumed, "--checkpoint", "c.safetensors")[0] == 0
+    assert_resumed(expected)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_a_run_that_is_interrupted_while_it_validates(name, command):
+    """The last checkpoint is after all batches of an epoch, but in that epoch."""
+    expected = whole_run(command)
+    every = ["--checkpoint", "c.safetensors", "--checkpoint-every", "5"]
+    done = interrupted(2, name, *TRAIN, *RUN, *every, method="evaluate")
+    assert done.returncode == (130 if name == "SIGINT" else -signal.SIGKILL)
+    assert json.loads(read_tensors("c.safetensors")[1]["bngrad.step"])["notes"]["position"]["batch"] == 5
     resumed = ["train", "step.onnx", "--data", "train.npz", "--log", "log.jsonl", "--resume", "c.safetensors"]
     assert command(*resumed, "--checkpoint", "c.safetensors")[0] == 0
     assert_resumed(expected)
@@ -369,6 +384,39 @@ def test_what_a_resumed_run_refuses(case, command):
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+TAMPERED = {
+    "epochs": ({"epochs": "many"}, "c records a wrong --epochs: 'many' is not a valid integer range."),
+    "batch": ({"batch_size": -1}, "c records a wrong --batch-size: -1 is not in the range x>=1."),
+    "schedule": ({"schedule": "sine"}, "c records a wrong --schedule: 'sine' is not one of"),
+    "list": ({"seed": [1]}, "c records a wrong --seed"),
+    "missing": ({"seed": ...}, "c does not record the option --seed"),
+}
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+def test_options_that_a_checkpoint_has_wrong(case, command):
+    change, message = TAMPERED[case]
+    assert command(*TRAIN, "--epochs", "1", "--checkpoint", "c")[0] == 0
+    trainer = bngrad.Trainer("step.onnx", learning_rate=0)
+    notes = trainer.load("c")
+    notes["options"] = {key: one for key, one in {**notes["options"], **change}.items() if one is not ...}
+    trainer.save("c", **notes)
+    code, out, err = command("train", "step.onnx", "--data", "train.npz", "--resume", "c")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"bngrad: error: {message}")
+
+
+def test_a_model_that_cannot_be_finalized_is_not_trained(command):
+    model = network()
+    del model.graph.output[1]
+    bngrad.training_step(model).save("loss.onnx")
+    arguments = ["--data", "train.npz", "--learning-rate", "0.1", "-o", "out.onnx", "--log", "log.jsonl"]
+    code, out, err = command("train", "loss.onnx", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("bngrad: error: the model has no output but losses and running statistics")
+    assert "log.jsonl" not in written()
 
 
 FILES = {
@@ -531,7 +579,24 @@ REFUSED = {
         "the plot curve.bmp has the suffix '.bmp'; expected one of",
     ),
     "output-folder": ([*TRAIN[2:], "-o", "none/out.onnx"], "output folder none does not exist; create it first"),
-    "output-is-the-step": ([*TRAIN[2:], "-o", "step.onnx"], "output step.onnx is the input; choose another file"),
+    "output-is-the-step": ([*TRAIN[2:], "-o", "step.onnx"], "output step.onnx is another output, or a file of"),
+    "checkpoint-is-the-state": (
+        [*TRAIN[2:], "--checkpoint", "step.safetensors"],
+        "output step.safetensors is another output, or a file of the step or the data; choose another file",
+    ),
+    "log-is-the-data": ([*TRAIN[2:], "--log", "train.npz"], "output train.npz is another output, or a file of"),
+    "one-file-for-two": (
+        [*TRAIN[2:], "--state-out", "c", "--checkpoint", "./c"],
+        "output c is another output, or a file of",
+    ),
+    "best-checkpoint": (
+        [*TRAIN[2:], "--state-out", "c.best.safetensors", "--checkpoint", "c.safetensors"],
+        "output c.best.safetensors is another output, or a file of",
+    ),
+    "output-is-the-resumed": (
+        [*TRAIN[2:], "--resume", "flat.safetensors", "-o", "flat.safetensors"],
+        "output flat.safetensors is another output, or a file of",
+    ),
     "checkpoint-folder": ([*TRAIN[2:], "--checkpoint", "none/c"], "output folder none does not exist"),
     "log-is-a-folder": ([*TRAIN[2:], "--log", "."], "output . is a directory; expected a file"),
     "every-without-checkpoint": ([*TRAIN[2:], "--checkpoint-every", "2"], "--checkpoint-every needs --checkpoint"),
