@@ -12,13 +12,14 @@ from onnx import TensorProto, helper
 from bngrad.opset import reference
 from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import CALLS, DOMAIN, VERSION, function_proto
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.schemas import COEFFICIENTS, QUANTITIES, signature
 
 GRAD = "BatchNormalizationGrad"
 RELU_GRAD = "BatchNormalizationReluGrad"
 GRAD_GRAD = "BatchNormalizationGradGrad"
 TRAINING = "BatchNormalizationTraining"
 STATISTICS = "BatchNormalizationStatistics"
+ADAM = "AdamUpdate"
 
 EPSILON = float(np.float32(1e-3))
 MOMENTUM = float(np.float32(0.9))
@@ -32,12 +33,16 @@ CASES = {
     "training-biased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 0}),
     "training-unbiased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 1}),
     "statistics": (STATISTICS, {"epsilon": EPSILON}),
+    "adam": (ADAM, {}),
 }
 """Every op in every mode, with attributes that are exact in float32."""
 
 ELEMENT_TYPES = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE}
 TOLERANCES = {np.float32: 3e-5, np.float64: 1e-12}
 """Absolute and relative tolerances for inputs of about 1 and inv_std up to 1 / sqrt(EPSILON)."""
+
+FIXED_TYPES = {"tensor(int64)": TensorProto.INT64, "tensor(double)": TensorProto.DOUBLE}
+"""The type constraints that are types."""
 
 EXTENTS = (2, 3, 2, 4, 2, 1, 3, 2)
 
@@ -51,24 +56,25 @@ def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape
     """Returns a model with one op.
 
     Without ``shape`` and ``axes``, it takes data of every rank and any axes. ``types`` overrides the element types
-    of inputs.
+    of inputs. An op without axes ignores them.
     """
     inputs, outputs, _ = signature(op)
     element_type = ELEMENT_TYPES[dtype]
     parameter = None
     if shape is not None and axes is not None:
         parameter = parameter_shape(shape, normalize_axes(axes, len(shape)))
-    shapes = {"data": shape, "parameter": parameter, "axes": None}
+    coefficients = None if shape is None else [COEFFICIENTS]
+    shapes = {"data": shape, "parameter": parameter, "axes": ["k"], "coefficients": coefficients}
     values = {
         name: helper.make_tensor_value_info(
             name,
-            (types or {}).get(name, TensorProto.INT64 if name == "axes" else element_type),
-            ["k"] if name == "axes" else shapes[QUANTITIES[name].shape],
+            (types or {}).get(name, FIXED_TYPES.get(QUANTITIES[name].type_constraint, element_type)),
+            shapes[QUANTITIES[name].shape],
         )
         for name in inputs + outputs
     }
     nodes = [helper.make_node(op, inputs, outputs, name="bn", domain=DOMAIN, **attributes)]
-    if axes is not None:
+    if axes is not None and "axes" in inputs:
         del values["axes"]
         tensor = helper.make_tensor("axes", TensorProto.INT64, [len(axes)], axes)
         nodes.insert(0, helper.make_node("Constant", [], ["axes"], value=tensor))
@@ -96,11 +102,13 @@ def op_feeds(op, shape, axes, rng, dtype=np.float32):
     for name in inputs:
         if name == "axes":
             feeds[name] = np.array(axes, np.int64)
-        elif name in ("inv_std", "running_var"):
-            feeds[name] = rng.uniform(0.5, 2, parameter).astype(dtype)
+        elif name == "coefficients":
+            feeds[name] = np.array([0.5, 0.125, 0.75, 0.25, 0.875, 0.125, 0.5, 0.25, 0.0625])  # exact in float
         else:
             extents = shape if QUANTITIES[name].shape == "data" else parameter
-            feeds[name] = rng.standard_normal(extents).astype(dtype)
+            positive = name in ("inv_std", "running_var", "exp_avg_sq")
+            drawn = rng.uniform(0.5, 2, extents) if positive else rng.standard_normal(extents)
+            feeds[name] = np.asarray(drawn).astype(dtype)
     return feeds
 
 

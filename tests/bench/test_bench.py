@@ -31,8 +31,8 @@ def label(case):
 # ---- what is counted ----
 
 
-def test_every_op_of_the_domain_can_be_timed():
-    assert set(OPS.values()) == set(FUNCTIONS)
+def test_every_batch_norm_op_can_be_timed():
+    assert set(OPS.values()) == {name for name in FUNCTIONS if "X" in signature(name)[0]}
     for op, name in OPS.items():
         inputs, outputs, attributes = signature(name)
         assert ARRAYS[op] == sum(QUANTITIES[quantity].shape == "data" for quantity in inputs + outputs)

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -296,6 +297,55 @@ class Comparison {
   char *const x_, *const dy_, *const third_;
 };
 
+// AdamUpdate of arrays of some elements, with each choice of outputs.
+template <class T>
+void CompareAdam(const Isa& isa, AdamFunction update, AdamFunction scalar, size_t count, Guarded::Side side) {
+  using Arrays = std::vector<std::unique_ptr<Guarded>>;
+  const size_t size = count * sizeof(T);
+  std::mt19937 random(static_cast<unsigned>(count));
+  Arrays arrays;
+  const void* inputs[kAdamInputs];
+  for (const void*& input : inputs) {
+    arrays.push_back(std::make_unique<Guarded>(size, side));
+    Fill<T>(arrays.back()->data(), count, random);
+    input = arrays.back()->data();
+  }
+  const T coefficients[kAdamCoefficients] = {T(0.5),  T(0.01), T(0.9), T(0.1), T(0.99),
+                                             T(0.01), T(0.3),  T(0.7), T(1e-8)};
+  for (int wanted = 1; wanted < 1 << kAdamOutputs; ++wanted) {
+    Arrays made;
+    void *outputs[kAdamOutputs] = {}, *expected[kAdamOutputs] = {};
+    for (int k = 0; k < kAdamOutputs; ++k) {
+      if ((wanted >> k & 1) == 0) continue;
+      for (void** const output : {outputs, expected}) {
+        made.push_back(std::make_unique<Guarded>(size, side));
+        output[k] = made.back()->data();
+        std::memset(output[k], 0x5a, size);
+      }
+    }
+    const int64_t elements = static_cast<int64_t>(count);
+    update(elements, inputs, coefficients, outputs);
+    scalar(elements, inputs, coefficients, expected);
+    for (int k = 0; k < kAdamOutputs; ++k) {
+      if (outputs[k] != nullptr && std::memcmp(outputs[k], expected[k], size) != 0) {
+        Fail(isa.name, "adam_update", k, {1, 0, 1, elements, false, 0}, "other bits than scalar");
+      }
+    }
+  }
+}
+
+template <class T>
+int CompareAdam(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scalar) {
+  int compared = 0;
+  for (size_t count = 0; count <= 70; ++count) {
+    for (const Guarded::Side side : {Guarded::kGuardAfter, Guarded::kGuardBefore}) {
+      CompareAdam<T>(isa, kernels.adam_update, scalar.adam_update, count, side);
+      ++compared;
+    }
+  }
+  return compared;
+}
+
 constexpr int kManyChannels = 60;
 
 // Behind a row: so many elements that the next one begins at a cache line, whatever their type.
@@ -367,7 +417,9 @@ void Compare(const Isa& isa) {
                      Compare<double>(isa, kernels.float64, scalar.float64) +
                      Compare<Float16>(isa, kernels.float16, scalar.float16) +
                      Compare<BFloat16>(isa, kernels.bfloat16, scalar.bfloat16);
-  std::printf("%s: %d shapes, each with every kind of sum and map\n", isa.name, shapes);
+  const int updates = CompareAdam<float>(isa, kernels.float32, scalar.float32) +
+                      CompareAdam<double>(isa, kernels.float64, scalar.float64);
+  std::printf("%s: %d shapes, each with every kind of sum and map; %d updates\n", isa.name, shapes, updates);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from bngrad.opset import schemas
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION, function_proto
-from op_models import CASES, GRAD, STATISTICS, TRAINING, op_model, opset_versions
+from op_models import ADAM, CASES, FIXED_TYPES, GRAD, STATISTICS, TRAINING, op_model, opset_versions
 
 ATTRIBUTES = dict(CASES.values())
 
@@ -24,6 +24,7 @@ OP = {
     TRAINING: """Y, new_running_mean, new_running_var, saved_mean, saved_inv_std =
         bngrad.BatchNormalizationTraining<epsilon = 0.001, momentum = 0.9, unbiased_running_var = 0>
         (X, scale, bias, running_mean, running_var, axes)""",
+    ADAM: """w, m, v = bngrad.AdamUpdate(weight, gradient, exp_avg, exp_avg_sq, coefficients)""",
     STATISTICS: "mean, inv_std = bngrad.BatchNormalizationStatistics<epsilon = 0.001>(X, axes)",
 }
 
@@ -120,6 +121,16 @@ INFERRED = {
         f"g (float[N,5] X, int64[K] axes) => (float[a] mean) {{ {OP[STATISTICS]} z = Neg(inv_std) }}",
         {"inv_std": (F, None), "z": (F, None)},
     ),
+    "adam": (
+        f"""g (double[N,5] weight, double[N,5] gradient, double[N,5] exp_avg, double[N,5] exp_avg_sq,
+            double[9] coefficients) => (double[a,b] z) {{ {OP[ADAM]} z = Identity(w) }}""",
+        {"w": (D, ["N", 5]), "m": (D, ["N", 5]), "v": (D, ["N", 5])},
+    ),
+    "adam-scalar": (
+        f"""g (float weight, float gradient, float exp_avg, float exp_avg_sq, double[K] coefficients)
+            => (float z) {{ {OP[ADAM]} z = Identity(w) }}""",
+        {"w": (F, []), "m": (F, []), "v": (F, [])},
+    ),
     "statistics-unknown-rank": (
         f"""g (float[N,5] A, int64[K] to) => (float[a] mean)
             {{ X = Reshape(A, to) {AXES} {OP[STATISTICS]} z = Neg(inv_std) }}""",
@@ -186,6 +197,31 @@ REFUSED = {
            { d = bngrad.BatchNormalizationGrad<training_mode = 1>(dY, X, s, s, s, axes) }""",
         "has inconsistent type tensor(double)",
     ),
+    "adam-16-bit": (
+        f"""g (float16[5] weight, float16[5] gradient, float16[5] exp_avg, float16[5] exp_avg_sq,
+            double[9] coefficients) => (float16[5] w) {{ {OP[ADAM]} }}""",
+        "weight typestr: W, has unsupported type: tensor(float16)",
+    ),
+    "adam-float-coefficients": (
+        f"""g (float[5] weight, float[5] gradient, float[5] exp_avg, float[5] exp_avg_sq, float[9] coefficients)
+            => (float[5] w) {{ {OP[ADAM]} }}""",
+        "coefficients typestr: tensor(double), has unsupported type: tensor(float)",
+    ),
+    "adam-mixed": (
+        f"""g (float[5] weight, double[5] gradient, float[5] exp_avg, float[5] exp_avg_sq, double[9] coefficients)
+            => (float[5] w) {{ {OP[ADAM]} }}""",
+        "has inconsistent type tensor(double)",
+    ),
+    "adam-shapes": (
+        f"""g (float[5] weight, float[4] gradient, float[5] exp_avg, float[5] exp_avg_sq, double[9] coefficients)
+            => (float[5] w) {{ {OP[ADAM]} }}""",
+        "weight has shape [5] and gradient [4]; expected equal shapes",
+    ),
+    "adam-8-coefficients": (
+        f"""g (float[5] weight, float[5] gradient, float[5] exp_avg, float[5] exp_avg_sq, double[8] coefficients)
+            => (float[5] w) {{ {OP[ADAM]} }}""",
+        "coefficients has shape [8]; expected [9]",
+    ),
     "declared-shape-is-wrong": (
         f"g (float[2,3,4,4] X) => (float[4] mean) {{ {AXES} {OP[STATISTICS]} }}",
         "4",
@@ -203,7 +239,7 @@ def test_the_checker_refuses(case, functions):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_node_may_leave_out_all_but_the_first_output(name):
     model = op_model(name, ATTRIBUTES[name], function=False, shape=(2, 3), axes=(0,))
-    node = model.graph.node[1]
+    node = model.graph.node[-1]
     assert node.op_type == name
     del model.graph.output[1:]
     for kept in range(len(node.output), 0, -1):
@@ -250,13 +286,15 @@ def test_every_name_is_a_documented_quantity(name):
     inputs, outputs, attributes = schemas.signature(name)
     schema = schemas.schema(name)
     assert set(inputs + outputs) <= set(schemas.QUANTITIES)
-    assert inputs[-1] == "axes"
+    assert "axes" not in inputs[:-1]
     assert set(attributes) <= set(schemas.ATTRIBUTES)
     assert re.match(r"[A-Z].*\.$", schema.doc, re.DOTALL)
     parameters = (*schema.inputs, *schema.outputs, *schema.attributes.values())
     assert all(parameter.description for parameter in parameters)
     assert {c.type_param_str for c in schema.type_constraints} == {
-        q.type_constraint for n, q in schemas.QUANTITIES.items() if n in inputs + outputs and n != "axes"
+        q.type_constraint
+        for n, q in schemas.QUANTITIES.items()
+        if n in inputs + outputs and q.type_constraint not in FIXED_TYPES
     }
 
 

@@ -16,7 +16,18 @@ from bngrad.opset.functions import FUNCTIONS
 from bngrad.opset.schemas import QUANTITIES, signature
 from bngrad.runtime import extensions
 from bngrad.runtime.session import register, session
-from op_models import CASES, GRAD, STATISTICS, TOLERANCES, TRAINING, assert_matches, expected, op_feeds, op_model
+from op_models import (
+    CASES,
+    FIXED_TYPES,
+    GRAD,
+    STATISTICS,
+    TOLERANCES,
+    TRAINING,
+    assert_matches,
+    expected,
+    op_feeds,
+    op_model,
+)
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
 
@@ -67,7 +78,7 @@ def test_float_and_double_live_under_one_name(case, dtype, rng):
 def test_16_bit_types_are_refused_by_the_session(name, data):
     inputs, outputs, _ = signature(name)
     element_type = getattr(TensorProto, data.upper())
-    types = {n: element_type for n in inputs + outputs if QUANTITIES[n].shape != "axes"}
+    types = {n: element_type for n in inputs + outputs if QUANTITIES[n].type_constraint not in FIXED_TYPES}
     (attributes,) = {op: a for op, a in CASES.values() if op == name}.values()
     model = op_model(name, attributes, types=types, function=False)
     with pytest.raises(Exception, match=rf"Type 'tensor\({data}\)' of input .*{name}.* in node \(bn\) is invalid"):
@@ -211,6 +222,8 @@ ERRORS = {
     "twice": ({"axes": np.array([0, 0])}, "twice"),
     "shape": ({"scale": np.ones(7, np.float32)}, "scale has shape [7]; expected [3]"),
     "data": ({"dY": np.ones((4, 2), np.float32)}, "dY has shape [4, 2]; expected [4, 3]"),
+    "gradient": ({"gradient": np.ones((4, 2), np.float32)}, "gradient has shape [4, 2]; expected [4, 3]"),
+    "coefficients": ({"coefficients": np.ones(8)}, "coefficients has shape [8]; expected [9]"),
 }
 
 
