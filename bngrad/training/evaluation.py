@@ -14,8 +14,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from bngrad.autodiff.prepare_forward import inlined
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
+from bngrad.graph.node_makers import nodes_at_start
 from bngrad.training.finalize import finalize, running_outputs
-from bngrad.training.node_makers import NodesAtStart
 from bngrad.training.step_info import KEY
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def take_state(model: ir.Model, values: Mapping[str, Array]) -> None:
         values: Arrays of their types, by the names of inputs and initializers.
     """
     graph = model.graph
-    make = NodesAtStart(graph, Names(model), "bngrad_state")
+    make = nodes_at_start(graph, Names(model), "bngrad_state")
     known = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
     for name, array in values.items():
         value = known[name]

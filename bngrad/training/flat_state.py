@@ -10,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
-from bngrad.training.node_makers import NodesAtEnd, NodesAtStart
+from bngrad.graph.node_makers import NodesAtEnd, nodes_at_start
 from bngrad.training.step_info import FlatState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bngrad.graph.builder import NodeMaker
     from bngrad.training.step_info import StateTensor, StepInfo
 
 _INPUT, _OUTPUT = "state", "state_new"
@@ -54,7 +55,7 @@ def take_flat_state(model: ir.Model, info: StepInfo) -> None:
     inputs = {str(value.name): value for value in graph.inputs}
     dtype = ir.DataType.from_numpy(np.dtype(flat.dtype))
     vector = ir.val(flat.input, dtype, [flat.size])
-    make = NodesAtStart(graph, Names(model), flat.input)
+    make = nodes_at_start(graph, Names(model), flat.input)
     sizes = make.int64([prod(one.shape) for one in info.state.values()])
     parts = make.outputs_of("Split", vector, sizes, outputs=[f"part_{i}" for i in range(len(info.state))], axis=0)
     for part, (name, one) in zip(parts, info.state.items(), strict=True):
@@ -89,7 +90,7 @@ def return_flat_state(model: ir.Model, info: StepInfo, new: Mapping[str, str]) -
     graph.outputs.extend([*kept, vector])
 
 
-def _take_place(make: NodesAtStart, old: ir.Value, new: ir.Value) -> None:
+def _take_place(make: NodeMaker, old: ir.Value, new: ir.Value) -> None:
     """Has a new value take the name and all uses of an input."""
     name, old.name = str(old.name), None
     new = make.name(new, name)

@@ -10,9 +10,9 @@ from bngrad.autodiff.loss_and_wrt import is_new_statistic
 from bngrad.autodiff.prepare_forward import inlined
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
-from bngrad.graph.builder import NodeMaker
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import unknown_name
+from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.nodes import describe, refuse_training_graph
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.opset.known_shapes import known_shape
@@ -72,24 +72,13 @@ def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str
     name = names.fresh(loss_fn.wanted)
     target = ir.Value(name=name, type=ir.TensorType(target_dtype), shape=ir.Shape(target_shape))
     result.graph.inputs.append(target)
-    make = _Maker(names, result.graph)
+    make = NodesAtEnd(result.graph, names, "loss")
     computed = ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     fed = target if target_dtype == ir.DataType.INT64 else make.cast(_reshaped(make, target, x), computed)
     loss = make.name(loss_fn.append(make, make.cast(x, computed), fed), names.fresh("loss"))
     loss.type, loss.shape = ir.TensorType(computed), ir.Shape([])
     result.graph.outputs.append(loss)
     return AppendedLoss(result, str(loss.name), name, _normalized_twice(model, x, loss_fn))
-
-
-class _Maker(NodeMaker):
-    """Makes nodes at the end of a graph."""
-
-    def __init__(self, names: Names, graph: ir.Graph) -> None:
-        super().__init__(names, "loss")
-        self._graph = graph
-
-    def _place(self, node: ir.Node) -> None:
-        self._graph.append(node)
 
 
 def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
@@ -119,7 +108,7 @@ def _unsuitable(x: ir.Value, shape: KnownShape | None) -> str:
     )
 
 
-def _reshaped(make: NodeMaker, target: ir.Value, x: ir.Value) -> ir.Value:
+def _reshaped(make: NodesAtEnd, target: ir.Value, x: ir.Value) -> ir.Value:
     """The target in the shape of the prediction: a target of another size fails, instead of broadcasting."""
     if x.shape is not None and x.shape.is_static():
         return target

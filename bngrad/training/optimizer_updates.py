@@ -29,7 +29,7 @@ from bngrad.training.optimizers import SGD, Adam, AdamW, Optimizer, WeightOption
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bngrad.training.node_makers import NodesAtEnd
+    from bngrad.graph.node_makers import NodesAtEnd
 
 _DOUBLE = ir.DataType.DOUBLE
 

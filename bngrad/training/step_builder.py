@@ -11,10 +11,10 @@ from bngrad.autodiff.metadata import KEY as TRAINING_GRAPH
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import unknown_name
+from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.training.evaluation import state_dtype, take_state
-from bngrad.training.node_makers import NodesAtEnd
 from bngrad.training.optimizer_updates import Updates, Weight, clip_factor
 from bngrad.training.optimizers import options_of_weights
 from bngrad.training.step_info import DataInput, StateTensor, StepInfo

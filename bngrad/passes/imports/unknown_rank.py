@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import collapsed_shape
-from bngrad.graph.builder import NodeMaker
+from bngrad.graph.node_makers import NodesBefore
 from bngrad.graph.nodes import owner
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int
         outputs: The indices of its outputs that have X's shape.
         names: The source of new names.
     """
-    make = _NodesBefore(node, names)
+    make = NodesBefore(node, names, node.name or node.op_type)
     x = node.inputs[inputs[-1]]
     assert x is not None, "a node without X is refused"  # noqa: S101
     original_shape, collapsed = make.op("Shape", x), collapsed_shape(make, x)
@@ -55,19 +55,3 @@ def collapse_spatial(node: ir.Node, inputs: Sequence[int], outputs: Sequence[int
         ir.convenience.replace_nodes_and_values(owner(node), node, [], [restore], [flat], restore.outputs)
         restore.replace_input_with(0, flat)
         flat.name, flat.shape = name, None
-
-
-class _NodesBefore(NodeMaker):
-    """Inserts new nodes before a given node.
-
-    Args:
-        node: The node to insert before.
-        names: The source of new names.
-    """
-
-    def __init__(self, node: ir.Node, names: Names) -> None:
-        super().__init__(names, node.name or node.op_type)
-        self._node = node
-
-    def _place(self, node: ir.Node) -> None:
-        owner(self._node).insert_before(self._node, node)

@@ -1,10 +1,11 @@
-"""Makers of nodes at the ends of a graph."""
+"""Makers of nodes at either end of a graph, or in front of a node."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from bngrad.graph.builder import NodeMaker
+from bngrad.graph.nodes import owner
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,16 +30,17 @@ class NodesAtEnd(NodeMaker):
         return result
 
 
-class NodesAtStart(NodeMaker):
-    """Makes nodes in front of all nodes that a graph has when this is made."""
+class NodesBefore(NodeMaker):
+    """Makes nodes in front of another node."""
 
-    def __init__(self, graph: ir.Graph, names: Names, prefix: str) -> None:
+    def __init__(self, successor: ir.Node, names: Names, prefix: str) -> None:
         super().__init__(names, prefix)
-        self._graph = graph
-        self._first = graph[0] if len(graph) else None
+        self._successor = successor
 
     def _place(self, node: ir.Node) -> None:
-        if self._first is None:
-            self._graph.append(node)
-        else:
-            self._graph.insert_before(self._first, node)
+        owner(self._successor).insert_before(self._successor, node)
+
+
+def nodes_at_start(graph: ir.Graph, names: Names, prefix: str) -> NodeMaker:
+    """A maker of nodes in front of all nodes that a graph has now."""
+    return NodesBefore(graph[0], names, prefix) if len(graph) else NodesAtEnd(graph, names, prefix)
