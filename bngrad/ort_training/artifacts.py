@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError
 
 from bngrad.arguments import require_choice, require_names
 from bngrad.errors import warn
@@ -161,9 +162,16 @@ def _loaded(model: Any) -> tuple[onnx.ModelProto, str | None]:  # noqa: ANN401 -
             return ir.to_proto(files.in_memory(files.load(path))), path
     if not isinstance(model, onnx.ModelProto):
         raise OrtTrainingError(f"model is {type(model).__name__}; expected an onnx.ModelProto or a path")
-    if model.ByteSize() > _MAX_PROTO_BYTES:
+    if _is_too_large(model):
         raise OrtTrainingError("the model has more than 2 GB; pass its path")
     return model, None
+
+
+def _is_too_large(model: onnx.ModelProto) -> bool:
+    try:
+        return bool(model.ByteSize() > _MAX_PROTO_BYTES)
+    except EncodeError:  # protobuf serializes it to find its size
+        return True
 
 
 def _folder(artifact_directory: str | bytes | os.PathLike[str] | None, prefix: str) -> Path:

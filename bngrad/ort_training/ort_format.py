@@ -28,7 +28,7 @@ def write_ort_format(model: ir.Model, path: Path, library: str | None = None) ->
     Raises:
         OrtTrainingError: ONNX Runtime cannot run or write the model.
     """
-    from onnxruntime.tools.convert_onnx_models_to_ort import (  # noqa: PLC0415 - takes 0.2 s
+    from onnxruntime.tools.convert_onnx_models_to_ort import (  # noqa: PLC0415 - slow to import
         OptimizationStyle,
         convert_onnx_models_to_ort,
     )

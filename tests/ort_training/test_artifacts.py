@@ -283,6 +283,14 @@ def test_refusals_write_nothing(tmp_path, model, options, error, message):
     assert kept.read_bytes() == b"old"
 
 
+def test_models_beyond_the_limit_of_protobuf_need_a_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "_MAX_PROTO_BYTES", 100)
+    with pytest.raises(RuntimeError, match="the model has more than 2 GB; pass its path"):
+        generate_artifacts(MLP, artifact_directory=tmp_path, **MSE)
+    onnx.save(MLP, tmp_path / "mlp.onnx")
+    generate_artifacts(tmp_path / "mlp.onnx", artifact_directory=tmp_path, **MSE)
+
+
 def test_trainable_types_differ(tmp_path):
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         m (float[2] x) => (float y) <float[2] a = {1, 2}, double[2] b = {1, 2}> {
