@@ -54,6 +54,12 @@ TYPED = {
         z = Neg(x)""",
         {"e": "FLOAT[N,4,2]"},
     ),
+    "transposed-data-of-unknown-rank": (
+        """s = Shape(x) m = Cast <to = 9> (s) k = Compress(s, m) r = Reshape(x, k)
+        t = Transpose <perm = [1, 0, 2]> (r) a = Constant <value_ints = [0]> ()
+        q = Squeeze(t, a) n = Neg(q) u = Transpose(r) z = Neg(x)""",
+        {"r": "FLOATNone", "t": "FLOAT[None,None,None]", "n": "FLOAT[unk__2,unk__3]", "u": "FLOATNone"},
+    ),
     "nothing-known-of-an-op": ("u = other.Thing(x) v = Relu(u) z = Neg(x)", {"u": "NoneNone", "v": "NoneNone"}),
 }
 

@@ -52,30 +52,55 @@ class InferTypesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        replaced = [
-            (node, node.domain, node.op_type)
-            for node in all_nodes(model)
-            if (node.domain, node.op_type) in _LIKE_FIRST_INPUT
-        ]
-        for node, _, _ in replaced:
-            node.domain, node.op_type = "", "Identity"
-        try:
-            with hidden_initializers(model.graph, _determines_no_shape):
-                proto = ir.to_proto(with_small_tensors(model))
-                inferred, contradicts = _infer(proto, data_prop=not may_have_long_vector(model))
-        except (
-            onnx.shape_inference.InferenceError,
-            onnx.checker.ValidationError,
-            ValueError,
-            RuntimeError,
-        ) as error:
-            _log.info("types cannot be inferred; the model keeps the types that it states: %s", error)
-            return ir.passes.PassResult(model, modified=False)
-        finally:
-            for node, domain, op_type in replaced:
-                node.domain, node.op_type = domain, op_type
-        model.meta[CONTRADICTS] = contradicts
-        return ir.passes.PassResult(model, modified=_copy_types(model.graph, inferred.graph))
+        modified = _infer_types(model)
+        while _rank_transposed(model):
+            modified = True
+            _infer_types(model)  # what is behind them has a rank now
+        return ir.passes.PassResult(model, modified=modified)
+
+
+def _infer_types(model: ir.Model) -> bool:
+    """Runs the inference once, and returns whether any type or shape changed."""
+    replaced = [
+        (node, node.domain, node.op_type)
+        for node in all_nodes(model)
+        if (node.domain, node.op_type) in _LIKE_FIRST_INPUT
+    ]
+    for node, _, _ in replaced:
+        node.domain, node.op_type = "", "Identity"
+    try:
+        with hidden_initializers(model.graph, _determines_no_shape):
+            proto = ir.to_proto(with_small_tensors(model))
+            inferred, contradicts = _infer(proto, data_prop=not may_have_long_vector(model))
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ValueError,
+        RuntimeError,
+    ) as error:
+        _log.info("types cannot be inferred; the model keeps the types that it states: %s", error)
+        return False
+    finally:
+        for node, domain, op_type in replaced:
+            node.domain, node.op_type = domain, op_type
+    model.meta[CONTRADICTS] = contradicts
+    return _copy_types(model.graph, inferred.graph)
+
+
+def _rank_transposed(model: ir.Model) -> bool:
+    """Gives a Transpose of data of unknown rank the rank of its permutation; returns whether there is one.
+
+    PyTorch's exporter writes one behind the packed projection of attention, whose Reshape has a computed shape.
+    """
+    found = False
+    for node in all_nodes(model):
+        perm = node.attributes.get("perm") if (node.domain, node.op_type) == ("", "Transpose") else None
+        if perm is None or perm.is_ref() or perm.type != ir.AttributeType.INTS:
+            continue
+        value = node.outputs[0]
+        if value.shape is None and value.dtype is not None:
+            value.shape, found = ir.Shape([None] * len(perm.as_ints())), True
+    return found
 
 
 def _infer(proto: onnx.ModelProto, *, data_prop: bool) -> tuple[onnx.ModelProto, bool]:
