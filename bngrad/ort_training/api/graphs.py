@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.io.files import load
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
-from bngrad.ort_training.training_model import STATE_KEY
+from bngrad.ort_training.training_model import RESET, STATE_KEY
 from bngrad.passes.pipeline import for_target, foreign_nodes, unknown_to_stock
 from bngrad.passes.prepare.return_state import state_of
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _BUFFER = "_grad.accumulation.buffer"
 _DONE = "_grad.accumulation.out"
-_RESET = "lazy_reset_grad"
 
 
 @dataclass
@@ -66,7 +65,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
     with as_ort_training_error():
         model = load(path)
         if STATE_KEY in model.metadata_props:
-            updates = dict(json.loads(model.metadata_props[STATE_KEY]))
+            updates = _recorded(model, path)
         else:
             model, _ = for_target(model, target="stock", custom_ops=True)
             updates = state_of(model)
@@ -82,7 +81,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
                     f"{path}: its input {name!r} is for {parameter!r}, no parameter of the state"
                 )
             graph.buffers[parameter] = name
-        elif name == _RESET:
+        elif name == RESET:
             graph.resets = name
         elif name in updates:
             graph.statistics.append(value)
@@ -98,6 +97,21 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
             )
         model.graph.initializers.pop(str(value.name), None)
     return graph
+
+
+def _recorded(model: ir.Model, path: str | os.PathLike[str]) -> dict[str, str]:
+    """The state that a training model of this package records in its metadata."""
+    inputs, outputs = ({value.name for value in values} for values in (model.graph.inputs, model.graph.outputs))
+    try:
+        updates = dict(json.loads(model.metadata_props[STATE_KEY]))
+        known = inputs >= updates.keys() and outputs >= set(updates.values())
+    except (ValueError, TypeError):
+        known = False
+    if not known:
+        raise OrtTrainingError(
+            f"{path}: its metadata {STATE_KEY} are not JSON of names of its inputs and outputs; generate it anew"
+        )
+    return updates
 
 
 def read_eval_graph(
