@@ -30,10 +30,9 @@ export function drawCurve(canvas, losses, steps) {
     context.fillText(String(Number((10 ** power).toPrecision(1))), MARGIN.left - 8, y(10 ** power));
   }
   context.textBaseline = "bottom";
-  for (let part = 0; part <= 4; ++part) {
-    const step = Math.round((steps * part) / 4);
-    context.textAlign = part === 4 ? "right" : part === 0 ? "left" : "center";
-    context.fillText(part === 4 ? `${step} steps` : String(step), x(step), height);
+  for (const [step, align] of [[0, "left"], [steps / 2, "center"], [steps, "right"]]) {
+    context.textAlign = align;
+    context.fillText(step === steps ? `${step} steps` : step.toFixed(0), x(step), height);
   }
 
   context.strokeStyle = color("--accent");
