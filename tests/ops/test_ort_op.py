@@ -24,6 +24,8 @@ GRAD_INPUTS = ["dY", "X", "scale", "mean", "inv_std", "axes"]
 RELU_GRAD_INPUTS = ["dZ", "Z", *GRAD_INPUTS[1:]]
 GRAD_GRAD_INPUTS = ["ddX", "ddscale", "ddbias", *GRAD_INPUTS]
 TRAINING_INPUTS = ["X", "scale", "bias", "running_mean", "running_var", "axes"]
+ADAM_INPUTS = ["weight", "gradient", "exp_avg", "exp_avg_sq", "coefficients"]
+ADAM_OUTPUTS = ["new_weight", "new_exp_avg", "new_exp_avg_sq"]
 GRAD_OUTPUTS = ["dX", "dscale", "dbias"]
 TRAINING_OUTPUTS = ["Y", "new_running_mean", "new_running_var", "saved_mean", "saved_inv_std"]
 STATISTICS_OUTPUTS = ["mean", "inv_std"]
@@ -153,7 +155,7 @@ class Op(NamedTuple):
     outputs: list[str]
     attributes: dict
 
-    def model(self, feeds, *, axes_constant=True, dims=None):
+    def model(self, feeds, *, axes_constant=True, dims=None, dtype=None):
         def info(name):
             array = feeds[name]
             shape = (
@@ -169,7 +171,7 @@ class Op(NamedTuple):
             inputs.remove("axes")
             axes = feeds["axes"]
             initializers = [helper.make_tensor("axes", TensorProto.INT64, axes.shape, axes.tolist())]
-        outputs = {name: output_dtype(feeds, name) for name in self.outputs if name}
+        outputs = {name: dtype or output_dtype(feeds, name) for name in self.outputs if name}
         cast_in = [name for name in inputs if feeds[name].dtype == BFLOAT16]
         cast_out = [name for name, dtype in outputs.items() if dtype == BFLOAT16]
         given, made = (
@@ -405,6 +407,24 @@ def test_threads_do_not_change_a_bit(op, shape_and_axes):
     for run in runs[1:]:
         for one, other in zip(runs[0], run, strict=True):
             assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("shape", [[], [0], [5], [3, 70, 5], [40_001]], ids=str)
+@pytest.mark.parametrize("dtype", [FLOAT, DOUBLE], ids=["float", "double"])
+def test_adam_update(dtype, shape):
+    op = Op("AdamUpdate", ADAM_INPUTS, ADAM_OUTPUTS, {})
+    rng = np.random.default_rng(0)
+    w, g, m, v = (np.asarray(rng.uniform(0.5, 2, shape), dtype) for _ in range(4))
+    scale, penalty, shrink, rest1, beta2, rest2, rate, root, eps = c = np.arange(1, 10) / 16
+    model = op.model({"weight": w, "gradient": g, "exp_avg": m, "exp_avg_sq": v, "coefficients": c}, dtype=dtype)
+    got = make_session(model, 2).run(None, dict(zip(ADAM_INPUTS, (w, g, m, v, c), strict=True)))
+    w, g, m, v = (a.astype(np.float64) for a in (w, g, m, v))
+    g = g * scale + penalty * w
+    m = m + rest1 * (g - m)
+    v = beta2 * v + rest2 * g**2
+    for one, other in zip(got, (w * shrink - rate * m / (np.sqrt(v) / root + eps), m, v), strict=True):
+        assert (one.dtype, one.shape) == (dtype, other.shape)
+        assert np.abs(one - other).max(initial=0) <= BOUNDS[dtype] * np.abs(other).max(initial=0)
 
 
 # What shape inference knows must not change results, and nothing wrong may be inferred.
