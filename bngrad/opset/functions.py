@@ -11,6 +11,8 @@ Rules for a function body:
 * Use only ops with the same semantics in all ai.onnx opsets from 15 to the newest: when a function is embedded, it
   gets the opset of the model, because onnx's checker rejects a mixture.
 * AdamUpdate computes in the type of its weight: an optimizer keeps its state in float or double.
+* No number meets an array of unknown shape: ORT takes 50 times as long for arrays whose last dimension is 1, such
+  as the weights of 1x1 convolutions. AdamUpdate reshapes them to vectors, which copies nothing.
 * Take the reduction axes from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate that
   to a constant with as many elements, and hang.
 * Subtract means before multiplying: sum(dY * X) - mean * sum(dY) loses as many digits as |mean| / std has.
@@ -216,11 +218,18 @@ def AdamUpdate(weight, gradient, exp_avg, exp_avg_sq, coefficients):
     step_size = op.Gather(c, op.Constant(value_int=6))
     sqrt_bias_correction2 = op.Gather(c, op.Constant(value_int=7))
     epsilon = op.Gather(c, op.Constant(value_int=8))
-    g = gradient * gradient_scale + l2_penalty * weight
-    new_exp_avg = exp_avg + one_minus_beta1 * (g - exp_avg)
-    new_exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * g * g
-    deviation = op.Sqrt(new_exp_avg_sq) / sqrt_bias_correction2 + epsilon
-    new_weight = weight * weight_factor - step_size * new_exp_avg / deviation
+    vector = op.Constant(value_ints=[-1])
+    shape = op.Shape(weight)
+    w = op.Reshape(weight, vector)
+    m = op.Reshape(exp_avg, vector)
+    g = op.Reshape(gradient, vector) * gradient_scale + l2_penalty * w
+    kept = op.Reshape(beta2 * op.Reshape(exp_avg_sq, vector), shape, allowzero=1)
+    new_exp_avg = exp_avg + op.Reshape(one_minus_beta1 * (g - m), shape, allowzero=1)
+    new_exp_avg_sq = kept + op.Reshape(one_minus_beta2 * g * g, shape, allowzero=1)
+    deviation = op.Reshape(op.Sqrt(new_exp_avg_sq), vector) / sqrt_bias_correction2 + epsilon
+    step = step_size * op.Reshape(new_exp_avg, vector) / deviation
+    shrunk = op.Reshape(w * weight_factor, shape, allowzero=1)
+    new_weight = shrunk - op.Reshape(step, shape, allowzero=1)
     return new_weight, new_exp_avg, new_exp_avg_sq
 
 

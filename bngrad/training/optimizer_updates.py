@@ -96,14 +96,15 @@ class Updates:
         """The scaled gradient with the L2 penalty."""
         typed, g, decay = self._make.typed, weight.gradient, weight.options.weight_decay
         if self._gradient_scale is not None:
-            g = typed("Mul", g, self._scale_in(dtype_of(g)))
+            g = typed("Mul", g, self._make.of_rank_of(self._scale_in(dtype_of(g)), weight.value))
         return typed("Add", g, typed("Mul", weight.value, self._number(decay, weight))) if decay else g
 
     # Scalars, each made once for the weights of a type and a group.
 
     def _number(self, value: float, weight: Weight) -> ir.Value:
         dtype = dtype_of(weight.value)
-        return self._once(("number", value, dtype), lambda: self._make.constant(value, dtype))
+        number = self._once(("number", value, dtype), lambda: self._make.constant(value, dtype))
+        return self._make.of_rank_of(number, weight.value)
 
     def _scale_in(self, dtype: ir.DataType) -> ir.Value:
         scale = self._gradient_scale
@@ -118,7 +119,8 @@ class Updates:
         return self._once(("rate", scale, dtype), made)
 
     def _rate(self, weight: Weight) -> ir.Value:
-        return self._rate_in(dtype_of(weight.value), weight.options.learning_rate_scale)
+        rate = self._rate_in(dtype_of(weight.value), weight.options.learning_rate_scale)
+        return self._make.of_rank_of(rate, weight.value)
 
     def _coefficients(self, adam: Adam, options: WeightOptions) -> ir.Value:
         """The coefficients of AdamUpdate, as Python's doubles are in PyTorch."""

@@ -141,17 +141,20 @@ class StepBuilder:
         counted = make.typed("Add", micro_step, make.int64(1))
         apply = make.op("Equal", counted, make.int64(calls))
         self._new[str(micro_step.name)] = self._where(apply, make.int64(0), counted)
+        types = dict.fromkeys(dtype_of(gradient) for gradient in gradients.values())
+        numbers = {(number, dtype): make.constant(number, dtype) for number in (calls, 0) for dtype in types}
         means = {}
         for name, gradient in gradients.items():
             zeros = np.zeros_like(self.state[name])
             old = self._new_state(f"{name}/accumulated_gradient", "optimizer", zeros, name)
             total = make.typed("Add", old, gradient)
-            means[name] = make.typed("Div", total, make.constant(calls, dtype_of(old)))
-            self._new[str(old.name)] = self._where(apply, make.constant(0, dtype_of(old)), total)
+            count, zero = (numbers[number, dtype_of(old)] for number in (calls, 0))
+            means[name] = make.typed("Div", total, make.of_rank_of(count, old))
+            self._new[str(old.name)] = self._where(apply, make.of_rank_of(zero, old), total)
         return means, apply
 
     def _where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
-        result = self._make.op("Where", condition, yes, no)
+        result = self._make.op("Where", self._make.of_rank_of(condition, no), yes, no)
         result.type, result.shape = no.type, no.shape
         return result
 
