@@ -1,4 +1,4 @@
-"""The update of all weights of a ResNet-50 by AdamW, as models of ONNX Runtime and as NumPy in place."""
+"""The update of all weights of a ResNet-50, as models of ONNX Runtime and as NumPy in place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from bngrad.training.node_makers import NodesAtEnd
 
 COEFFICIENTS = np.array([1, 0, 1 - 1e-3 * 1e-2, 0.1, 0.999, 0.001, 1e-2, 0.1, 1e-8])
 """Of AdamUpdate; a step of AdamW with a learning rate of 0.001 and a weight decay of 0.01."""
+
+STATE = {"adamw": "wmv", "sgd": "wm"}
+"""The names of what an optimizer updates: the weights first."""
 
 
 def shapes() -> list[tuple[int, ...]]:
@@ -30,10 +33,11 @@ def shapes() -> list[tuple[int, ...]]:
     return [*found, (1000, channels), (1000,)]
 
 
-def update_model(form: str) -> ir.Model:
+def update_model(optimizer: str, form: str) -> ir.Model:
     """A model that updates all weights: inputs w0, g0, m0, v0, ...; outputs w0_new, m0_new, v0_new, ...
 
     Args:
+        optimizer: A key of `STATE`.
         form: ``standard``: ops of ONNX, without the gradient's factor and the L2 penalty; ``function``: AdamUpdate
             with its definition; ``native``: AdamUpdate alone.
     """
@@ -44,8 +48,8 @@ def update_model(form: str) -> ir.Model:
     numbers = make.cast(coefficients, ir.DataType.FLOAT)
     factors: dict[int, list[ir.Value]] = {}
     for index, shape in enumerate(shapes()):
-        w, g, m, v = (ir.val(f"{name}{index}", ir.DataType.FLOAT, shape) for name in "wgmv")
-        graph.inputs.extend([w, g, m, v])
+        arrays = {n: ir.val(f"{n}{index}", ir.DataType.FLOAT, shape) for n in f"g{STATE[optimizer]}"}
+        graph.inputs.extend(arrays.values())
         if form == "standard":
             rank = len(shape)
             if rank not in factors:  # of the rank of the weight: ONNX Runtime takes 50 times as long for scalars
@@ -54,18 +58,18 @@ def update_model(form: str) -> ir.Model:
                     make.op("Gather", numbers, make.int64(np.full(index_shape, k)), axis=0)
                     for k in range(len(COEFFICIENTS))
                 ]
-            results = _standard(make, w, g, m, v, factors[rank])
+            results = _STANDARD[optimizer](make, factors[rank], **arrays)
         else:
-            results = make.bngrad("AdamUpdate", w, g, m, v, coefficients)
-        for name, value in zip("wmv", results, strict=True):
+            results = make.bngrad("AdamUpdate", *(arrays[name] for name in "wgmv"), coefficients)
+        for name, value in zip(STATE[optimizer], results, strict=True):
             output = make.name(value, f"{name}{index}_new")
-            output.type, output.shape = w.type, w.shape
+            output.type, output.shape = arrays["w"].type, arrays["w"].shape
             graph.outputs.append(output)
     EmbedFunctionsPass(form == "function")(model)
     return model
 
 
-def _standard(make, w, g, m, v, factors):
+def _adamw(make, factors, *, w, g, m, v):
     _, _, decay, rest1, beta2, rest2, step_size, root, eps = factors
     m = make.op("Add", m, make.op("Mul", make.op("Sub", g, m), rest1))
     v = make.op("Add", make.op("Mul", v, beta2), make.op("Mul", make.op("Mul", g, g), rest2))
@@ -73,10 +77,25 @@ def _standard(make, w, g, m, v, factors):
     return [make.op("Sub", make.op("Mul", w, decay), make.op("Mul", quotient, step_size)), m, v]
 
 
-def update_in_place(w, g, m, v, scratch) -> None:
+def _sgd(make, factors, *, w, g, m):
+    momentum, rate = factors[2], factors[3]
+    m = make.op("Add", make.op("Mul", m, momentum), g)
+    return [make.op("Sub", w, make.op("Mul", m, rate)), m]
+
+
+_STANDARD = {"adamw": _adamw, "sgd": _sgd}
+
+
+def update_in_place(optimizer, scratch, w, g, m, v=None) -> None:
     """The same in NumPy, without a new array; ``scratch`` has the size of the largest weight."""
     decay, rest1, beta2, rest2, step_size, root, eps = map(np.float32, COEFFICIENTS[2:])
     t = scratch[: math.prod(w.shape)].reshape(w.shape)
+    if optimizer == "sgd":
+        m *= decay
+        m += g
+        np.multiply(m, rest1, out=t)
+        w -= t
+        return
     np.subtract(g, m, out=t)
     t *= rest1
     m += t
