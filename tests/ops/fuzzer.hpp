@@ -7,6 +7,7 @@
 
 #include "fuzz_case.hpp"
 #include "fuzz_reference.hpp"
+#include "fuzz_update.hpp"
 
 struct Counts {
   int64_t calls, computed, refused, empty, threaded, compared, others, failures;
@@ -20,7 +21,7 @@ class Fuzzer {
   uint64_t Run() {
     if (random_.OneIn(20)) {
       Others();
-      return 0;
+      return FuzzAdamUpdate(random_, [this](const char* what) { Fail(what, ""); });
     }
     std::vector<bool> reduced;
     arguments_ = DrawArguments(random_, &reduced);
