@@ -10,7 +10,13 @@ from autodiff.gradient_cases import forward, inputs_of, lowered, written
 from autodiff.test_between_transposes import ORT_ERRORS, Level, run
 from autodiff.test_rules import TABLES
 
-CASES = [case for cases in TABLES.values() for case in cases if any(dims.get("N", 1) != 1 for dims in case.dims)]
+CASES = [
+    case
+    for table, cases in TABLES.items()
+    for case in cases
+    # The process ends in ONNX Runtime's kernels of LSTM and GRU.
+    if table != "recurrent" and any(dims.get("N", 1) != 1 for dims in case.dims)
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -15,7 +15,25 @@ def case(inputs, body, **more):
     return Case("refused", inputs, body, **more)
 
 
+LSTM = "float[T, N, 3] x, float[1, 8, 3] w, float[1, 8, 2] r, int32[N] n, float[1, 6] p"
+RECURRENT = {
+    "lengths": ("", "x, w, r, , n", "it has sequence_lens; expected sequences of the same length"),
+    "peepholes": ("", "x, w, r, , , , , p", "it has peepholes; expected none"),
+    "clip": (", clip = 1.0", "x, w, r", "it has clip; expected none"),
+    "another layout": (", layout = 1", "x, w, r", "it has layout = 1; expected 0"),
+    "coupled gates": (", input_forget = 1", "x, w, r", "it has input_forget = 1; expected 0"),
+    "other activations": (
+        ', activations = ["Relu", "Tanh", "Tanh"]',
+        "x, w, r",
+        "it has activations Relu, Tanh, Tanh; expected Sigmoid, Tanh, Tanh",
+    ),
+}
+
 REFUSED = {
+    **{
+        f"lstm, {name}": (case(LSTM, f"y = LSTM <hidden_size = 2{attributes}> ({inputs})"), message)
+        for name, (attributes, inputs, message) in RECURRENT.items()
+    },
     "gelu, an unknown approximation": (
         case("float[N] x", 'y = Gelu <approximate = "sine"> (x)', opset=20),
         r"Gelu node 'Gelu_0' .*approximate = 'sine'; expected one of none, tanh",

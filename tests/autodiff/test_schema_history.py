@@ -26,7 +26,7 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 FLOATS = {f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES}
 OF_ORT = {"AveragePoolGrad", "MaxPoolGrad"}
 """In the default domain because bngrad registers them: ONNX Runtime's builder writes them."""
-REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2)}
+REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2), ("LSTM", 7)}
 """Float inputs that must be constant: see test_refusals.py."""
 NEWEST = onnx.defs.onnx_opset_version() >= NEWEST_OPSET
 

@@ -1,0 +1,51 @@
+"""Gradients of LSTM and GRU."""
+
+from __future__ import annotations
+
+from autodiff.gradient_cases import Case
+
+GATES = {"LSTM": 4, "GRU": 3}
+SIZES = ({"T": 3, "N": 2}, {"T": 1, "N": 3})
+NOT_LOWERED = "the ops of ORT's builder have no lowering; tests/ort_training compares with its kernels"
+
+
+def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1, attributes="", **more):
+    element = more.get("element", "float")
+    rows = GATES[op] * 2
+    inputs = {"x": "T, N, 3", "w": f"{directions}, {rows}, 3", "r": f"{directions}, {rows}, 2"}
+    if bias:
+        inputs["b"] = f"{directions}, {2 * rows}"
+    if states:
+        inputs |= dict.fromkeys(("h", "c") if op == "LSTM" else ("h",), f"{directions}, N, 2")
+    given = ["x", "w", "r", "b" if bias else "", "", *(("h", "c")[: GATES[op] - 2] if states else ())]
+    made = [output if output in outputs else "" for output in ("y", "yh", "yc")[: GATES[op] - 1]]
+    texts = [", ".join(values).rstrip(", ") for values in (made, given)]
+    body = f"{texts[0]} = {op} <hidden_size = 2{', ' if attributes else ''}{attributes}> ({texts[1]})"
+    types = ", ".join(f"{element}[{shape}] {value}" for value, shape in inputs.items())
+    return Case(
+        f"{op} {name}", types, body, tuple(inputs), outputs, **{"dims": SIZES, "oracle": NOT_LOWERED} | more
+    )
+
+
+def cases():
+    yield recurrent("activations", "LSTM", attributes='activations = ["Sigmoid", "Tanh", "tanh"]')
+    for op in GATES:
+        yield recurrent("plain", op)
+        yield recurrent("without optional inputs", op, states=False, bias=False)
+        yield recurrent("reverse", op, attributes='direction = "reverse"')
+        yield recurrent("bidirectional", op, directions=2, attributes='direction = "bidirectional"')
+        yield recurrent("last state", op, outputs=("yh",))
+        yield recurrent("all outputs", op, outputs=("y", "yh", "yc")[: GATES[op] - 1])
+        yield recurrent("opset 22", op, opset=22)
+    yield recurrent("last cell", "LSTM", outputs=("yc",))
+    yield recurrent("linear before reset", "GRU", attributes="linear_before_reset = 1")
+    yield recurrent(
+        "linear before reset, both ways",
+        "GRU",
+        directions=2,
+        attributes='linear_before_reset = 1, direction = "bidirectional"',
+    )
+    yield recurrent("linear before reset, no bias", "GRU", bias=False, attributes="linear_before_reset = 1")
+
+
+CASES = [*cases()]
