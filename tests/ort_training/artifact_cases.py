@@ -169,6 +169,24 @@ OWN_LOSS = """own (float[N, 6] x) => (float loss, float[N, 3] y) {
     loss = ReduceMean<keepdims = 0>(squares)
 }"""
 
+LSTM = """lstm (float[3, 4, 6] x) => (float[4, 3] y) {
+    h, last_h, last_c = LSTM<hidden_size = 5>(x, w, r, b, , h0, c0)
+    axis = Constant<value_ints = [1]>()
+    steps = Squeeze(h, axis)
+    mean = ReduceMean<axes = [0], keepdims = 0>(steps)
+    y = MatMul(mean, fc)
+}"""
+LSTM_SHAPES = {"w": (1, 20, 6), "r": (1, 20, 5), "b": (1, 40), "h0": (1, 4, 5), "c0": (1, 4, 5), "fc": (5, 3)}
+GRU = """gru (float[3, 4, 6] x) => (float[4, 3] y) {
+    h, last_h = GRU<hidden_size = 5, linear_before_reset = 1>(x, w, r, b, , h0)
+    axis = Constant<value_ints = [1]>()
+    steps = Squeeze(h, axis)
+    mean = ReduceMean<axes = [0], keepdims = 0>(steps)
+    y = MatMul(mean, fc)
+}"""
+GRU_SHAPES = {"w": (1, 15, 6), "r": (1, 15, 5), "b": (1, 30), "h0": (1, 4, 5), "fc": (5, 3)}
+SEQUENCE = {"x": (3, 4, 6), "labels": (3, (4,))}
+
 MLP_DATA = {"x": (8, 6), "target": (8, 3)}
 
 CASES = {
@@ -234,6 +252,8 @@ CASES = {
             "frozen_params": ["mean", "var"],
         },
     ),
+    "lstm": Case(LSTM, LSTM_SHAPES, SEQUENCE, options={"requires_grad": ["w", "r", "b", "fc"]}),
+    "gru": Case(GRU, GRU_SHAPES, SEQUENCE, options={"requires_grad": ["w", "r", "b", "fc"]}),
     "an input": Case(MLP, MLP_SHAPES, MLP_DATA, loss_type("MSELoss"), {"requires_grad": ["w1", "x"]}, runs=False),
     "no gradient": Case(MLP, MLP_SHAPES, MLP_DATA, loss_type("MSELoss"), runs=False),
     "frozen only": Case(CNN, CNN_SHAPES, IMAGES, options={"frozen_params": ["conv", "mean1"]}, runs=False),
