@@ -1,4 +1,4 @@
-"""The updates of weights by ONNX Runtime's optimizers in standard ONNX.
+"""The updates of weights by ONNX Runtime's optimizers, in standard ONNX and AdamUpdate of ``bngrad``.
 
 Weights, moments and gradients are sequences of tensors, which ONNX Runtime updates in place. Here the new ones are
 graph outputs: ``<input>_new``.
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from bngrad.graph.builder import NodeMaker
     from bngrad.passes.lower.lowering import Outputs
     from bngrad.passes.lower.site import Site
+    from bngrad.passes.lower.tensor_sequences import Compute
 
-_FLOAT = ir.DataType.FLOAT
+_FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
 def _refusal(number: int, updated: Sequence[int]) -> Callable[[ir.Node], str | None]:
@@ -75,48 +76,49 @@ def _adamw_refusal(node: ir.Node) -> str | None:
     },
 )
 def adamw_optimizer(site: Site) -> Outputs:
-    """AdamWOptimizer(lr, t, w, g, m, v, signal) -> done, new w, new m, new v.
+    """AdamWOptimizer(lr, t, w, g, m, v, signal) -> done, new w, new m, new v: AdamUpdate of ``bngrad``.
 
-    With a = alpha, b = beta, ca = 1 - a^t and cb = 1 - b^t, both 1 without ``correct_bias``::
+    With a = alpha, b = beta, k = 1 - lr weight_decay, ca = 1 - a^t and cb = 1 - b^t, both 1 without
+    ``correct_bias``::
 
         m = a m + (1 - a) g
         v = b v + (1 - b) g^2
-        adam_mode 0: w = (1 - lr weight_decay) w - lr m / (ca (sqrt(v / cb) + epsilon))        as in PyTorch
-        adam_mode 1: w = (1 - lr weight_decay) (w - lr sqrt(cb) / ca m / (sqrt(v) + epsilon))  as in Transformers
+        adam_mode 0: w = k w - lr / ca m / (sqrt(v) / sqrt(cb) + epsilon)             as in PyTorch
+        adam_mode 1: w = k (w - lr sqrt(cb) / ca m / (sqrt(v) + epsilon))             as in Transformers
+                       = k w - k lr / ca m / (sqrt(v) / sqrt(cb) + epsilon / sqrt(cb))
     """
-    alpha, beta = (np.float32(site.attribute(*attribute)) for attribute in (("alpha", 0.9), ("beta", 0.999)))
-    decay, epsilon = site.attribute("weight_decay", 0.01), site.attribute("epsilon", 1e-8)
-    rate = _scalar(site, site.x(0))
-    number = site.constant
-    corrections = None
-    if site.attribute("correct_bias", 1):
-        step = site.cast(_scalar(site, site.x(1)), ir.DataType.DOUBLE)
-        corrections = [_bias_correction(site, step, base) for base in (alpha, beta)]
-    as_pytorch = site.attribute("adam_mode", 0) == 0
-    corrected = rate
-    if corrections and not as_pytorch:
-        corrected = site.op("Mul", rate, site.op("Div", site.op("Sqrt", corrections[1]), corrections[0]))
-    shrinkage = site.op("Mul", rate, number(decay, _FLOAT)) if decay else None
-    constants = [number(c, _FLOAT) for c in (alpha, np.float32(1) - alpha, beta, np.float32(1) - beta, epsilon)]
+    coefficients = _adamw_coefficients(site)
 
-    def decayed(make: NodeMaker, weight: ir.Value) -> ir.Value:
-        return weight if shrinkage is None else make.op("Sub", weight, make.op("Mul", shrinkage, weight))
-
-    def update(make: NodeMaker, tensors: Sequence[ir.Value]) -> list[ir.Value]:
+    def update(make: NodeMaker, tensors: Sequence[ir.Value]) -> Sequence[ir.Value]:
         weight, first, second, gradient = tensors
-        a, one_minus_a, b, one_minus_b, small = constants
-        first = make.op("Add", make.op("Mul", a, first), make.op("Mul", one_minus_a, gradient))
-        square = make.op("Mul", make.op("Mul", one_minus_b, gradient), gradient)
-        second = make.op("Add", make.op("Mul", b, second), square)
-        unbiased = make.op("Div", second, corrections[1]) if corrections and as_pytorch else second
-        denominator = make.op("Add", make.op("Sqrt", unbiased), small)
-        if corrections and as_pytorch:
-            denominator = make.op("Mul", corrections[0], denominator)
-        weight = decayed(make, weight) if as_pytorch else weight
-        weight = make.op("Sub", weight, make.op("Div", make.op("Mul", corrected, first), denominator))
-        return [weight if as_pytorch else decayed(make, weight), first, second]
+        return make.bngrad("AdamUpdate", weight, gradient, first, second, coefficients)
 
     return _updated(site, [2, 4, 5], [3], update, signal=6)
+
+
+def _adamw_coefficients(site: Site) -> ir.Value:
+    """The coefficients of AdamUpdate, in its order, as double.
+
+    ONNX Runtime rounds a, b and 1 - a^t to float32; so does this.
+    """
+    one = site.constant([1], _DOUBLE)
+    rate = site.cast(site.op("Reshape", site.x(0), site.int64([1])), _DOUBLE)
+    alpha, beta = (float(np.float32(site.attribute(*each))) for each in (("alpha", 0.9), ("beta", 0.999)))
+    decay, epsilon = (
+        site.constant([site.attribute(*each)], _DOUBLE) for each in (("weight_decay", 0.01), ("epsilon", 1e-8))
+    )
+    kept = site.op("Sub", one, site.op("Mul", rate, decay))
+    correction, deviation = one, one
+    if site.attribute("correct_bias", 1):
+        step = site.cast(site.op("Reshape", site.x(1), site.int64([1])), _DOUBLE)
+        correction = _bias_correction(site, step, alpha)
+        deviation = site.op("Sqrt", _bias_correction(site, step, beta))
+    size = site.op("Div", rate, correction)
+    if site.attribute("adam_mode", 0):
+        size, epsilon = site.op("Mul", size, kept), site.op("Div", epsilon, deviation)
+    numbers = site.constant([1 - alpha, beta, 1 - beta], _DOUBLE)
+    unscaled = site.constant([1, 0], _DOUBLE)
+    return site.op("Concat", unscaled, kept, numbers, size, deviation, epsilon, axis=0)
 
 
 @lowering("InplaceClipGradNorm", refusal=_refusal(1, [0]), attributes={"max_norm": ANY})
@@ -157,7 +159,7 @@ def _updated(
     site: Site,
     updated: Sequence[int],
     read: Sequence[int],
-    update: Callable[[NodeMaker, Sequence[ir.Value]], list[ir.Value]],
+    update: Compute,
     *,
     signal: int,
 ) -> list[ir.Value]:
@@ -173,7 +175,7 @@ def _updated(
     old = [site.x(index) for index in updated]
     go = None if (given := site.optional(signal)) is None else _scalar(site, given)
 
-    def update_if(make: NodeMaker, tensors: Sequence[ir.Value]) -> list[ir.Value]:
+    def update_if(make: NodeMaker, tensors: Sequence[ir.Value]) -> Sequence[ir.Value]:
         new = update(make, tensors)
         return new if go is None else [make.op("Where", go, *pair) for pair in zip(new, tensors, strict=False)]
 
@@ -191,7 +193,7 @@ def _scalar(site: Site, value: ir.Value) -> ir.Value:
     return site.op("Reshape", value, site.int64([]))
 
 
-def _bias_correction(site: Site, step: ir.Value, base: np.float32) -> ir.Value:
-    """1 - base^t, whose power ONNX Runtime computes in double."""
-    power = site.op("Pow", site.constant(base, ir.DataType.DOUBLE), step)
-    return site.op("Sub", site.constant(1.0, _FLOAT), site.cast(power, _FLOAT))
+def _bias_correction(site: Site, step: ir.Value, base: float) -> ir.Value:
+    """1 - base^t as float32 has it, in double."""
+    power = site.cast(site.op("Pow", site.constant([base], _DOUBLE), step), _FLOAT)
+    return site.cast(site.op("Sub", site.constant([1], _FLOAT), power), _DOUBLE)

@@ -8,12 +8,13 @@ import onnx_ir as ir
 
 from bngrad.graph.builder import NodeMaker
 from bngrad.graph.nodes import raise_refusals
+from bngrad.opset.functions import DOMAIN
 from bngrad.passes.prepare.return_state import return_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bngrad.graph.fresh_names import Names
+    from bngrad.passes.base import Context
     from bngrad.passes.lower.site import Site
 
     Compute = Callable[[NodeMaker, Sequence[ir.Value]], Sequence[ir.Value]]
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 class _Body(NodeMaker):
     """Makes the nodes of a Loop's body."""
 
-    def __init__(self, names: Names, prefix: str) -> None:
-        super().__init__(names, prefix)
+    def __init__(self, context: Context, prefix: str) -> None:
+        super().__init__(context.names, prefix)
+        self._context = context
         self.nodes: list[ir.Node] = []
 
     def _place(self, node: ir.Node) -> None:
+        self._context.ours += node.domain == DOMAIN
         self.nodes.append(node)
 
     def value(self, what: str, type_: ir.TypeProtocol, shape: ir.Shape | None = None) -> ir.Value:
@@ -102,7 +105,7 @@ def _typed(sequence: ir.Value) -> ir.Value:
 
 
 def _loop(site: Site, sequences: Sequence[ir.Value], compute: Compute) -> list[ir.Value]:
-    body = _Body(site.names, site.node.name or site.node.op_type)
+    body = _Body(site.context, site.node.name or site.node.op_type)
     index = body.value("index", ir.TensorType(ir.DataType.INT64), ir.Shape([]))
     go_on = body.value("condition", ir.TensorType(ir.DataType.BOOL), ir.Shape([]))
     first, *others = (body.op("SequenceAt", sequence, index) for sequence in sequences)
