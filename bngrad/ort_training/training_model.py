@@ -85,7 +85,7 @@ def training_model(
     model, _ = for_target(model, target="stock", source=forward, custom_ops=custom_ops)
     accumulated = state_of(model)
     state = {buffer: accumulated[buffer] for buffer in buffers.values()}
-    state |= {old: _copied(model, new) if new in outputs else new for old, new in statistics.items()}
+    state |= {old: copied_output(model, new) if new in outputs else new for old, new in statistics.items()}
     idle = [name for name in statistics if name not in inputs]
     _arrange(model, [*inputs, *buffers.values(), RESET, *idle], [*outputs, *buffers, *state.values()])
     model.metadata_props[STATE_KEY] = json.dumps(state)
@@ -199,13 +199,14 @@ def _unused(names: Names, name: str) -> str:
     return name
 
 
-def _copied(model: ir.Model, name: str) -> str:
-    """Returns a copy of a value, so that it can be an output twice."""
+def copied_output(model: ir.Model, name: str) -> str:
+    """Makes a copy of an output another output, and returns its name."""
     (value,) = (value for value in model.graph.outputs if value.name == name)
     node = ir.node("Identity", [value], name=Names(model).fresh(f"{name}_copy"))
     (copy,) = node.outputs
     copy.name, copy.type, copy.shape = node.name, value.type, value.shape
     model.graph.append(node)
+    model.graph.outputs.append(copy)
     return str(copy.name)
 
 

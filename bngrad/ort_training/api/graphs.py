@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bngrad.io.files import load
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
-from bngrad.ort_training.training_model import RESET, STATE_KEY
+from bngrad.ort_training.training_model import RESET, STATE_KEY, copied_output
 from bngrad.passes.pipeline import for_target, foreign_nodes, unknown_to_stock
 from bngrad.passes.prepare.return_state import state_of
 
@@ -64,11 +65,16 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
     """
     with as_ort_training_error():
         model = load(path)
+        own = [str(value.name) for value in model.graph.outputs]
         if STATE_KEY in model.metadata_props:
             updates = _recorded(model, path)
         else:
+            _make_statistics_inputs(model.graph)
             model, _ = for_target(model, target="stock", custom_ops=True)
-            updates = state_of(model)
+            # What the file returns stays an output of the user's: state then needs one of its own.
+            updates = {
+                old: copied_output(model, new) if new in own else new for old, new in state_of(model).items()
+            }
     graph = TrainingGraph(model, [], [], [], {}, [], updates, None)
     for value in model.graph.inputs:
         name = str(value.name)
@@ -88,8 +94,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
         else:
             graph.user_inputs.append(value)
     new = set(updates.values())
-    names = [str(value.name) for value in model.graph.outputs]
-    graph.user_outputs = [name for name in names if name not in new and not name.endswith(_DONE)]
+    graph.user_outputs = [name for name in own if name not in new and not name.endswith(_DONE)]
     for value in graph.statistics:
         if value.const_value is None:
             raise OrtTrainingError(
@@ -97,6 +102,15 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
             )
         model.graph.initializers.pop(str(value.name), None)
     return graph
+
+
+def _make_statistics_inputs(graph: ir.Graph) -> None:
+    """Makes running statistics that are initializers inputs: they are state even where the model returns them."""
+    for node in graph:
+        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
+            for value in node.inputs[3:5]:
+                if value is not None and value.is_initializer() and not value.is_graph_input():
+                    graph.inputs.append(value)
 
 
 def _recorded(model: ir.Model, path: str | os.PathLike[str]) -> dict[str, str]:

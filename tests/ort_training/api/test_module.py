@@ -252,6 +252,22 @@ def test_running_statistics_move(norm):
     assert norm(x) == again
 
 
+def test_running_statistics_that_are_outputs(tmp_path):
+    """They stay outputs of a call, and the state moves."""
+    folder = small_artifacts.norm(tmp_path)
+    text = small_artifacts.NORM_TRAINING.replace(
+        "(float loss,", "(float loss, float[2] new_mean, float[2] new_var,"
+    )
+    path = small_artifacts.write(tmp_path / "outputs.onnx", text)
+    module = Module(path, CheckpointState.load_checkpoint(folder / "checkpoint"))
+    assert module.output_names() == ["loss", "new_mean", "new_var"]
+    x = np.random.default_rng(1).normal(3, 2, (50, 2)).astype("f")
+    for count in (1, 2):
+        _, mean, var = module(x)
+        np.testing.assert_allclose(mean, x.mean(0) * (1 - 0.9**count), rtol=1e-5)
+        np.testing.assert_allclose(var, 0.9**count + x.var(0) * (1 - 0.9**count), rtol=1e-5)
+
+
 def test_running_statistics_are_exported(norm, tmp_path):
     x = np.random.default_rng(1).normal(3, 2, (50, 2)).astype("f")
     for _ in range(3):
