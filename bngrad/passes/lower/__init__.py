@@ -1,4 +1,4 @@
-"""The training ops of ONNX Runtime in standard ONNX.
+"""The training ops of ONNX Runtime in standard ONNX, and AdamW as AdamUpdate of ``bngrad``.
 
 Each module registers the lowerings of some ops, with `bngrad.passes.lower.lowering.lowering`; a new module is
 imported here without being named. A lowering gets a `Site`, makes the nodes that compute what its node did, and
