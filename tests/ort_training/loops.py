@@ -227,6 +227,71 @@ def buffers(api, folder):
     return run.seen
 
 
-LOOPS = {"mlp": mlp, "cnn": cnn, "hidden": hidden, "custom": custom, "buffers": buffers}
-MODELS = {name: "mlp" if name == "buffers" else name for name in LOOPS}
+def calls_in_any_order(api, folder, seed=1, count=80):
+    """Calls of the whole interface, drawn at random; after each, all that can be seen."""
+    rng = np.random.default_rng(seed)
+    run = Run(api, folder)
+    seen = {}
+
+    def call(step):
+        run.see("loss", run.module(*vectors(step)))
+
+    def evaluate(step):
+        run.module.eval()
+        call(step)
+        run.module.train()
+
+    def write_view(step):
+        run.state.parameters["w1"].data[step % 4] *= 0.5
+
+    def assign(step):
+        name = ("w1", "b1", "w2", "b2")[step % 4]
+        value = run.state.parameters[name].data * np.float32(0.9)
+        if step % 2:
+            run.state.parameters[name] = value
+        else:
+            run.state.parameters[name].data = value
+
+    def through_a_buffer(step):
+        trainable = bool(step % 2)
+        run.module.copy_buffer_to_parameters(run.module.get_contiguous_parameters(trainable), trainable)
+
+    def resume(step):
+        run.state.properties["step"] = step
+        run.save("random")
+        rate = run.optimizer.get_learning_rate()
+        resumed = Run(api, folder, folder / "random")
+        run.state, run.module, run.optimizer = resumed.state, resumed.module, resumed.optimizer
+        if step % 2:
+            run.optimizer.set_learning_rate(rate)
+
+    operations = [
+        *[call] * 4,
+        *[lambda _: run.optimizer.step()] * 3,
+        *[lambda _: run.module.lazy_reset_grad()] * 2,
+        lambda step: run.optimizer.set_learning_rate(0.001 * (step % 7)),
+        lambda step: api.LinearLRScheduler(run.optimizer, step, step, 0.01).step(),
+        evaluate,
+        write_view,
+        assign,
+        through_a_buffer,
+        resume,
+    ]
+    for step in range(count):
+        operations[rng.integers(len(operations))](step)
+        run.see_parameters("now")
+        run.see("rate", run.optimizer.get_learning_rate())
+        seen |= {f"{step} {key}": value for key, value in run.seen.items()}
+    return seen
+
+
+LOOPS = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "hidden": hidden,
+    "custom": custom,
+    "buffers": buffers,
+    "any-order": calls_in_any_order,
+}
+MODELS = {name: "mlp" if name in ("buffers", "any-order") else name for name in LOOPS}
 RESUMED = {"mlp": resumed_mlp, "cnn": resumed_cnn}
