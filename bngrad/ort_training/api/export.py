@@ -51,8 +51,7 @@ def export_for_inference(
         for value in list(graph.inputs):
             if (array := values.get(str(value.name))) is not None:
                 graph.inputs.remove(value)
-                # A copy: training goes on.
-                value.const_value = ir.tensor(array.copy(), name=value.name)
+                value.const_value = ir.tensor(array, name=value.name)
                 graph.initializers[str(value.name)] = value
         ir.passes.Sequential(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass(), InferTypesPass())(model)
         for value in [value for value in graph.inputs if not value.uses()]:
