@@ -273,4 +273,62 @@ PASSES = (
     )
 )
 
-PASS_MUTANTS = [*LOWER, *PASSES]
+_OPTIMIZER = (f"{_PASSES}/test_lower_optimizer.py",)
+_API = "tests/ort_training/api"
+
+ORT_TRAINING = (
+    of(
+        "bngrad/passes/lower/optimizer.py",
+        (
+            'size, epsilon = site.op("Mul", size, kept), site.op("Div", epsilon, deviation)',
+            'size, epsilon = size, site.op("Div", epsilon, deviation)',
+            "AdamW's decay is of the old weight alone",
+            _OPTIMIZER,
+        ),
+        (
+            'site.op("Add", norm, site.constant(1e-6, _FLOAT))',
+            "norm",
+            "clipping divides by the norm alone",
+            _OPTIMIZER,
+        ),
+        (
+            'make.op("Where", go, *pair)',
+            'make.op("Where", go, *pair[::-1])',
+            "a signal means its opposite",
+            _OPTIMIZER,
+        ),
+    )
+    + of(
+        "bngrad/passes/lower/tensor_sequences.py",
+        ('site.op("Max", *lengths)', "lengths[0]", "a longer sequence of gradients is accepted", _OPTIMIZER),
+    )
+    + of(
+        "bngrad/ort_training/api/stateful_session.py",
+        (
+            "self._binding.bind_output(name)",
+            "pass",
+            "outputs are not bound",
+            (f"{_API}/test_module.py",),
+        ),
+        ("np.copyto(array, following)", "pass", "state stays as it is", (f"{_API}/test_module.py",)),
+    )
+    + of(
+        "bngrad/ort_training/api/module.py",
+        ("self._reset[...] = False", "pass", "gradients are reset at every step", (f"{_API}/test_module.py",)),
+    )
+    + of(
+        "bngrad/ort_training/api/optimizer.py",
+        ("self._group.step = count", "pass", "updates are not counted", (f"{_API}/test_optimizer.py",)),
+    )
+    + of(
+        "bngrad/ort_training/api/user_inputs.py",
+        (
+            "sizes.setdefault(dimension.value, size) == size",
+            "True",
+            "labels of another batch size are accepted",
+            (f"{_API}/test_module.py",),
+        ),
+    )
+)
+
+PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING]
