@@ -102,11 +102,24 @@ def damaged(folder, name, change):
             lambda data: data.replace(b'"classifier.bias"', b'"classifier.bian"'),
             "no tensor class",
         ),
+        ("step.safetensors", lambda data: data.replace(b'"shape":[10]', b'"shape":[11]'), "wrong number of bytes"),
+        ("step.safetensors", lambda data: data.replace(b'"I64"', b'"U64"'), "type U64 are not supported"),
+        ("step.onnx", lambda data: data.replace(b'{"version": 1', b'{"version": 2'), "another format"),
         ("step.onnx", lambda data: data.replace(b"bngrad.step", b"bngrad.stop"), "no training step"),
         ("step.onnx", lambda data: data.replace(b'"layout": "named"', b'"layout": "flat!"'), "expected named"),
         ("step.onnx", lambda data: data[:1000], "step.onnx failed"),
     ],
-    ids=["truncated state", "no safetensors", "missing tensor", "no step", "layout", "truncated step"],
+    ids=[
+        "truncated state",
+        "no safetensors",
+        "missing tensor",
+        "size",
+        "type",
+        "version",
+        "no step",
+        "layout",
+        "truncated step",
+    ],
 )
 def test_refuses(program, folder, name, change, message):
     damaged(folder, name, change)

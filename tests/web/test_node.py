@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import onnx
@@ -60,12 +61,35 @@ def test_the_example(node, folder, training, tmp_path):
             lambda data: data.replace(b'"I64"', b'"U64"'),
             "tensor step has type U64; supported are F32",
         ),
+        (
+            "step.safetensors",
+            lambda data: data.replace(b'"shape":[10]', b'"shape":[11]'),
+            "tensor classifier.bias has 40 bytes; expected 44",
+        ),
         ("step.onnx", lambda data: data[:-100], "this is no .onnx file, or a truncated one"),
         ("step.onnx", lambda data: data.replace(b"bngrad.step", b"bngrad.stop"), "step.onnx is no training step"),
         ("step.onnx", lambda data: data.replace(b'"flat": {', b'"flot": {'), "make it with --layout flat"),
+        ("step.onnx", lambda data: data.replace(b'{"version": 1', b'{"version": 2'), "has format 2; expected 1"),
+        (
+            "step.eval.onnx",
+            lambda data: re.sub(rb'"model": "[0-9a-f]{8}', b'"model": "00000000', data),
+            "step.eval.onnx belongs to another step than step.onnx",
+        ),
         ("inference.onnx", lambda _: b"", "the model has no input state"),
     ],
-    ids=["truncated", "no safetensors", "missing", "type", "truncated step", "no step", "named", "empty"],
+    ids=[
+        "truncated",
+        "no safetensors",
+        "missing",
+        "type",
+        "size",
+        "truncated step",
+        "no step",
+        "named",
+        "version",
+        "evaluation",
+        "empty",
+    ],
 )
 def test_refuses(node, folder, tmp_path, name, change, message):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

@@ -31,6 +31,13 @@ inline Tensor& Find(Tensors& tensors, const std::string& name) {
   return found->second;
 }
 
+inline int64_t WidthOf(const std::string& dtype) {
+  static const std::map<std::string, int64_t> widths = {{"F32", 4}, {"F64", 8}, {"I32", 4}, {"I64", 8}};
+  const auto found = widths.find(dtype);
+  if (found == widths.end()) throw std::runtime_error("tensors of type " + dtype + " are not supported");
+  return found->second;
+}
+
 inline Tensors ReadSafetensors(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error(path + ": cannot be read");
@@ -46,7 +53,11 @@ inline Tensors ReadSafetensors(const std::string& path) {
     const auto [begin, end] = entry.at("data_offsets").get<std::pair<int64_t, int64_t>>();
     if (begin > end || end > all.end() - start)
       throw std::runtime_error(path + ": is truncated, tensor " + name);
-    tensors[name] = {entry.at("dtype"), entry.at("shape"), {start + begin, start + end}};
+    Tensor tensor = {entry.at("dtype"), entry.at("shape"), {start + begin, start + end}};
+    int64_t size = WidthOf(tensor.dtype);
+    for (const int64_t dim : tensor.shape) size *= dim;
+    if (size != end - begin) throw std::runtime_error(path + ": wrong number of bytes, tensor " + name);
+    tensors[name] = std::move(tensor);
   }
   return tensors;
 }

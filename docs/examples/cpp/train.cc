@@ -54,6 +54,7 @@ nlohmann::json StepInfo(const Ort::Session& session) {
   if (text == nullptr)
     throw std::runtime_error("step.onnx is no training step: its metadata have no bngrad.step");
   nlohmann::json info = nlohmann::json::parse(text.get());
+  if (info.at("version") != 1) throw std::runtime_error("step.onnx has another format; expected 1");
   if (info.at("layout") != "named") throw std::runtime_error("step.onnx has another layout; expected named");
   return info;
 }

@@ -19,6 +19,8 @@ export function readSafetensors(file) {
     const dtype = DTYPES[code];
     if (!dtype) throw new Error(`tensor ${name} has type ${code}; supported are ${Object.keys(DTYPES).join(", ")}`);
     if (start + end > bytes.length) throw new Error(`the .safetensors file is truncated: tensor ${name}`);
+    const size = shape.reduce((product, dim) => product * dim, ARRAYS[dtype].BYTES_PER_ELEMENT);
+    if (end - begin !== size) throw new Error(`tensor ${name} has ${end - begin} bytes; expected ${size}`);
     tensors[name] = { dtype, shape, data: new ARRAYS[dtype](bytes.buffer.slice(start + begin, start + end)) };
   }
   return tensors;

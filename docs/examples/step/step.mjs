@@ -17,9 +17,12 @@ export class TrainingStep {
     const [train, evaluate, state] = await Promise.all(files.map((file) => read(file)));
     const step = new TrainingStep();
     step.ort = ort;
-    step.info = JSON.parse(readMetadata(train)[KEY] ?? "null");
-    if (!step.info) throw new Error(`${name}.onnx is no training step: its metadata have no ${KEY}`);
-    if (!step.info.flat) throw new Error(`${name}.onnx has layout "${step.info.layout}"; make it with --layout flat`);
+    const [info, evaluated] = [train, evaluate].map((file) => JSON.parse(readMetadata(file)[KEY] ?? "null"));
+    if (!info) throw new Error(`${name}.onnx is no training step: its metadata have no ${KEY}`);
+    if (info.version !== 1) throw new Error(`${name}.onnx has format ${info.version}; expected 1`);
+    if (!info.flat) throw new Error(`${name}.onnx has layout "${info.layout}"; make it with --layout flat`);
+    if (evaluated?.model !== info.model) throw new Error(`${name}.eval.onnx belongs to another step than ${name}.onnx`);
+    step.info = info;
     step.initial = readSafetensors(state);
     step.reset();
     step.train = await ort.InferenceSession.create(train, options);
