@@ -61,5 +61,5 @@ class StateBuffers:
     def read(self) -> dict[str, Array]:
         """Returns a copy of the state, in the named layout."""
         if self._info.flat is not None:
-            return self._info.unflatten(self._arrays[self._info.flat.input].copy())
+            return self._info.unflatten(self._arrays[self._info.flat.input])
         return {name: array.copy() for name, array in self._arrays.items()}

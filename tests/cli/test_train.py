@@ -186,6 +186,13 @@ def test_a_step_of_a_fixed_batch_size(command):
     assert (code, err) == (2, "bngrad: error: --batch-size is 4, but the step takes batches of 8 alone\n")
 
 
+def test_the_first_of_equal_epochs_is_the_best(command):
+    bngrad.training_step(network(), frozen=["bn"]).save("frozen.onnx")
+    options = ["--validation", "valid.npz", "--learning-rate", "0", "--epochs", "9", "--patience", "3", "--json"]
+    document = json.loads(command("train", "frozen.onnx", "--data", "train.npz", *options)[1])
+    assert (document["status"], document["best_epoch"], document["epochs"]) == ("stopped early", 1, 4)
+
+
 def test_early_stop(command):
     options = ["--validation", "valid.npz", "--learning-rate", "0", "--epochs", "9", "--patience", "2", "--json"]
     document = json.loads(command(*TRAIN, *options)[1])
@@ -490,6 +497,31 @@ def test_a_run_that_diverges(choice, command):
     assert (code, document["status"], document["output"]) == (1, "not finite", None)
     assert re.search("the loss is (nan|inf) in call|no batch of epoch 2 has a finite loss", document["reason"])
     assert "out.onnx" not in written()
+
+
+STEEP = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[N] x) => (float loss) <float[1] w = {3}> {
+    y = Mul (x, w)
+    loss = ReduceMean <keepdims = 0> (y)
+}"""
+
+
+@pytest.mark.parametrize("choice", ["stop", "continue"])
+def test_a_state_that_is_not_finite(choice, command):
+    """The loss is finite, then the weight is not: no checkpoint has it, and no batch that is left out helps."""
+    bngrad.training_step(onnx.parser.parse_model(STEEP), wrt=["w"]).save("steep.onnx")
+    np.savez("x.npz", x=np.full(8, 10, np.float32))
+    arguments = ["train", "steep.onnx", "--data", "x.npz", "--learning-rate", "3e38", "--on-nan", choice]
+    checkpoint = ["--checkpoint", "c.safetensors", "--epochs", "1"]
+    code, out, _ = command(*arguments, *checkpoint, "--batch-size", "8")
+    reason = "the state is not finite after step 1 (1 tensors, the first 'w')"
+    assert (code, out) == (1, f"stopped: {reason}: lower the learning rate, or clip the gradients\n")
+    code, out, _ = command(*arguments, *checkpoint, "--batch-size", "4")
+    assert code == 1
+    assert out.startswith(
+        "stopped: the loss is -inf in call 2: the state is not finite since an earlier call ('w')"
+    )
+    assert "c.safetensors" not in written()
 
 
 def test_no_finite_loss_at_all(command):

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 import bngrad
 from bngrad.errors import InputError
 from bngrad.io.tensor_files import read_tensors
+from bngrad.training import checkpoints
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
 from trainer_cases import assert_same_bits, batch, network, step_of
 
@@ -197,20 +198,29 @@ def states(trainer, count):
 def test_last_and_best(trainer, tmp_path):
     path = tmp_path / "run.safetensors"
     first, second, third = states(trainer, 3)
-    checkpoints = Checkpoints(path, trainer.info, {"seed": 5})
-    checkpoints.save(first, None, Position(epoch=1, step=1))
+    of_run = Checkpoints(path, trainer.info, {"seed": 5})
+    of_run.save(first, None, Position(epoch=1, step=1))
     assert [one.name for one in tmp_path.iterdir()] == ["run.safetensors"]
     assert resume(path, trainer).best is None
-    checkpoints.save(second, second, Position(epoch=2, step=2, best_epoch=2, best_loss=0.5))
+    of_run.save(second, second, Position(epoch=2, step=2, best_epoch=2, best_loss=0.5))
     resumed = resume(path, trainer)
     assert_same_bits(resumed.best, second)
-    checkpoints.save(third, second, Position(epoch=2, step=3, batch=1, best_epoch=2, best_loss=0.5))
+    of_run.save(third, second, Position(epoch=2, step=3, batch=1, best_epoch=2, best_loss=0.5))
     resumed = resume(path, trainer)
     assert_same_bits(resumed.state, third)
     assert_same_bits(resumed.best, second)
     assert resumed.position == Position(epoch=2, step=3, batch=1, best_epoch=2, best_loss=0.5)
     assert resumed.options == {"seed": 5}
     assert best_path(path).name == "run.best.safetensors"
+
+
+def test_the_last_one_is_written_first(trainer, tmp_path, monkeypatch):
+    """So that the best one is never of an epoch that the last one does not know."""
+    written = []
+    monkeypatch.setattr(checkpoints, "write_state", lambda path, *_, **__: written.append(path.name))
+    (state,) = states(trainer, 1)
+    Checkpoints(tmp_path / "c.st", trainer.info, {}).save(state, state, Position(epoch=1, best_epoch=1))
+    assert written == ["c.st", "c.best.st"]
 
 
 def test_killed_between_the_two_files(trainer, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError, ModelError, TrainingError, VersionError
+from bngrad.training.class_labels import ClassLabels
 from bngrad.training.state_buffers import StateBuffers
 from trainer_cases import TEXT, assert_same_bits, batch, network, plain_loop, samples, step_of
 
@@ -162,8 +163,9 @@ def test_names_of_data_inputs(name):
     assert set(trainer.evaluate(**data)) == {"loss", "logits"}
 
 
-def test_results_are_the_callers_own():
-    trainer = bngrad.Trainer(step_of(outputs=["logits"]), learning_rate=0.5)
+@pytest.mark.parametrize("layout", ["named", "flat"])
+def test_results_are_the_callers_own(layout):
+    trainer = bngrad.Trainer(step_of(outputs=["logits"], layout=layout), learning_rate=0.5)
     trainer.step(**batch(0))
     outputs, state, evaluated = trainer.outputs, trainer.state_dict(), trainer.evaluate(**batch(0))
     copies = [{name: array.copy() for name, array in one.items()} for one in (outputs, state, evaluated)]
@@ -358,6 +360,13 @@ def test_labels_of_an_appended_loss(loss_fn):
             trainer.step(**data)
 
 
+def test_labels_that_are_left_out_do_not_count():
+    """Also if the scores are highest for that class."""
+    labels, scores = np.array([0, 1, 1, 2]), np.eye(3)[[0, 1, 2, 1]]
+    assert ClassLabels("labels", "scores", 3, None).correct(labels, scores) == (2, 4)
+    assert ClassLabels("labels", "scores", 3, 1).correct(labels, scores) == (1, 2)
+
+
 def test_two_losses_of_the_same_labels():
     """Neither is the one whose accuracy counts."""
     text = TEXT.replace(
@@ -442,6 +451,18 @@ def test_a_loss_that_is_not_finite_changes_nothing(layout):
     assert first.outputs is outputs
     assert first.step(**batch(2)) == second.step(**batch(2))
     assert_same_bits(first.state_dict(), second.state_dict())
+
+
+def test_an_infinite_loss():
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N] x) => (float loss) <float[1] w = {3}> {
+            y = Mul (x, w)
+            loss = ReduceSum <keepdims = 0> (y) }""")
+    trainer = bngrad.Trainer(bngrad.training_step(model, wrt=["w"]), learning_rate=0.1)
+    with pytest.raises(TrainingError, match="the loss is inf in call 1, with finite data and weights"):
+        trainer.step(x=np.float32([3e38]))
+    assert trainer.calls == 0
+    assert trainer.state_dict()["w"] == 3
 
 
 def test_a_loss_that_overflows():
