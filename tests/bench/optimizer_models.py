@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
+from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.passes.embed_functions import EmbedFunctionsPass
-from bngrad.training.node_makers import NodesAtEnd
 
 COEFFICIENTS = np.array([1, 0, 1 - 1e-3 * 1e-2, 0.1, 0.999, 0.001, 1e-2, 0.1, 1e-8])
 """Of AdamUpdate; a step of AdamW with a learning rate of 0.001 and a weight decay of 0.01."""

@@ -1,6 +1,6 @@
 """A process of bench_optimizer.py: updates when told, and says how long it took, and at the end its peak memory.
 
-    python optimizer_worker.py OPTIMIZER WAY THREADS
+python optimizer_worker.py OPTIMIZER WAY THREADS
 """
 
 from __future__ import annotations

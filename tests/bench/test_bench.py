@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import optimizer_models
 from bngrad.bench import timing
 from bngrad.bench.case import ARRAYS, DTYPES, FREEZABLE, OPS, Case, cases_of_shapes, layout_axes
 from bngrad.bench.measure import Measurement, measure
@@ -19,6 +20,7 @@ from bngrad.errors import InputError, LibraryError
 from bngrad.opset.functions import FUNCTIONS
 from bngrad.opset.schemas import QUANTITIES, signature
 from bngrad.runtime import native, native_library
+from bngrad.runtime.session import session
 
 NCHW = (2, 3, 4, 5)
 CASES = [Case(NCHW, (0, 2, 3), dtype, op, op in FREEZABLE) for op in OPS for dtype in DTYPES]
@@ -258,3 +260,28 @@ def test_a_library_that_lacks_a_function_is_too_old(monkeypatch):
     monkeypatch.setattr(native_library, "loaded", SimpleNamespace)
     with pytest.raises(LibraryError, match=r"^the native library has no bngrad_batch_normalization_grad; rebuild"):
         PreparedCase(Case((4, 3), (0,)))
+
+
+# ---- the update of an optimizer ----
+
+
+@pytest.mark.parametrize("optimizer", optimizer_models.STATE)
+def test_the_updates_that_are_timed_are_the_same(optimizer, monkeypatch, rng):
+    shapes = [(3, 4, 1, 1), (5,), (2, 3, 3, 3)]
+    monkeypatch.setattr(optimizer_models, "shapes", lambda: shapes)
+    names = f"g{optimizer_models.STATE[optimizer]}"
+    arrays = {f"{n}{i}": rng.uniform(0.5, 1, s).astype(np.float32) for i, s in enumerate(shapes) for n in names}
+    feeds = {**arrays, "coefficients": optimizer_models.COEFFICIENTS}
+    results = {}
+    for form in ("standard", "function", "native") if optimizer == "adamw" else ("standard",):
+        runner = session(
+            optimizer_models.update_model(optimizer, form), "native" if form == "native" else "function"
+        )
+        outputs = [value.name for value in runner.get_outputs()]
+        results[form] = dict(zip(outputs, runner.run(outputs, feeds), strict=True))
+    scratch = np.empty(100, np.float32)
+    for i in range(len(shapes)):
+        optimizer_models.update_in_place(optimizer, scratch, **{n: arrays[f"{n}{i}"] for n in names})
+    for form, result in results.items():
+        for name, value in result.items():
+            np.testing.assert_allclose(value, arrays[name.removesuffix("_new")], rtol=2e-6, err_msg=form)
