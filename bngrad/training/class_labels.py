@@ -44,6 +44,8 @@ class ClassLabels:
         Raises:
             InputError: One is not.
         """
+        if labels.size and labels.min() >= 0 and (self.classes is None or labels.max() < self.classes):
+            return
         wrong = labels < 0
         if self.classes is not None:
             wrong |= labels >= self.classes

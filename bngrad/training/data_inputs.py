@@ -31,7 +31,8 @@ def require_data(data: Mapping[str, Any], inputs: Mapping[str, DataInput]) -> di
         InputError: An array is missing, superfluous, or of another type or shape; or inputs that share a symbolic
             dimension have different sizes.
     """
-    require_all(data, inputs)
+    if data.keys() != inputs.keys():
+        require_all(data, inputs)
     arrays = {name: require_type(name, data[name], one) for name, one in inputs.items()}
     sizes: dict[str, tuple[str, int]] = {}
     for name, one in inputs.items():
@@ -81,15 +82,15 @@ def require_type(name: str, array: Any, expected: DataInput) -> Array:  # noqa: 
         InputError: It has another type.
     """
     found = np.asarray(array, order="C")
+    if found.dtype == expected.dtype:
+        return found
     dtype = np.dtype(expected.dtype)
-    if dtype.kind == "V" and found.dtype == np.dtype((np.void, dtype.itemsize)):
-        found = found.view(dtype)  # a type that NumPy lacks, from a file
-    if found.dtype != expected.dtype:
+    if dtype.kind != "V" or found.dtype != np.dtype((np.void, dtype.itemsize)):
         raise InputError(
             f"{name!r} is {found.dtype}; expected {expected.dtype}: convert it with "
             f"numpy.asarray({name}, {expected.dtype!r})"
         )
-    return found
+    return found.view(dtype)  # a type that NumPy lacks, from a file
 
 
 def require_shape(name: str, shape: tuple[int, ...], expected: tuple[int | str | None, ...]) -> None:

@@ -2,8 +2,9 @@
 
     python tests/bench/bench_trainer.py
 
-SGD with momentum, on a tiny network, where the overhead of a call is all that counts, and on the digits ResNet-20
-with batches of 64. Every way is a process of its own, and they take turns. Not a test: it only prints.
+SGD with momentum on the digits ResNet-20, batches of 64. Every way is a process of its own, and they take turns.
+Before that, the overhead of the Trainer: the processor time of a call in one thread, beside that of its session
+with everything bound, in turn in one process. Not a test: it only prints.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 
+import bngrad
+import trainer_worker
 from bench_step import Way
 
 WORKER = str(Path(__file__).with_name("trainer_worker.py"))
@@ -27,8 +31,8 @@ WAYS = {
     "arrays in and out, flat": ["loop", "--layout", "flat"],
     "gradients, update in NumPy": ["numpy"],
 }
-CALLS = {"tiny": 200, "digits": 1}
-"""How many calls are timed at once."""
+OVERHEAD = {"tiny": (trainer_worker.tiny, 200), "digits": (trainer_worker.digits, 2)}
+"""Networks, and how many calls are timed at once."""
 
 
 def main() -> None:
@@ -36,19 +40,43 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=41)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    print(f"{options.threads} threads; ms a step: median (quartiles); load average {os.getloadavg()[0]:.1f}")
-    for network, calls in CALLS.items():
-        common = ["--threads", str(options.threads), "--calls", str(calls)]
-        ways = [Way(name, [sys.executable, WORKER, network, *words, *common]) for name, words in WAYS.items()]
-        for _ in range(options.trials):
-            for way in ways:
-                way.step()
-        print(network)
-        for way in ways:
-            way.end()
-            low, median, high = np.quantile(way.times, [0.25, 0.5, 0.75]) * 1e3 / calls
-            print(f"  {way.name:28} {median:8.4f} ({low:.4f}-{high:.4f})", flush=True)
     print(f"load average {os.getloadavg()[0]:.1f}")
+    print("overhead of the Trainer, one thread: processor ms a step, median (quartiles)")
+    for network, (make, calls) in OVERHEAD.items():
+        for layout in ("named", "flat"):
+            overhead(f"{network}, {layout}", *make(), layout=layout, calls=calls, trials=options.trials)
+    print(f"digits, {options.threads} threads: ms a step, median (quartiles)")
+    common = ["--threads", str(options.threads)]
+    ways = [Way(name, [sys.executable, WORKER, *words, *common]) for name, words in WAYS.items()]
+    for _ in range(options.trials):
+        for way in ways:
+            way.step()
+    for way in ways:
+        way.end()
+        print(f"  {way.name:28} {spread(np.array(way.times) * 1e3)}", flush=True)
+    print(f"load average {os.getloadavg()[0]:.1f}")
+
+
+def overhead(name, model, data, *, layout, calls, trials) -> None:
+    step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=0.9), layout=layout)
+    ways = [trainer_worker.trained(step, data, threads=1), trainer_worker.bare(step, data, threads=1)]
+    times = [[], []]
+    for _ in range(trials):
+        for way, found in zip(ways, times, strict=True):
+            start = time.thread_time()
+            for _ in range(calls):
+                way()
+            found.append((time.thread_time() - start) / calls * 1e3)
+    trained, bare = (np.array(one) for one in times)
+    print(
+        f"  {name:14} Trainer {spread(trained)}, bound session {spread(bare)}, "
+        f"difference {np.median(trained) - np.median(bare):.4f}"
+    )
+
+
+def spread(times) -> str:
+    low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
+    return f"{median:.4f} ({low:.4f}-{high:.4f})"
 
 
 if __name__ == "__main__":

@@ -27,24 +27,18 @@ g (float[N,4] x, float[N,2] t) => (float loss) <float[4,2] w = {1, 2, 3, 4, 5, 6
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("network", choices=["tiny", "digits"])
     parser.add_argument("way", choices=["trainer", "bare", "loop", "numpy"])
     parser.add_argument("--layout", choices=["named", "flat"], default="named")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--calls", type=int, default=1)
     options = parser.parse_args()
-    model, data = tiny() if options.network == "tiny" else digits()
+    model, data = digits()
     if options.way == "numpy":
         call = gradients_and_numpy(model, data, options.threads)
     else:
         step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=float(MOMENTUM)), layout=options.layout)
         call = {"trainer": trained, "bare": bare, "loop": loop}[options.way](step, data, options.threads)
 
-    def calls() -> None:
-        for _ in range(options.calls):
-            call()
-
-    serve(calls)
+    serve(call)
 
 
 def tiny():
