@@ -244,11 +244,11 @@ class BCEWithLogits(LossFunction):
     def append(self, make: NodeMaker, x: ir.Value, target: ir.Value) -> ir.Value:
         """The two terms with softplus, weighted."""
         dtype = _dtype(x)
-        positive = make.op("Mul", target, make.op("Softplus", make.op("Neg", x)))
+        positive = make.op("Mul", target, _softplus(make, make.op("Neg", x), dtype))
         if self.pos_weight is not None:
             positive = make.op("Mul", positive, make.constant(self.pos_weight, dtype))
         absent = make.op("Sub", make.constant(1, dtype), target)
-        losses = make.op("Add", make.op("Mul", absent, make.op("Softplus", x)), positive)
+        losses = make.op("Add", make.op("Mul", absent, _softplus(make, x, dtype)), positive)
         if self.weight is not None:
             losses = make.op("Mul", losses, make.constant(self.weight, dtype))
         return self._reduced(make, losses)
@@ -278,6 +278,21 @@ def loss_function(name: str, **options: Any) -> LossFunction:  # noqa: ANN401 - 
         if option not in known:
             raise InputError(f"loss function {name} has no {option}; its options are {', '.join(known)}")
     return made(**options)
+
+
+def _softplus(make: NodeMaker, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """log(1 + exp(x)), with a gradient of 1/2 at 0.
+
+    ONNX Runtime has no Softplus of double, and ONNX's definition of it overflows and cancels. With r = relu(x),
+    u = exp(x - 2r) and s = 1 + u, as rounded, it is r + log(s) + (u - (s - 1)) / s.
+    """
+    if dtype != ir.DataType.DOUBLE:
+        return make.op("Softplus", x)
+    one, r = make.constant(1, dtype), make.op("Relu", x)
+    u = make.op("Exp", make.op("Sub", x, make.op("Add", r, r)))
+    s = make.op("Add", one, u)
+    lost = make.op("Sub", u, make.op("Sub", s, one))
+    return make.op("Add", r, make.op("Add", make.op("Log", s), make.op("Div", lost, s)))
 
 
 def _require_numbers(what: str, values: ArrayLike | None, rank: int | None = None) -> None:

@@ -69,10 +69,10 @@ def elementwise(name, x, target, options):
     else:
         w = np.asarray(options.get("weight", 1.0), np.float64)
         positive = np.asarray(options.get("pos_weight", 1.0), np.float64)
-        softplus = np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-        sigmoid = np.exp(-np.logaddexp(0, -x))
-        losses = w * ((1 - target) * softplus + positive * target * (softplus - x))
-        gradient = w * ((1 - target) * sigmoid + positive * target * (sigmoid - 1))
+        rest = np.log1p(np.exp(-np.abs(x)))
+        sigmoid, complement = (np.exp(-np.logaddexp(0, sign * x)) for sign in (-1, 1))
+        losses = w * ((1 - target) * (np.maximum(x, 0) + rest) + positive * target * (np.maximum(-x, 0) + rest))
+        gradient = w * ((1 - target) * sigmoid - positive * target * complement)
     count = x.size if options.get("reduction", "mean") == "mean" else 1
     return losses.sum() / count, gradient / count
 
@@ -176,6 +176,19 @@ def test_a_target_is_not_broadcast(name):
     model = append_loss(ir.from_proto(scaled("N, 4")), name).model
     with pytest.raises(Exception, match=r"[Rr]eshape"):
         run(model, {"x": np.ones((3, 4), np.float32), "target": np.ones((1, 4), np.float32)})
+
+
+@pytest.mark.parametrize("opset", [17, 18, 22])
+@pytest.mark.parametrize(("x", "target"), [(0, 0), (-1e-3, 1), (-50, 0), (50, 1), (800, 0), (800, 1), (-800, 1)])
+def test_bce_of_double_logits(x, target, opset):
+    """It neither overflows nor cancels, in the step and in its evaluation graph."""
+    model, data = scaled("N, 1", "double", opset), {"x": np.float64([[x]]), "target": np.float64([[target]])}
+    loss, gradient = reference("bce_with_logits", *data.values(), {})
+    outputs = run(bngrad.differentiate(model, loss_fn="bce_with_logits", wrt=["x"]), data)
+    np.testing.assert_allclose(outputs["loss"], loss, rtol=1e-14)
+    np.testing.assert_allclose(outputs["x_grad"], gradient, rtol=1e-14, atol=1e-17)
+    trainer = bngrad.Trainer(bngrad.training_step(model, loss_fn="bce_with_logits"), learning_rate=0)
+    assert trainer.step(**data) == outputs["loss"] == trainer.evaluate(**data)["loss"]
 
 
 TYPES = {
