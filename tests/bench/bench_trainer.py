@@ -1,10 +1,11 @@
 """One training step in several ways: `bngrad.Trainer`, loops over its step, and gradients with updates in NumPy.
 
     python tests/bench/bench_trainer.py
+    python tests/bench/bench_trainer.py --model build/resnet50.onnx --trials 9    # models/light.py makes it
 
-SGD with momentum on the digits ResNet-20, batches of 64. Every way is a process of its own, and they take turns.
-Before that, the overhead of the Trainer: the processor time of a call in one thread, beside that of its session
-with everything bound, in turn in one process. Not a test: it only prints.
+SGD with momentum on the digits ResNet-20, batches of 64, or on another network, batches of 8. Every way is a process
+of its own, and they take turns. Before the digits, the overhead of the Trainer: the processor time of a call in one
+thread, beside that of its session with everything bound, in turn in one process. Not a test: it only prints.
 """
 
 from __future__ import annotations
@@ -39,21 +40,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=41)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", help="instead of the digits ResNet-20, without the overhead of the Trainer")
     options = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f}")
-    print("overhead of the Trainer, one thread: processor ms a step, median (quartiles)")
-    for network, (make, calls) in OVERHEAD.items():
-        for layout in ("named", "flat"):
-            overhead(f"{network}, {layout}", *make(), layout=layout, calls=calls, trials=options.trials)
-    print(f"digits, {options.threads} threads: ms a step, median (quartiles)")
     common = ["--threads", str(options.threads)]
+    if options.model:
+        common += ["--model", options.model]
+    else:
+        print("overhead of the Trainer, one thread: processor ms a step, median (quartiles)")
+        for network, (make, calls) in OVERHEAD.items():
+            for layout in ("named", "flat"):
+                overhead(f"{network}, {layout}", *make(), layout=layout, calls=calls, trials=options.trials)
+    print(f"{options.model or 'digits'}, {options.threads} threads: ms a step, median (quartiles); peak memory")
     ways = [Way(name, [sys.executable, WORKER, *words, *common]) for name, words in WAYS.items()]
     for _ in range(options.trials):
         for way in ways:
             way.step()
     for way in ways:
         way.end()
-        print(f"  {way.name:28} {spread(np.array(way.times) * 1e3)}", flush=True)
+        print(f"  {way.name:28} {spread(np.array(way.times) * 1e3)} {way.peak:8.0f} MB", flush=True)
     print(f"load average {os.getloadavg()[0]:.1f}")
 
 

@@ -30,8 +30,10 @@ def main() -> None:
     parser.add_argument("way", choices=["trainer", "bare", "loop", "numpy"])
     parser.add_argument("--layout", choices=["named", "flat"], default="named")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", help="images and labels that N is the size of; by default the digits ResNet-20")
+    parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
-    model, data = digits()
+    model, data = random_images(options.model, options.batch) if options.model else digits()
     if options.way == "numpy":
         call = gradients_and_numpy(model, data, options.threads)
     else:
@@ -54,6 +56,19 @@ def digits():
     return onnx.load(Path(digits_resnet20.__file__).with_name("digits_resnet20.onnx")), {
         "images": images[:64],
         "labels": labels[:64],
+    }
+
+
+def random_images(path, batch):
+    """A network of `models/light.py`, and a batch for it."""
+    model = onnx.load(path)
+    parameters = {one.name for one in model.graph.initializer}
+    images, labels = (one for one in model.graph.input if one.name not in parameters)
+    rng = np.random.default_rng(0)
+    shape = [batch, *(size.dim_value for size in images.type.tensor_type.shape.dim[1:])]
+    return model, {
+        images.name: rng.standard_normal(shape).astype(np.float32),
+        labels.name: rng.integers(0, 1000, batch),
     }
 
 
@@ -94,19 +109,20 @@ def loop(step, data, threads):
 
 
 def gradients_and_numpy(model, data, threads):
-    """The training graph of `differentiate`, and the update in NumPy."""
+    """The training graph of `differentiate`, and the update in NumPy, in place."""
     graph = bngrad.read_training_graph(bngrad.differentiate(model))
     session = bngrad.session(graph.model, threads=threads)
     defaults = {one.name: onnx.numpy_helper.to_array(one) for one in graph.model.graph.initializer}
-    state = {name: defaults[name] for name in (*graph.gradients, *graph.running_statistics)}
+    state = {name: np.array(defaults[name]) for name in (*graph.gradients, *graph.running_statistics)}
     momentum = {name: np.zeros_like(state[name]) for name in graph.gradients}
     fetches = [graph.loss, *graph.gradients.values(), *graph.running_statistics.values()]
 
     def call() -> None:
         results = dict(zip(fetches, session.run(fetches, data | state), strict=True))
         for name, gradient in graph.gradients.items():
-            momentum[name] = MOMENTUM * momentum[name] + results[gradient]
-            state[name] = state[name] - RATE * momentum[name]
+            momentum[name] *= MOMENTUM
+            momentum[name] += results[gradient]
+            state[name] -= RATE * momentum[name]
         state.update({name: results[new] for name, new in graph.running_statistics.items()})
 
     return call
