@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from filelock import FileLock
 
 from bngrad.errors import BngradWarning
 from bngrad.ort_training import api, artifacts, checkpoint_file, onnxblock
@@ -19,31 +21,38 @@ LIMIT = 1e-5
 
 
 @pytest.fixture(scope="session")
-def old(tmp_path_factory):
-    """Runs a script of `run_loops` on a folder; the folder, after it has run without arguments."""
-    python, path = old_package.old_python(tmp_path_factory.mktemp("path"))
-    folder = tmp_path_factory.mktemp("old")
+def made(tmp_path_factory):
+    """Folders of artifacts, made once for all processes that test.
 
-    def run(*arguments):
-        old_package.run(python, path, "run_loops.py", folder, *arguments)
-        return folder
-
-    run()
-    return run, folder
-
-
-@pytest.fixture(scope="session")
-def ours(tmp_path_factory):
-    """A folder with the artifacts of this package."""
-    folder = tmp_path_factory.mktemp("ours")
-    with pytest.warns(BngradWarning, match="'mean' and 'var' are not in the checkpoint"):
-        loops.generate(artifacts, onnxblock, folder)
-    return None, folder
+    ``old``: by 1.19.2, with what it has seen in all loops. ``ours``: by this package.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "loops"
+    with FileLock(base.with_suffix(".lock")):
+        if not base.exists():
+            path, folder = (tmp_path_factory.mktemp(name) for name in ("path", "loops"))
+            for name in ("old", "ours"):
+                (folder / name).mkdir()
+            old_package.run(*old_package.old_python(path), "run_loops.py", folder / "old")
+            with pytest.warns(BngradWarning, match="'mean' and 'var' are not in the checkpoint"):
+                loops.generate(artifacts, onnxblock, folder / "ours")
+            folder.rename(base)
+    return base
 
 
-def copy(old, name, tmp_path):
+@pytest.fixture
+def old(made):
+    return made / "old"
+
+
+@pytest.fixture
+def ours(made):
+    return made / "ours"
+
+
+def copy(folder, name, tmp_path):
     """A copy of the artifacts of a loop."""
-    return shutil.copytree(old[1] / loops.MODELS[name], tmp_path / name)
+    return shutil.copytree(folder / loops.MODELS[name], tmp_path / name)
 
 
 def close(found, wanted):
@@ -60,13 +69,13 @@ def close(found, wanted):
 @pytest.mark.parametrize("name", loops.LOOPS)
 def test_loop(name, old, tmp_path):
     found = loops.LOOPS[name](api, copy(old, name, tmp_path))
-    close(found, np.load(old[1] / f"{name}.npz"))
+    close(found, np.load(old / f"{name}.npz"))
 
 
 @pytest.mark.parametrize("name", loops.LOOPS)
 def test_loop_on_our_artifacts(name, old, ours, tmp_path):
     found = loops.LOOPS[name](api, copy(ours, name, tmp_path))
-    wanted = dict(np.load(old[1] / f"{name}.npz"))
+    wanted = dict(np.load(old / f"{name}.npz"))
     if "names" in wanted:  # that of the loss has a number that counts in a process
         wanted["names"] = np.array([*wanted["names"][:2], found["names"][2]])
     close(found, wanted)
@@ -75,19 +84,20 @@ def test_loop_on_our_artifacts(name, old, ours, tmp_path):
 @pytest.mark.parametrize("name", loops.RESUMED)
 def test_ours_goes_on_from_the_old_checkpoint(name, old, tmp_path):
     folder = copy(old, name, tmp_path)
-    close(loops.RESUMED[name](api, folder, folder / "middle"), np.load(old[1] / f"{name}-middle.npz"))
+    close(loops.RESUMED[name](api, folder, folder / "middle"), np.load(old / f"{name}-middle.npz"))
 
 
 def test_the_old_package_goes_on_from_our_checkpoints(old, tmp_path, monkeypatch):
     """That of the second loop has a data file, as large ones do; so has what the old package saves then."""
-    run, folder = old
+    folder, path = shutil.copytree(old, tmp_path / "old"), tmp_path / "path"
+    path.mkdir()
     loops.mlp(api, copy(old, "mlp", tmp_path))
     shutil.copy(tmp_path / "mlp" / "middle", folder / "mlp" / "ours")
     monkeypatch.setattr(checkpoint_file, "_MAX_INLINE_BYTES", 0)
     loops.cnn(api, copy(old, "cnn", tmp_path))
     for name in ("ours", "ours.data"):
         shutil.copy(tmp_path / "cnn" / name.replace("ours", "middle"), folder / "cnn" / name)
-    run("ours")
+    old_package.run(*old_package.old_python(path), "run_loops.py", folder, "ours")
     for name in loops.RESUMED:
         close(np.load(folder / f"{name}-ours.npz"), np.load(folder / f"{name}-middle.npz"))
     assert (folder / "cnn" / "again.data").exists()
