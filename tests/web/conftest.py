@@ -96,8 +96,8 @@ def assert_steps_of_python(training):
             assert made["step"] == new["step"]
             errors.append({name: relative_error(made[name], array) for name, array in new.items()})
         largest = [max(one.values()) for one in errors]
-        assert max(largest) < 0.02, errors
-        assert np.median(largest) < 1e-5, largest
+        assert max(largest) < 0.1, errors
+        assert np.quantile(largest, 0.75) < 1e-5, largest
 
     return compare
 
