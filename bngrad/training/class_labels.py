@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+_HALF = 2**31
+"""More classes than any model has, and less than a negative label without its sign."""
+
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 
@@ -44,7 +47,9 @@ class ClassLabels:
         Raises:
             InputError: One is not.
         """
-        if labels.size and labels.min() >= 0 and (self.classes is None or labels.max() < self.classes):
+        # Without a sign a negative label is the largest.
+        highest = np.maximum.reduce(labels.view(f"u{labels.itemsize}"), axis=None, initial=0)
+        if highest < (_HALF if self.classes is None else self.classes):
             return
         wrong = labels < 0
         if self.classes is not None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 
 from bngrad.errors import InputError, TrainingError
 from bngrad.graph.name_messages import listed
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    import onnx
     import onnxruntime
     from numpy.typing import ArrayLike, NDArray
 
@@ -69,6 +69,9 @@ class Trainer:
         self._session = self._make_session(self._training_step.model)
         self._evaluation: onnxruntime.InferenceSession | None = None
         self._rate = np.empty((), info.learning_rate_dtype)
+        self._loss = _buffer_of(self._training_step.model, info.loss)
+        self._fetched = info.outputs if self._loss is not None else (*info.outputs, info.loss)
+        """The outputs that ONNX Runtime allocates in each call: their shapes may depend on the data."""
         self._buffers = (StateBuffers(info), StateBuffers(info))
         self._bindings = tuple(self._bind(here) for here in range(2))
         self.labels = find_class_labels(as_ir(self._training_step.evaluation))
@@ -131,20 +134,20 @@ class Trainer:
         binding = self._bindings[self._calls % 2]
         for name, array in arrays.items():
             binding.bind_ortvalue_input(name, to_ort_value(array))
-        fetched = (self.info.loss, *self.info.outputs)
-        for name in fetched:
-            binding.bind_output(name)  # allocated anew: its shape may be another one
+        for name in self._fetched:
+            binding.bind_output(name)
         try:
             self._session.run_with_iobinding(binding)
         except Exception as error:
             raise _refused(error) from error
-        values = binding.get_outputs_as_ortvaluevector()
-        loss, *others = (to_array(values[index]) for index in range(len(fetched)))
-        if not np.isfinite(loss).all():
-            raise TrainingError(self._diagnosis(float(loss.item()), arrays))
-        self.outputs = dict(zip(self.info.outputs, others, strict=True))
+        values = binding.get_outputs_as_ortvaluevector() if self._fetched else ()
+        outputs = {name: to_array(values[index]) for index, name in enumerate(self._fetched)}
+        loss = float((outputs.pop(self.info.loss) if self._loss is None else self._loss).item())
+        if not math.isfinite(loss):
+            raise TrainingError(self._diagnosis(loss, arrays))
+        self.outputs = outputs
         self._calls += 1
-        return float(loss.item())
+        return loss
 
     def evaluate(self, /, **data: ArrayLike) -> dict[str, Array]:
         """Runs the forward model in inference mode with the present state.
@@ -247,8 +250,10 @@ class Trainer:
     def _bind(self, here: int) -> onnxruntime.IOBinding:
         """Binds what stays: the learning rate, and a set of buffers as the state and the other as the next one."""
         info, binding = self.info, self._session.io_binding()
-        for name in (info.loss, *info.outputs):
+        for name in self._fetched:  # first: the bound outputs are in this order
             binding.bind_output(name)
+        if self._loss is not None:
+            binding.bind_ortvalue_output(info.loss, to_ort_value(self._loss))
         binding.bind_ortvalue_input(info.learning_rate, to_ort_value(self._rate))
         for name, value in self._buffers[here].inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -269,6 +274,15 @@ class Trainer:
             f"{what}, with finite data and weights; the state is that of before: lower the learning rate "
             f"({self.learning_rate:g}), or clip the gradients"
         )
+
+
+def _buffer_of(model: onnx.ModelProto, output: str) -> Array | None:
+    """A buffer for an output of a model; None if its shape is not known."""
+    type_ = next(one.type.tensor_type for one in model.graph.output if one.name == output)
+    sizes = [one.dim_value for one in type_.shape.dim]
+    if not type_.HasField("shape") or 0 in sizes:
+        return None
+    return np.empty(sizes, onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type))
 
 
 def _refused(error: Exception) -> InputError:

@@ -32,7 +32,7 @@ WAYS = {
     "arrays in and out, flat": ["loop", "--layout", "flat"],
     "gradients, update in NumPy": ["numpy"],
 }
-OVERHEAD = {"tiny": (trainer_worker.tiny, 200), "digits": (trainer_worker.digits, 2)}
+OVERHEAD = {"tiny": (trainer_worker.tiny, 200), "digits": (trainer_worker.digits, 1)}
 """Networks, and how many calls are timed at once."""
 
 
@@ -64,10 +64,12 @@ def main() -> None:
 
 def overhead(name, model, data, *, layout, calls, trials) -> None:
     step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=0.9), layout=layout)
-    ways = [trainer_worker.trained(step, data, threads=1), trainer_worker.bare(step, data, threads=1)]
+    trainer = bngrad.Trainer(step, learning_rate=1e-4, threads=1)
+    ways = [trainer_worker.stepping(trainer, data), trainer_worker.bare(trainer, data)]
     times = [[], []]
-    for _ in range(trials):
-        for way, found in zip(ways, times, strict=True):
+    for trial in range(trials):
+        for index in (0, 1) if trial % 2 else (1, 0):
+            way, found = ways[index], times[index]
             start = time.thread_time()
             for _ in range(calls):
                 way()

@@ -38,7 +38,7 @@ def main() -> None:
         call = gradients_and_numpy(model, data, options.threads)
     else:
         step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=float(MOMENTUM)), layout=options.layout)
-        call = {"trainer": trained, "bare": bare, "loop": loop}[options.way](step, data, options.threads)
+        call = {"trainer": trained, "bare": bound, "loop": loop}[options.way](step, data, options.threads)
 
     serve(call)
 
@@ -74,20 +74,26 @@ def random_images(path, batch):
 
 def trained(step, data, threads):
     """`bngrad.Trainer`."""
-    trainer = bngrad.Trainer(step, learning_rate=float(RATE), threads=threads)
+    return stepping(bngrad.Trainer(step, learning_rate=float(RATE), threads=threads), data)
+
+
+def bound(step, data, threads):
+    """The session of a Trainer."""
+    return bare(bngrad.Trainer(step, learning_rate=float(RATE), threads=threads), data)
+
+
+def stepping(trainer, data):
     return lambda: trainer.step(**data)
 
 
-def bare(step, data, threads):
+def bare(trainer, data):
     """The trainer's session with everything bound, on its two sets of buffers in turn."""
-    trainer = bngrad.Trainer(step, learning_rate=float(RATE), threads=threads)
     for _ in range(2):
         trainer.step(**data)
-    turns = list(trainer._bindings)
 
     def call() -> None:
-        trainer._session.run_with_iobinding(turns[0])
-        turns.reverse()
+        trainer._session.run_with_iobinding(trainer._bindings[trainer._calls % 2])
+        trainer._calls += 1
 
     return call
 

@@ -64,6 +64,36 @@ def test_numpy_with_the_gradient_graph(layout):
         np.testing.assert_allclose(trained[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+LOSSES = {
+    "scalar": ("float loss", "loss = Identity (mean)", True),
+    "one-element": ("float[1] loss", "one = Constant <value_ints = [1]> () loss = Reshape (mean, one)", True),
+    "unknown-shape": (
+        "float loss",
+        "n = Shape <start = 0, end = 0> (x) loss = Reshape <allowzero = 1> (mean, n)",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_shapes_of_losses(case):
+    output, nodes, bound = LOSSES[case]
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N,2] x) => ({output}) <float[2] w = {{1, 2}}> {{
+            y = Mul (x, w)
+            mean = ReduceMean <keepdims = 0> (y)
+            {nodes} }}""")
+    step = bngrad.training_step(model, loss="loss")
+    (value,) = (one for one in step.model.graph.output if one.name == "loss")
+    if bound is None:  # as a model whose rank is unknown has it
+        value.type.tensor_type.ClearField("shape")
+    trainer = bngrad.Trainer(step, learning_rate=1.0)
+    assert (trainer._loss is not None) == bool(bound)
+    x = np.ones((3, 2), np.float32)
+    assert [trainer.step(x=x) for _ in range(3)] == [1.5, 1.0, 0.5]
+    assert trainer.outputs == {}
+
+
 def test_it_learns():
     trainer = bngrad.Trainer(step_of(optimizer="adam"), learning_rate=0.03)
     data, first = samples(60), None
