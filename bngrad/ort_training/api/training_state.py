@@ -37,6 +37,10 @@ class TrainingState:
         if not checkpoint.nominal:
             self._flatten_parameters()
 
+    def __reduce__(self) -> tuple[type[TrainingState], tuple[Checkpoint]]:
+        """Copies what a checkpoint has: a copied view would no longer share memory with its vector."""
+        return TrainingState, (self.checkpoint,)
+
     def names(self) -> list[str]:
         """Returns the names of the parameters, sorted."""
         return sorted([*self.checkpoint.trainable, *self.checkpoint.frozen])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
 from bngrad.errors import InputError
-from bngrad.ort_training.api import CheckpointState, Module
+from bngrad.ort_training.api import CheckpointState, Module, Optimizer
 from bngrad.ort_training.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
+from ort_training import small_artifacts
 
 
 @pytest.fixture
@@ -154,3 +158,32 @@ def test_files_that_are_refused(name, tmp_path, state):
 def test_a_state_is_made_by_loading(value):
     with pytest.raises(TypeError, match="Invalid argument for CheckpointState"):
         CheckpointState(value)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda state: pickle.loads(pickle.dumps(state))}  # noqa: S301
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["loaded", "trained"])
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_trains_as_its_original(how, trained, tmp_path):
+    folder = small_artifacts.linear(tmp_path)
+
+    def step(state):
+        module = Module(folder / "training_model.onnx", state)
+        optimizer = Optimizer(folder / "adamw.onnx", module)
+        module.lazy_reset_grad()
+        module(*small_artifacts.batch())
+        optimizer.step()
+        return {name: parameter.data.copy() for name, parameter in state.parameters}
+
+    original = CheckpointState.load_checkpoint(folder / "checkpoint")
+    before = step(original) if trained else {name: p.data.copy() for name, p in original.parameters}
+    twin = COPIES[how](original)
+    moved = step(twin)
+    assert any(not np.array_equal(moved[name], before[name]) for name in before)
+    for name, parameter in original.parameters:
+        np.testing.assert_array_equal(parameter.data, before[name])
+    twin.properties["epoch"] = 1
+    assert len(original.properties) == 0
+    for name, value in step(original).items():
+        np.testing.assert_array_equal(value, moved[name])
