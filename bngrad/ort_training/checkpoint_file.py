@@ -84,13 +84,15 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     file = Path(path)
     try:
-        values = flatbuffer.read(file.read_bytes(), CHECKPOINT, _IDENTIFIER)
+        content = file.read_bytes()
+        values = flatbuffer.read(content, CHECKPOINT, _IDENTIFIER)
         with contextlib.ExitStack() as stack:
             module = values.get("module_state", {})
             data = None
             if module.get("has_external_data"):
                 data = stack.enter_context(_data_path(file).open("rb"))
-            reader = _TensorReader(data, nominal=module.get("is_nominal_state", False))
+            size = len(content) + (0 if data is None else data.seek(0, os.SEEK_END))
+            reader = _TensorReader(data, size, nominal=module.get("is_nominal_state", False))
             return _checkpoint(values, reader)
     except MalformedError as error:
         raise OrtTrainingError(
@@ -137,11 +139,13 @@ class _TensorReader:
 
     Args:
         data: The data file, if the checkpoint has one.
+        size: The size of both files: tensors that share bytes could take any amount of memory.
         nominal: Whether tensors have no values, whatever their shape.
     """
 
-    def __init__(self, data: BinaryIO | None, *, nominal: bool) -> None:
+    def __init__(self, data: BinaryIO | None, size: int, *, nominal: bool) -> None:
         self._data = data
+        self._left = size
         self._nominal = nominal
 
     def arrays(self, tensors: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
@@ -163,7 +167,15 @@ class _TensorReader:
         if raw is None or len(raw) != size:
             found = "none" if raw is None else len(raw)
             raise MalformedError(f"tensor {name!r} has {found} of its {size} bytes")
-        return np.frombuffer(raw, dtype).reshape(shape).copy()
+        if len(raw) > self._left:
+            raise MalformedError(f"tensor {name!r} shares its bytes with another")
+        self._left -= len(raw)
+        try:
+            return np.frombuffer(raw, dtype).reshape(shape).copy()
+        except ValueError as error:
+            raise MalformedError(
+                f"tensor {name!r} has the shape {shape[:8]}, of rank {len(shape)}: {error}"
+            ) from None
 
     def _external(self, offset: int, size: int) -> bytes | None:
         if self._data is None or offset + size > self._data.seek(0, os.SEEK_END):

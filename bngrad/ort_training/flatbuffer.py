@@ -77,8 +77,13 @@ class _Reader:
 
     def __init__(self, content: bytes) -> None:
         self._content = content
+        # Tables that share others could multiply without end.
+        self._left = len(content) // _OFFSET
 
     def table(self, reference: int, schema: Schema) -> dict[str, Any]:
+        self._left -= 1
+        if self._left < 0:
+            raise IndexError(reference)
         table = Table(self._content, 0)
         table.Pos = table.Indirect(reference)
         present = {}

@@ -7,9 +7,10 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
+from flatbuffers import Builder
 
 from bngrad.errors import InputError
-from bngrad.ort_training import checkpoint_file
+from bngrad.ort_training import checkpoint_file, checkpoint_schema, flatbuffer
 from bngrad.ort_training.checkpoint_file import (
     GROUP,
     Checkpoint,
@@ -128,6 +129,26 @@ UNREADABLE = {
 }
 
 
+def with_tensors(tensors):
+    """A file of trainable tensors, whatever they are."""
+    values = {"version": 2, "module_state": {"requires_grad_params": tensors}}
+    return bytes(flatbuffer.write(values, checkpoint_schema.CHECKPOINT, b"ODTC"))
+
+
+UNREADABLE |= {
+    f"a-tensor-of-shape-{name}": (
+        lambda _, dims=dims, raw=raw: with_tensors([{"name": "w", "dims": dims, "data_type": 1, "raw_data": raw}]),
+        "tensor 'w' has",
+    )
+    for name, dims, raw in (
+        ("rank-70", [1] * 70, b"1234"),
+        ("0-by-2^62", [0, 2**62], b""),
+        ("2^62", [2**62], b""),
+        ("negative", [-1], b""),
+    )
+}
+
+
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_other_files_are_refused(case, tmp_path, rng):
     change, message = UNREADABLE[case]
@@ -179,3 +200,39 @@ def test_damaged_files_are_refused_or_read(tmp_path, rng):
         except OrtTrainingError:
             refused += 1
     assert refused > 300
+
+
+def test_tensors_that_share_their_bytes_are_refused(tmp_path):
+    """Each is within the data file, but a small file could name the same bytes any number of times."""
+    shared = {"data_type": 2, "dims": [9999], "external_data_offset": 0}
+    module = {"requires_grad_params": [{"name": str(i), **shared} for i in range(9)], "has_external_data": True}
+    values = {"version": 2, "module_state": module}
+    (tmp_path / "c").write_bytes(flatbuffer.write(values, checkpoint_schema.CHECKPOINT, b"ODTC"))
+    (tmp_path / "c.data").write_bytes(bytes(9999))
+    with pytest.raises(RuntimeError, match="shares its bytes with another"):
+        read_checkpoint(tmp_path / "c")
+
+
+def test_tables_that_share_others_are_refused(tmp_path):
+    """60 groups that are one, of 60 states that are one, of 60 tensors that are one."""
+    builder = Builder(0)
+
+    def table(number, **fields):
+        builder.StartObject(number)
+        for slot, offset in fields.items():
+            builder.PrependUOffsetTRelativeSlot(int(slot[1:]), offset, 0)
+        return builder.EndObject()
+
+    def sixty(offset):
+        builder.StartVector(4, 60, 4)
+        for _ in range(60):
+            builder.PrependUOffsetTRelative(offset)
+        return builder.EndVector()
+
+    name = builder.CreateString("w")
+    state = table(2, _0=name, _1=sixty(table(7, _0=name)))
+    groups = sixty(table(4, _0=name, _3=sixty(state)))
+    builder.Finish(table(4, _2=groups), file_identifier=b"ODTC")
+    (tmp_path / "c").write_bytes(builder.Output())
+    with pytest.raises(RuntimeError, match="an offset or a length in it points outside of it"):
+        read_checkpoint(tmp_path / "c")
