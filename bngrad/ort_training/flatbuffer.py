@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from flatbuffers import Builder  # type: ignore[import-untyped]
+from flatbuffers import Builder
 from flatbuffers import number_types as types
-from flatbuffers.builder import BuilderSizeError  # type: ignore[import-untyped]
-from flatbuffers.table import Table  # type: ignore[import-untyped]
+from flatbuffers.builder import BuilderSizeError
+from flatbuffers.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

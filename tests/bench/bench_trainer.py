@@ -3,9 +3,10 @@
     python tests/bench/bench_trainer.py
     python tests/bench/bench_trainer.py --model build/resnet50.onnx --trials 9    # models/light.py makes it
 
-SGD with momentum on the digits ResNet-20, batches of 64, or on another network, batches of 8. Every way is a process
-of its own, and they take turns. Before the digits, the overhead of the Trainer: the processor time of a call in one
-thread, beside that of its session with everything bound, in turn in one process. Not a test: it only prints.
+SGD with momentum on the digits ResNet-20, batches of 64, or on another network, batches of 8. Every way is a
+process of its own, and they take turns. Before the digits, the overhead of the Trainer: the processor time of a
+call in one thread, beside that of its session with everything bound, in turn in one process. Not a test: it only
+prints.
 """
 
 from __future__ import annotations
