@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from bngrad.errors import InputError
 from bngrad.io.files import check_output
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
-from bngrad.training.dataset import Dataset, load_data
+from bngrad.training.dataset import Dataset, data_files, load_data
 from bngrad.training.fit import Fit, Plan
 from bngrad.training.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from bngrad.training.step_files import evaluation_path, state_path
@@ -59,15 +59,17 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
         InputError: An output is not as it should be.
     """
     inputs = [step, evaluation_path(step), state_path(step)]
-    inputs += [Path(source) for key in ("data", "validation") for source in options[key]]
+    inputs += [file for key in ("data", "validation") for source in options[key] for file in data_files(source)]
     outputs = {key: Path(options[key]) for key in _OUTPUTS if options[key] is not None}
     if "checkpoint" in outputs:
         outputs["the best checkpoint"] = best_path(outputs["checkpoint"])
     taken = {path.resolve() for path in inputs}
+    read = [path for path in inputs if path.exists()]
     for key, path in outputs.items():
         place = check_output(path).resolve()
         is_resumed = options["resume"] is not None and place == options["resume"].resolve()
-        if place in taken or (is_resumed and key != "checkpoint"):
+        is_read = path.exists() and any(path.samefile(file) for file in read)
+        if place in taken or is_read or (is_resumed and key != "checkpoint"):
             raise InputError(
                 f"output {path} is another output, or a file of the step or the data; choose another file"
             )
@@ -99,6 +101,8 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
             f"{len(training)}; expected the same data"
         )
     plan = _plan(options, training)
+    if validation is None:
+        best = position.best_epoch = position.best_loss = None  # the run ends with its last state
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
         raise InputError("--checkpoint-every needs --checkpoint")
     if plan.patience is not None and validation is None:

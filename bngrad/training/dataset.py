@@ -132,6 +132,15 @@ def load_data(sources: Sequence[str], inputs: Mapping[str, DataInput]) -> dict[s
     return arrays
 
 
+def data_files(source: str) -> list[Path]:
+    """The files that `load_data` reads for a source."""
+    _, equals, file = source.partition("=")
+    path = Path(source)
+    if equals and not path.exists():
+        return [Path(file)]
+    return sorted(path.glob("*.npy")) if path.is_dir() else [path]
+
+
 def _load(source: str, inputs: Mapping[str, DataInput]) -> dict[str, Array]:
     name, equals, file = source.partition("=")
     path = Path(source)

@@ -682,3 +682,27 @@ def test_files_that_are_no_steps(case, command):
     code, out, err = command("train", file, "--data", "train.npz", "--learning-rate", "1")
     assert (code, out) == (2, "")
     assert err.startswith(f"bngrad: error: {message}")
+
+
+@pytest.mark.parametrize("kind", ["array", "folder", "hard-link"])
+def test_data_are_not_overwritten(kind, command):
+    Path("folder").mkdir()
+    for name, array in samples(16).items():
+        np.save(f"folder/{name}.npy", array)
+    os.link("folder/x.npy", "linked.npy")
+    single = ["--data", "x=folder/x.npy", "--data", "labels=folder/labels.npy"]
+    data = ["--data", "folder"] if kind == "folder" else single
+    log = "linked.npy" if kind == "hard-link" else "folder/x.npy"
+    before = Path("folder/x.npy").read_bytes()
+    code, _, err = command("train", "step.onnx", *data, "--learning-rate", "0.1", "--epochs", "1", "--log", log)
+    assert (code, "choose another file" in err) == (2, True)
+    assert Path("folder/x.npy").read_bytes() == before == Path("linked.npy").read_bytes()
+
+
+def test_a_run_resumed_without_validation_writes_its_last_state(command):
+    command(*TRAIN, "--epochs", "1", "--validation", "valid.npz", "--checkpoint", "c.safetensors")
+    options = ["--resume", "c.safetensors", "--epochs", "2", "--state-out", "resumed.safetensors"]
+    code, out, _ = command(*TRAIN, *options)
+    assert (code, "resumed.safetensors: the last state" in out) == (0, True)
+    command(*TRAIN, "--epochs", "2", "--state-out", "whole.safetensors")
+    assert_same_bits(state("whole.safetensors"), state("resumed.safetensors"))
