@@ -135,8 +135,8 @@ def _require_options(layout: str, clip_norm: float | None, accumulate: int, outp
     require_names(outputs=outputs)
     if clip_norm is not None and not 0 < clip_norm < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
-    if accumulate < 1:
-        raise InputError(f"accumulate is {accumulate}; expected a number of calls, at least 1")
+    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+        raise InputError(f"accumulate is {accumulate!r}; expected a number of calls (int), at least 1")
 
 
 def _give_defaults(model: ir.Model, state: Mapping[str, Array]) -> None:

@@ -368,6 +368,8 @@ OPTIONS = [
     ({"loss": "loss", "loss_fn": "mse"}, "expected either --loss (loss=) or --loss-fn (loss_fn=)"),
     ({"prediction": "logits"}, "prediction 'logits' is named without a loss function"),
     ({"loss_fn": "hinge"}, "hinge"),
+    ({"accumulate": 2.5}, "accumulate is 2.5; expected a number of calls (int), at least 1"),
+    ({"accumulate": "2"}, "accumulate is '2'; expected"),
     ({"wrt": ["x"]}, "'x' is an input of the model without a value"),
 ]
 
