@@ -96,8 +96,8 @@ def differentiate_command(
     from bngrad.training.differentiate import differentiate
 
     source = files.load(model)
-    path = files.check_output(output, source=model)
-    state = None if state_file is None else _check_state(state_file, model, path)
+    path = files.check_output(output, model, source)
+    state = None if state_file is None else _check_state(files.check_output(state_file, model, source), path)
     shared = shared_statistics or "separate"
     result = differentiate(source, wrt=list(wrt) or None, shared_statistics=shared, **options)
     with contextlib.ExitStack() as stack:
@@ -126,11 +126,9 @@ def differentiate_command(
         )
 
 
-def _check_state(state_file: str, model: Path, output: Path) -> Path:
+def _check_state(state: Path, output: Path) -> Path:
     from bngrad.errors import InputError
-    from bngrad.io.files import check_output
 
-    state = check_output(state_file, source=model)
-    if state.absolute() == output.absolute():
+    if state.resolve() == output.resolve():
         raise InputError(f"--state {state} is the output; choose another file")
     return state

@@ -52,7 +52,7 @@ def finalize_command(
     from bngrad.training.weights_file import load_weights
 
     source = files.load(model)
-    path = files.check_output(output, source=model)
+    path = files.check_output(output, model, source)
     given = load_weights(weights)
     result = finalize(source, given.arrays, outputs=list(keep) or None, from_state=given.is_state)
     files.save(result.model, path, external_data)

@@ -57,7 +57,7 @@ def rewrite_command(
     from bngrad.passes.pipeline import rewrite
 
     source = files.load(model)
-    path = files.check_output(output, source=model)
+    path = files.check_output(output, model, source)
     result = rewrite(source, target=target, functions=functions, fuse=fuse)
     files.save(result.model, path, external_data)
     if as_json:

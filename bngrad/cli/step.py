@@ -153,12 +153,10 @@ def step_command(
     """
     from bngrad.io import files
     from bngrad.training.step import build_step
-    from bngrad.training.step_files import evaluation_path, save_step, state_path
+    from bngrad.training.step_files import check_step_output, save_step
 
     source = files.load(model)
-    path = files.check_output(output, source=model)
-    for beside in (evaluation_path(path), state_path(path)):
-        files.check_output(beside, source=model)
+    path = check_step_output(output, model, source)
     given = {name: options.pop(name) for name in _HYPERPARAMETERS}
     step = build_step(
         source,

@@ -34,7 +34,7 @@ def require_external_data(
         InputError: A file is outside the folder, not a regular file, missing, or too short.
     """
     sizes: dict[str, int | None] = {}
-    for tensor in _external_tensors(model):
+    for tensor in external_tensors(model):
         location = os.fspath(tensor.location)
         if location not in sizes:
             try:
@@ -73,7 +73,8 @@ def _size(folder: Path, location: str) -> int | None:
     return status.st_size
 
 
-def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """Yields all tensors of a model that are in files of external data."""
     waiting: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     while waiting:
         graph = waiting.pop()

@@ -16,7 +16,7 @@ from bngrad.errors import InputError, ModelError
 from bngrad.graph.nodes import all_nodes
 from bngrad.io import external_data
 from bngrad.io.domains import tidy_domains
-from bngrad.io.external_files import require_external_data
+from bngrad.io.external_files import external_tensors, require_external_data
 from bngrad.io.negative_dimensions import clear_negative_dimensions
 from bngrad.io.well_formed import require_well_formed
 
@@ -180,16 +180,21 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> Path:
+def check_output(
+    output: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None = None,
+    model: ir.Model | None = None,
+) -> Path:
     """Checks an output path before any work is done, and returns it.
 
     Args:
         output: The file to write.
         source: The input file, which must not be overwritten.
+        model: The model of the input file, whose external data must not be overwritten.
 
     Raises:
         InputError: The path is a directory or a special file, its folder does not exist or is not writable, or it
-            is the input.
+            is the input or its external data.
     """
     path = Path(output)
     if path.is_dir():
@@ -198,6 +203,10 @@ def check_output(output: str | os.PathLike[str], source: str | os.PathLike[str] 
         raise InputError(f"output {path} is a device or a pipe; expected a regular file")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
         raise InputError(f"output {path} is the input; choose another file")
+    if model is not None and path.exists():
+        for data in {Path(tensor.path) for tensor in external_tensors(model)}:
+            if data.exists() and path.samefile(data):
+                raise InputError(f"output {path} is the external data of the input; choose another file")
     if not path.parent.is_dir():
         raise InputError(f"output folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):

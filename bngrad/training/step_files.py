@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import onnx_ir as ir
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -38,6 +39,22 @@ def evaluation_path(step: Path) -> Path:
 def state_path(step: Path) -> Path:
     """The file of a step's initial state."""
     return step.with_suffix(".safetensors")
+
+
+def check_step_output(
+    output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, model: ir.Model | None = None
+) -> Path:
+    """Checks that the files of a step can be written, and returns the path of the step; see `files.check_output`.
+
+    Raises:
+        InputError: They cannot, or the step has the name of its initial state.
+    """
+    path = files.check_output(output, source, model)
+    for beside in (evaluation_path(path), state_path(path)):
+        if beside == path:
+            raise InputError(f"output {path} has the name of the initial state; expected another suffix, as .onnx")
+        files.check_output(beside, source, model)
+    return path
 
 
 def save_step(step: Step, path: Path) -> list[Path]:

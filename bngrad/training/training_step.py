@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bngrad.io.files import as_ir, check_output, to_proto
+from bngrad.io.files import as_ir, to_proto
 from bngrad.training.evaluation import with_state
 from bngrad.training.step import Step
-from bngrad.training.step_files import load_step, save_step
+from bngrad.training.step_files import check_step_output, load_step, save_step
 
 if TYPE_CHECKING:
     import os
@@ -52,7 +52,7 @@ class TrainingStep:
             InputError: A file cannot be written.
         """
         step = Step(as_ir(self.model), as_ir(self.evaluation), self.state, self.info, [])
-        return save_step(step, check_output(path))
+        return save_step(step, check_step_output(path))
 
     def finalize(self, state: Mapping[str, Array]) -> onnx.ModelProto:
         """Returns the inference model with a state of this step: without the loss, and without inputs for weights.

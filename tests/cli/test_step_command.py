@@ -137,3 +137,28 @@ def test_output_beside_the_input_is_kept(command):
     code, _, err = command("step", "step.eval.onnx", "-o", "step.onnx")
     assert code == 2
     assert "output step.eval.onnx is the input" in err
+
+
+def test_output_with_the_name_of_the_state_is_refused(command):
+    code, _, err = command("step", "net.onnx", "-o", "step.safetensors")
+    assert (code, "has the name of the initial state" in err) == (2, True)
+    assert not Path("step.safetensors").exists()
+
+
+@pytest.mark.parametrize("arguments", ["step -o w.data", "differentiate -o t --state w.data"])
+def test_external_data_of_the_input_is_kept(arguments, command):
+    model = onnx.load("net.onnx")
+    for tensor in model.graph.initializer:  # only raw data become external
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, "external.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    before = Path("w.data").read_bytes()
+    name, *options = arguments.split()
+    code, _, err = command(name, "external.onnx", *options)
+    assert (code, "output w.data is the external data of the input" in err) == (2, True)
+    assert Path("w.data").read_bytes() == before
+
+
+def test_state_that_is_the_output_by_another_path(command):
+    Path("sub").mkdir()
+    code, _, err = command("differentiate", "net.onnx", "-o", "t.onnx", "--state", "sub/../t.onnx")
+    assert (code, "is the output" in err, Path("t.onnx").exists()) == (2, True, False)
