@@ -132,9 +132,11 @@ class Properties:
         """Adds or changes a property.
 
         Raises:
-            OrtTrainingTypeError: The value is no int, float or str.
+            OrtTrainingTypeError: The name is no str, or the value is no int, float or str.
             OrtTrainingError: It does not fit in 64 bits, or in the float32 that a float is stored as.
         """
+        if not isinstance(name, str):
+            raise OrtTrainingTypeError(f"the name {name!r} of a property is a {type(name).__name__}; expected str")
         if isinstance(value, int | np.integer):
             value = int(value)
             fits, expected = value in _INT64, "an int of 64 bits"

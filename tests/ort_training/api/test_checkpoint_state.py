@@ -187,3 +187,12 @@ def test_a_copy_trains_as_its_original(how, trained, tmp_path):
     assert len(original.properties) == 0
     for name, value in step(original).items():
         np.testing.assert_array_equal(value, moved[name])
+
+
+@pytest.mark.parametrize("name", [3, None, b"epoch"])
+def test_property_names_that_are_no_strings(name, state, tmp_path):
+    state.properties["epoch"] = 1
+    with pytest.raises(TypeError, match=r"of a property is a .*; expected str"):
+        state.properties[name] = 2
+    CheckpointState.save_checkpoint(state, tmp_path / "saved")
+    assert dict(CheckpointState.load_checkpoint(tmp_path / "saved").properties) == {"epoch": 1}
