@@ -123,7 +123,8 @@ def _recorded(model: ir.Model, path: str | os.PathLike[str]) -> dict[str, str]:
         known = False
     if not known:
         raise OrtTrainingError(
-            f"{path}: its metadata {STATE_KEY} are not JSON of names of its inputs and outputs; generate it anew"
+            f"{path}: its metadata {STATE_KEY} do not name an output for each input that is state; "
+            "make the model again with generate_artifacts"
         )
     return updates
 

@@ -11,6 +11,7 @@ from onnxruntime import OrtValue
 from bngrad.ort_training.api import CheckpointState, Module, Optimizer
 from bngrad.ort_training.checkpoint_file import Checkpoint, read_checkpoint, write_checkpoint
 from bngrad.ort_training.errors import OrtTrainingError
+from bngrad.ort_training.training_model import STATE_KEY
 from ort_training import small_artifacts
 from ort_training.small_artifacts import batch, mean_squared_error
 
@@ -179,6 +180,15 @@ def test_training_models_that_are_refused(case, linear, state):
     with pytest.raises(OrtTrainingError) as caught:
         Module(make(linear), state)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["", "null", "[1]", '{"a": "loss"}', '{"w": "b_new"}', '{"w": 3}', '{"w": []}'])
+def test_metadata_of_another_model(value, linear, state):
+    model = onnx.load(linear / "training_model.onnx")
+    onnx.helper.set_model_props(model, {STATE_KEY: value})
+    onnx.save(model, linear / "other.onnx")
+    with pytest.raises(RuntimeError, match=rf"other.onnx: its metadata {STATE_KEY} do not name an output"):
+        Module(linear / "other.onnx", state)
 
 
 def test_an_eval_model_that_is_missing(linear, state):
