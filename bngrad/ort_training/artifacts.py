@@ -131,7 +131,10 @@ def generate_artifacts(
         onnxblock.save_checkpoint(training.parameters(), scratch / f"{stem}checkpoint")
         if nominal_checkpoint:
             onnxblock.save_checkpoint(training.parameters(), scratch / f"{stem}nominal_checkpoint", True)
-        for file in scratch.iterdir():
+        made_files = sorted(scratch.iterdir())
+        if obstacle := next((folder / file.name for file in made_files if (folder / file.name).is_dir()), None):
+            raise OrtTrainingError(f"{obstacle} is a folder, where a file is to be written; nothing is written")
+        for file in made_files:
             file.replace(folder / file.name)
 
 

@@ -291,6 +291,15 @@ def test_models_beyond_the_limit_of_protobuf_need_a_path(tmp_path, monkeypatch):
     generate_artifacts(tmp_path / "mlp.onnx", artifact_directory=tmp_path, **MSE)
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "eval_model.onnx", "training_model.onnx"])
+def test_a_folder_of_the_name_of_a_file(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(RuntimeError, match=f"{name} is a folder, where a file is to be written") as raised:
+        generate_artifacts(linear(), requires_grad=["w"], loss=LossType.MSELoss, artifact_directory=tmp_path)
+    assert isinstance(raised.value, BngradError)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_trainable_types_differ(tmp_path):
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         m (float[2] x) => (float y) <float[2] a = {1, 2}, double[2] b = {1, 2}> {

@@ -165,15 +165,6 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"x": 1}', '{"x": "no"}', '{"no": "loss"}', "null"])
-def test_damaged_metadata_are_refused(text, linear, state):
-    model = onnx.load(linear / "training_model.onnx")
-    onnx.helper.set_model_props(model, {"bngrad.ort_training_state": text})
-    onnx.save(model, linear / "other.onnx")
-    with pytest.raises(RuntimeError, match=r"other.onnx: its metadata bngrad.ort_training_state are not JSON"):
-        Module(linear / "other.onnx", state)
-
-
 @pytest.mark.parametrize("case", FILES)
 def test_training_models_that_are_refused(case, linear, state):
     make, message = FILES[case]
@@ -182,7 +173,9 @@ def test_training_models_that_are_refused(case, linear, state):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["", "null", "[1]", '{"a": "loss"}', '{"w": "b_new"}', '{"w": 3}', '{"w": []}'])
+@pytest.mark.parametrize(
+    "value", ["", "{", "null", "[1]", '{"x": "no"}', '{"a": "loss"}', '{"w": "b_new"}', '{"w": 3}', '{"w": []}']
+)
 def test_metadata_of_another_model(value, linear, state):
     model = onnx.load(linear / "training_model.onnx")
     onnx.helper.set_model_props(model, {STATE_KEY: value})
