@@ -76,13 +76,13 @@ class Checkpoint:
     """The user's own values: int (64 bits), float (32 bits) or str."""
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def read_checkpoint(path: str | bytes | os.PathLike[str]) -> Checkpoint:
     """Reads a checkpoint file, and its data file if it has one.
 
     Raises:
         OrtTrainingError: The file cannot be read, is truncated or of another format or version.
     """
-    file = Path(path)
+    file = Path(os.fsdecode(path))
     try:
         content = file.read_bytes()
         values = flatbuffer.read(content, CHECKPOINT, _IDENTIFIER)
@@ -102,7 +102,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         raise OrtTrainingError(f"{error.filename or file} cannot be read: {error.strerror or error}") from None
 
 
-def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+def write_checkpoint(checkpoint: Checkpoint, path: str | bytes | os.PathLike[str]) -> None:
     """Writes a checkpoint file atomically.
 
     Tensors of more than 1.8 GB together are written to ``<path>.data`` first, which is a file of its own: a
@@ -111,7 +111,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> No
     Raises:
         OrtTrainingError: The file cannot be written, or a value does not fit in the format.
     """
-    file = Path(path)
+    file = Path(os.fsdecode(path))
     arrays = [*checkpoint.trainable.values(), *checkpoint.frozen.values()]
     arrays += [a for g in checkpoint.groups.values() for moments in g.momentums.values() for a in moments.values()]
     external = sum(array.nbytes for array in arrays) > _MAX_INLINE_BYTES

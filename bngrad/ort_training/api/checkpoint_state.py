@@ -186,7 +186,7 @@ class CheckpointState:
         self._properties = Properties(self._state)
 
     @classmethod
-    def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
+    def load_checkpoint(cls, checkpoint_uri: str | bytes | os.PathLike[str]) -> CheckpointState:
         """Reads a checkpoint file, complete or nominal.
 
         Raises:
@@ -196,7 +196,10 @@ class CheckpointState:
 
     @classmethod
     def save_checkpoint(
-        cls, state: CheckpointState, checkpoint_uri: str | os.PathLike[str], include_optimizer_state: bool = False
+        cls,
+        state: CheckpointState,
+        checkpoint_uri: str | bytes | os.PathLike[str],
+        include_optimizer_state: bool = False,
     ) -> None:
         """Writes a checkpoint file atomically.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,9 @@ from bngrad.ort_training.api.export import export_for_inference
 from bngrad.ort_training.api.graphs import read_eval_graph, read_training_graph
 from bngrad.ort_training.api.stateful_session import StatefulSession
 from bngrad.ort_training.api.user_inputs import feeds_of
-from bngrad.ort_training.errors import OrtTrainingError
+from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
 
 if TYPE_CHECKING:
-    import os
-
     import onnx_ir as ir
     import onnxruntime
 
@@ -44,9 +43,9 @@ class Module:
 
     def __init__(
         self,
-        train_model_uri: str | os.PathLike[str],
+        train_model_uri: str | bytes | os.PathLike[str],
         state: CheckpointState,
-        eval_model_uri: str | os.PathLike[str] | None = None,
+        eval_model_uri: str | bytes | os.PathLike[str] | None = None,
         device: str = "cpu",
         session_options: onnxruntime.SessionOptions | None = None,
     ) -> None:
@@ -55,10 +54,10 @@ class Module:
         self.training = True
         self._state = state._state  # noqa: SLF001 - what the objects of a training run share
         self._session_options = session_options
-        self._graph = read_training_graph(train_model_uri, self._state.names())
+        self._graph = read_training_graph(os.fsdecode(train_model_uri), self._state.names())
         self._statistics = {str(v.name): _initial(v) for v in self._graph.statistics}
         self._reset = np.zeros(1, np.bool_)
-        self._state.allocate(self._graph.parameters, train_model_uri)
+        self._state.allocate(self._graph.parameters, os.fsdecode(train_model_uri))
         self._state.allocate_gradients(self._graph.buffers)
         bound = {name: self._state.array(name) for name in self._parameter_names()} | self._statistics
         gradients = {buffer: self._state.gradients[name] for name, buffer in self._graph.buffers.items()}
@@ -68,7 +67,9 @@ class Module:
         )
         self._eval_graph = self._eval = None
         if eval_model_uri is not None:
-            self._eval_graph = read_eval_graph(eval_model_uri, self._parameter_names(), self._statistics)
+            self._eval_graph = read_eval_graph(
+                os.fsdecode(eval_model_uri), self._parameter_names(), self._statistics
+            )
             read = {name: bound[name] for name in self._eval_graph.parameters}
             self._eval = StatefulSession(self._eval_graph.model, read, {}, session_options)
 
@@ -139,7 +140,12 @@ class Module:
 
         Raises:
             OrtTrainingError: It is no float32 vector of that size, or the state is nominal and it has not all.
+            OrtTrainingTypeError: It is something else.
         """
+        if not isinstance(buffer, np.ndarray) and not hasattr(buffer, "numpy"):
+            raise OrtTrainingTypeError(
+                f"buffer is a {type(buffer).__name__}; expected what get_contiguous_parameters returns"
+            )
         vector = np.asarray(buffer if isinstance(buffer, np.ndarray) else buffer.numpy())
         checkpoint = self._state.checkpoint
         if checkpoint.nominal and trainable_only:
@@ -158,7 +164,7 @@ class Module:
         checkpoint.nominal = False
 
     def export_model_for_inferencing(
-        self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
+        self, inference_model_uri: str | bytes | os.PathLike[str], graph_output_names: list[str]
     ) -> None:
         """Writes the evaluation model up to some outputs, with the parameters in it.
 
@@ -171,7 +177,7 @@ class Module:
             raise OrtTrainingError("the module has no evaluation model, which is exported; pass eval_model_uri")
         self._state.require_values()
         values = {name: self._state.array(name) for name in self._parameter_names()} | self._statistics
-        export_for_inference(self._eval_graph.source, values, graph_output_names, inference_model_uri)
+        export_for_inference(self._eval_graph.source, values, graph_output_names, os.fsdecode(inference_model_uri))
 
     def input_names(self) -> list[str]:
         """Returns the names of the inputs of a call."""

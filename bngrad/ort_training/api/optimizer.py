@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
@@ -13,8 +14,6 @@ from bngrad.ort_training.checkpoint_file import GROUP, OptimizerGroup
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
 
 if TYPE_CHECKING:
-    import os
-
     from bngrad.ort_training.api.module import Module
 
 _MOMENTS = {"first_order_moments": "momentum0", "second_order_moments": "momentum1"}
@@ -36,7 +35,7 @@ class Optimizer:
         OrtTrainingError: The file cannot be read, or is not of this state.
     """
 
-    def __init__(self, optimizer_uri: str | os.PathLike[str], module: Module) -> None:
+    def __init__(self, optimizer_uri: str | bytes | os.PathLike[str], module: Module) -> None:
         self._state = module._state  # noqa: SLF001 - parts of one object
         checkpoint, vectors = self._state.checkpoint, self._state.vectors
         if "params" not in vectors:
@@ -44,9 +43,10 @@ class Optimizer:
             raise OrtTrainingError(f"parameter {other!r} is {checkpoint.trainable[other].dtype}; expected float32")
         if missing := [name for name in checkpoint.trainable if name not in self._state.gradients]:
             raise OrtTrainingError(f"the training model has no gradient of the trainable parameter {missing[0]!r}")
-        graph = read_optimizer_graph(optimizer_uri, vectors["params"].size)
+        path = os.fsdecode(optimizer_uri)
+        graph = read_optimizer_graph(path, vectors["params"].size)
         if unknown := [name for name in graph.vectors if name not in ("params", "gradients", *_MOMENTS)]:
-            raise OrtTrainingError(f"{optimizer_uri} has the input {unknown[0]!r}, which is no known state")
+            raise OrtTrainingError(f"{path} has the input {unknown[0]!r}, which is no known state")
         moments = {key: _MOMENTS[key] for key in graph.vectors if key in _MOMENTS}
         self._group = self._resumed(list(moments.values()))
         self._learning_rate = self._group.initial_learning_rate
@@ -82,7 +82,11 @@ class Optimizer:
         """
         if not isinstance(learning_rate, SupportsFloat):
             raise OrtTrainingTypeError(f"learning_rate is a {type(learning_rate).__name__}; expected a float")
-        rounded = float(np.float32(float(learning_rate)))
+        try:
+            with np.errstate(over="ignore"):
+                rounded = float(np.float32(float(learning_rate)))
+        except (TypeError, OverflowError) as error:
+            raise OrtTrainingTypeError(f"learning_rate cannot be converted ({error}); expected a float") from None
         if not math.isfinite(rounded):
             raise OrtTrainingError(f"learning_rate is {learning_rate}; expected a finite number")
         self._learning_rate = rounded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -410,3 +412,21 @@ def test_export_needs_an_evaluation_model(linear, state):
     module = Module(linear / "training_model.onnx", state)
     with pytest.raises(RuntimeError, match="no evaluation model, which is exported; pass eval_model_uri"):
         module.export_model_for_inferencing(linear / "out.onnx", ["y"])
+
+
+def test_paths_as_bytes(linear):
+    """As in 1.19.2, which passes them to `os.fspath`."""
+    folder = os.fsencode(linear)
+    state = CheckpointState.load_checkpoint(folder + b"/checkpoint")
+    module = Module(folder + b"/training_model.onnx", state, folder + b"/eval_model.onnx")
+    module(*batch())
+    Optimizer(folder + b"/sgd.onnx", module).step()
+    CheckpointState.save_checkpoint(state, folder + b"/saved")
+    module.export_model_for_inferencing(folder + b"/exported.onnx", ["y"])
+    assert {"saved", "exported.onnx"} <= {path.name for path in linear.iterdir()}
+
+
+@pytest.mark.parametrize("buffer", [None, [0.0] * 8, "buffer"])
+def test_buffers_of_other_types(buffer, module):
+    with pytest.raises(TypeError, match="expected what get_contiguous_parameters returns"):
+        module.copy_buffer_to_parameters(buffer)

@@ -7,7 +7,7 @@ import pytest
 
 from bngrad.ort_training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from bngrad.ort_training.checkpoint_file import GROUP, read_checkpoint, write_checkpoint
-from bngrad.ort_training.errors import OrtTrainingError
+from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
 from ort_training import small_artifacts
 from ort_training.small_artifacts import batch
 
@@ -107,16 +107,15 @@ def test_learning_rates(rate, optimizer):
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), 1e60], ids=str)
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_learning_rates_that_are_not_finite(rate, optimizer):
     with pytest.raises(OrtTrainingError, match="expected a finite number"):
         optimizer.set_learning_rate(rate)
     assert optimizer.get_learning_rate() == float(np.float32(1e-3))
 
 
-@pytest.mark.parametrize("rate", ["0.1", None, [0.1]], ids=str)
+@pytest.mark.parametrize("rate", ["0.1", None, [0.1], np.zeros(2), 10**400], ids=lambda rate: str(rate)[:9])
 def test_learning_rates_that_are_no_numbers(rate, optimizer):
-    with pytest.raises(TypeError, match="expected a float"):
+    with pytest.raises(OrtTrainingTypeError, match="expected a float"):
         optimizer.set_learning_rate(rate)
 
 
