@@ -28,6 +28,8 @@ def main() -> None:
         sys.unraisablehook = _repeat_interrupt
     code, has_memory = 130, True
     reserve: list[bytearray] = []
+    if sys.stdout is None:  # closed by the caller, as by `>&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
     try:
         reserve.append(bytearray(_RESERVE))
         from bngrad import cli  # noqa: PLC0415 - see above

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,8 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
 
         def print_epoch(record: dict[str, Any]) -> None:
             if not as_json:
-                with show.hidden():
+                # A closed pipe, as of `| head`, must not end the training.
+                with show.hidden(), contextlib.suppress(BrokenPipeError):
                     click.echo(_epoch_line(record, run.epochs))
 
         reports = Reports(

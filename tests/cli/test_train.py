@@ -706,3 +706,14 @@ def test_a_run_resumed_without_validation_writes_its_last_state(command):
     assert (code, "resumed.safetensors: the last state" in out) == (0, True)
     command(*TRAIN, "--epochs", "2", "--state-out", "whole.safetensors")
     assert_same_bits(state("whole.safetensors"), state("resumed.safetensors"))
+
+
+@pytest.mark.parametrize("reader", ["| head -n 1", ">&-"], ids=["pipe", "closed"])
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_training_ends_where_nobody_reads_its_lines(reader):
+    options = " ".join([*TRAIN, "--epochs", "100", "-o", "out.onnx"])
+    done = subprocess.run(  # noqa: S602 - the arguments are ours
+        f"{sys.executable} -m bngrad {options} {reader}", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("out.onnx").exists()
