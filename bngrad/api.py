@@ -380,6 +380,6 @@ def save(
     """
     if external_data is not None:
         require_choice("external data", external_data, get_args(ExternalData))
-    destination = check_output(path, source=model if isinstance(model, str | os.PathLike) else None)
     source = as_ir(model)
+    destination = check_output(path, model if isinstance(model, str | os.PathLike) else None, source)
     save_ir(source.clone() if source is model else source, destination, external_data)

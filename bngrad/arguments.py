@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
@@ -19,6 +20,17 @@ def require_choice(argument: str, value: str | None, choices: Iterable[str]) -> 
     choices = list(choices)
     if value not in choices:
         raise InputError(f"{argument} is {value!r}; expected one of {', '.join(choices)}")
+
+
+def require_number(argument: str, value: object, expected: str = "a number") -> float:
+    """Returns a number of any type, also of NumPy's, as a float.
+
+    Raises:
+        InputError: It is no real number.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{argument} is {value!r}; expected {expected}")
+    return float(value)
 
 
 def require_names(**arguments: Sequence[str] | None) -> None:

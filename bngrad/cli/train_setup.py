@@ -63,6 +63,8 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
     outputs = {key: Path(options[key]) for key in _OUTPUTS if options[key] is not None}
     if "checkpoint" in outputs:
         outputs["the best checkpoint"] = best_path(outputs["checkpoint"])
+    if options["resume"] is not None and "checkpoint" not in outputs:
+        inputs.append(best_path(options["resume"]))
     taken = {path.resolve() for path in inputs}
     read = [path for path in inputs if path.exists()]
     for key, path in outputs.items():
@@ -107,11 +109,18 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
         raise InputError("--checkpoint-every needs --checkpoint")
     if plan.patience is not None and validation is None:
         raise InputError("--patience needs a validation loss; give --validation or --validation-split")
-    for data in filter(None, (training, validation)):
-        if not data.count(plan.batch_size, drop_last=plan.drop_last):
-            raise InputError(f"{len(data)} samples make no batch of {plan.batch_size}; expected more data")
     batches = training.count(plan.batch_size, drop_last=plan.drop_last)
-    trainer.learning_rate = _schedule(context, options, plan.epochs * batches // trainer.info.accumulate)
+    fixed = validation is not None and validation.batch_size is not None
+    if not batches or (validation is not None and not validation.count(plan.batch_size, drop_last=fixed)):
+        few = training if not batches or validation is None else validation
+        raise InputError(f"{len(few)} samples make no batch of {plan.batch_size}; expected more data")
+    updates = plan.epochs * batches // trainer.info.accumulate
+    if not updates:
+        raise InputError(
+            f"{plan.epochs * batches} steps make no update of the weights, which takes {trainer.info.accumulate} "
+            "in this training step; expected more epochs or data"
+        )
+    trainer.learning_rate = _schedule(context, options, updates)
     recorded = {name: options[name] for name in _RECORDED} | {"samples": len(training)}
     checkpoints = Checkpoints(options["checkpoint"], trainer.info, recorded)
     return Run(Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs)

@@ -9,21 +9,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.errors import InputError
+from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx_ir as ir
     from numpy.typing import NDArray
+
+    from bngrad.opset.known_shapes import KnownShape
 
     Array = NDArray[Any]
 
 _HALF = 2**31
 """More classes than any model has, and less than a negative label without its sign."""
+
+_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
@@ -78,12 +83,12 @@ def find_class_labels(evaluation: ir.Model) -> list[ClassLabels]:
     for node in evaluation.graph:
         if node.domain == "" and node.op_type in _LOSSES:
             scores, labels = node.inputs[0], _input_of(node.inputs[1])
-            if scores is not None and labels is not None:
+            if scores is not None and labels is not None and labels.dtype in _INTEGERS:
                 shape, ignored = known_shape(scores), node.attributes.get("ignore_index")
                 classes = shape[1] if shape is not None and len(shape) > 1 else None
                 one = ClassLabels(
                     str(labels.name),
-                    str(scores.name),
+                    str(scores.name) if _has_label_shape(labels, shape) else None,
                     classes if isinstance(classes, int) else None,
                     None if ignored is None else ignored.as_int(),
                 )
@@ -102,7 +107,7 @@ def _both(first: ClassLabels, second: ClassLabels) -> ClassLabels:
 
 
 def _input_of(labels: ir.Value | None) -> ir.Value | None:
-    """The input that the labels of a loss are; None if they are computed.
+    """The input that the labels of a loss are, in any type or shape; None if they are computed.
 
     `CrossEntropy` has Where(negative, Sub(labels, number), labels), which leaves labels of classes as they are.
     """
@@ -112,7 +117,13 @@ def _input_of(labels: ir.Value | None) -> ir.Value | None:
         of_moved = None if moved is None else moved.producer()
         if of_moved is None or of_moved.op_type != "Sub" or of_moved.inputs[0] is not labels:
             return None
+    labels = None if labels is None else origin(labels, SAME_VALUES)
     return labels if labels is not None and labels.is_graph_input() else None
+
+
+def _has_label_shape(labels: ir.Value, scores: KnownShape | None) -> bool:
+    """Whether labels have the shape of scores without their dimension 1."""
+    return scores is not None and labels.shape is not None and len(labels.shape) == len(scores) - 1
 
 
 def require_labels(labels: list[ClassLabels], data: Mapping[str, Array]) -> None:

@@ -162,7 +162,11 @@ class Fit:
             return None
         plan = self._plan
         return evaluate(
-            self._trainer, self._validation, plan.batch_size, drop_last=plan.drop_last, stop=reports.stop
+            self._trainer,
+            self._validation,
+            plan.batch_size,
+            drop_last=self._validation.batch_size is not None,  # every sample counts, if the step takes it
+            stop=reports.stop,
         )
 
     def _end_epoch(self, reports: Reports, validation: Evaluation | None, start: float) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.arguments import require_choice
+from bngrad.arguments import require_choice, require_number
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.shapes import dimension_of
 from bngrad.opset.known_shapes import shape_text, type_text
@@ -107,6 +107,7 @@ class CrossEntropy(LossFunction):
         _require_numbers("weight", self.weight, rank=1)
         if isinstance(self.ignore_index, bool) or not isinstance(self.ignore_index, int | np.integer):
             raise InputError(f"ignore_index is {self.ignore_index!r}; expected an integer")
+        object.__setattr__(self, "label_smoothing", require_number("label_smoothing", self.label_smoothing))
         if not 0 <= self.label_smoothing <= 1:
             raise InputError(f"label_smoothing is {self.label_smoothing!r}; expected a number from 0 to 1")
 

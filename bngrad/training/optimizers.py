@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from bngrad.arguments import require_choice, require_names
+from bngrad.arguments import require_choice, require_names, require_number
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import unknown_name
 
@@ -121,9 +121,8 @@ class ParameterGroup:
         require_names(names=self.names)
         if not self.names and self.max_rank is None:
             raise InputError("a parameter group selects no weights; expected names= or max_rank=")
-        _require_range(
-            self, learning_rate_scale=self.learning_rate_scale or 0, weight_decay=self.weight_decay or 0
-        )
+        given = {"learning_rate_scale": self.learning_rate_scale, "weight_decay": self.weight_decay}
+        _require_range(self, **{name: value for name, value in given.items() if value is not None})
 
     def selects(self, name: str, rank: int) -> bool:
         """Whether a weight belongs to the group."""
@@ -182,8 +181,11 @@ def options_of_weights(
 
 
 def _require_range(owner: object, *, below: float = math.inf, **values: float) -> None:
-    for name, value in values.items():
+    """Checks hyperparameters of a frozen dataclass, and makes floats of them."""
+    for name, given in values.items():
+        what = type(owner).__name__
+        value = require_number(f"{what}: {name}", given)
+        object.__setattr__(owner, name, value)
         if not 0 <= value < below:
-            what = type(owner).__name__
             limit = "a finite number" if below == math.inf else f"a number below {below}"
             raise InputError(f"{what}: {name} is {value}; expected {limit}, at least 0")

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from bngrad.arguments import require_number
 from bngrad.errors import InputError
 
 Schedule: TypeAlias = Callable[[int], float]
@@ -150,9 +151,7 @@ def as_schedule(rate: float | Schedule) -> Schedule:
     """
     if callable(rate):
         return rate
-    if isinstance(rate, bool) or not isinstance(rate, int | float):
-        raise InputError(f"learning_rate has type {type(rate).__name__}; expected a number or a schedule")
-    return ConstantSchedule(float(rate))
+    return ConstantSchedule(require_number("learning_rate", rate, "a number or a schedule"))
 
 
 def _require_rates(**rates: float) -> None:

@@ -10,13 +10,14 @@ each new value to the next call; `step_info` has the metadata that says which be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-from bngrad.arguments import require_choice, require_names
+from bngrad.arguments import require_choice, require_names, require_number
 from bngrad.errors import InputError
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
@@ -25,17 +26,17 @@ from bngrad.training.differentiate import differentiate, require_one_loss
 from bngrad.training.evaluation import evaluation_graph
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
 from bngrad.training.losses import append_loss
-from bngrad.training.optimizers import hyperparameters, make_optimizer
+from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.step_builder import StepBuilder
 from bngrad.training.step_info import Layout, StepInfo, write_step_info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from bngrad.training.loss_functions import LossFunction
-    from bngrad.training.optimizers import Optimizer, ParameterGroup
+    from bngrad.training.optimizers import Optimizer
 
     Array = NDArray[Any]
 
@@ -98,6 +99,8 @@ def build_step(
     """
     optimizer = make_optimizer(optimizer)
     _require_options(layout, clip_norm, accumulate, outputs)
+    _require_groups(groups)
+    clip_norm = None if clip_norm is None else float(clip_norm)
     require_one_loss(loss, loss_fn, prediction)
     warnings: list[str] = []
     if loss_fn is not None:
@@ -133,10 +136,15 @@ def build_step(
 def _require_options(layout: str, clip_norm: float | None, accumulate: int, outputs: Sequence[str]) -> None:
     require_choice("layout", layout, get_args(Layout))
     require_names(outputs=outputs)
-    if clip_norm is not None and not 0 < clip_norm < np.inf:
+    if clip_norm is not None and not 0 < require_number("clip_norm", clip_norm) < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
         raise InputError(f"accumulate is {accumulate!r}; expected a number of calls (int), at least 1")
+
+
+def _require_groups(groups: object) -> None:
+    if not isinstance(groups, Sequence) or not all(isinstance(group, ParameterGroup) for group in groups):
+        raise InputError(f"groups is {groups!r}; expected a sequence of ParameterGroup")
 
 
 def _give_defaults(model: ir.Model, state: Mapping[str, Array]) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -245,7 +245,19 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
     )
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")
+    _require_consistent(info)
     return info
+
+
+def _require_consistent(info: StepInfo) -> None:
+    place = "new" if info.flat is None else "offset"
+    if info.layout != ("named" if info.flat is None else "flat"):
+        raise ValueError(f"its layout is {info.layout!r}")
+    if not isinstance(info.accumulate, int) or info.accumulate < 1:
+        raise ValueError(f"accumulate is {info.accumulate!r}")
+    for name, one in info.state.items():
+        if one.role not in get_args(Role) or getattr(one, place) is None:
+            raise ValueError(f"{name!r} has the role {one.role!r} and the {place} {getattr(one, place)!r}")
 
 
 def _set_fields(one: StateTensor | FlatState) -> dict[str, Any]:

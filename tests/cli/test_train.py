@@ -170,6 +170,27 @@ def test_data_from_a_folder_and_single_arrays(command):
     assert_same_bits(states[0], states[2])
 
 
+def test_drop_last_is_of_training_alone(command):
+    options = ["--validation-split", "0.25", "--batch-size", "30", "--drop-last", "--epochs", "1"]
+    assert command(*TRAIN, *options)[0] == 0  # 33 samples to train on, 11 to evaluate
+
+
+def test_a_run_without_an_update_is_refused(command):
+    bngrad.training_step(network(), accumulate=100).save("step.onnx")
+    code, _, err = command(*TRAIN, "--epochs", "1", "--batch-size", "22")
+    assert code == 2
+    assert "2 steps make no update of the weights, which takes 100" in err
+
+
+def test_the_best_state_of_the_resumed_run_is_kept(command):
+    options = ["--validation-split", "0.25", "--epochs", "1", "--checkpoint", "c.safetensors"]
+    assert command(*TRAIN, *options)[0] == 0
+    arguments = ["--resume", "c.safetensors", "--epochs", "2", "--state-out", "c.best.safetensors"]
+    code, _, err = command(*TRAIN, *arguments)
+    assert code == 2
+    assert "c.best.safetensors is another output, or a file" in err
+
+
 def test_drop_last_and_split(command):
     options = ["--validation-split", "0.25", "--drop-last", "--epochs", "2", "--log", "log.jsonl"]
     assert command(*TRAIN, *options)[0] == 0

@@ -117,6 +117,10 @@ def test_every_case_moves_the_weights_of_its_own():
 
 
 REFUSALS = [
+    (lambda: bngrad.SGD(momentum="0.9"), "SGD: momentum is '0.9'; expected a number"),
+    (lambda: bngrad.Adam(eps=True), "Adam: eps is True; expected a number"),
+    (lambda: step_of({"optimizer": "sgd", "clip_norm": "1"}, "float32"), "clip_norm is '1'; expected a number"),
+    (lambda: bngrad.training_step(network("float32"), groups={"w1": 0}), "expected a sequence of ParameterGroup"),
     (lambda: bngrad.SGD(momentum=-0.1), "SGD: momentum is -0.1; expected a finite number, at least 0"),
     (
         lambda: bngrad.SGD(weight_decay=float("nan")),
@@ -146,6 +150,16 @@ def test_wrong_options_are_refused(make, message):
     with pytest.raises(InputError) as error:
         make()
     assert message in str(error.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    optimizer = bngrad.AdamW(beta1=np.float32(0.5), weight_decay=np.float64(0.25))
+    step = bngrad.training_step(network("float32"), optimizer=optimizer, clip_norm=np.float32(2))
+    assert (step.info.optimizer["beta1"], step.info.optimizer["weight_decay"], step.info.clip_norm) == (
+        0.5,
+        0.25,
+        2,
+    )
 
 
 def test_half_precision_weights_are_updated_in_float():

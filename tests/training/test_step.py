@@ -390,6 +390,22 @@ METADATA = [
 ]
 
 
+CHANGES = [
+    ({"accumulate": 0}, "accumulate is 0"),
+    ({"layout": "flat"}, "its layout is 'flat'"),
+    ({"model": "0"}, "its fingerprint is not that of its state"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
+def test_inconsistent_metadata_is_refused(change, message):
+    model = bngrad.training_step(parse()).model
+    document = json.loads({one.key: one.value for one in model.metadata_props}[KEY]) | change
+    with pytest.raises(ModelError) as error:
+        read_step_info({KEY: json.dumps(document)})
+    assert message in str(error.value)
+
+
 @pytest.mark.parametrize(("text", "message"), METADATA)
 def test_wrong_metadata_is_refused(text, message):
     with pytest.raises(ModelError) as error:
