@@ -4,8 +4,8 @@
     python tests/bench/bench_trainer.py --model build/resnet50.onnx --trials 9    # models/light.py makes it
 
 SGD with momentum on the digits ResNet-20, batches of 64, or on another network, batches of 8. Every way is a
-process of its own, and they take turns. Before the digits, the overhead of the Trainer: the processor time of a
-call in one thread, beside that of its session with everything bound, in turn in one process. Not a test: it only
+process of its own, and they take turns. Before the digits, the processor time in one thread, in turn in one
+process: the overhead of the Trainer over its session with everything bound, and all ways. Not a test: it only
 prints.
 """
 
@@ -25,13 +25,13 @@ from bench_step import Way
 
 WORKER = str(Path(__file__).with_name("trainer_worker.py"))
 WAYS = {
-    "Trainer, named": ["trainer"],
-    "Trainer, flat": ["trainer", "--layout", "flat"],
-    "bound session, named": ["bare"],
-    "bound session, flat": ["bare", "--layout", "flat"],
-    "arrays in and out, named": ["loop"],
-    "arrays in and out, flat": ["loop", "--layout", "flat"],
-    "gradients, update in NumPy": ["numpy"],
+    "Trainer, named": ("trainer", "named"),
+    "Trainer, flat": ("trainer", "flat"),
+    "bound session, named": ("bare", "named"),
+    "bound session, flat": ("bare", "flat"),
+    "arrays in and out, named": ("loop", "named"),
+    "arrays in and out, flat": ("loop", "flat"),
+    "gradients, update in NumPy": ("numpy", "named"),
 }
 OVERHEAD = {"tiny": (trainer_worker.tiny, 200), "digits": (trainer_worker.digits, 1)}
 """Networks, and how many calls are timed at once."""
@@ -52,8 +52,15 @@ def main() -> None:
         for network, (make, calls) in OVERHEAD.items():
             for layout in ("named", "flat"):
                 overhead(f"{network}, {layout}", *make(), layout=layout, calls=calls, trials=options.trials)
+        print("digits, one thread: processor ms a step, median (quartiles)")
+        calls = {name: trainer_worker.make(*way, *trainer_worker.digits(), 1) for name, way in WAYS.items()}
+        for name, found in in_turn(calls, 1, options.trials).items():
+            print(f"  {name:28} {spread(found)}", flush=True)
     print(f"{options.model or 'digits'}, {options.threads} threads: ms a step, median (quartiles); peak memory")
-    ways = [Way(name, [sys.executable, WORKER, *words, *common]) for name, words in WAYS.items()]
+    ways = [
+        Way(name, [sys.executable, WORKER, way, "--layout", layout, *common])
+        for name, (way, layout) in WAYS.items()
+    ]
     for _ in range(options.trials):
         for way in ways:
             way.step()
@@ -66,20 +73,28 @@ def main() -> None:
 def overhead(name, model, data, *, layout, calls, trials) -> None:
     step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=0.9), layout=layout)
     trainer = bngrad.Trainer(step, learning_rate=1e-4, threads=1)
-    ways = [trainer_worker.stepping(trainer, data), trainer_worker.bare(trainer, data)]
-    times = [[], []]
-    for trial in range(trials):
-        for index in (0, 1) if trial % 2 else (1, 0):
-            way, found = ways[index], times[index]
+    ways = {"trained": trainer_worker.stepping(trainer, data), "bare": trainer_worker.bare(trainer, data)}
+    times = in_turn(ways, calls, trials)
+    difference = np.median(times["trained"]) - np.median(times["bare"])
+    print(
+        f"  {name:14} Trainer {spread(times['trained'])}, bound session {spread(times['bare'])}, "
+        f"difference {difference:.4f}",
+        flush=True,
+    )
+
+
+def in_turn(ways, calls, trials):
+    """The processor ms of a call in each way, in an order that turns around with every trial."""
+    times = {name: [] for name in ways}
+    order = list(ways)
+    for _ in range(trials):
+        for name in order:
             start = time.thread_time()
             for _ in range(calls):
-                way()
-            found.append((time.thread_time() - start) / calls * 1e3)
-    trained, bare = (np.array(one) for one in times)
-    print(
-        f"  {name:14} Trainer {spread(trained)}, bound session {spread(bare)}, "
-        f"difference {np.median(trained) - np.median(bare):.4f}"
-    )
+                ways[name]()
+            times[name].append((time.thread_time() - start) / calls * 1e3)
+        order.reverse()
+    return times
 
 
 def spread(times) -> str:

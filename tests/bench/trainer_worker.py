@@ -34,13 +34,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()
     model, data = random_images(options.model, options.batch) if options.model else digits()
-    if options.way == "numpy":
-        call = gradients_and_numpy(model, data, options.threads)
-    else:
-        step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=float(MOMENTUM)), layout=options.layout)
-        call = {"trainer": trained, "bare": bound, "loop": loop}[options.way](step, data, options.threads)
+    serve(make(options.way, options.layout, model, data, options.threads))
 
-    serve(call)
+
+def make(way, layout, model, data, threads):
+    """A step in one of the ways."""
+    if way == "numpy":
+        return gradients_and_numpy(model, data, threads)
+    step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=float(MOMENTUM)), layout=layout)
+    return {"trainer": trained, "bare": bound, "loop": loop}[way](step, data, threads)
 
 
 def tiny():
