@@ -34,13 +34,16 @@ def require_number(argument: str, value: object, expected: str = "a number") -> 
 
 
 def require_names(**arguments: Sequence[str] | None) -> None:
-    """Checks that no argument is a string where a sequence of names is expected.
+    """Checks that arguments are sequences of names, and not a string.
 
     Raises:
-        InputError: An argument is a string.
+        InputError: An argument is a string, or has something else than strings.
     """
     for argument, value in arguments.items():
         if isinstance(value, str):
             raise InputError(
                 f"{argument} is the string {value!r}; expected a sequence of names, such as [{value!r}]"
             )
+        wrong = [name for name in value or () if not isinstance(name, str)]
+        if wrong:
+            raise InputError(f"{argument} has {wrong[0]!r}; expected names")

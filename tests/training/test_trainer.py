@@ -519,3 +519,21 @@ def test_refused_arguments(tmp_path):
         bngrad.Trainer(step_of(), learning_rate=0.1, provider="gpu")
     with pytest.raises(InputError, match=r"output folder .* does not exist"):
         bngrad.Trainer(step_of(), learning_rate=0.1).finalize(tmp_path / "none" / "m.onnx")
+
+
+COLUMN = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[N,3] x, int32[N,1] labels) => (float loss) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+    logits = MatMul (x, w)
+    axes = Constant <value = int64[1] {1}> ()
+    row = Squeeze (labels, axes)
+    wide = Cast <to = 7> (row)
+    loss = SoftmaxCrossEntropyLoss (logits, wide)
+}"""
+
+
+def test_labels_in_another_shape_and_type_are_checked():
+    trainer = bngrad.Trainer(bngrad.training_step(onnx.parser.parse_model(COLUMN)), learning_rate=0.1)
+    x = np.eye(3, dtype=np.float32)
+    assert np.isfinite(trainer.step(x=x, labels=np.int32([[0], [1], [1]])))
+    with pytest.raises(InputError, match="'labels' has the label -1; expected 0 to 1"):
+        trainer.step(x=x, labels=np.int32([[0], [-1], [1]]))
