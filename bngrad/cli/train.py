@@ -61,7 +61,11 @@ _NOT_FINITE, _INTERRUPTED = 1, 130
     show_default=True,
     help="What to do if a loss is not finite: stop with exit code 1, or leave out the batch.",
 )
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="File for a checkpoint after each epoch.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="File for a checkpoint after each epoch.  [default: that of --resume]",
+)
 @click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Also after every N steps.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Checkpoint to continue from.")
 @click.option("-o", "--output", type=click.Path(), help="File to write the inference model to.")
@@ -100,8 +104,7 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     if options["output"] is not None:
         trainer.finalize()  # a model that cannot be finalized is refused before it is trained
     run = train_setup.prepare(context, trainer, options)
-    if options["resume"] is not None and trainer.is_random:
-        print_warnings(["the step has random nodes, such as Dropout: the resumed run draws other numbers"])
+    print_warnings(train_setup.warnings(trainer, options))
     log = RunLog(options["log"], run.position.step, run.position.epoch)
     with interrupts() as stop, progress() as show, log.open():
 
@@ -161,13 +164,17 @@ def _lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> lis
     best = "" if outcome.best is None else (
         f"; lowest validation loss {position.best_loss:.4g} after epoch {position.best_epoch}"
     )  # fmt: skip
-    lines = [f"{outcome.status} after {position.epoch} epochs, {position.step} steps{best}"]
+    lines = [f"{outcome.status} after {_count(position.epoch, 'epoch')}, {_count(position.step, 'step')}{best}"]
     which = "last" if outcome.best is None else "best"
     if options["state_out"] is not None:
         lines.append(f"{options['state_out']}: the {which} state")
     if options["output"] is not None:
         lines.append(f"{options['output']}: the inference model with the {which} state")
     return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _document(

@@ -92,6 +92,7 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
     position, best, samples = Position(), None, None
     if options["resume"] is not None:
         resumed = resume(options["resume"], trainer)
+        options["checkpoint"] = options["checkpoint"] or options["resume"]
         trainer.load_state_dict(resumed.state)
         position, best = resumed.position, resumed.best
         samples = resumed.options.get("samples") if position.batch else None
@@ -124,6 +125,16 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
     recorded = {name: options[name] for name in _RECORDED} | {"samples": len(training)}
     checkpoints = Checkpoints(options["checkpoint"], trainer.info, recorded)
     return Run(Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs)
+
+
+def warnings(trainer: Trainer, options: dict[str, Any]) -> list[str]:
+    """What the user probably did not intend."""
+    found = []
+    if options["resume"] is not None and trainer.is_random:
+        found.append("the step has random nodes, such as Dropout: the resumed run draws other numbers")
+    if not any(options[name] for name in ("output", "state_out", "checkpoint")):
+        found.append("the trained weights are not written: give -o, --state-out or --checkpoint")
+    return found
 
 
 def _given(context: click.Context, name: str) -> bool:

@@ -83,7 +83,11 @@ _FORMATS = (
     (4, b"ODTC", "a checkpoint of onnxruntime.training; pass its training_model.onnx or the forward model"),
     (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
     (0, b"version http", "a Git LFS pointer, not the model; run git lfs pull"),
-    (0, b"PK\x03\x04", "a zip archive, as torch.save writes; export the model with torch.onnx.export"),
+    (
+        0,
+        b"PK\x03\x04",
+        "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export makes one)",
+    ),
     (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
 )
 """Other file formats: offset and value of their magic bytes, and what the file is and what to do."""

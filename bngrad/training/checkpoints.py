@@ -106,6 +106,11 @@ def resume(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
     if position.best_epoch == position.epoch and not position.batch:
         return Resumed(state, position, options, state)
     beside = best_path(Path(path))
+    if not beside.exists():
+        raise InputError(
+            f"{beside}, the state with the lowest validation loss, is missing; expected it beside {path}, as "
+            "bngrad train wrote it"
+        )
     best, of_best, _ = _read(beside, trainer)
     if of_best.best_epoch != position.best_epoch or of_best.best_loss != position.best_loss:
         raise InputError(
@@ -125,4 +130,4 @@ def _read(path: Path, trainer: Trainer) -> tuple[dict[str, Array], Position, dic
             raise ValueError  # noqa: TRY301 - one handler for whatever is wrong
         return state, position, dict(notes["options"])
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path} is a state, but no checkpoint that bngrad train wrote") from None
+        raise InputError(f"{path} is a state, but not a checkpoint of bngrad train") from None

@@ -107,7 +107,7 @@ class CosineSchedule:
         _require_counts(1, total=self.total)
         _require_counts(0, warmup=self.warmup)
         if self.warmup >= self.total:
-            raise InputError(f"warmup is {self.warmup}; expected less than total, which is {self.total}")
+            raise InputError(f"warmup is {self.warmup}; expected less than the number of updates, {self.total}")
 
     def __call__(self, update: int) -> float:
         """Returns the learning rate of an update."""

@@ -77,8 +77,15 @@ def load_step(path: Path) -> Step:
         InputError: A file is missing or cannot be read, or the state is not that of the step.
         ModelError: A file is no training step.
     """
-    model, evaluation = files.load(path), files.load(evaluation_path(path))
-    info = read_step_info(model.metadata_props)
+    model = files.load(path)
+    try:
+        info = read_step_info(model.metadata_props)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    for beside in (evaluation_path(path), state_path(path)):
+        if not beside.exists():
+            raise InputError(f"{beside} does not exist; expected it beside {path}, as bngrad step wrote it")
+    evaluation = files.load(evaluation_path(path))
     if read_step_info(evaluation.metadata_props).model != info.model:
         raise ModelError(f"{evaluation_path(path)} belongs to another step than {path}; make both again")
     return Step(model, evaluation, read_state(state_path(path), info)[0], info, [])
@@ -95,10 +102,14 @@ def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra:
             that JSON can hold.
 
     Raises:
-        InputError: The file cannot be written.
+        InputError: The file cannot be written, or JSON cannot hold ``extra``.
     """
     roles = {name: one.role for name, one in info.state.items()}
-    write_tensors(path, state, {KEY: json.dumps({"model": info.model, "roles": roles, **extra})})
+    try:
+        metadata = json.dumps({"model": info.model, "roles": roles, **extra})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path} cannot hold the notes: {error}; expected what JSON has") from None
+    write_tensors(path, state, {KEY: metadata})
 
 
 def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, Array], dict[str, Any]]:

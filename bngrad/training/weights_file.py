@@ -36,6 +36,8 @@ def load_weights(path: str | os.PathLike[str]) -> Weights:
         InputError: The file cannot be read, or is of another format.
     """
     file = Path(path)
+    if not file.exists():
+        raise InputError(f"{file} does not exist; expected an .npz or a .safetensors file of arrays by name")
     if file.suffix == ".npz" or not file.is_file() or zipfile.is_zipfile(file):
         return Weights(load_arrays(file), is_state=False)
     arrays, metadata = read_tensors(file)

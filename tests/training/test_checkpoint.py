@@ -247,7 +247,9 @@ def test_refused_pairs(trainer, tmp_path):
     with pytest.raises(InputError, match=r"is the state after epoch 1, .* expected the checkpoints of one run"):
         resume(path, trainer)
     best_path(path).unlink()
-    with pytest.raises(InputError, match=r"run.best.safetensors does not exist"):
+    with pytest.raises(
+        InputError, match=r"run.best.safetensors, the state with the lowest validation loss, is missing"
+    ):
         resume(path, trainer)
 
 
@@ -265,7 +267,7 @@ NOTES = [
 @pytest.mark.parametrize("notes", NOTES, ids=str)
 def test_a_state_is_no_checkpoint_of_a_run(notes, trainer, tmp_path):
     trainer.save(tmp_path / "c", **notes)
-    with pytest.raises(InputError, match="is a state, but no checkpoint that bngrad train wrote"):
+    with pytest.raises(InputError, match="is a state, but not a checkpoint of bngrad train"):
         resume(tmp_path / "c", trainer)
 
 

@@ -61,7 +61,10 @@ REFUSED = {
     "start": (lambda: LinearSchedule(0.1, 1, start=-1), "start is -1; expected"),
     "cosine-total": (lambda: CosineSchedule(0.1, 0), "total is 0; expected"),
     "cosine-warm-up": (lambda: CosineSchedule(0.1, 5, warmup=-1), "warmup is -1; expected .* at least 0"),
-    "cosine-all-warm-up": (lambda: CosineSchedule(0.1, 5, warmup=5), "warmup is 5; expected less than total"),
+    "cosine-all-warm-up": (
+        lambda: CosineSchedule(0.1, 5, warmup=5),
+        "warmup is 5; expected less than the number of updates",
+    ),
     "minimum": (lambda: CosineSchedule(0.1, 5, minimum=math.nan), "minimum is nan; expected"),
     "step-every": (lambda: StepSchedule(0.1, 0), "every is 0; expected"),
     "step-factor": (lambda: StepSchedule(0.1, 2, factor=-1), "factor is -1; expected"),

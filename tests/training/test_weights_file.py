@@ -105,7 +105,7 @@ def other(metadata, **tensors):
 
 REFUSED = {
     "text": (lambda: Path("c").write_text("text"), "c is not a .safetensors file, or is damaged"),
-    "missing": (lambda: None, "c does not exist; expected an .npz file of arrays"),
+    "missing": (lambda: None, "c does not exist; expected an .npz or a .safetensors file"),
     "unknown": (lambda: other({}, weights=np.zeros(3, np.float32)), "'weights' is not a weight of this model"),
     "type": (lambda: other({}, offset=np.zeros(3)), "'offset' is float64; expected float32"),
     "metadata": (lambda: other({"bngrad.step": "["}), "c has metadata 'bngrad.step' that cannot be read"),
