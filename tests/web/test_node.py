@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 
@@ -97,6 +98,102 @@ def test_refuses(node, folder, tmp_path, name, change, message):
     with pytest.raises(AssertionError, match=message):
         node(TRAIN, tmp_path, 1)
     assert not (tmp_path / "trained.onnx").exists()
+
+
+REFUSED = {
+    "no rate": ("step.step(batch)", "the learning rate is undefined; expected a finite number, at least 0"),
+    "NaN as rate": ("step.step(batch, NaN)", "the learning rate is NaN; expected "),
+    "negative rate": ("step.step(batch, -0.1)", "the learning rate is -0.1; expected "),
+    "infinite float32": ("step.step(batch, 1e39)", r"the learning rate is 1e\+39; expected "),
+    "text as rate": ('step.step(batch, "0.05")', 'the learning rate is "0.05"; expected a finite number'),
+    "loss": (
+        "step.step({ images: images.map(() => Infinity), labels }, 0.05)",
+        "the loss is NaN; the state is unchanged: .* lower the learning rate",
+    ),
+    "no data": ("step.step(undefined, 0.05)", "there is no data for 'images'; expected images and labels"),
+    "missing": ("step.step({ images }, 0.05)", "there is no data for 'labels'; expected images and labels"),
+    "misspelt": (
+        "step.step({ images, label: labels }, 0.05)",
+        "there is no data for 'labels', and there is no input 'label'; expected images and labels",
+    ),
+    "unknown": (
+        "step.step({ ...batch, weights: images }, 0.05)",
+        "there is no input 'weights'; expected images and labels",
+    ),
+    "array": ("step.step({ images, labels: Array.from(labels) }, 0.05)", "labels has to be a BigInt64Array"),
+    "length": (
+        "step.step({ images: images.subarray(1), labels }, 0.05)",
+        "images has 1023 elements; expected a multiple of 64",
+    ),
+    "empty": (
+        "step.step({ images, labels: new BigInt64Array(0) }, 0.05)",
+        "labels has 0 elements; expected at least 1",
+    ),
+    "fewer labels": (
+        "step.step({ images, labels: labels.subarray(1) }, 0.05)",
+        "labels has N = 15 and images has N = 16; expected the same",
+    ),
+    "label": (
+        "step.step({ images, labels: labels.fill(10n) }, 0.05)",
+        "ONNX Runtime refuses the data: .*Out of range",
+    ),
+    "evaluated names": ("step.evaluate({ images })", "there is no data for 'labels'"),
+    "evaluated label": ("step.evaluate({ images, labels: labels.fill(10n) })", "ONNX Runtime refuses the data: "),
+}
+ACCEPTED = {
+    "step": ("step.step(batch, 0.05)", False),
+    "rate 0": ("step.step(batch, 0)", False),  # the running statistics change
+    "evaluate": ("step.evaluate(batch)", True),
+}
+
+
+@pytest.fixture(scope="module")
+def called(node, folder):
+    """What became of each call."""
+    calls = [call for call, _ in (*REFUSED.values(), *ACCEPTED.values())]
+    printed = node("node_calls.mjs", folder, *calls).splitlines()
+    return dict(zip(calls, map(json.loads, printed), strict=True))
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused_calls(called, call, message):
+    assert re.fullmatch(f"{message}.*", called[call]["error"])  # one line
+    assert called[call]["unchanged"]
+
+
+@pytest.mark.parametrize(("call", "unchanged"), ACCEPTED.values(), ids=ACCEPTED)
+def test_accepted_calls(called, call, unchanged):
+    assert called[call] == {"unchanged": unchanged}
+
+
+@pytest.mark.parametrize("name", ["step.onnx", "step.eval.onnx", "step.safetensors"])
+def test_missing_files(node, folder, tmp_path, name):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).unlink()
+    hint = '"bngrad step" writes step.onnx, step.eval.onnx and step.safetensors into one folder'
+    with pytest.raises(AssertionError, match=f"cannot read {name}; {hint}: ENOENT"):
+        node(TRAIN, tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        (["N", 1, "H", 8], "float32", r"images has shape \[N, 1, H, 8\]; expected at most one symbolic dimension"),
+        (None, "float32", "images has shape null; expected at most one symbolic dimension"),
+        (["N", 1, 8, 8], "float16", "images has type float16; supported are float32, "),
+    ],
+    ids=["symbols", "no rank", "type"],
+)
+def test_refused_inputs(node, folder, tmp_path, shape, dtype, message):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    model = onnx.load(folder / "step.onnx")
+    (entry,) = (entry for entry in model.metadata_props if entry.key == "bngrad.step")
+    info = json.loads(entry.value)
+    info["data"]["images"] = {"dtype": dtype, "shape": shape}
+    entry.value = json.dumps(info)
+    onnx.save(model, tmp_path / "step.onnx")
+    with pytest.raises(AssertionError, match=message):
+        node(TRAIN, tmp_path, 1)
 
 
 @pytest.mark.parametrize("arguments", [["0"], ["x"], ["1", "-1"]], ids=" ".join)

@@ -68,7 +68,6 @@ async function trainOneStep() {
   show("steps", losses.length);
   show("loss", loss.toPrecision(3));
   drawCurve(element("curve"), losses, digits.steps);
-  if (!Number.isFinite(loss)) throw new Error(`The loss is ${loss}. Reset, and train with a lower learning rate.`);
   if (losses.length % EVALUATE_EVERY === 0) await evaluate();
 }
 

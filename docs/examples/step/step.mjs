@@ -1,4 +1,5 @@
 // A training step in layout "flat": all state is one vector, which goes in and comes out.
+import { checkInputs, listed, shapesOf, size } from "./batch.mjs";
 import { readMetadata, withConstant } from "./onnx_file.mjs";
 import { ARRAYS, readSafetensors, writeSafetensors } from "./safetensors.mjs";
 
@@ -14,7 +15,15 @@ export class TrainingStep {
    */
   static async load(ort, read, name = "step", options = {}) {
     const files = [`${name}.onnx`, `${name}.eval.onnx`, `${name}.safetensors`];
-    const [train, evaluate, state] = await Promise.all(files.map((file) => read(file)));
+    const readOne = async (file) => {
+      try {
+        return await read(file);
+      } catch (error) {
+        const hint = `"bngrad step" writes ${listed(files)} into one folder`;
+        throw new Error(`cannot read ${file}; ${hint}: ${error.message}`, { cause: error });
+      }
+    };
+    const [train, evaluate, state] = await Promise.all(files.map(readOne));
     const step = new TrainingStep();
     step.ort = ort;
     const [info, evaluated] = [train, evaluate].map((file) => JSON.parse(readMetadata(file)[KEY] ?? "null"));
@@ -22,6 +31,7 @@ export class TrainingStep {
     if (info.version !== 1) throw new Error(`${name}.onnx has format ${info.version}; expected 1`);
     if (!info.flat) throw new Error(`${name}.onnx has layout "${info.layout}"; make it with --layout flat`);
     if (evaluated?.model !== info.model) throw new Error(`${name}.eval.onnx belongs to another step than ${name}.onnx`);
+    checkInputs(info.data);
     step.info = info;
     step.initial = readSafetensors(state);
     step.reset();
@@ -30,20 +40,32 @@ export class TrainingStep {
     return step;
   }
 
-  /** Trains on one batch: arrays by the names of the data inputs. Returns the loss. */
+  /**
+   * Trains on one batch: arrays by the names of the data inputs. Returns the loss.
+   * After an error, also that of a loss that is not finite, the state is that of before.
+   */
   async step(batch, rate) {
     const { flat, loss, learning_rate, learning_rate_dtype: dtype } = this.info;
     const feeds = this.#feeds(batch);
-    feeds[learning_rate] = new this.ort.Tensor(dtype, ARRAYS[dtype].of(rate), []);
-    feeds[flat.input] = this.#state();
-    const results = await this.train.run(feeds, [loss, flat.output]);
+    const rates = ARRAYS[dtype].of(rate);
+    if (typeof rate !== "number" || !(rate >= 0 && rates[0] < Infinity)) {
+      const given = typeof rate === "string" ? `"${rate}"` : rate;
+      throw new Error(`the learning rate is ${given}; expected a finite number, at least 0`);
+    }
+    feeds[learning_rate] = new this.ort.Tensor(dtype, rates, []);
+    const results = await this.#run(this.train, feeds, [loss, flat.output]);
+    const value = results[loss].data[0];
+    if (!Number.isFinite(value)) {
+      const hint = "check the data, or return to an earlier state and lower the learning rate";
+      throw new Error(`the loss is ${value}; the state is unchanged: ${hint}`);
+    }
     this.state = results[flat.output].data;
-    return results[loss].data[0];
+    return value;
   }
 
   /** Evaluates a batch with the running statistics. Returns the outputs of the forward model by name. */
   async evaluate(batch) {
-    const results = await this.eval.run({ ...this.#feeds(batch), [this.info.flat.input]: this.#state() });
+    const results = await this.#run(this.eval, this.#feeds(batch), this.eval.outputNames);
     return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, tensor.data]));
   }
 
@@ -89,25 +111,22 @@ export class TrainingStep {
     return withConstant(file, input, { dtype, shape: [length], data: this.state });
   }
 
-  #state() {
-    return new this.ort.Tensor(this.info.flat.dtype, this.state, [this.state.length]);
-  }
-
+  /** Returns the arrays of a batch and the state as the inputs of a session. */
   #feeds(batch) {
-    const feeds = {};
-    for (const [name, { dtype, shape }] of Object.entries(this.info.data)) {
-      const data = batch[name];
-      if (!(data instanceof ARRAYS[dtype])) throw new Error(`${name} has to be a ${ARRAYS[dtype].name}`);
-      // A symbolic dimension is what is left of the length.
-      const items = data.length / size(shape.filter(Number.isInteger));
-      const dims = shape.map((dim) => (Number.isInteger(dim) ? dim : items));
-      if (size(dims) !== data.length) throw new Error(`${name}: ${data.length} values are no [${shape.join(", ")}]`);
-      feeds[name] = new this.ort.Tensor(dtype, data, dims);
+    const { data, flat } = this.info;
+    const feeds = { [flat.input]: new this.ort.Tensor(flat.dtype, this.state, [this.state.length]) };
+    for (const [name, shape] of Object.entries(shapesOf(batch, data))) {
+      feeds[name] = new this.ort.Tensor(data[name].dtype, batch[name], shape);
     }
     return feeds;
   }
-}
 
-function size(shape) {
-  return shape.reduce((product, dim) => product * dim, 1);
+  async #run(session, feeds, outputs) {
+    try {
+      return await session.run(feeds, outputs, { logSeverityLevel: 4 }); // the error has what the log would say
+    } catch (error) {
+      const reason = String(error?.message ?? error).trim().replace(/\s+/g, " ");
+      throw new Error(`ONNX Runtime refuses the data: ${reason}`, { cause: error });
+    }
+  }
 }
