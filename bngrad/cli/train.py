@@ -86,7 +86,7 @@ _NOT_FINITE, _INTERRUPTED = 1, 130
 def train_command(context: click.Context, /, step: Path, as_json: bool, **options: Any) -> int:  # noqa: ANN401
     """Train a model with its training step.
 
-    STEP is a file that bngrad step wrote. A resumed run gives the same bits as one that was not interrupted, and
+    STEP is a file that bngrad step wrote. A resumed run is bit-identical to one that was not interrupted, and
     takes options that are not given from the checkpoint. Exit code 1 if the loss is not finite.
     """
     from bngrad.cli import train_setup

@@ -1,7 +1,7 @@
 """The epochs of a training run, with validation, early stopping and checkpoints.
 
 All that a run does is a function of its options, and of the state and the position, which a checkpoint has: a
-resumed run gives the same bits as one that was not interrupted.
+resumed run is bit-identical to one that was not interrupted.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Trainer:
         Raises:
             InputError: An array is missing, superfluous, or of another type or shape, a label is not one of the
                 classes, or ONNX Runtime refuses the data.
-            TrainingError: The loss is not finite. The state is that of before the step.
+            TrainingError: The loss is not finite. The state is unchanged.
         """
         arrays = self._require_data(data)
         self._rate[...] = self.learning_rate
@@ -202,7 +202,7 @@ class Trainer:
         self._calls = calls
 
     def save(self, path: str | os.PathLike[str], **notes: Any) -> None:  # noqa: ANN401 - anything that JSON has
-        """Writes the state to a file, from which `load` continues with the same bits.
+        """Writes the state to a file, from which `load` continues bit-identically.
 
         Args:
             path: The file, in the format of safetensors. An existing file is replaced as a whole or not at all.
@@ -264,14 +264,14 @@ class Trainer:
     def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> str:
         what = f"the loss is {loss} in call {self._calls + 1}"
         if names := not_finite(data):
-            return f"{what}: the data {listed(names)} are not finite; the state is that of before"
+            return f"{what}: the data {listed(names)} are not finite; the state is unchanged"
         if names := not_finite(self.state_dict()):
             return (
                 f"{what}: the state is not finite since an earlier call ({listed(names, most=3)}); load an "
                 "earlier state, and lower the learning rate"
             )
         return (
-            f"{what}, with finite data and weights; the state is that of before: lower the learning rate "
+            f"{what}, with finite data and weights; the state is unchanged: lower the learning rate "
             f"({self.learning_rate:g}), or clip the gradients"
         )
 

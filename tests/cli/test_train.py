@@ -495,7 +495,7 @@ def test_a_loss_that_is_not_finite_stops(command):
     assert (code, err) == (1, "")
     last = len(records())
     line = (
-        f"stopped: the loss is nan in call {last + 1}: the data 'x' are not finite; the state is that of before; "
+        f"stopped: the loss is nan in call {last + 1}: the data 'x' are not finite; the state is unchanged; "
         "c.safetensors has an earlier state"
     )
     assert out.splitlines()[-1] == line

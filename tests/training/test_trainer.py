@@ -475,7 +475,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(layout):
     for _ in range(2):
         with pytest.raises(TrainingError) as raised:
             first.step(**bad)
-        message = "the loss is nan in call 2: the data 'x' are not finite; the state is that of before"
+        message = "the loss is nan in call 2: the data 'x' are not finite; the state is unchanged"
         assert str(raised.value) == message
     assert_same_bits(first.state_dict(), before)
     assert first.outputs is outputs
@@ -497,7 +497,7 @@ def test_an_infinite_loss():
 
 def test_a_loss_that_overflows():
     trainer = bngrad.Trainer(step_of(frozen=["bn"]), learning_rate=0.1)
-    with pytest.raises(TrainingError, match=r"with finite data and weights; the state is that of before: lower"):
+    with pytest.raises(TrainingError, match=r"with finite data and weights; the state is unchanged: lower"):
         trainer.step(x=np.full((2, 1, 4, 4), 3e38, np.float32), labels=np.array([0, 1]))
 
 
