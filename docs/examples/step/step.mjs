@@ -42,7 +42,7 @@ export class TrainingStep {
 
   /**
    * Trains on one batch: arrays by the names of the data inputs. Returns the loss.
-   * After an error, also that of a loss that is not finite, the state is that of before.
+   * After an error, also that of a loss that is not finite, the state is unchanged.
    */
   async step(batch, rate) {
     const { flat, loss, learning_rate, learning_rate_dtype: dtype } = this.info;
