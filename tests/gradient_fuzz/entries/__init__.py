@@ -13,7 +13,17 @@ import onnx
 from autodiff.cases import cases_of
 from autodiff.gradient_cases import Between
 from bngrad.autodiff.rules import RULES
-from gradient_fuzz.entries import elementwise, indexing, losses, matrix, normalization, reduction, shape, windows
+from gradient_fuzz.entries import (
+    elementwise,
+    indexing,
+    losses,
+    matrix,
+    normalization,
+    recurrent,
+    reduction,
+    shape,
+    windows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +60,7 @@ OWN: dict[tuple[str, str], Entry] = {
     **losses.ENTRIES,
     **matrix.ENTRIES,
     **normalization.ENTRIES,
+    **recurrent.ENTRIES,
     **reduction.ENTRIES,
     **shape.ENTRIES,
     **windows.ENTRIES,
