@@ -154,6 +154,7 @@ def step_command(
     from bngrad.io import files
     from bngrad.training.step import build_step
     from bngrad.training.step_files import check_step_output, save_step
+    from bngrad.training.step_info import KEY
 
     source = files.load(model)
     path = check_step_output(output, model, source)
@@ -170,7 +171,7 @@ def step_command(
     written = save_step(step, path)
     print_warnings(step.warnings)
     if as_json:
-        info = json.loads(step.model.metadata_props["bngrad.step"])
+        info = json.loads(step.model.metadata_props[KEY])
         document = {"model": str(model), "files": [str(file) for file in written], "warnings": step.warnings}
         click.echo(json.dumps({**document, "step": info}, indent=2))
     else:

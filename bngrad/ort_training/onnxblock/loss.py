@@ -38,7 +38,7 @@ class _Loss(Block):
         OrtTrainingError: The reduction is another.
     """
 
-    def __init__(self, reduction: str) -> None:
+    def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in _REDUCTIONS:
             raise OrtTrainingError(
@@ -55,6 +55,9 @@ class _Loss(Block):
             blocks.InputLike(like)(name)
         return name
 
+    def _difference(self, name: str, target: str) -> str:
+        return str(blocks.Sub()(name, self._target(name, target)))
+
 
 class MSELoss(_Loss):
     """The reduction of (input - target)^2.
@@ -66,13 +69,9 @@ class MSELoss(_Loss):
         OrtTrainingError: The reduction is another.
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Appends the loss; the target has the type and shape of the input."""
-        target = self._target(loss_input_name, target_name)
-        return self._reduce(blocks.Pow(2.0)(blocks.Sub()(loss_input_name, target)))
+        return self._reduce(blocks.Pow(2.0)(self._difference(loss_input_name, target_name)))
 
 
 class L1Loss(_Loss):
@@ -85,13 +84,9 @@ class L1Loss(_Loss):
         OrtTrainingError: The reduction is another.
     """
 
-    def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Appends the loss; the target has the type and shape of the input."""
-        target = self._target(loss_input_name, target_name)
-        return self._reduce(blocks.Abs()(blocks.Sub()(loss_input_name, target)))
+        return self._reduce(blocks.Abs()(self._difference(loss_input_name, target_name)))
 
 
 class CrossEntropyLoss(_Loss):
