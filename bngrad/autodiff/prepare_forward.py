@@ -22,6 +22,8 @@ from bngrad.autodiff.running_statistics import (
     is_updated,
 )
 from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
+from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
+from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
@@ -116,6 +118,8 @@ def with_modes(
 def inlined(model: ir.Model) -> ir.Model:
     """Returns a model without functions: itself, or a copy in which every call is inlined.
 
+    Ops of ``bngrad`` and StopGradient stay.
+
     Raises:
         ModelError: A function's opset imports, or the arguments of a call, do not match.
     """
@@ -124,6 +128,7 @@ def inlined(model: ir.Model) -> ir.Model:
     model = model.clone()
     for name in FUNCTIONS:  # the definitions of our own ops, which have gradients as they are
         model.functions.pop((DOMAIN, name, ""), None)
+    model.functions.pop((STOP_DOMAIN, STOP_NAME, ""), None)
     inline(model)
     return model
 

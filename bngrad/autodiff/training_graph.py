@@ -9,6 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import make_inputs, new_statistics, prepare, running_statistics
 from bngrad.autodiff.rules.normalization import UNBIASED
+from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.walk import add_gradients
 from bngrad.graph.gc_pause import without_collections
 from bngrad.opset.functions import DOMAIN
@@ -73,6 +74,7 @@ def training_graph(
     names = [str(value.name) for value in find_wrt(result, wrt, target)]
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
     gradients = add_gradients(result, target, find_wrt(result, names, target))
+    stops_to_identity(result)
     RemoveUnusedNodesPass()(result)
     for domain in {node.domain for node in result.graph} & {MICROSOFT, DOMAIN}:
         result.opset_imports.setdefault(domain, 1)

@@ -16,6 +16,7 @@ from onnx import version_converter
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import with_modes
 from bngrad.autodiff.running_statistics import is_given, is_of_onnx
+from bngrad.autodiff.stop_gradient import refuse_stops
 from bngrad.autodiff.walk import refuse_taken_names
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
@@ -89,8 +90,10 @@ def prepare_forward(
         InputError: The model's external data cannot be read.
         ModelError: A name is unknown, or the oracle would fail on the model or answer wrongly.
     """
+    source = as_ir(model)
+    refuse_stops(source, "ONNX Runtime's gradient builder")
     forward, _ = with_modes(
-        in_memory(as_ir(model)),
+        in_memory(source),
         MIN_OPSET,
         frozen=frozen,
         training=training,

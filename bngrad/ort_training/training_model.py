@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.prepare_forward import inlined, new_statistics, prepare
 from bngrad.autodiff.running_statistics import is_of_onnx, is_of_tensorflow
+from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
@@ -105,6 +106,7 @@ def evaluation_model(forward: ir.Model, *, parameters: Collection[str]) -> ir.Mo
     """
     refuse_other_systems(forward)
     model = inlined(with_inputs(forward, parameters))
+    stops_to_identity(model)
     names, opset = Names(model), default_opset(model) or 0
     for node in list(all_nodes(model)):
         if (node.domain, node.op_type) in {("", "BatchNormalization"), BATCH_NORM_INTERNAL}:
@@ -144,6 +146,7 @@ def _differentiated(
         made = training_graph(model, loss=loss, wrt=wrt, training=training, shared_statistics="chain")
         return made.model, made.gradients, made.running_statistics
     model = prepare(model, training=training, shared_statistics="chain")
+    stops_to_identity(model)
     return model, {}, {str(old.name): str(new.name) for old, new in new_statistics(model).items()}
 
 

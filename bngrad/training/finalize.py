@@ -16,6 +16,7 @@ from onnx_ir.passes.common import (
 
 from bngrad.arguments import require_names
 from bngrad.autodiff.prepare_forward import inlined
+from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.fresh_names import Names
@@ -80,7 +81,8 @@ def finalize(
     refuse_training_graph(model)
     source = model
     refuse_other_systems(model)
-    model = RaiseOpsetPass(_ANY_OPSET)(inlined(model)).model
+    model = RaiseOpsetPass(_ANY_OPSET)(inlined(model.clone())).model
+    stops_to_identity(model)
     names = Names(model)
     given = put_values(model, weights, names, from_state=from_state)
     InferTypesPass()(model)

@@ -9,9 +9,10 @@ import onnx_ir as ir
 from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.running_statistics import find_statistics
 from bngrad.autodiff.separate_statistics import chain_statistics
+from bngrad.autodiff.stop_gradient import stop_nodes, stops_to_identity
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.fresh_names import Names
-from bngrad.graph.nodes import all_nodes, default_opset
+from bngrad.graph.nodes import all_nodes, default_opset, describe
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
@@ -35,6 +36,8 @@ class Forward(NamedTuple):
     """The names of the model's outputs."""
     note: str
     """What was changed so that the model can be evaluated; empty if nothing was."""
+    stops: str = ""
+    """The first StopGradient, whose effect differences of the loss do not show; empty if there is none."""
 
 
 def forward_of(
@@ -66,6 +69,8 @@ def forward_of(
         UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
     """
     own = model.clone()
+    stops = next((describe(node) for node in stop_nodes(own)), "")
+    stops_to_identity(own)
     if own.functions:
         inline(own)
     name_nodes(own)
@@ -86,7 +91,7 @@ def forward_of(
             result.evaluator.from_any(feeds, [loss])
         except ModelError:
             raise UnsupportedNodeError(str(error)) from None
-    return result
+    return result._replace(stops=stops)
 
 
 def _with_inputs(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], note: str) -> Forward:

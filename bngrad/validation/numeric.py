@@ -81,6 +81,9 @@ def central_differences(
     check.skipped = too_large(feeds, MAX_ELEMENTS)
     if check.skipped:
         return check
+    if forward.stops:
+        check.skipped = f"differences of the loss do not show what {forward.stops} stops"
+        return check
     if not gradients:
         check.undecided["gradients"] = "the model has no gradient outputs; expected outputs named <input>_grad"
         return check

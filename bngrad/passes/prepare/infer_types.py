@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 _LIKE_FIRST_INPUT = {
     ("", "GroupNormalization"),
+    ("bngrad.autodiff", "StopGradient"),
     *((MICROSOFT, op_type) for op_type in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")),
 }
 """Forward ops that onnx cannot infer, whose output has the type and shape of the first input.
