@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice, require_names
+from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
+from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.autodiff.metadata import write_training_graph
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.autodiff.training_graph import training_graph
@@ -53,7 +55,8 @@ class Differentiated(NamedTuple):
     gradients: dict[str, str]
     """The output that holds the gradient with respect to an input, by the name of the input."""
     running_statistics: dict[str, str]
-    """The output that holds a new running statistic, by the name of the input that takes it in the next step."""
+    """The output that holds a new running statistic or other buffer, by the name of the input that takes it in the
+    next step."""
     warnings: list[str]
     """What is probably not intended."""
     notes: list[str]
@@ -113,6 +116,10 @@ def differentiate(
     require_one_loss(loss, loss_fn, prediction)
     source, input_of_loss = model, None
     warnings: list[str] = []
+    known = read_forward_info(model)
+    if known is not None:
+        loss = known.loss if loss is None and loss_fn is None else loss
+        wrt = known.weights if wrt is None else wrt
     if loss_fn is not None:
         model, loss, input_of_loss, warnings = append_loss(model, loss_fn, prediction=prediction)
     unbiased = target != "ort" and (running_variance or default_running_variance(model)) == "unbiased"
@@ -147,24 +154,21 @@ def differentiate(
             unbiased_running_var=unbiased,
             source=source,
         )
-    warnings += model_warnings(
-        source, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
-    )
+    if known is None:  # else the exporter knows what is a weight, and what is shared
+        warnings += model_warnings(
+            source, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
+        )
     if target == "ort" and running_variance is None and made.running_statistics:
         warnings += running_variance_warnings(source)
+    result.metadata_props.pop(FORWARD_INFO, None)
+    running = made.running_statistics | (dict(known.buffers) if known is not None else {})
     write_training_graph(
-        result,
-        loss=made.loss,
-        gradients=made.gradients,
-        running_statistics=made.running_statistics,
-        warnings=warnings,
+        result, loss=made.loss, gradients=made.gradients, running_statistics=running, warnings=warnings
     )
-    state = _state(result.graph, [*made.gradients, *made.running_statistics])
+    state = _state(result.graph, [*made.gradients, *running])
     if not defaults:
         _remove_defaults(result.graph, state)
-    return Differentiated(
-        result, made.loss, made.gradients, made.running_statistics, warnings, notes, input_of_loss, state
-    )
+    return Differentiated(result, made.loss, made.gradients, running, warnings, notes, input_of_loss, state)
 
 
 def default_running_variance(model: ir.Model) -> RunningVariance:
