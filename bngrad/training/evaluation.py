@@ -46,7 +46,17 @@ def evaluation_graph(model: ir.Model, values: Mapping[str, Array], loss: str) ->
         model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
     left_out = running_outputs(model)
     outputs = [str(value.name) for value in model.graph.outputs if value not in left_out]
-    result = finalize(model, values, outputs=outputs, random=True).model
+    return with_state_inputs(finalize(model, values, outputs=outputs, random=True).model, values)
+
+
+def with_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> ir.Model:
+    """Returns a copy of a model in inference mode whose weights and running statistics are inputs.
+
+    Args:
+        model: The model.
+        values: Arrays of their types, by the names of initializers; the model may lack some.
+    """
+    result = model.clone()
     take_state(result, {name: array for name, array in values.items() if name in result.graph.initializers})
     return result
 

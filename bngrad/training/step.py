@@ -23,7 +23,7 @@ from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.training.differentiate import differentiate, require_one_loss
-from bngrad.training.evaluation import evaluation_graph
+from bngrad.training.evaluation import evaluation_graph, with_state_inputs
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
@@ -71,6 +71,7 @@ def build_step(
     values: Mapping[str, Array] | None = None,
     functions: bool = True,
     defaults: bool = False,
+    evaluation: ir.Model | None = None,
     **options: Any,  # noqa: ANN401 - of differentiate
 ) -> Step:
     """Makes a training step of a forward model.
@@ -90,6 +91,8 @@ def build_step(
         functions: Whether to embed the definitions of the ops of ``bngrad``.
         defaults: Whether the initial state is the default of the step's inputs. Bindings of ONNX Runtime other
             than Python's and C's ignore or refuse what is fed to inputs with defaults.
+        evaluation: The forward model in inference mode, with the names of ``model`` for weights and running
+            statistics; by default made from ``model``.
         options: See `differentiate`: ``wrt``, ``frozen``, ``training`` and others.
 
     Raises:
@@ -112,7 +115,11 @@ def build_step(
     info = builder.finish(
         outputs, optimizer=hyperparameters(optimizer), clip_norm=clip_norm, accumulate=accumulate
     )
-    result, evaluation = made.model, evaluation_graph(model, builder.initial, made.loss)
+    result = made.model
+    if evaluation is None:
+        evaluation = evaluation_graph(model, builder.initial, made.loss)
+    else:
+        evaluation = with_state_inputs(evaluation, builder.initial)
     if layout == "flat":
         new = {name: str(one.new) for name, one in info.state.items()}
         info = flat_layout(info, result, evaluation)
