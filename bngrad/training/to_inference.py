@@ -45,7 +45,7 @@ def to_inference(model: ir.Model, names: Names) -> None:
         if (node.domain, node.op_type) in _BATCH_NORMS:
             batch_norm_to_inference(node, opset, names)
         elif (node.domain, node.op_type) == ("", "Dropout"):
-            _dropout(node, opset, names)
+            drop_dropout(node, opset, names)
         elif (node.domain, node.op_type) == ("", "SoftmaxCrossEntropyLoss"):
             _loss(node, opset)
 
@@ -91,7 +91,12 @@ def batch_norm_to_inference(node: ir.Node, opset: int, names: Names) -> None:
         node.attributes["is_test"] = ir.AttrInt64("is_test", 1)
 
 
-def _dropout(node: ir.Node, opset: int, names: Names) -> None:
+def drop_dropout(node: ir.Node, opset: int, names: Names) -> None:
+    """Replaces a Dropout by the identity.
+
+    Raises:
+        ModelError: Its mask is read, and the opset does not define it in inference mode.
+    """
     x, mask = node.inputs[0], next(iter(node.outputs[1:]), None)
     if mask is not None and _is_read(mask):
         # Before opset 10 it has the type of the data.
