@@ -26,6 +26,7 @@ ORDER = (
     ("inspection", "oracle"),
     ("training",),
     ("validation", "ort_training", "api"),
+    ("torch",),
     ("__init__",),
     ("bench",),
     ("cli",),

@@ -1,0 +1,106 @@
+"""PyTorch's batch norm in training mode, as ONNX.
+
+`torch.onnx.export` writes ``aten._native_batch_norm_legit_functional`` in inference mode and without its new
+running statistics. `translations` has it as BatchNormalization with training_mode = 1. Its running variance is the
+biased one in ONNX and the unbiased one in PyTorch; `bngrad.differentiate` follows the model's producer, PyTorch.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from onnxscript import opset18
+from onnxscript.values import Opset
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bngrad.autodiff import stop_gradient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+op: Any = opset18  # its functions are typed for tensors of one type
+
+
+def _batch_norm(
+    input: Any,  # noqa: A002, ANN401 - PyTorch's name; of onnxscript's
+    weight: Any,  # noqa: ANN401
+    bias: Any,  # noqa: ANN401
+    running_mean: Any,  # noqa: ANN401
+    running_var: Any,  # noqa: ANN401
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:  # noqa: ANN401
+    """aten._native_batch_norm_legit_functional -> (Y, mean, inverse deviation, new running mean and variance)."""
+    if weight is None:
+        weight = op.Expand(op.CastLike(op.Constant(value_float=1.0), running_mean), op.Shape(running_mean))
+    if bias is None:
+        bias = op.Expand(op.CastLike(op.Constant(value_float=0.0), running_mean), op.Shape(running_mean))
+    if not training:
+        y = op.BatchNormalization(input, weight, bias, running_mean, running_var, epsilon=eps, training_mode=0)
+        inverse = op.Reciprocal(
+            op.Sqrt(op.Add(running_var, op.CastLike(op.Constant(value_float=eps), running_var)))
+        )
+        return y, running_mean, inverse, running_mean, running_var
+    y, new_mean, new_var = op.BatchNormalization(
+        input, weight, bias, running_mean, running_var, epsilon=eps, momentum=1.0 - momentum, training_mode=1
+    )
+    # Only a backward pass reads the batch's own statistics; where nothing does, these nodes are removed.
+    axes = op.Constant(value_ints=[axis for axis in range(len(input.shape)) if axis != 1])
+    mean = op.ReduceMean(input, axes, keepdims=1)
+    deviation = op.Sub(input, mean)
+    variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=0)
+    inverse = op.Reciprocal(op.Sqrt(op.Add(variance, op.CastLike(op.Constant(value_float=eps), variance))))
+    return y, op.ReduceMean(input, axes, keepdims=0), inverse, new_mean, new_var
+
+
+def _detach(self: Any) -> Any:  # noqa: ANN401 - of onnxscript's
+    """aten.detach -> StopGradient."""
+    return Opset(stop_gradient.DOMAIN, 1).StopGradient(self)
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """What `torch.onnx.export` takes as its custom translation table."""
+    stop_gradient.register_schema()
+    return {
+        torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
+        torch.ops.aten.detach.default: _detach,
+    }
+
+
+@contextmanager
+def cumulative_averages(module: torch.nn.Module) -> Iterator[None]:
+    """Lets `torch.export` trace batch norms with momentum=None, which compute a momentum from their count."""
+    patched = [
+        one
+        for one in module.modules()
+        if isinstance(one, _BatchNorm) and one.momentum is None and one.training and one.track_running_stats
+    ]
+    for one in patched:
+        vars(one)["forward"] = MethodType(_cumulative_average, one)
+    try:
+        yield
+    finally:
+        for one in patched:
+            vars(one).pop("forward", None)
+
+
+def _cumulative_average(self: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002, ANN401 - PyTorch's name
+    """The forward pass of a batch norm whose running statistics are means over all batches.
+
+    running += (batch - running) / count, with the unbiased variance.
+    """
+    self._check_input_dim(input)
+    self.num_batches_tracked.add_(1)
+    with torch.no_grad():
+        axes = [axis for axis in range(input.dim()) if axis != 1]
+        count = self.num_batches_tracked.to(self.running_mean.dtype)
+        variance, mean = torch.var_mean(input.detach(), axes, correction=1)
+        self.running_mean.add_((mean - self.running_mean) / count)
+        self.running_var.add_((variance - self.running_var) / count)
+    return functional.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)

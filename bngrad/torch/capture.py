@@ -1,0 +1,119 @@
+"""Captures a module as an ONNX model with PyTorch's exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from onnxscript import optimizer
+
+from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
+from bngrad.torch.batch_norm import translations
+from bngrad.torch.no_grad import detach_no_grad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
+
+    from bngrad.torch.example import Example
+
+OPSET = 18
+"""The opset that the exporter's own translations are written for."""
+
+_NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
+_REASON = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning)\b:?\s*(.*)$")
+
+
+def capture(module: torch.nn.Module, example: Example, dynamic_shapes: Any) -> ir.Model:  # noqa: ANN401
+    """Exports a module, without optimizations.
+
+    Args:
+        module: What takes ``example.arguments``.
+        example: The arguments.
+        dynamic_shapes: As `torch.export.export` takes them.
+
+    Returns:
+        The ONNX model, whose parameters and buffers are initializers under their names in ``module``.
+
+    Raises:
+        ModelError: PyTorch cannot trace the module.
+        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX.
+    """
+    with _quiet():
+        try:
+            program = torch.export.export(module, example.arguments, dynamic_shapes=dynamic_shapes, strict=False)
+        except BngradError:
+            raise
+        except Exception as error:
+            raise ModelError(f"torch.export cannot trace the module: {_first_line(error)}") from error
+        detach_no_grad(program)
+        try:
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                optimize=False,
+                opset_version=OPSET,
+                custom_translation_table=translations(),
+                verbose=False,
+            )
+        except Exception as error:
+            found = _NO_FUNCTION.search(_texts(error))
+            if found:
+                raise UnsupportedNodeError(
+                    f"PyTorch's exporter cannot write {found[1]} as ONNX; expected ops that torch.onnx.export "
+                    "supports"
+                ) from error
+            raise ModelError(f"torch.onnx.export cannot write the module: {_first_line(error)}") from error
+        assert made is not None, "it was not asked to write a file"  # noqa: S101
+        model: ir.Model = made.model
+        return model
+
+
+def clean_up(model: ir.Model) -> None:
+    """Computes what is constant, which the exporter wrote as nodes, and removes what nothing reads.
+
+    Initializers that are graph inputs are neither computed with nor merged with equal ones.
+    """
+    with _quiet():
+        optimizer.fold_constants(model)
+        optimizer.remove_unused_nodes(model)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what PyTorch's exporters tell of their own affairs from the user."""
+    loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [one.level for one in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for one in loggers:
+            one.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for one, level in zip(loggers, levels, strict=True):
+                one.setLevel(level)
+
+
+def _texts(error: BaseException | None) -> str:
+    """The messages of an error and of those that caused it."""
+    texts = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
+def _first_line(error: BaseException) -> str:
+    """What went wrong, in a line: the innermost cause has it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    line = lines[0] if lines else ""
+    return f"{type(error).__name__}: {line}"[:400]

@@ -1,0 +1,92 @@
+"""`load_into`: a trained state back into the module, and into its optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.opset.known_shapes import shape_text
+from bngrad.torch.forward import Forward
+from bngrad.torch.optimizers import into_torch
+from bngrad.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+def load_into(
+    module: torch.nn.Module,
+    state: Trainer | Mapping[str, Array],
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss_fn: torch.nn.Module | None = None,
+) -> None:
+    """Writes trained parameters and buffers into a module, in place; all of them or none.
+
+    Args:
+        module: The module that the training step was made of, or one with the same parameters and buffers. Those
+            that are not trained keep their values.
+        state: A trainer, or the state of a training step: arrays by name, as `bngrad.Trainer.state_dict` and
+            `safetensors.numpy.load_file` return them.
+        optimizer: An optimizer of `torch.optim` with these parameters, which gets the optimizer's state, so that
+            PyTorch can go on. ``state`` must be a trainer then.
+        loss_fn: The loss function, if it is a module with parameters of its own.
+
+    Raises:
+        InputError: A tensor is missing in the module, or has another shape or type; or the optimizer is not that
+            of the training step.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
+    trainer = state if isinstance(state, Trainer) else None
+    arrays = trainer.state_dict() if trainer is not None else dict(state)  # type: ignore[arg-type]
+    tensors = Forward(module, loss_fn).tensors()
+    given = _of_module(arrays, tensors, trainer)
+    _require_fit(given, tensors)
+    if optimizer is not None:
+        if trainer is None:
+            raise InputError("an optimizer needs a trainer, which knows the hyperparameters; got arrays alone")
+        into_torch(arrays, trainer.info, optimizer, tensors)
+    with torch.no_grad():
+        for name, array in given.items():
+            tensors[name].copy_(torch.from_numpy(np.array(array)))
+
+
+def _of_module(
+    arrays: Mapping[str, Array], tensors: Mapping[str, torch.Tensor], trainer: Trainer | None
+) -> dict[str, Array]:
+    """The arrays that are of parameters and buffers."""
+    if trainer is not None:
+        names = trainer.info.names("weight", "running_statistic")
+        unknown = [name for name in names if name not in tensors]
+        if unknown:
+            raise InputError(unknown_name(unknown[0], tensors, "a parameter or buffer of the module"))
+        return {name: arrays[name] for name in names}
+    given = {name: array for name, array in arrays.items() if name in tensors}
+    if not given:
+        raise InputError(
+            f"the state has {listed(list(arrays))}, none of which is a parameter or buffer of the module; "
+            "expected the state of a training step of this module"
+        )
+    return given
+
+
+def _require_fit(given: Mapping[str, Array], tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, array in given.items():
+        tensor = tensors[name]
+        if tuple(array.shape) != tuple(tensor.shape):
+            raise InputError(
+                f"{name!r} has shape {shape_text(array.shape)}; the module's has {shape_text(tuple(tensor.shape))}"
+            )
+        if np.issubdtype(array.dtype, np.floating) != tensor.is_floating_point():
+            raise InputError(
+                f"{name!r} is {array.dtype}; the module's is {str(tensor.dtype).removeprefix('torch.')}"
+            )

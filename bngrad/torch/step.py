@@ -1,0 +1,303 @@
+"""`export`, `differentiate`, `training_step` and `compare`: what users call with a module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from bngrad.errors import InputError, ModelError, warn
+from bngrad.io.files import to_proto
+from bngrad.torch.compare import compare_steps
+from bngrad.torch.eager import run_eager
+from bngrad.torch.example import read_example
+from bngrad.torch.export import Exported, export_inference, export_training
+from bngrad.torch.forward import Forward
+from bngrad.torch.optimizers import from_torch
+from bngrad.training.differentiate import differentiate as differentiate_model
+from bngrad.training.step import build_step
+from bngrad.training.training_step import training_step_of
+from bngrad.validation.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    import onnx
+
+    from bngrad.torch.example import Example
+    from bngrad.training.optimizers import Optimizer, ParameterGroup
+    from bngrad.training.step_info import Layout
+    from bngrad.training.training_step import TrainingStep
+
+    Loss = Callable[..., torch.Tensor]
+
+_WRONG = 1e3
+"""How many times PyTorch's own error a result may be off before it is refused; rounding stays far below."""
+
+
+class _Source(NamedTuple):
+    """What is exported, and what became of it."""
+
+    forward: Forward
+    example: Example
+    exported: Exported
+
+
+def export(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401 - any structure of tensors
+    *,
+    dynamic_batch: bool = True,
+    input_names: Sequence[str] | None = None,
+    check: bool = True,
+) -> onnx.ModelProto:
+    """Exports a module with its loss as a forward model in training mode.
+
+    Every batch norm is in the mode that it has in the module. Parameters and buffers keep the names of
+    `named_parameters` and `named_buffers`; those of the loss function have the prefix ``loss_fn.``. The parameters
+    that require a gradient, and the buffers that the forward pass changes, are inputs with their values as
+    defaults; the new value of the buffer ``name`` is the output ``name_new``. The metadata says which is which, so
+    that `bngrad.differentiate` and ``bngrad step`` need no further names. The module, its buffers and the random
+    state are not changed.
+
+    Args:
+        module: The module, usually after ``module.train()``.
+        loss_fn: A function or module that computes the loss, a float scalar, from the module's output and the
+            targets; None if the module returns its loss: a scalar, the first of a tuple, ``"loss"`` of a dict, or
+            ``.loss``.
+        example: The tensors of one batch: ``(inputs, *targets)`` with a loss function, else the inputs. The inputs
+            are a tensor, a tuple of positional arguments, or a dict of keyword arguments of the module's forward.
+        dynamic_batch: Whether the size of the batch stays symbolic: the first dimension of all tensors that have
+            there the size of the first tensor's.
+        input_names: Names for the tensors of the example, in its order. By default, the names of the parameters of
+            forward and of the loss function that take them.
+        check: Whether to compare a step with PyTorch, and refuse the model if it is wrong. A model that draws
+            random numbers other than Dropout's and Bernoulli's cannot be compared.
+
+    Raises:
+        InputError: The example or an argument is invalid, or the loss is not a float scalar.
+        ModelError: PyTorch cannot trace the module, or what its exporter wrote does not compute the same.
+        UnsupportedNodeError: An op cannot be written as ONNX or has no gradient, or the module defines a gradient
+            of its own.
+
+    Warns:
+        BngradWarning: The module is in evaluation mode, or the size of the batch is fixed.
+    """
+    source = _source(module, loss_fn, example, None, dynamic_batch, input_names)
+    if check:
+        _check(source)
+    warn(source.exported.warnings)
+    return to_proto(source.exported.model)
+
+
+def differentiate(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401 - any structure of tensors
+    *,
+    dynamic_batch: bool = True,
+    input_names: Sequence[str] | None = None,
+    check: bool = True,
+    defaults: bool = True,
+    functions: bool = True,
+) -> onnx.ModelProto:
+    """Builds the training graph of a module and its loss: forward and backward pass, without an optimizer.
+
+    The gradient with respect to the parameter ``name`` is the output ``name_grad``; `bngrad.read_training_graph`
+    lists all inputs and outputs.
+
+    Args:
+        module: See `export`; so are the following arguments.
+        loss_fn: See `export`.
+        example: See `export`.
+        dynamic_batch: See `export`.
+        input_names: See `export`.
+        check: See `export`.
+        defaults: Whether parameters and buffers keep their current values as defaults of their inputs.
+        functions: Whether to embed the definitions of the ops as model-local functions.
+
+    Raises:
+        InputError: See `export`; so are the following errors.
+        ModelError: See `export`.
+        UnsupportedNodeError: See `export`.
+
+    Warns:
+        BngradWarning: See `export`.
+    """
+    source = _source(module, loss_fn, example, None, dynamic_batch, input_names)
+    if check:
+        _check(source)
+    made = differentiate_model(source.exported.model, defaults=defaults, functions=functions)
+    warn(source.exported.warnings + made.warnings)
+    return to_proto(made.model)
+
+
+def training_step(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401 - any structure of tensors
+    *,
+    optimizer: str | Optimizer | torch.optim.Optimizer = "sgd",
+    dynamic_batch: bool = True,
+    input_names: Sequence[str] | None = None,
+    check: bool = True,
+    layout: Layout = "named",
+    groups: Sequence[ParameterGroup] = (),
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    outputs: Sequence[str] = (),
+    defaults: bool = False,
+    functions: bool = True,
+) -> TrainingStep:
+    """Builds the training step of a module: forward pass, backward pass and optimizer in one graph.
+
+    The initial state is the module's: parameters that require a gradient, and buffers that the forward pass
+    changes. The evaluation graph is exported from the module in evaluation mode. `load_into` writes a state back.
+
+    Args:
+        module: See `export`; so are the following arguments.
+        loss_fn: See `export`.
+        example: See `export`.
+        optimizer: `bngrad.SGD`, `bngrad.Adam` or `bngrad.AdamW`, or their names in lower case for the defaults; or
+            an optimizer of `torch.optim`, whose parameters, groups, hyperparameters and state are taken over. Its
+            learning rate is not: pass it to `bngrad.Trainer`.
+        dynamic_batch: See `export`.
+        input_names: See `export`.
+        check: See `export`.
+        layout: See `bngrad.training_step`; so are the following arguments.
+        groups: Parameters with a weight decay or a learning rate of their own.
+        clip_norm: The largest global norm of the gradients.
+        accumulate: The number of calls that make one update.
+        outputs: Further outputs.
+        defaults: Whether the initial state is the default of the inputs.
+        functions: Whether to embed the definitions of the ops as model-local functions.
+
+    Raises:
+        InputError: See `export`; also, the optimizer is unknown or has an option that a step does not support.
+        ModelError: See `export`; also in evaluation mode.
+        UnsupportedNodeError: See `export`.
+
+    Warns:
+        BngradWarning: See `export`.
+    """
+    taken = None
+    if isinstance(optimizer, torch.optim.Optimizer):
+        if groups:
+            raise InputError("groups are given along with an optimizer of torch.optim, which has its own; use one")
+        taken = from_torch(optimizer, Forward(module, _loss_function(loss_fn)).tensors())
+    wanted = None if taken is None else taken.weights
+    source = _source(module, loss_fn, example, wanted, dynamic_batch, input_names)
+    if check:
+        _check(source)
+    forward, exported = source.forward, source.exported
+    step = build_step(
+        exported.model,
+        optimizer=optimizer if taken is None else taken.optimizer,
+        layout=layout,
+        groups=groups if taken is None else taken.groups,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        outputs=outputs,
+        defaults=defaults,
+        functions=functions,
+        evaluation=export_inference(forward, source.example, dynamic_batch=dynamic_batch),
+    )
+    if taken is not None:
+        known = {name: array for name, array in taken.state.items() if name in step.info.state}
+        step = step._replace(state=step.info.require_state(step.state | known))
+    warn(exported.warnings + step.warnings)
+    return training_step_of(step)
+
+
+def compare(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401 - any structure of tensors
+    *,
+    steps: int = 3,
+    dynamic_batch: bool = True,
+) -> Report:
+    """Compares the training graph of a module with PyTorch: the loss, every gradient and every buffer.
+
+    Each is computed by the training graph, by PyTorch, and by PyTorch in float64, from the same state; a step of
+    gradient descent leads to the next state. The measure of a tensor is the distance of the training graph from
+    float64 in units of PyTorch's own; up to 10 passes. Dropout and draws of Bernoulli are turned off for this.
+
+    Args:
+        module: See `export`; so are the following arguments.
+        loss_fn: See `export`.
+        example: See `export`.
+        steps: The number of steps.
+        dynamic_batch: See `export`.
+
+    Raises:
+        InputError: See `export`; also, ``steps`` is not positive.
+        ModelError: PyTorch cannot trace the module, or cannot run it in float64.
+        UnsupportedNodeError: See `export`.
+
+    Warns:
+        BngradWarning: See `export`.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
+    source = _source(module, loss_fn, example, None, dynamic_batch, None)
+    model = source.exported.model
+    check = compare_steps(source.forward, source.example, model, steps=steps)
+    warn(source.exported.warnings)
+    shapes = {name: list(one.shape) for name, one in zip(source.example.names, source.example.flat, strict=True)}
+    batch_norms = sum(node.op_type == "BatchNormalization" for node in model.graph)
+    return Report(
+        type(module).__name__,
+        {"BatchNormalization": batch_norms} if batch_norms else {},
+        f"PyTorch {torch.__version__}",
+        ["native"],
+        0,
+        shapes,
+        [check],
+        [],
+        source.exported.warnings,
+    )
+
+
+def _source(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401
+    wanted: Collection[str] | None,
+    dynamic_batch: bool,
+    input_names: Sequence[str] | None,
+) -> _Source:
+    """Reads the arguments, and exports the module."""
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
+    forward = Forward(module, _loss_function(loss_fn))
+    read = read_example(module, loss_fn, example, input_names)
+    trained = [
+        name for name, one in forward.tensors().items() if one.requires_grad and (wanted is None or name in wanted)
+    ]
+    if not trained:
+        raise InputError("no parameter of the module requires a gradient; expected one to train")
+    has_gradient = run_eager(forward, read, trained).gradients
+    trained = [name for name in trained if name in has_gradient]
+    if not trained:
+        raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
+    return _Source(forward, read, export_training(forward, read, trained, dynamic_batch=dynamic_batch))
+
+
+def _loss_function(loss_fn: Loss | None) -> Loss | None:
+    if loss_fn is not None and not callable(loss_fn):
+        raise InputError(f"loss_fn is a {type(loss_fn).__name__}; expected a function, a module, or None")
+    return loss_fn
+
+
+def _check(source: _Source) -> None:
+    """Refuses what PyTorch's exporter wrote wrongly."""
+    check = compare_steps(source.forward, source.example, source.exported.model, steps=1, limit=_WRONG)
+    if check.failures:
+        worst = check.failures[0]
+        raise ModelError(
+            f"what PyTorch's exporter wrote is wrong: {worst.tensor} is {worst.relative_l2:.1e} off "
+            f"({len(check.failures)} of {len(check.rows)} values are); the module has an op that it does not "
+            "export correctly, or one that is not a function of its inputs (check=False skips the comparison)"
+        )
