@@ -32,6 +32,7 @@ from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
+from bngrad.passes.lower.matrix_vector import MatrixVectorPass
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
@@ -160,7 +161,7 @@ def for_target(
     result = _run(
         result,
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
-        *([ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
+        *([MatrixVectorPass(), ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.
         RemoveUnusedOpsetsPass(process_functions=False),

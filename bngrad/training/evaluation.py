@@ -15,6 +15,7 @@ from bngrad.autodiff.prepare_forward import inlined
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
+from bngrad.passes.lower.matrix_vector import MatrixVectorPass
 from bngrad.training.finalize import finalize, running_outputs
 from bngrad.training.step_info import KEY
 
@@ -56,7 +57,7 @@ def with_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> ir.Model:
         model: The model.
         values: Arrays of their types, by the names of initializers; the model may lack some.
     """
-    result = model.clone()
+    result = MatrixVectorPass()(model.clone()).model
     take_state(result, {name: array for name, array in values.items() if name in result.graph.initializers})
     return result
 

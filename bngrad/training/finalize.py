@@ -25,6 +25,7 @@ from bngrad.graph.nodes import all_nodes, describe, refuse_training_graph
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
+from bngrad.passes.lower.matrix_vector import MatrixVectorPass
 from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
@@ -87,6 +88,7 @@ def finalize(
     given = put_values(model, weights, names, from_state=from_state)
     InferTypesPass()(model)
     _keep_outputs(model, outputs)
+    MatrixVectorPass()(model)
     # Nodes that only the loss needs may be invalid in inference mode.
     RemoveUnusedNodesPass()(model)
     to_inference(model, names)

@@ -56,6 +56,8 @@ MODELS = {
     "FoldAffinePass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v, {P} p) => ({X} z) {{
         [f] y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
         [a] a = Mul (y, p) [z] z = Add (a, p) }}""",
+    "MatrixVectorPass": """g (float[3,4] a, float[3] b) => (float[4] y)
+        { [t] c = Transpose <perm = [1, 0]> (a) [m] y = MatMul (c, b) }""",
     "OrderByDepthPass": """g (float[N] x) => (float[N] y)
         { [a] u = Exp (x) [b] v = Exp (u) [c] w = Neg (x) [d] y = Mul (v, w) }""",
     "ReturnStatePass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v) => ({X} z) {{
