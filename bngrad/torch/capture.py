@@ -13,6 +13,7 @@ import torch
 from onnxscript import optimizer
 
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
+from bngrad.graph.constant_value import constant_value
 from bngrad.torch.batch_norm import translations
 from bngrad.torch.no_grad import detach_no_grad
 
@@ -82,7 +83,19 @@ def clean_up(model: ir.Model) -> None:
     """
     with _quiet():
         optimizer.fold_constants(model)
+        _remove_zero_biases(model.graph)
         optimizer.remove_unused_nodes(model)
+
+
+def _remove_zero_biases(graph: ir.Graph) -> None:
+    """Removes the zeros that the exporter adds to convolutions without bias; those of conv3d have a wrong rank."""
+    for node in graph:
+        bias = node.inputs[2] if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) > 2 else None
+        if bias is None or bias.is_graph_input():
+            continue
+        constant = constant_value(bias)
+        if constant is not None and not constant.numpy().any():
+            node.resize_inputs(2)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from bngrad.errors import UnsupportedNodeError
+from bngrad.torch.forward import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,11 @@ def refuse_custom_gradients(module: torch.nn.Module) -> Iterator[None]:
 def _refuse_hooks(module: torch.nn.Module) -> None:
     for name, one in module.named_modules():
         if one._backward_hooks or one._backward_pre_hooks:
-            raise UnsupportedNodeError(f"module {name!r} has a backward hook; {_ADVICE}: remove the hook")
+            raise UnsupportedNodeError(
+                f"module {user_name(name)!r} has a backward hook; {_ADVICE}: remove the hook"
+            )
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks:
-            raise UnsupportedNodeError(f"parameter {name!r} has a gradient hook; {_ADVICE}: remove the hook")
+            raise UnsupportedNodeError(
+                f"parameter {user_name(name)!r} has a gradient hook; {_ADVICE}: remove the hook"
+            )

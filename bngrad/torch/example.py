@@ -49,7 +49,7 @@ class Example:
         Raises:
             InputError: The size of the batch cannot be dynamic.
         """
-        size = self._batch() if batch else None
+        size = self.batch if batch else None
         if size is not None and size < 2:
             raise InputError(
                 f"the example has a batch of {size}; expected 2 or more, or dynamic_batch=False to fix the size"
@@ -63,7 +63,8 @@ class Example:
 
         return pytree.tree_map(dynamic, self.arguments)
 
-    def _batch(self) -> int | None:
+    @property
+    def batch(self) -> int | None:
         """The size of the first dimension of the first tensor that has one."""
         return next((int(one.shape[0]) for one in self.flat if one.ndim > 0), None)
 

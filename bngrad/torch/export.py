@@ -12,6 +12,7 @@ from bngrad.autodiff.forward_info import ForwardInfo, write_forward_info
 from bngrad.autodiff.stop_gradient import define, stops_to_identity
 from bngrad.errors import BngradError
 from bngrad.graph.constant_value import new_initializer
+from bngrad.graph.name_messages import listed
 from bngrad.torch.batch_norm import cumulative_averages
 from bngrad.torch.capture import capture, clean_up
 from bngrad.torch.custom_gradients import refuse_custom_gradients
@@ -135,15 +136,18 @@ def _warnings(model: ir.Model, forward: Forward, example: Example, *, dynamic_ba
         found.append(
             "the module is in evaluation mode, so batch norms are frozen and Dropout is off; call module.train()"
         )
-    data = {str(value.name): value for value in model.graph.inputs}
-    fixed = [
-        name
-        for name, tensor in zip(example.names, example.flat, strict=True)
-        if tensor.ndim and (shape := data[name].shape) is not None and isinstance(shape[0], int)
-    ]
-    if dynamic_batch and len(fixed) == len(example.names):
+    fixed = _fixed(model, example) if dynamic_batch else []
+    if fixed:
         found.append(
-            f"the batch size is fixed at {example.flat[0].shape[0]}, because the module computes with it as a "
-            "number; feed batches of this size, or pass dynamic_batch=False to silence this warning"
+            f"the batch size of {listed(fixed)} is fixed at {example.batch}, because the module computes with it "
+            "as a number; feed batches of this size, or pass dynamic_batch=False to silence this warning"
         )
     return found
+
+
+def _fixed(model: ir.Model, example: Example) -> list[str]:
+    """The inputs of the size of the batch whose first dimension is a number nonetheless."""
+    shapes = {str(value.name): value.shape for value in model.graph.inputs}
+    named = zip(example.names, example.flat, strict=True)
+    follows = [name for name, tensor in named if tensor.ndim and tensor.shape[0] == example.batch]
+    return [name for name in follows if (shape := shapes[name]) is not None and isinstance(shape[0], int)]

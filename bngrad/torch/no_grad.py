@@ -20,7 +20,7 @@ def detach_no_grad(program: ExportedProgram) -> None:
         program: As `torch.export.export` returns it; it is changed.
 
     Raises:
-        UnsupportedNodeError: A block writes in place to what has a gradient, or enables gradients again.
+        UnsupportedNodeError: A block writes in place to what has a gradient.
     """
     signature = program.graph_signature
     still = {*signature.inputs_to_buffers, *signature.user_inputs, *signature.inputs_to_lifted_tensor_constants}
@@ -43,10 +43,6 @@ def _detach_blocks(owner: GraphModule, still: set[str]) -> None:
         if enabled:
             _detach_blocks(inner, set())
             continue
-        if any(one.target is block_op and one.args[0] for one in inner.graph.nodes):
-            raise UnsupportedNodeError(
-                f"torch.enable_grad within torch.no_grad cannot be exported ({_place(node)}); expected one of them"
-            )
         written = _written(inner.graph)
         for index, (argument, placeholder) in enumerate(zip(arguments, _placeholders(inner.graph), strict=True)):
             if not _is_float(argument) or (argument.op == "placeholder" and argument.name in still):

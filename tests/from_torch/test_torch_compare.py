@@ -1,0 +1,189 @@
+"""Modules whose training graph is compared with PyTorch: loss, gradients and buffers of three steps."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import bngrad.torch  # noqa: E402
+
+
+class Twice(nn.Module):
+    """One batch norm that is called twice, and one that is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, bias=False)
+        self.bn = nn.BatchNorm2d(4)
+        self.frozen = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, 3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x):
+        y = self.bn(functional.relu(self.bn(self.conv(x))))
+        return self.fc(self.frozen(y).mean((2, 3)))
+
+
+class Detached(nn.Module):
+    """A gradient that is stopped by detach, by no_grad, and at a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.bn = nn.BatchNorm1d(6)
+        self.register_buffer("average", torch.ones(6))
+
+    def forward(self, x):
+        y = self.bn(self.a(x))
+        with torch.no_grad():
+            target = self.b(y)
+            self.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
+            z = y * 2
+            with torch.enable_grad():
+                z = z * y
+        return self.b(y) * y.detach() + target * y + self.average * y + z
+
+
+class Teacher(nn.Module):
+    """A student, and a teacher whose weights follow it: parameters without gradient that a pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.student = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
+        self.teacher = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
+        for parameter in self.teacher.parameters():
+            parameter.requires_grad = False
+
+    def forward(self, x):
+        with torch.no_grad():
+            for new, old in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
+                old.mul_(0.9).add_(new, alpha=0.1)
+            wanted = self.teacher(x)
+        return self.student(x) * wanted
+
+
+class Tied(nn.Module):
+    """One weight under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.b.weight = self.a.weight
+        self.bn = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return self.b(self.bn(self.a(x)))
+
+
+class Attention(nn.Module):
+    """A chunk behind a transpose, whose gradient is a Pad that ONNX Runtime moves a Transpose over."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 24, 1, bias=False), nn.BatchNorm2d(24)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x):
+        z = self.bn(self.conv(x)).reshape(x.shape[0], -1, 24, 36).transpose(-1, -2)
+        q, k, v = z.chunk(3, -1)
+        out = torch.relu(q) @ (torch.relu(k).transpose(-1, -2) @ v)
+        return self.fc(out.transpose(-1, -2).mean(-1).squeeze(1))
+
+
+def partly_frozen():
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    module[0].weight.requires_grad = False
+    module[1].bias.requires_grad = False
+    return module
+
+
+def mlp(batch_norm):
+    return nn.Sequential(nn.Linear(6, 6), batch_norm, nn.ReLU(), nn.Linear(6, 3))
+
+
+def image(batch_norm):
+    return nn.Sequential(nn.Conv2d(3, 4, 3), batch_norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+VECTORS, IMAGES = (5, 6), (4, 3, 6, 6)
+MODULES = {
+    "batch-norm-1d": (lambda: mlp(nn.BatchNorm1d(6)), VECTORS),
+    "batch-norm-1d-of-sequences": (lambda: nn.Sequential(nn.Conv1d(6, 4, 3), nn.BatchNorm1d(4)), (5, 6, 7)),
+    "batch-norm-2d": (lambda: image(nn.BatchNorm2d(4)), IMAGES),
+    "batch-norm-3d": (lambda: nn.Sequential(nn.Conv3d(2, 3, 2, bias=False), nn.BatchNorm3d(3)), (2, 2, 3, 4, 4)),
+    "sync-batch-norm": (lambda: image(nn.SyncBatchNorm(4)), IMAGES),
+    "momentum": (lambda: image(nn.BatchNorm2d(4, momentum=0.37, eps=1e-3)), IMAGES),
+    "momentum-of-one": (lambda: image(nn.BatchNorm2d(4, momentum=1.0)), IMAGES),
+    "cumulative-average": (lambda: image(nn.BatchNorm2d(4, momentum=None)), IMAGES),
+    "no-running-statistics": (lambda: image(nn.BatchNorm2d(4, track_running_stats=False)), IMAGES),
+    "not-affine": (lambda: image(nn.BatchNorm2d(4, affine=False)), IMAGES),
+    "neither": (lambda: image(nn.BatchNorm2d(4, affine=False, track_running_stats=False)), IMAGES),
+    "instance-norm": (lambda: image(nn.InstanceNorm2d(4, affine=True)), IMAGES),
+    "group-norm": (lambda: nn.Sequential(image(nn.GroupNorm(2, 4)), nn.BatchNorm1d(4)), IMAGES),
+    "layer-norm": (lambda: nn.Sequential(mlp(nn.LayerNorm(6)), nn.BatchNorm1d(3)), VECTORS),
+    "called-twice-and-frozen": (Twice, IMAGES),
+    "partly-frozen": (partly_frozen, VECTORS),
+    "detached": (Detached, VECTORS),
+    "teacher": (Teacher, VECTORS),
+    "tied": (Tied, VECTORS),
+    "slice-behind-transpose": (Attention, (2, 3, 6, 6)),
+    "spectral-norm": (lambda: mlp(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))), VECTORS),
+    "weight-norm": (lambda: mlp(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))), VECTORS),
+    "dropout": (lambda: nn.Sequential(mlp(nn.BatchNorm1d(6)), nn.Dropout(0.4), nn.Linear(3, 3)), VECTORS),
+    "conv-transpose": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.Tanh()),
+        IMAGES,
+    ),
+}
+
+
+def loss_fn(output, target):
+    return ((output - target) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_training_graphs_agree_with_pytorch(name):
+    torch.manual_seed(0)
+    make, shape = MODULES[name]
+    module = make().train()
+    x = torch.randn(shape)
+    target = torch.randn_like(module(x).detach())
+    report = bngrad.torch.compare(module, loss_fn, (x, target))
+    assert report.passed, report.reason
+    names = {row.tensor for row in report.checks[0].rows}
+    trained = {f"{name}_grad" for name, one in module.named_parameters() if one.requires_grad}
+    assert trained <= names
+    assert "loss" in names
+    assert {row.kind for row in report.checks[0].rows} <= {"loss", "gradient", "buffer"}
+
+
+def test_a_wrong_gradient_is_found():
+    """The training graph of another module than the one that is compared."""
+    from bngrad.torch.compare import compare_steps
+    from bngrad.torch.example import read_example
+    from bngrad.torch.export import export_training
+    from bngrad.torch.forward import Forward
+
+    class Other(Detached):
+        def forward(self, x):
+            y = self.bn(self.a(x))
+            return self.b(y) * y + self.b(y) * y + self.average * y
+
+    torch.manual_seed(0)
+    module = Detached().train()
+    example = read_example(module, loss_fn, (torch.randn(VECTORS), torch.randn(VECTORS)), None)
+    forward = Forward(module, loss_fn)
+    other = Other().train()
+    other.load_state_dict(module.state_dict())
+    trained = [name for name, _ in module.named_parameters()]
+    exported = export_training(Forward(other, loss_fn), example, trained)
+    check = compare_steps(forward, example, exported.model, steps=1)
+    assert "a.weight_grad" in {row.tensor for row in check.failures}

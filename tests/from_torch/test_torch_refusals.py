@@ -1,0 +1,149 @@
+"""What cannot be exported or trained is refused by name, and the module stays as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import bngrad.torch  # noqa: E402
+from bngrad.errors import InputError, ModelError, UnsupportedNodeError  # noqa: E402
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient
+
+
+class Custom(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what, self.fc, self.bn = what, nn.Linear(6, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        y = self.bn(self.fc(x))
+        if self.what == "function":
+            return Straight.apply(y)
+        if self.what == "hook":
+            y.register_hook(lambda gradient: 2 * gradient)
+        if self.what == "data-dependent":
+            return y if y.sum() > 0 else -y
+        if self.what == "written-in-place":
+            z = y * 1
+            with torch.no_grad():
+                z.clamp_(-1, 1)
+            return z
+        if self.what == "unknown-op":
+            return torch.linalg.eigvalsh(y.T @ y) * y
+        if self.what == "no-rule":
+            return torch.linalg.det(y[:3] @ y[:3].T) * y
+        return y
+
+
+def with_module_hook():
+    module = Custom("")
+    module.bn.register_full_backward_hook(lambda *_: None)
+    return module
+
+
+def with_parameter_hook():
+    module = Custom("")
+    module.fc.weight.register_hook(lambda gradient: gradient)
+    return module
+
+
+def without_weights():
+    module = Custom("")
+    module.requires_grad_(False)
+    return module
+
+
+X, T = torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
+LOSS = functional.cross_entropy
+
+REFUSALS = {
+    "autograd-function": (
+        lambda: Custom("function"),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "Straight, a torch.auto",
+    ),
+    "hook": (lambda: Custom("hook"), LOSS, (X, T), UnsupportedNodeError, "Tensor.register_hook"),
+    "module-hook": (with_module_hook, LOSS, (X, T), UnsupportedNodeError, "module 'bn' has a backward hook"),
+    "parameter-hook": (
+        with_parameter_hook,
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "parameter 'fc.weight' has a grad",
+    ),
+    "data-dependent": (lambda: Custom("data-dependent"), LOSS, (X, T), ModelError, "torch.export cannot trace"),
+    "in-place": (lambda: Custom("written-in-place"), LOSS, (X, T), UnsupportedNodeError, "written in place"),
+    "unknown-op": (lambda: Custom("unknown-op"), LOSS, (X, T), UnsupportedNodeError, "linalg_eig"),
+    "no-rule": (lambda: Custom("no-rule"), LOSS, (X, T), UnsupportedNodeError, "Det"),
+    "no-weights": (without_weights, LOSS, (X, T), InputError, "no parameter of the module requires a gradient"),
+    "no-tuple": (lambda: Custom(""), LOSS, X, InputError, r"example is a Tensor; expected \(inputs, \*targets\)"),
+    "no-tensor": (lambda: Custom(""), None, (), InputError, "without a tensor"),
+    "loss-not-scalar": (lambda: Custom(""), lambda y, _: y, (X, T), InputError, r"the loss is float32\[4, 3\]"),
+    "loss-of-ints": (lambda: Custom(""), lambda y, _: y.argmax(), (X, T), InputError, "the loss is int64"),
+    "no-loss": (lambda: Custom(""), None, X, InputError, r"the loss is float32\[4, 3\]"),
+    "batch-of-one": (
+        lambda: Custom("").eval(),
+        LOSS,
+        (X[:1], T[:1]),
+        InputError,
+        "a batch of 1; expected 2 or mo",
+    ),
+    "not-a-function": (lambda: Custom(""), "mse", (X, T), InputError, "loss_fn is a str"),
+    "not-a-module": (lambda: LOSS, LOSS, (X, T), InputError, "module is a function"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name):
+    make, loss_fn, example, error, text = REFUSALS[name]
+    module = make()
+    before = (
+        {key: one.clone() for key, one in module.state_dict().items()} if hasattr(module, "state_dict") else {}
+    )
+    random = torch.random.get_rng_state()
+    with pytest.raises(error, match=text) as raised:
+        bngrad.torch.training_step(module, loss_fn, example)
+    assert "\n" not in str(raised.value)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    for key, one in before.items():
+        assert torch.equal(module.state_dict()[key], one), key
+    assert torch.Tensor.register_hook.__qualname__.startswith("Tensor")  # what was replaced is back
+    assert float(Straight.apply(torch.tensor(0.4))) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"input_names": ["x"]}, "expected 2 different names"),
+        ({"input_names": ["x", "x"]}, "expected 2 different names"),
+        ({"input_names": "xy"}, "expected 2 different names"),
+        ({"optimizer": "lion"}, "lion"),
+        ({"layout": "round"}, "round"),
+        ({"clip_norm": -1}, "clip_norm"),
+        ({"outputs": ["nothing"]}, "nothing"),
+    ],
+)
+def test_options_are_checked(options, text):
+    with pytest.raises(InputError, match=text):
+        bngrad.torch.training_step(Custom(""), LOSS, (X, T), **options)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3"])
+def test_steps_are_checked(steps):
+    with pytest.raises(InputError, match="steps is"):
+        bngrad.torch.compare(Custom(""), LOSS, (X, T), steps=steps)

@@ -1,0 +1,321 @@
+"""Training steps of modules: names, training beside PyTorch, and the way back."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import bngrad  # noqa: E402
+import bngrad.torch  # noqa: E402
+
+
+class Pair(NamedTuple):
+    logits: torch.Tensor
+    features: list
+
+
+class Output(NamedTuple):
+    logits: torch.Tensor
+    loss: torch.Tensor
+
+
+class Net(nn.Module):
+    """Convolutions, batch norms of all kinds, and a Dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 6, 3, bias=False)
+        self.bn = nn.BatchNorm2d(6)
+        self.cumulative = nn.BatchNorm2d(6, momentum=None)
+        self.frozen = nn.BatchNorm2d(6)
+        self.drop = nn.Dropout(0.0)
+        self.fc = nn.Linear(6, 4)
+        with torch.no_grad():
+            self.frozen.running_mean.uniform_(-1, 1)
+            self.frozen.running_var.uniform_(0.5, 2)
+
+    def forward(self, images):
+        y = functional.relu(self.bn(self.conv(images)))
+        y = self.cumulative(self.bn(y))
+        return self.fc(self.drop(self.frozen(y).mean((2, 3))))
+
+
+def net():
+    torch.manual_seed(3)
+    module = Net().train()
+    module.frozen.eval()
+    module.frozen.requires_grad_(False)
+    return module
+
+
+def batch(size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(size, 1, 6, 6, generator=generator)
+    return images, torch.randint(4, (size,), generator=generator)
+
+
+CASES = {
+    "sgd": (lambda p: torch.optim.SGD(p, lr=0.1), "named"),
+    "momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-2), "flat"),
+    "adamw": (lambda p: torch.optim.AdamW(p, lr=0.01), "named"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_equals_pytorch_and_comes_back(name):
+    """Half of the updates in PyTorch, a quarter in ONNX Runtime, and the rest in PyTorch again."""
+    make, layout = CASES[name]
+    module, twin = net(), net()
+    optimizer = make([one for one in module.parameters() if one.requires_grad])
+    beside = make([one for one in twin.parameters() if one.requires_grad])
+
+    def torch_updates(module, optimizer, seeds):
+        for seed in seeds:
+            images, labels = batch(5 + seed % 3, seed)  # the size of the batch differs
+            optimizer.zero_grad()
+            functional.cross_entropy(module(images), labels).backward()
+            optimizer.step()
+
+    torch_updates(module, optimizer, range(4))
+    torch_updates(twin, beside, range(4))
+    step = bngrad.torch.training_step(
+        module, functional.cross_entropy, batch(5, 0), optimizer=optimizer, layout=layout
+    )
+    assert list(step.info.data) == ["images", "target"]
+    assert step.info.data["images"].shape == ("N", 1, 6, 6)
+    trainer = bngrad.Trainer(step, learning_rate=optimizer.param_groups[0]["lr"])
+    for seed in range(4, 8):
+        images, labels = batch(5 + seed % 3, seed)
+        trainer.step(images=images.numpy(), target=labels.numpy())
+    torch_updates(twin, beside, range(4, 8))
+    bngrad.torch.load_into(module, trainer, optimizer=optimizer)
+    for key, one in twin.state_dict().items():
+        assert torch.allclose(module.state_dict()[key].double(), one.double(), rtol=1e-4, atol=1e-6), key
+    torch_updates(module, optimizer, range(8, 10))
+    torch_updates(twin, beside, range(8, 10))
+    for key, one in twin.state_dict().items():
+        assert torch.allclose(module.state_dict()[key].double(), one.double(), rtol=1e-3, atol=1e-5), key
+    assert int(module.bn.num_batches_tracked) == 20
+    assert int(module.cumulative.num_batches_tracked) == 10
+
+
+def test_the_inference_model_equals_the_module():
+    module = net()
+    step = bngrad.torch.training_step(module, functional.cross_entropy, batch(5, 0), optimizer="adamw")
+    trainer = bngrad.Trainer(step, learning_rate=0.05)
+    for seed in range(5):
+        images, labels = batch(6, seed)
+        trainer.step(images=images.numpy(), target=labels.numpy())
+    images, labels = batch(7, 9)
+    bngrad.torch.load_into(module, trainer.state_dict())
+    module.eval()
+    wanted = module(images).detach().numpy()
+    (got,) = bngrad.session(trainer.finalize()).run(None, {"images": images.numpy()})
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+    evaluated = trainer.evaluate(images=images.numpy(), target=labels.numpy())
+    np.testing.assert_allclose(evaluated["output"], wanted, rtol=1e-6, atol=1e-6)
+    loss = functional.cross_entropy(torch.from_numpy(wanted), labels)
+    np.testing.assert_allclose(evaluated["loss"], loss.numpy(), rtol=1e-5)
+
+
+def test_the_module_and_the_random_state_stay():
+    module = net()
+    module.drop.p = 0.5
+    before = copy.deepcopy(module.state_dict())
+    modes = [one.training for one in module.modules()]
+    attributes = [sorted(vars(one)) for one in module.modules()]
+    random = torch.random.get_rng_state()
+    bngrad.torch.training_step(module, functional.cross_entropy, batch(5, 0))
+    bngrad.torch.compare(module, functional.cross_entropy, batch(5, 0), steps=1)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert [one.training for one in module.modules()] == modes
+    assert [sorted(vars(one)) for one in module.modules()] == attributes
+    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
+    assert all(one.grad is None for one in module.parameters())
+
+
+def test_dropout_draws_other_numbers_in_each_step():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 1)).train()
+    example = torch.randn(8, 6), torch.randn(8, 1)
+    step = bngrad.torch.training_step(module, functional.mse_loss, example)
+    trainer = bngrad.Trainer(step, learning_rate=0.0)
+    data = {"input": example[0].numpy(), "target": example[1].numpy()}
+    assert len({trainer.step(**data) for _ in range(6)}) == 6
+    assert len({float(trainer.evaluate(**data)["loss"]) for _ in range(6)}) > 0
+
+
+class Keywords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x, mask=None, scale=2.0, more=()):
+        y = self.bn(self.fc(x)) * scale
+        y = y if mask is None else y * mask
+        for one in more:
+            y = y + one
+        return {"out": Pair(y, [y * 2, y + 1])}
+
+
+class OwnLoss(Keywords):
+    kind = "scalar"
+
+    def forward(self, x, target):
+        out = super().forward(x)["out"].logits
+        loss = functional.mse_loss(out, target)
+        if self.kind == "scalar":
+            return loss
+        if self.kind == "tuple":
+            return loss, out
+        return {"loss": loss, "logits": out} if self.kind == "dict" else Output(out, loss)
+
+
+def own_loss(kind):
+    module = OwnLoss()
+    module.kind = kind
+    return module
+
+
+def of_pair(output, target):
+    return functional.mse_loss(output["out"].logits, target)
+
+
+def of_targets(output, first, others):
+    return of_pair(output, first) + others["weight"].mean() * output["out"].features[0].mean()
+
+
+X, T, M = torch.randn(5, 4), torch.randn(5, 3), torch.rand(5, 3)
+
+EXAMPLES = {
+    "tensor": (Keywords, of_pair, (X, T), ["x", "target"]),
+    "list": (Keywords, of_pair, [X, T], ["x", "target"]),
+    "positional": (Keywords, of_pair, ((X, M), T), ["x", "mask", "target"]),
+    "keywords": (Keywords, of_pair, ({"x": X, "mask": M, "scale": 3.0}, T), ["x", "mask", "target"]),
+    "nested": (Keywords, of_pair, ({"x": X, "more": (M, T)}, T), ["x", "more_0", "more_1", "target"]),
+    "targets": (Keywords, of_targets, (X, T, {"weight": M}), ["x", "first", "others_weight"]),
+    "own-loss": (lambda: own_loss("scalar"), None, (X, T), ["x", "target"]),
+    "own-loss-of-tuple": (lambda: own_loss("tuple"), None, (X, T), ["x", "target"]),
+    "own-loss-of-dict": (lambda: own_loss("dict"), None, {"x": X, "target": T}, ["x", "target"]),
+    "own-loss-attribute": (lambda: own_loss("attribute"), None, (X, T), ["x", "target"]),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name):
+    make, loss_fn, example, names = EXAMPLES[name]
+    module = make().train()
+    step = bngrad.torch.training_step(module, loss_fn, example)
+    assert list(step.info.data) == names
+    assert all(isinstance(one.shape[0], str) for one in step.info.data.values())
+    assert step.info.names("weight") == [name for name, _ in module.named_parameters()]
+
+
+def test_names_of_outputs():
+    model = bngrad.torch.export(Keywords().train(), of_pair, (X, T))
+    new = ["bn.running_mean_new", "bn.running_var_new", "bn.num_batches_tracked_new"]
+    assert [one.name for one in model.graph.output] == [
+        "loss",
+        "out_logits",
+        "out_features_0",
+        "out_features_1",
+        *new,
+    ]
+    step = bngrad.torch.training_step(Keywords().train(), of_pair, (X, T), outputs=["out_logits", "fc.bias_grad"])
+    assert step.info.outputs == ("out_logits", "fc.bias_grad")
+
+
+def test_input_names():
+    step = bngrad.torch.training_step(Keywords().train(), of_pair, (X, T), input_names=["data", "wanted"])
+    assert list(step.info.data) == ["data", "wanted"]
+
+
+def test_a_loss_with_parameters_is_trained():
+    class Center(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.center = nn.Parameter(torch.ones(3))
+
+        def forward(self, output, target):
+            return functional.mse_loss(output["out"].logits + self.center, target)
+
+    loss_fn = Center()
+    module = Keywords().train()
+    step = bngrad.torch.training_step(module, loss_fn, (X, T))
+    assert "loss_fn.center" in step.info.names("weight")
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    trainer.step(x=X.numpy(), target=T.numpy())
+    bngrad.torch.load_into(module, trainer, loss_fn=loss_fn)
+    assert not torch.equal(loss_fn.center, torch.ones(3))
+    with pytest.raises(bngrad.InputError, match=r"loss_fn\.center"):
+        bngrad.torch.load_into(module, trainer)
+
+
+def test_a_fixed_batch_is_said():
+    class Fixed(Keywords):
+        def forward(self, x):
+            return {"out": Pair(super().forward(x)["out"].logits + torch.arange(5.0)[:, None], [])}
+
+    with pytest.warns(bngrad.BngradWarning, match="the batch size of 'x' is fixed at 5"):
+        step = bngrad.torch.training_step(Fixed().train(), of_pair, (X, T))
+    assert step.info.data["x"].shape == (5, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", bngrad.BngradWarning)
+        bngrad.torch.training_step(Fixed().train(), of_pair, (X, T), dynamic_batch=False)
+
+
+def test_evaluation_mode_is_said():
+    with pytest.warns(bngrad.BngradWarning, match=r"call module.train\(\)"):
+        bngrad.torch.differentiate(Keywords().eval(), of_pair, (X, T))
+
+
+def test_an_exported_file_needs_no_names(tmp_path):
+    """The same step by `bngrad step` of the file, with the state in the same names."""
+    module = net()
+    path = tmp_path / "net.onnx"
+    bngrad.save(bngrad.torch.export(module, functional.cross_entropy, batch(5, 0)), path)
+    step = bngrad.training_step(path, optimizer="adamw")
+    whole = bngrad.torch.training_step(module, functional.cross_entropy, batch(5, 0), optimizer="adamw")
+    assert step.info == whole.info
+    trainers = [bngrad.Trainer(one, learning_rate=0.01) for one in (step, whole)]
+    images, labels = batch(6, 1)
+    first, second = (one.step(images=images.numpy(), target=labels.numpy()) for one in trainers)
+    assert first == second
+    for key, one in trainers[0].state_dict().items():
+        np.testing.assert_array_equal(one, trainers[1].state_dict()[key], err_msg=key)
+
+
+def _other_shape(state):
+    return state | {"fc.bias": np.zeros(9, np.float32)}
+
+
+def _other_type(state):
+    return state | {"fc.bias": np.zeros(4, np.int64)}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda _: {}, "none of which"),
+        (lambda _: {"other": np.zeros(3)}, "none of which"),
+        (_other_shape, r"'fc.bias' has shape \[9\]; the module's has \[4\]"),
+        (_other_type, "'fc.bias' is int64; the module's is float32"),
+    ],
+    ids=["empty", "of-another", "shape", "type"],
+)
+def test_states_that_do_not_fit_change_nothing(change, text):
+    module = net()
+    state = {name: 2 * one.numpy() for name, one in module.state_dict().items()}
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(bngrad.InputError, match=text):
+        bngrad.torch.load_into(module, change(state))
+    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
