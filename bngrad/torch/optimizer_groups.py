@@ -1,0 +1,179 @@
+"""The options of an optimizer of PyTorch as those of a training step."""
+
+from __future__ import annotations
+
+import math
+from glob import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from bngrad.arguments import require_number
+from bngrad.errors import InputError
+from bngrad.opset.known_shapes import shape_text
+from bngrad.torch.optimizer_state import STATE_TYPES
+from bngrad.training.optimizers import SGD, Adam, AdamW, Optimizer, ParameterGroup, hyperparameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import nn
+
+_DEFAULTS = {"amsgrad": False, "maximize": False, "differentiable": False, "dampening": 0}
+"""Options of `torch.optim` that a training step has no other value for: they change the formula."""
+
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+
+class Group(NamedTuple):
+    """A group of an optimizer of PyTorch with parameters to train."""
+
+    where: str
+    """As messages name it."""
+    kind: type[torch.optim.Optimizer]
+    options: Mapping[str, Any]
+    names: list[str]
+    """Its parameters that require a gradient."""
+
+    def number(self, option: str) -> float:
+        """Returns an option that is a number or a tensor of one."""
+        return as_number(f"{option} of {self.where}", self.options[option])
+
+
+def trained_groups(optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> list[Group]:  # noqa: ANN401
+    """Returns the groups with parameters that require a gradient.
+
+    Raises:
+        InputError: There are none, a training step does not have the formula of the optimizer, or a parameter is
+            not one of the module or is of an unsupported type.
+    """
+    kind = type(optimizer)
+    # Not by isinstance: a subclass may change the formula.
+    if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        raise InputError(
+            f"the optimizer is a {kind.__module__}.{kind.__qualname__}; expected a torch.optim.SGD, Adam or "
+            "AdamW, and no subclass"
+        )
+    if any(getattr(optimizer, hooks, None) for hooks in _HOOKS):
+        raise InputError("the optimizer has step hooks, which a training step does not run; remove them")
+    known = {id(parameter): name for name, parameter in parameters.items()}
+    groups = []
+    for index, options in enumerate(optimizer.param_groups):
+        trained = [parameter for parameter in options["params"] if parameter.requires_grad]
+        group = Group(f"group {index} of the optimizer", kind, options, [])
+        for parameter in trained:
+            if id(parameter) not in known:
+                raise InputError(
+                    f"{group.where} has a parameter of shape {shape_text(parameter.shape)} that the module does "
+                    "not have; expected parameters of the module"
+                )
+            group.names.append(known[id(parameter)])
+            _require_type(group.names[-1], parameter)
+        if trained:
+            _require_defaults(group)
+            groups.append(group)
+    if not groups:
+        raise InputError("the optimizer has no parameter that requires a gradient; expected one to train")
+    return groups
+
+
+def _require_type(name: str, parameter: torch.Tensor) -> None:
+    if parameter.layout != torch.strided:
+        raise InputError(f"parameter {name!r} has the layout {parameter.layout}; expected a dense parameter")
+    if parameter.dtype not in STATE_TYPES:
+        raise InputError(
+            f"parameter {name!r} is {parameter.dtype}; expected one of {', '.join(map(str, STATE_TYPES))}"
+        )
+
+
+def _require_defaults(group: Group) -> None:
+    for option, default in _DEFAULTS.items():
+        value = group.options.get(option, default)
+        if value != default:
+            raise InputError(
+                f"{group.where} has {option}={value}; expected {option}={default}, which a training step has"
+            )
+
+
+def common_optimizer(groups: Sequence[Group]) -> Optimizer:
+    """Returns the optimizer with the hyperparameters that all groups share, and the weight decay of the first.
+
+    Raises:
+        InputError: Groups differ in another hyperparameter, or one is out of range.
+    """
+    first = _optimizer_of(groups[0])
+    expected = hyperparameters(first)
+    for group in groups[1:]:
+        for name, value in hyperparameters(_optimizer_of(group)).items():
+            if value != expected[name] and name != "weight_decay":
+                raise InputError(
+                    f"{group.where} has {name} {value}, and {groups[0].where} has {expected[name]}; expected one "
+                    "value: groups of a training step may differ in learning rate and weight decay alone"
+                )
+    return first
+
+
+def _optimizer_of(group: Group) -> Optimizer:
+    options, decay = group.options, group.number("weight_decay")
+    if group.kind is torch.optim.SGD:
+        return SGD(momentum=group.number("momentum"), nesterov=bool(options["nesterov"]), weight_decay=decay)
+    beta1, beta2 = (as_number(f"betas of {group.where}", beta) for beta in options["betas"])
+    decoupled = options.get("decoupled_weight_decay", group.kind is torch.optim.AdamW)
+    kind = AdamW if decoupled else Adam
+    return kind(beta1=beta1, beta2=beta2, eps=group.number("eps"), weight_decay=decay)
+
+
+def learning_rates(groups: Sequence[Group]) -> list[float]:
+    """Returns the learning rate of each group.
+
+    Raises:
+        InputError: One is out of range, or the others are no multiples of the first.
+    """
+    rates = [group.number("lr") for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        if not 0 <= rate < math.inf:
+            raise InputError(f"lr of {group.where} is {rate}; expected a finite number, at least 0")
+    # A scheduler that starts at 0 keeps the ratios in initial_lr.
+    initial = {group.number("initial_lr") for group in groups if "initial_lr" in group.options}
+    if rates[0] == 0 and (any(rates) or len(initial) > 1):
+        raise InputError(
+            f"lr of {groups[0].where} is 0, and a training step has those of other groups as multiples of it; "
+            "expected a number above 0"
+        )
+    return rates
+
+
+def parameter_groups(
+    groups: Sequence[Group], optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> Iterator[ParameterGroup]:
+    """Returns the groups whose learning rate or weight decay is not that of the first, relative to it.
+
+    Raises:
+        InputError: A learning rate is unsuitable, or no pattern matches the name of a parameter alone.
+    """
+    rates = learning_rates(groups)
+    for group, rate in zip(groups, rates, strict=True):
+        decay = group.number("weight_decay")
+        scale = None if rate == rates[0] else rate / rates[0]
+        if scale is None and decay == optimizer.weight_decay:
+            continue
+        patterns = [escape(name) for name in group.names]
+        for name, pattern in zip(group.names, patterns, strict=True):
+            if pattern != name and pattern in parameters:
+                raise InputError(f"no pattern matches parameter {name!r} and not {pattern!r}; rename one of them")
+        yield ParameterGroup(
+            names=patterns,
+            learning_rate_scale=scale,
+            weight_decay=None if decay == optimizer.weight_decay else decay,
+        )
+
+
+def as_number(what: str, value: object) -> float:
+    """Returns a number, or that of a tensor of one element, as a float.
+
+    Raises:
+        InputError: It is none.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.detach().item()
+    return require_number(what, value)

@@ -1,0 +1,238 @@
+"""An optimizer of PyTorch as that of a training step, and its state in both directions.
+
+The formulas are the same (see `training.optimizer_updates`), so training can move between PyTorch and a training
+step after any update. The learning rate is an input of each update in both, and no part of the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from glob import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed
+from bngrad.torch.optimizer_groups import (
+    as_number,
+    common_optimizer,
+    learning_rates,
+    parameter_groups,
+    trained_groups,
+)
+from bngrad.torch.optimizer_state import count_tensor, to_array, to_tensor
+from bngrad.training.optimizers import Adam, Optimizer, ParameterGroup, hyperparameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import torch
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from bngrad.training.step_info import StepInfo
+    from bngrad.training.training_step import TrainingStep
+
+    Array = NDArray[Any]
+
+
+class TorchOptimizer(NamedTuple):
+    """An optimizer of PyTorch in the terms of a training step."""
+
+    optimizer: Optimizer
+    """Its hyperparameters; the weight decay is that of the first group."""
+    groups: tuple[ParameterGroup, ...]
+    """The weights whose learning rate or weight decay is not that of the first group."""
+    learning_rate: float
+    """That of the first group."""
+    weights: list[str]
+    """The parameters that it trains, in the order of the module's `named_parameters`."""
+    state: dict[str, Array]
+    """What it keeps, as ``<weight>/<slot>``, and the number of updates, ``step``, if Adam or AdamW has made any. A
+    parameter that it has not updated has no entries. The arrays are copies; for 16-bit parameters float32.
+    `into_step` makes it part of a training step's state."""
+
+    def groups_of(self, weights: Iterable[str]) -> list[ParameterGroup]:
+        """Returns the groups for a training step of some of the weights, which may have no names of others."""
+        patterns = {escape(weight) for weight in weights}
+        named = [(one, [name for name in one.names if name in patterns]) for one in self.groups]
+        return [replace(one, names=names) for one, names in named if names]
+
+
+def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> TorchOptimizer:
+    """Reads an optimizer of PyTorch. It is not changed.
+
+    Groups without parameters that require a gradient are ignored: the first group is the first of the others. The
+    learning rates of the groups are read as multiples of that of the first, and keep these ratios.
+
+    Args:
+        optimizer: A `torch.optim.SGD`, `Adam` or `AdamW`. An `Adam` with ``decoupled_weight_decay`` is an AdamW.
+        parameters: The module's parameters, as `named_parameters` has them.
+
+    Raises:
+        InputError: A training step does not have the formula of the optimizer or its hyperparameters, a parameter
+            is not one of the module or of an unsupported type, or parameters have different numbers of updates.
+    """
+    groups = trained_groups(optimizer, parameters)
+    ours = common_optimizer(groups)
+    trained = {name for group in groups for name in group.names}
+    weights = {name: parameter for name, parameter in parameters.items() if name in trained}
+    return TorchOptimizer(
+        ours,
+        tuple(parameter_groups(groups, ours, parameters)),
+        learning_rates(groups)[0],
+        list(weights),
+        _read_state(optimizer, ours, weights),
+    )
+
+
+def into_step(made: TorchOptimizer, step: TrainingStep) -> TrainingStep:
+    """Returns a training step that starts from the state of an optimizer of PyTorch.
+
+    A momentum buffer that PyTorch has not made yet is zeros in the step, with the same next update.
+
+    Args:
+        made: The optimizer.
+        step: A step with its hyperparameters and groups; it is not changed. Parameters of the optimizer that the
+            step does not train are ignored.
+
+    Raises:
+        InputError: The step has another optimizer, trains weights that the optimizer does not have or has updated
+            less often than others, or was made with ``defaults``.
+    """
+    info = step.info
+    _require_same_optimizer(info, made.optimizer, [made.optimizer.weight_decay])
+    _require_weights(info, made.weights)
+    inputs = {*info.state, "" if info.flat is None else info.flat.input}
+    if any(tensor.name in inputs for tensor in step.model.graph.initializer):
+        raise InputError("the inputs of the training step have defaults; make it with defaults=False")
+    count, state = made.state.get("step"), dict(step.state)
+    for weight in info.names("weight"):
+        for slot, name in _slot_names(info, weight, made.optimizer):
+            held = made.state.get(f"{weight}/{slot}")
+            if held is None and count:
+                raise InputError(_different_counts(weight, 0, "other parameters", int(count)))
+            state[name] = state[name] if held is None else held
+    if count is not None:
+        state |= dict.fromkeys(info.names("step"), count)
+    return replace(step, state=info.require_state(state))
+
+
+def into_torch(
+    state: Mapping[str, Array],
+    info: StepInfo,
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+) -> None:
+    """Writes what a training step keeps for its weights into an optimizer of PyTorch, by its `load_state_dict`.
+
+    The values of the parameters stay, as do the options of the groups, such as the learning rate, and the state of
+    parameters that the step does not train. For a 16-bit parameter the state is rounded to its type.
+
+    Args:
+        state: The state in the named layout, as `Trainer.state_dict` returns it.
+        info: The metadata of the step.
+        optimizer: An optimizer with the hyperparameters of the step. Parameter groups are not in the metadata; the
+            weight decay of the step has to be that of one of the optimizer's groups.
+        parameters: The module's parameters, as `named_parameters` has them.
+
+    Raises:
+        InputError: The state is not that of the step or of the parameters, or has the gradients of an incomplete
+            update, the optimizer is another one or lacks a weight, or a 16-bit type cannot hold a value. The
+            optimizer is unchanged.
+    """
+    groups = trained_groups(optimizer, parameters)
+    ours = common_optimizer(groups)
+    _require_same_optimizer(info, ours, [group.number("weight_decay") for group in groups])
+    _require_weights(info, [name for group in groups for name in group.names])
+    arrays = info.require_state(state)
+    calls = sum(int(arrays[name]) for name in info.names("micro_step"))
+    if calls:
+        raise InputError(
+            f"the state has the gradients of {calls} of the {info.accumulate} calls of an update, which PyTorch's "
+            f"optimizers do not keep; expected a state after an update: make {info.accumulate - calls} more calls"
+        )
+    saved = optimizer.state_dict()
+    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    keys = {
+        id(p): key for group, packed in pairs for p, key in zip(group["params"], packed["params"], strict=True)
+    }
+    for weight in info.names("weight"):
+        parameter = parameters[weight]
+        new = {}
+        for slot, name in _slot_names(info, weight, ours):
+            # A second moment of 0 makes updates of the size of the gradient divided by eps.
+            nonzero = slot == "exp_avg_sq"
+            new[slot] = to_tensor(arrays[name], parameter, f"{slot} of {weight!r}", nonzero=nonzero)
+        if isinstance(ours, Adam):
+            new["step"] = count_tensor(sum(int(arrays[name]) for name in info.names("step")))
+        if new:
+            saved["state"][keys[id(parameter)]] = new
+    optimizer.load_state_dict(saved)
+
+
+def _read_state(
+    optimizer: torch.optim.Optimizer, ours: Optimizer, weights: Mapping[str, nn.Parameter]
+) -> dict[str, Array]:
+    state: dict[str, Array] = {}
+    counts: dict[int, str] = {}
+    for weight, parameter in weights.items():
+        held = optimizer.state.get(parameter, {})  # optimizer.state[parameter] would make an entry
+        if isinstance(ours, Adam) and held:
+            missing = [slot for slot in ("step", *ours.slots) if held.get(slot) is None]
+            if missing:
+                raise InputError(
+                    f"the optimizer's state of {weight!r} lacks {listed(missing)}; expected that of Adam"
+                )
+            counts.setdefault(_count(weight, held["step"]), weight)
+        for slot in ours.slots:
+            if held.get(slot) is not None:
+                state[f"{weight}/{slot}"] = to_array(held[slot], parameter, f"{slot} of {weight!r}")
+    if len(counts) > 1:
+        (count, name), (other_count, other) = list(counts.items())[:2]
+        raise InputError(_different_counts(name, count, repr(other), other_count))
+    for count in counts:
+        state["step"] = np.array(count, np.int64)
+    return state
+
+
+def _count(weight: str, step: object) -> int:
+    count = as_number(f"step of {weight!r}", step)
+    if not (count >= 0 and count.is_integer()):
+        raise InputError(f"step of {weight!r} is {count}; expected a number of updates")
+    return int(count)
+
+
+def _different_counts(weight: str, count: int, others: str, other_count: int) -> str:
+    return (
+        f"the optimizer updated {weight!r} {count} times and {others} {other_count} times; expected one number "
+        "of updates: a training step has one for all its weights"
+    )
+
+
+def _slot_names(info: StepInfo, weight: str, optimizer: Optimizer) -> Iterator[tuple[str, str]]:
+    """The slots of a weight, and the tensors of the state that hold them: the last ones that belong to it."""
+    names = [name for name, one in info.state.items() if one.weight == weight]
+    yield from zip(optimizer.slots, names[len(names) - len(optimizer.slots) :], strict=True)
+
+
+def _require_same_optimizer(info: StepInfo, ours: Optimizer, decays: Sequence[float]) -> None:
+    """Checks that a step has the hyperparameters of an optimizer, and one of some weight decays."""
+    for name, value in hyperparameters(ours).items():
+        values = decays if name == "weight_decay" else [value]
+        if info.optimizer.get(name) not in values:
+            what = "kind" if name == "name" else name
+            raise InputError(
+                f"the {what} of the optimizer is {' or '.join(map(str, dict.fromkeys(values)))}, and that of the "
+                f"training step is {info.optimizer.get(name)}; expected the same"
+            )
+
+
+def _require_weights(info: StepInfo, names: Sequence[str]) -> None:
+    missing = [name for name in info.names("weight") if name not in names]
+    if missing:
+        raise InputError(
+            f"the training step trains {listed(missing)}, and the optimizer does not; expected an optimizer of "
+            "all its weights"
+        )
