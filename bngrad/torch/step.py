@@ -13,7 +13,7 @@ from bngrad.torch.eager import run_eager
 from bngrad.torch.example import read_example
 from bngrad.torch.export import Exported, export_inference, export_training
 from bngrad.torch.forward import Forward
-from bngrad.torch.optimizers import from_torch
+from bngrad.torch.optimizers import from_torch, into_step
 from bngrad.training.differentiate import differentiate as differentiate_model
 from bngrad.training.step import build_step
 from bngrad.training.training_step import training_step_of
@@ -195,7 +195,7 @@ def training_step(
         exported.model,
         optimizer=optimizer if taken is None else taken.optimizer,
         layout=layout,
-        groups=groups if taken is None else taken.groups,
+        groups=groups if taken is None else taken.groups_of(exported.info.weights),
         clip_norm=clip_norm,
         accumulate=accumulate,
         outputs=outputs,
@@ -203,11 +203,9 @@ def training_step(
         functions=functions,
         evaluation=export_inference(forward, source.example, dynamic_batch=dynamic_batch),
     )
-    if taken is not None:
-        known = {name: array for name, array in taken.state.items() if name in step.info.state}
-        step = step._replace(state=step.info.require_state(step.state | known))
     warn(exported.warnings + step.warnings)
-    return training_step_of(step)
+    made = training_step_of(step)
+    return made if taken is None else into_step(taken, made)
 
 
 def compare(
