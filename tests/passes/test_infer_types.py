@@ -6,7 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.prepare.infer_types import CONTRADICTS, InferTypesPass
 
 NODES = {
     "gelu": "y = com.microsoft.Gelu(x)",
@@ -91,6 +91,40 @@ def test_a_contradiction_stays():
     InferTypesPass()(model)
     (y, z) = (value for node in model.graph for value in node.outputs)
     assert (str(y.shape), str(z.shape)) == ("[2,6]", "[2,7]")
+
+
+STATED = {
+    "another-layout": ("", "float[2, 4, 4, 3] r", None),
+    "another-rank": ("", "float[2, 48] r", None),
+    "what-onnx-cannot-infer": ("", "float[2, 3, 2, 2] c", "[2,3,2,2]"),
+    "both": ("", "float[2, 4, 4, 3] r, float[2, 3, 2, 2] c", "[2,3,2,2]"),
+    "symbols-in-another-layout": ("jax2onnx", "float[N, H, W, 3] r", None),
+    "a-symbol-for-a-size": ("jax2onnx", "float[N, 3, 4, 4] r", None),
+    "in-a-subgraph": ("jax2onnx", "", None),
+}
+"""The producer, what the model states, and the shape of what onnx cannot infer."""
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_stated_shapes(name):
+    producer, stated, of_unknown_op = STATED[name]
+    inner = "float[2, 4, 4, 3] p" if name == "in-a-subgraph" else ""
+    model = ir.from_proto(
+        onnx.parser.parse_model(
+            f"""<ir_version: 10, producer_name: "{producer}", opset_import: ["" : 21, "other" : 1]>
+            g (float[2, 3, 4, 4] x, bool b) => (float[A, B, C, D] y, float[E, F, G, K] z) <{stated}> {{
+                r = Relu(x) c = other.Thing(r) y = Neg(c)
+                z = If(b) <then_branch = t () => (float[2, 3, 4, 4] q) <{inner}> {{ p = Neg(r) q = Relu(p) }},
+                    else_branch = e () => (float[2, 3, 4, 4] s) {{ s = Relu(r) }}> }}"""
+        )
+    )
+    InferTypesPass()(model)
+    shapes = {value.name: value.shape for node in model.graph.all_nodes() for value in node.outputs}
+    assert (str(shapes["r"]), str(shapes["p"])) == ("[2,3,4,4]", "[2,3,4,4]")
+    assert str(shapes["c"]) == str(of_unknown_op)
+    if of_unknown_op is not None:
+        assert str(shapes["y"]) == of_unknown_op
+    assert not model.meta[CONTRADICTS]
 
 
 def test_large_tables_of_integers_are_not_serialized(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx
@@ -17,6 +18,7 @@ from bngrad.io.negative_dimensions import has_negative_dimension
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
 from bngrad.passes.prepare.long_vectors import may_have_long_vector
+from bngrad.passes.prepare.stated_shapes import STATES_WRONG_SHAPES, infer_without_wrong_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,9 +47,9 @@ _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 class InferTypesPass(ir.passes.InPlacePass):
     """Runs onnx's shape inference, with ops unknown to onnx replaced by Identity meanwhile.
 
-    Guarantees: the nodes do not change. Types and shapes that cannot be inferred, or that contradict the inferred
-    ones, stay as they are in the model; the model's ``meta`` says under `CONTRADICTS` whether there is a
-    contradiction.
+    Guarantees: the nodes do not change. Types and shapes that cannot be inferred stay as they are in the model.
+    Stated shapes of intermediate values that contradict the inferred ones are replaced, unless the model
+    contradicts itself without them, too: then all stay, and the model's ``meta`` says so under `CONTRADICTS`.
     onnx-ir's own pass is not used because it also deserializes the nodes and tensors, which takes half its time.
     """
 
@@ -119,10 +121,14 @@ def _infer(proto: onnx.ModelProto, *, data_prop: bool) -> tuple[onnx.ModelProto,
             node.op_type = "Slice"
         if any(dimension.dim_value < 0 for dimension in _proto_dimensions(inferred.graph)):
             return inferred, True
-    try:
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=data_prop), False
-    except onnx.shape_inference.InferenceError:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop), True
+    strict = partial(onnx.shape_inference.infer_shapes, strict_mode=True)
+    attempts = (strict, infer_without_wrong_shapes)
+    for infer in attempts[proto.producer_name in STATES_WRONG_SHAPES :]:
+        try:
+            return infer(proto, data_prop=data_prop), False
+        except onnx.shape_inference.InferenceError as error:
+            _log.debug("%s", error)
+    return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop), True
 
 
 def _proto_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
