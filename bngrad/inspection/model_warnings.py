@@ -178,9 +178,14 @@ def _running_statistics_in_bodies(model: ir.Model) -> Iterator[str]:
 
 
 def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
-    """Parameters of equal elements that several nodes have as their weight."""
+    """Parameters of equal elements that several nodes have as their weight.
+
+    Graph inputs are left out: an exporter merges initializers, but not the arguments of what it exports.
+    """
     tied = []
     for value in _values(model.graph, names):
+        if value.is_graph_input():
+            continue
         nodes = list(
             dict.fromkeys(node for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index))
         )

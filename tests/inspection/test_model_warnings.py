@@ -260,6 +260,10 @@ SILENT = {
     ),
     "tied on purpose, after training": (parse(TWO_LN, S), {}),
     "tied, but not differentiated": (parse(TWO_LN, EQUAL), {"wrt": []}),
+    "tied inputs, which no exporter merges": (
+        parse(TWO_LN, EQUAL, x="float[N, 2] x, float[2] s, float[2] b"),
+        {},
+    ),
     "an embedding that is the output layer": (
         parse(
             "h = Gather (w, x) y = Gemm <transB = 1> (h, w)",
