@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -26,6 +26,15 @@ test-long: $(READY)
 # Node and npm are needed, and Chromium: the examples in JavaScript, in Node and in a browser.
 test-web: $(READY) $(NODE_MODULES)
 	$(BIN)/python -m pytest -m web tests/web
+
+# PyTorch, whose wheels take gigabytes, has an environment of its own, which also sees the packages of $(VENV):
+# make test-torch TORCH='torch==2.9.*' tests with another release.
+TORCH ?= torch
+test-torch: $(READY)
+	$(PYTHON) -m venv build/torch
+	build/torch/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	build/torch/bin/python tests/from_torch/share_packages.py $(BIN)/python
+	build/torch/bin/python -m pytest tests/from_torch tests/passes/test_import_aten_torch.py $(SPREAD)
 
 # Install scripts fetch GPU libraries, which nothing here uses.
 %/node_modules/.package-lock.json: %/package.json %/package-lock.json
