@@ -34,6 +34,20 @@ REFUSED = {
         f"lstm, {name}": (case(LSTM, f"y = LSTM <hidden_size = 2{attributes}> ({inputs})"), message)
         for name, (attributes, inputs, message) in RECURRENT.items()
     },
+    "rnn, another activation": (
+        case(
+            "float[T, N, 3] x, float[1, 2, 3] w, float[1, 2, 2] r",
+            'y = RNN <hidden_size = 2, activations = ["Softsign"]> (x, w, r)',
+        ),
+        "it has activations Softsign; expected one of Tanh, Relu and Sigmoid per direction",
+    ),
+    "rnn, sequence_lens": (
+        case(
+            "float[T, N, 3] x, float[1, 2, 3] w, float[1, 2, 2] r, int32[N] n",
+            "y = RNN <hidden_size = 2> (x, w, r, , n)",
+        ),
+        "it has sequence_lens",
+    ),
     "gelu, an unknown approximation": (
         case("float[N] x", 'y = Gelu <approximate = "sine"> (x)', opset=20),
         r"Gelu node 'Gelu_0' .*approximate = 'sine'; expected one of none, tanh",

@@ -22,6 +22,7 @@ from bngrad.validation.training_ops import (
     loss,
     normalization,
     pooling,
+    recurrent,
     resize,
 )
 
@@ -48,6 +49,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "MaxPoolGrad"): pooling.max_pool_grad,
     ("", "NegativeLogLikelihoodLoss"): loss.negative_log_likelihood_loss,
     ("", "Pad"): indexing.pad,
+    ("", "RNN"): recurrent.rnn,
     ("", "SoftmaxCrossEntropyLoss"): loss.softmax_cross_entropy_loss,
     (MICROSOFT, "BatchNormInternal"): batch_norm.batch_norm_internal,
     (MICROSOFT, "BatchNormalizationGrad"): batch_norm.batch_normalization_grad,

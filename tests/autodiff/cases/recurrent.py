@@ -1,10 +1,12 @@
-"""Gradients of LSTM and GRU."""
+"""Gradients of LSTM, GRU and RNN."""
 
 from __future__ import annotations
 
 from autodiff.gradient_cases import Case
 
-GATES = {"LSTM": 4, "GRU": 3}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STATES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",)}
+OUTPUTS = {"LSTM": ("y", "yh", "yc"), "GRU": ("y", "yh"), "RNN": ("y", "yh")}
 SIZES = ({"T": 3, "N": 2}, {"T": 1, "N": 3})
 NOT_LOWERED = "the ops of ORT's builder have no lowering; tests/ort_training compares with its kernels"
 
@@ -16,9 +18,9 @@ def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1,
     if bias:
         inputs["b"] = f"{directions}, {2 * rows}"
     if states:
-        inputs |= dict.fromkeys(("h", "c") if op == "LSTM" else ("h",), f"{directions}, N, 2")
-    given = ["x", "w", "r", "b" if bias else "", "", *(("h", "c")[: GATES[op] - 2] if states else ())]
-    made = [output if output in outputs else "" for output in ("y", "yh", "yc")[: GATES[op] - 1]]
+        inputs |= dict.fromkeys(STATES[op], f"{directions}, N, 2")
+    given = ["x", "w", "r", "b" if bias else "", "", *(STATES[op] if states else ())]
+    made = [output if output in outputs else "" for output in OUTPUTS[op]]
     texts = [", ".join(values).rstrip(", ") for values in (made, given)]
     body = f"{texts[0]} = {op} <hidden_size = 2{', ' if attributes else ''}{attributes}> ({texts[1]})"
     types = ", ".join(f"{element}[{shape}] {value}" for value, shape in inputs.items())
@@ -35,7 +37,7 @@ def cases():
         yield recurrent("reverse", op, attributes='direction = "reverse"')
         yield recurrent("bidirectional", op, directions=2, attributes='direction = "bidirectional"')
         yield recurrent("last state", op, outputs=("yh",))
-        yield recurrent("all outputs", op, outputs=("y", "yh", "yc")[: GATES[op] - 1])
+        yield recurrent("all outputs", op, outputs=OUTPUTS[op])
         yield recurrent("opset 22", op, opset=22)
     yield recurrent("last cell", "LSTM", outputs=("yc",))
     yield recurrent("linear before reset", "GRU", attributes="linear_before_reset = 1")
@@ -44,6 +46,14 @@ def cases():
         "GRU",
         directions=2,
         attributes='linear_before_reset = 1, direction = "bidirectional"',
+    )
+    for name in ("Relu", "Sigmoid", "Tanh"):
+        yield recurrent(name, "RNN", attributes=f'activations = ["{name}"]')
+    yield recurrent(
+        "activations",
+        "RNN",
+        directions=2,
+        attributes='activations = ["Relu", "Tanh"], direction = "bidirectional"',
     )
     yield recurrent("linear before reset, no bias", "GRU", bias=False, attributes="linear_before_reset = 1")
 

@@ -1,4 +1,4 @@
-"""LSTM and GRU, with and without their optional inputs and outputs."""
+"""LSTM, GRU and RNN, with and without their optional inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ def recurrent(b: Sketch, op_type: str, gates: int, states: int) -> list[Value]:
     bias = b.maybe(b.of_shape((directions, 2 * gates * hidden)), 0.6)
     first = [b.maybe(b.of_shape((directions, x.shape[1], hidden)), 0.6) for _ in range(states)]
     outputs = b.draw.choice([1, [False, True], [True, True], [True] * (states + 1), [False] * states + [True]])
-    reset = {"linear_before_reset": b.maybe(b.draw.choice([0, 1]))} if op_type == "GRU" else {}
+    own = {"linear_before_reset": b.maybe(b.draw.choice([0, 1]))} if op_type == "GRU" else {}
+    if op_type == "RNN":
+        own["activations"] = b.maybe(b.draw.choices(["Tanh", "Relu", "Sigmoid"], k=directions))
     return b.emit(
-        op_type, [x, *weights, bias, None, *first], outputs, hidden_size=hidden, direction=direction, **reset
+        op_type, [x, *weights, bias, None, *first], outputs, hidden_size=hidden, direction=direction, **own
     )
 
 
 ENTRIES = {
     ("", "GRU"): partial(recurrent, op_type="GRU", gates=3, states=1),
     ("", "LSTM"): partial(recurrent, op_type="LSTM", gates=4, states=2),
+    ("", "RNN"): partial(recurrent, op_type="RNN", gates=1, states=1),
 }
