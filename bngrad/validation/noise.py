@@ -104,15 +104,28 @@ def noise_floors(results: Sequence[Mapping[str, Array]], kinds: Mapping[str, str
         results: The outputs of a graph for several perturbed inputs.
         kinds: The kind of each output.
     """
-    first = results[0]
+    pairs = list(itertools.combinations(results, 2))
+    spread = {name: max(distance(one[name], other[name]) for one, other in pairs) for name in results[0]}
+    return at_least_rounding(spread, results[0], kinds)
+
+
+def at_least_rounding(
+    floors: Mapping[str, float], values: Mapping[str, Array], kinds: Mapping[str, str]
+) -> dict[str, float]:
+    """Returns noise floors that are not below a few roundings of the values, or of the largest of their kind.
+
+    Args:
+        floors: The floor of each output.
+        values: The outputs, in the type whose rounding counts.
+        kinds: The kind of each output.
+    """
     largest = dict.fromkeys(kinds.values(), 0.0)
-    for name, value in first.items():
+    for name, value in values.items():
         largest[kinds[name]] = max(largest[kinds[name]], norm(value))
     found = {}
-    for name, value in first.items():
-        spread = max(distance(one[name], other[name]) for one, other in itertools.combinations(results, 2))
+    for name, value in values.items():
         unit = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
-        found[name] = max(spread, _ROUNDINGS * unit * max(norm(value), _NEGLIGIBLE * largest[kinds[name]]))
+        found[name] = max(floors[name], _ROUNDINGS * unit * max(norm(value), _NEGLIGIBLE * largest[kinds[name]]))
     return found
 
 
