@@ -24,6 +24,7 @@ from bngrad.validation.training_ops import (
     pooling,
     recurrent,
     resize,
+    sampling,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "Gelu"): activation.gelu,
     ("", "Mean"): arithmetic.mean,
     ("", "GlobalMaxPool"): pooling.global_max_pool,
+    ("", "GridSample"): sampling.grid_sample,
     ("", "GroupNormalization"): normalization.group_normalization,
     ("", "LRN"): normalization.lrn,
     ("", "LpNormalization"): normalization.lp_normalization,

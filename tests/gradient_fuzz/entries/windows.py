@@ -184,10 +184,31 @@ def resize(b: Sketch) -> list[Value]:  # noqa: C901 - one draw after the other
     return made
 
 
+def grid_sample(b: Sketch) -> list[Value]:
+    if b.opset < 16:
+        raise NotDrawableError("no such op")
+    newer = b.opset >= 20
+    rank = b.draw.choice([2, 2, 3]) if newer else 2
+    mode = b.draw.choice(["nearest", "linear", "linear", "cubic"][: 4 if rank == 2 else 3])
+    x = b.of_shape((b.dim(1, 3), b.dim(1, 3), *(b.dim(1, 4) for _ in range(rank))))
+    shape = (x.shape[0], *(b.dim(1, 3) for _ in range(rank)), rank)
+    # Away from where two elements meet: there the op has a kink, and the mode nearest a jump.
+    grid = b.one("Add", b.one("Mul", b.one("Tanh", b.of_shape(shape)), b.scalar(1.2137)), b.scalar(0.0731))
+    names = {"linear": "bilinear", "cubic": "bicubic"}
+    return b.emit(
+        "GridSample",
+        [x, grid],
+        mode=mode if newer else names.get(mode, mode),
+        padding_mode=b.maybe(b.draw.choice(["zeros", "border", "reflection"]), 0.8),
+        align_corners=b.maybe(b.draw.choice([0, 1])),
+    )
+
+
 ENTRIES = {
     ("", "AveragePool"): partial(pool, op_type="AveragePool"),
     ("", "Conv"): conv,
     ("", "ConvTranspose"): conv_transpose,
+    ("", "GridSample"): grid_sample,
     ("", "MaxPool"): partial(pool, op_type="MaxPool"),
     ("", "Resize"): resize,
 }
