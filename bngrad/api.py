@@ -7,7 +7,7 @@ type checker then picks the first overload.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, get_args, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import numpy as np
 import onnx_ir as ir
@@ -86,9 +86,9 @@ def differentiate(
     prediction: str | None = ...,
     wrt: Sequence[str] | None = ...,
     frozen: Sequence[str] = ...,
-    training: Sequence[str] = ...,
+    training: Sequence[str] | Literal["auto"] = ...,
     running_variance: RunningVariance | None = ...,
-    shared_statistics: SharedStatistics = ...,
+    shared_statistics: SharedStatistics | None = ...,
     builder: Builder = ...,
     target: DifferentiationTarget = ...,
     functions: bool = ...,
@@ -104,9 +104,9 @@ def differentiate(
     prediction: str | None = ...,
     wrt: Sequence[str] | None = ...,
     frozen: Sequence[str] = ...,
-    training: Sequence[str] = ...,
+    training: Sequence[str] | Literal["auto"] = ...,
     running_variance: RunningVariance | None = ...,
-    shared_statistics: SharedStatistics = ...,
+    shared_statistics: SharedStatistics | None = ...,
     builder: Builder = ...,
     target: DifferentiationTarget = ...,
     functions: bool = ...,
@@ -123,9 +123,9 @@ def differentiate(
     prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
+    training: Sequence[str] | Literal["auto"] = (),
     running_variance: RunningVariance | None = None,
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
     builder: Builder = "bngrad",
     target: DifferentiationTarget = "stock",
     functions: bool = True,
@@ -147,17 +147,20 @@ def differentiate(
         prediction: The value that the loss function is computed of. By default, the only float output.
         wrt: Names of inputs and initializers to differentiate with respect to. By default, the weights.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics.
-            Batch norms that neither ``frozen`` nor ``training`` matches follow their attribute training_mode.
+            Batch norms that neither ``frozen`` nor ``training`` matches follow their attribute training_mode, or,
+            in a file of ``torch.onnx.export(dynamo=True)``, the mode that they had in PyTorch.
         training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``
             and ``training`` match a node, the more specific one wins: a name over a pattern, and a pattern that
-            matches fewer nodes over one that matches more.
+            matches fewer nodes over one that matches more. ``"auto"`` refuses a model that does not record the
+            mode that a batch norm in inference mode had in PyTorch.
         running_variance: The batch variance that updates the running variance: ``biased``, as ONNX specifies, or
             ``unbiased``, which is M / max(M - 1, 1) times as large for M elements per channel, as in PyTorch and
             TensorFlow. The default is ``unbiased`` for models exported from PyTorch and ``biased`` for all others.
             Batch norms of other frameworks' dialects always keep the rule of their framework.
         shared_statistics: How batch norms that read the same running statistic update it. ``separate``: each has
             its own copy, the input ``<node>/running_mean`` or ``<node>/running_var``. ``chain``: they update one
-            statistic in sequence, as PyTorch does for a module that is called several times.
+            statistic in sequence, as PyTorch does for a module that is called several times. By default,
+            ``chain`` for batch norms that the file records as calls of one PyTorch module, else ``separate``.
         builder: ``bngrad``: the gradient rules of this package. ``ort``: ONNX Runtime's gradient builder.
         target: ``stock``: the result runs on any ONNX Runtime. ``training``: it needs a training build, and its
             batch norms are ops of ``bngrad``. ``ort``: it has only the ops of ORT's training build.
@@ -220,9 +223,9 @@ def training_step(
     prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
+    training: Sequence[str] | Literal["auto"] = (),
     running_variance: RunningVariance | None = None,
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
     functions: bool = True,
     fuse: bool = True,
 ) -> TrainingStep:

@@ -1,4 +1,8 @@
-"""The mode that ``--frozen`` and ``--training`` give each batch norm, by name or pattern."""
+"""The mode that ``--frozen`` and ``--training`` give each batch norm, by name or pattern.
+
+A batch norm that neither matches follows the model. PyTorch's modern exporter writes every batch norm in inference
+mode, and records the mode that it had: the recorded mode is the model's.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.errors import ModelError
 from bngrad.graph.name_messages import unknown_name
+from bngrad.graph.nodes import describe
+from bngrad.graph.torch_records import (
+    batch_norm_call,
+    is_folded_batch_norm,
+    recorded_mode,
+    recorded_names,
+    updated_means,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import onnx_ir as ir
+
+AUTO = "auto"
+"""In place of a pattern of ``--training``: the batch norms that PyTorch had in training mode."""
 
 
 class _Choice(NamedTuple):
@@ -39,7 +54,8 @@ def chosen_modes(
     Raises:
         ModelError: One matches no batch norm, or both match one and neither is narrower.
     """
-    choices = [_match(names, pattern, mode) for mode, given in enumerate((frozen, training)) for pattern in given]
+    patterns = [pattern for pattern in training if pattern != AUTO]
+    choices = [_match(names, pattern, mode) for mode, given in enumerate((frozen, patterns)) for pattern in given]
     modes: dict[ir.Node, int] = {}
     for node, name in names.items():
         asking = [choice for choice in choices if node in choice.nodes]
@@ -53,6 +69,56 @@ def chosen_modes(
         if wanted:
             (modes[node],) = wanted
     return modes
+
+
+def put_in_training_mode(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """The batch norms in inference mode that PyTorch had in training mode."""
+    return [node for node in nodes if recorded_mode(node)]
+
+
+def folded_in_training_mode(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes that a batch norm was folded into that PyTorch had in training mode.
+
+    A node that two were folded into has the call of the last one alone. The first is lost if the module updates a
+    running mean that no recorded call reads.
+    """
+    folded = [node for node in graph if is_folded_batch_norm(node)]
+    names = recorded_names(graph)
+    calls = filter(None, map(batch_norm_call, graph))
+    read = {names.get(str(call.buffer(3))) for call in calls if call.is_training}
+    return folded if updated_means(graph) - read else [node for node in folded if recorded_mode(node)]
+
+
+def refuse_folded(folded: Iterable[ir.Node], modes: Mapping[ir.Node, int]) -> None:
+    """Refuses a file whose batch norms in training mode are gone, unless ``--frozen`` accepts it.
+
+    Raises:
+        ModelError: A node is not matched by ``--frozen``.
+    """
+    lost = [node for node in folded if modes.get(node, 1)]
+    if lost:
+        plural, first = ("s", "first: ") if len(lost) > 1 else ("", "")
+        raise ModelError(
+            f"PyTorch's exporter folded batch norms that were in training mode into {len(lost)} layer{plural} "
+            f"({first}{describe(lost[0])}), so they cannot be trained; export with torch.onnx.export(..., "
+            "dynamo=True, optimize=False), or use bngrad.torch.training_step, or pass --frozen with the names of "
+            "the layers (frozen=) to train them as layers without batch norms"
+        )
+
+
+def refuse_unknown_modes(unknown: Sequence[ir.Node]) -> None:
+    """Refuses ``--training auto`` where the file does not tell the mode of a batch norm.
+
+    Raises:
+        ModelError: There is one.
+    """
+    if unknown:
+        plural, first = ("s", "first: ") if len(unknown) > 1 else ("", "")
+        raise ModelError(
+            f"--training auto (training=): the file does not record the mode that {len(unknown)} batch "
+            f"norm{plural} ({first}{describe(unknown[0])}) had in PyTorch, as torch.onnx.export(..., dynamo=True) "
+            "does; name the batch norms with --training and --frozen"
+        )
 
 
 def matching(names: Mapping[ir.Node, str], pattern: str) -> frozenset[ir.Node]:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.batch_norm_modes import chosen_modes
+from bngrad.autodiff.batch_norm_modes import (
+    AUTO,
+    chosen_modes,
+    folded_in_training_mode,
+    put_in_training_mode,
+    refuse_folded,
+    refuse_unknown_modes,
+)
 from bngrad.autodiff.running_statistics import (
     find_statistics,
     is_given,
@@ -28,6 +35,8 @@ from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
+from bngrad.graph.same_values import origin
+from bngrad.graph.torch_records import recorded_mode
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
@@ -37,11 +46,12 @@ from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.passes.prepare.split_sequences import split_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
+    from bngrad.autodiff.running_statistics import SharedStatistics, Statistic
 
 _NEW_STATISTICS = "bngrad.new_statistics"
 """The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
@@ -55,26 +65,28 @@ def prepare(
     *,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
 ) -> ir.Model:
     """Returns a copy of a forward model that `add_gradients` can differentiate.
 
     Args:
         model: The forward model.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics;
-            the others follow their attribute training_mode.
+            the others follow the model, see `set_modes`.
         training: The same for those that use the batch's statistics.
         shared_statistics: How batch norms that read the same running statistic are separated.
 
     Raises:
-        ModelError: The model is a training graph, its opset cannot be raised, a pattern matches no batch norm, or
-            its shapes are impossible.
+        ModelError: The model is a training graph, its opset cannot be raised, its modes cannot be set, or its
+            shapes are impossible.
     """
     model, names = with_modes(model, OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
     _import_tensorflow(model)
     InferTypesPass()(model)
     require_possible(model)
     require_parameters(model)
+    if split_sequences(model.graph, names):
+        InferTypesPass()(model)
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     FoldAffinePass(names)(model)
@@ -89,14 +101,14 @@ def with_modes(
     *,
     frozen: Sequence[str],
     training: Sequence[str],
-    shared_statistics: SharedStatistics,
+    shared_statistics: SharedStatistics | None,
 ) -> tuple[ir.Model, Names]:
     """Returns a copy of a forward model without functions, and the source of further names.
 
     Every node has a name, and every batch norm its mode, its own running statistics and the outputs of its mode.
 
     Raises:
-        ModelError: The model is a training graph, its opset cannot be raised, or a pattern matches no batch norm.
+        ModelError: The model is a training graph, its opset cannot be raised, or its modes cannot be set.
     """
     refuse_training_graph(model)
     model = RaiseOpsetPass(opset)(inlined(model)).model
@@ -104,8 +116,7 @@ def with_modes(
     statistics = find_statistics(model, names)
     name_nodes(model)
     set_modes(model, frozen, training)
-    give_own = chain_statistics if shared_statistics == "chain" else separate_statistics
-    give_own(model.graph, statistics, is_trained)
+    give_own_statistics(model.graph, statistics, shared_statistics)
     for node in list(model.graph):
         # Shape inference accepts a batch norm only with the number of outputs of its mode.
         if is_trained(node):
@@ -113,6 +124,20 @@ def with_modes(
         elif is_of_onnx(node):
             _freeze(node)
     return model, names
+
+
+def give_own_statistics(
+    graph: ir.Graph, statistics: Sequence[Statistic], shared_statistics: SharedStatistics | None
+) -> None:
+    """Gives the batch norms in training mode running statistics that nothing else reads.
+
+    Raises:
+        ModelError: By default, a batch norm reads statistics that are updated in the same pass.
+    """
+    if shared_statistics == "separate":
+        separate_statistics(graph, statistics, is_trained)
+    else:
+        chain_statistics(graph, statistics, is_trained, recorded_only=shared_statistics is None)
 
 
 def inlined(model: ir.Model) -> ir.Model:
@@ -197,14 +222,33 @@ def _updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
 def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
     """Sets the mode of batch norms of the main graph, by the names of their nodes or patterns.
 
+    Batch norms that neither option matches, and that PyTorch's exporter wrote in inference mode but records to
+    have been in training mode, go back to training mode.
+
     Raises:
-        ModelError: A pattern matches no batch norm, or both options match one and neither is narrower.
+        ModelError: A pattern matches no batch norm; both options match one and neither is narrower; batch norms in
+            training mode were folded into layers; or ``training`` has ``auto``, and the mode of a batch norm is
+            not recorded.
     """
     called = node_names(model)
-    names = {node: called[node] for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)}
-    for node, mode in chosen_modes(names, frozen, training).items():
-        attribute = "training_mode" if is_of_onnx(node) else "is_training"
-        node.attributes[attribute] = ir.AttrInt64(attribute, mode)
+    batch_norms = [node for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)]
+    folded = folded_in_training_mode(model.graph)
+    modes = chosen_modes({node: called[node] for node in (*batch_norms, *folded)}, frozen, training)
+    refuse_folded(folded, modes)
+    left = [node for node in batch_norms if is_of_onnx(node) and node not in modes and not is_trained(node)]
+    if AUTO in training:
+        refuse_unknown_modes([node for node in left if recorded_mode(node) is None and reads_given(node)])
+    modes |= dict.fromkeys(put_in_training_mode(filter(reads_given, left)), 1)
+    for node in batch_norms:
+        if node in modes:
+            attribute = "training_mode" if is_of_onnx(node) else "is_training"
+            node.attributes[attribute] = ir.AttrInt64(attribute, modes[node])
+
+
+def reads_given(node: ir.Node) -> bool:
+    """Whether a batch norm's running mean is given, and not computed from the data."""
+    mean = node.inputs[3] if len(node.inputs) > 3 else None
+    return mean is not None and is_given(origin(mean))
 
 
 def _batch_norms(graph: ir.Graph) -> list[ir.Node]:

@@ -12,21 +12,24 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bngrad.graph.constant_value import constant_value
-from bngrad.graph.fresh_names import node_names
+from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.same_values import origin, readers
+from bngrad.graph.torch_records import batch_norm_call, recorded_module, recorded_names
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import onnx_ir as ir
 
-    from bngrad.graph.fresh_names import Names
 
 SharedStatistics = Literal["separate", "chain"]
 """How batch norms in training mode that read the same running statistic are separated.
 
 ``separate``: each gets its own. ``chain``: they share one, which each updates in turn, as in PyTorch where a
-module is called several times.
+module is called several times. By default, those that PyTorch's exporter records as calls of one module share one,
+and others get their own.
 """
 
 _KINDS = {3: "running_mean", 4: "running_var"}
@@ -51,11 +54,13 @@ class Statistic(NamedTuple):
     """The name of the input for all batch norms that read the source as the same statistic."""
     new_chain: str
     """The name of the output with its new value, if the last batch norm's output has no name."""
+    buffer: str | None = None
+    """The buffer of PyTorch's that it is, as `torch_records` has it; None if that is not recorded."""
 
     @property
-    def group(self) -> tuple[ir.Value, int]:
+    def group(self) -> tuple[ir.Value, int, str | None]:
         """The key that statistics have in common which ``chain`` merges."""
-        return self.source, self.slot
+        return self.source, self.slot, self.buffer
 
 
 def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
@@ -80,23 +85,52 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
                 continue
             if value is not None or source.producer() is None:
                 places.append((node, index, source, value))
-    sizes = Counter((source, index) for _, index, source, _ in places)
-    chains: dict[tuple[ir.Value, int], tuple[str, str]] = {}
+    buffers = _recorded_buffers([(node, index, source) for node, index, source, _ in places])
+    recorded = recorded_names(model.graph)
+    groups = [(source, index, buffer) for (_, index, source, _), buffer in zip(places, buffers, strict=True)]
+    sizes = Counter(groups)
+    chains: dict[tuple[ir.Value, int, str | None], tuple[str, str]] = {}
     found = []
-    for node, index, source, value in places:
+    for (node, index, source, value), group in zip(places, groups, strict=True):
         reading = list(readers(source)) if is_given(source) else []
         alone = reading == [(node, index)]
-        name = str(source.name) if alone else names.fresh(f"{called[node]}/{_KINDS[index]}")
+        of_module = recorded.get(str(group[2])) if sizes[group] == 1 else None
+        name = str(source.name) if alone else names.fresh(of_module or f"{called[node]}/{_KINDS[index]}")
         new_name = output_name(node, index) or names.fresh(f"{name}_new")
-        group = source, index
         if sizes[group] == 1:
             chains[group] = name, new_name
         elif group not in chains:
             together = len(reading) == sizes[group]
-            chain = str(source.name) if together else names.fresh(f"{source.name}/{_KINDS[index]}")
+            wanted = recorded.get(str(group[2]), f"{source.name}/{_KINDS[index]}")
+            chain = str(source.name) if together else names.fresh(wanted)
             chains[group] = chain, names.fresh(f"{chain}_new")
-        found.append(Statistic(node, index, source, value, name, new_name, *chains[group]))
+        found.append(Statistic(node, index, source, value, name, new_name, *chains[group], group[2]))
     return found
+
+
+def has_recorded_chain(model: ir.Model) -> bool:
+    """Whether PyTorch's exporter records that several batch norms of a model read one buffer."""
+    found = Counter(one.group for one in find_statistics(model, Names(model)) if one.buffer is not None)
+    return any(count > 1 for count in found.values())
+
+
+def _recorded_buffers(places: Sequence[tuple[ir.Node, int, ir.Value]]) -> Iterator[str | None]:
+    """The buffer of PyTorch's that each batch norm reads, by node, input and source.
+
+    A call that reads what an earlier call has updated reads the buffer of that call.
+    """
+    of_module: dict[tuple[ir.Value, int, str], str] = {}
+    of_source: dict[tuple[ir.Value, int], set[str]] = {}
+    for node, index, source in places:
+        call = batch_norm_call(node)
+        key, known = (source, index, recorded_module(node)), of_source.setdefault((source, index), set())
+        buffer = None if call is None else call.buffer(index) or of_module.get(key)
+        if call is not None and buffer is None and len(known) == 1:
+            (buffer,) = known
+        if buffer is not None:
+            of_module[key] = buffer
+            known.add(buffer)
+        yield buffer
 
 
 def _moves_with_weights(source: ir.Value) -> bool:

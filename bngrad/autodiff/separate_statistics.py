@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.running_statistics import is_statistic
+from bngrad.errors import ModelError
 from bngrad.graph.constant_value import new_initializer
+from bngrad.graph.nodes import describe
 from bngrad.graph.same_values import readers
+from bngrad.graph.torch_records import recorded_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,19 +45,36 @@ def separate_statistics(
 
 
 def chain_statistics(
-    graph: ir.Graph, statistics: Sequence[Statistic], is_trained: Callable[[ir.Node], bool]
+    graph: ir.Graph,
+    statistics: Sequence[Statistic],
+    is_trained: Callable[[ir.Node], bool],
+    *,
+    recorded_only: bool = False,
 ) -> None:
     """Gives batch norms in training mode that read the same statistic one input for it, updated by each in turn.
 
     In the order of the graph, a batch norm in training mode reads the output of the previous one. Frozen ones read
-    the input. The arguments are those of `separate_statistics`.
+    the input.
+
+    Args:
+        graph: See `separate_statistics`; so are the next two.
+        statistics: The statistics.
+        is_trained: Whether a batch norm is in training mode.
+        recorded_only: Whether only those are merged that PyTorch's exporter records as one buffer, and the others
+            are separated.
+
+    Raises:
+        ModelError: With ``recorded_only``, a batch norm that PyTorch had in evaluation mode reads what one in
+            training mode has updated in the same pass.
     """
-    groups: dict[tuple[ir.Value, int], list[Statistic]] = {}
+    groups: dict[tuple[ir.Value, int, str | None], list[Statistic]] = {}
     for one in statistics:
         groups.setdefault(one.group, []).append(one)
     for members in groups.values():
         updating = [one for one in members if is_trained(one.node)]
-        if len(updating) < 2:
+        if recorded_only and updating:
+            _refuse_reading_updated(members, updating[0])
+        if len(updating) < 2 or (recorded_only and members[0].buffer is None):
             separate_statistics(graph, members, is_trained)
             continue
         current = first = _input(graph, members[0], members[0].chain)
@@ -64,6 +84,17 @@ def chain_statistics(
                 current = _name_output(one, one.new_chain if one is updating[-1] else one.new_name)
             else:
                 _read(graph, one, first)
+
+
+def _refuse_reading_updated(members: Sequence[Statistic], first: Statistic) -> None:
+    """Refuses a batch norm in evaluation mode behind one in training mode that updates its statistic."""
+    for one in members[members.index(first) :]:
+        if recorded_mode(one.node) is False and one.buffer is not None:
+            raise ModelError(
+                f"{describe(one.node)} was in evaluation mode in PyTorch, and reads the running statistics that "
+                f"{describe(first.node)} has updated before it; pass --shared-statistics chain "
+                "(shared_statistics=) to let it read those from before the step"
+            )
 
 
 def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:

@@ -42,7 +42,7 @@ def training_graph(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
     unbiased_running_var: bool = False,
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.

@@ -5,6 +5,8 @@ or as a running statistic of a batch norm, including one in inference mode that 
 
     y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias
     y = x * factor + (bias - mean * factor)                         factor = scale / sqrt(variance + epsilon)
+
+In a file that records which initializers are parameters, as PyTorch's modern exporter does, these are the weights.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.same_values import SAME_VALUES, origin, readers
+from bngrad.graph.torch_records import PARAMETER, folded_from, recorded_kinds
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
@@ -50,16 +54,37 @@ def default_weights(graph: ir.Graph) -> list[ir.Value]:
     """The inputs and initializers of a graph that are weights, in their order.
 
     They are the float initializers that are used as weights, and the graph inputs of static shape that are used
-    where an op takes a weight.
+    where an op takes a weight. Of a file with a record, they are the parameters of the module.
     """
     statistics = set(_spelled_out_statistics(graph))
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+    kinds = recorded_kinds(graph)
+    if any(kinds.get(name) == PARAMETER for name in given):
+        parameters = {name for name, kind in kinds.items() if kind == PARAMETER}
+        lost = parameters - set(given)
+        return [
+            v
+            for name, v in given.items()
+            if v.dtype in SUPPORTED_DTYPES
+            and (name in parameters or (name not in kinds and v.is_initializer() and _replaces_one(v, lost)))
+            and (v.is_initializer() or _looks_like_a_weight(v))
+        ]
     return [
         v
         for v in given.values()
         if v.dtype in SUPPORTED_DTYPES
         and (_looks_like_a_weight(v) or (v.is_initializer() and _is_parameter(v, statistics)))
     ]
+
+
+def _replaces_one(value: ir.Value, lost: set[str]) -> bool:
+    """Whether an optimizer made an initializer of parameters that are not in the file any more."""
+    if folded_from(value) & lost:
+        return True
+    in_weight_slot = any(
+        index in WEIGHT_SLOTS.get(node.op_type, ()) for node, index in readers(value, SAME_VALUES)
+    )
+    return bool(lost) and in_weight_slot and not has_equal_elements(value)
 
 
 def _looks_like_a_weight(value: ir.Value) -> bool:
@@ -70,8 +95,17 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
 def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
     """Whether any reader uses a value as something other than a hyperparameter or a statistic."""
     return any(
-        index not in _NUMBER_SLOTS.get(node.op_type, ()) and (node, index) not in statistics
+        index not in _NUMBER_SLOTS.get(node.op_type, ())
+        and (node, index) not in statistics
+        and not _is_half_of_one_hot(node)
         for node, index in readers(value, SAME_VALUES)
+    )
+
+
+def _is_half_of_one_hot(node: ir.Node) -> bool:
+    """Whether a node joins the off and on values of OneHot, as tf2onnx writes them."""
+    return node.op_type == "Concat" and all(
+        user.op_type == "OneHot" and index == 2 for user, index in readers(node.outputs[0], SAME_VALUES)
     )
 
 

@@ -22,7 +22,8 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
-def print_warnings(messages: Iterable[str]) -> None:
-    """Prints each warning as one line on stderr."""
-    for message in messages:
-        click.echo("bngrad: warning: " + " ".join(message.split()), err=True)
+def print_warnings(messages: Iterable[str], notes: Iterable[str] = ()) -> None:
+    """Prints each note and each warning as one line on stderr."""
+    for kind, texts in (("note", notes), ("warning", messages)):
+        for text in texts:
+            click.echo(f"bngrad: {kind}: " + " ".join(text.split()), err=True)

@@ -28,7 +28,6 @@ from bngrad.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.io.external_data import ExternalData
 
 
@@ -80,7 +79,6 @@ def differentiate_command(
     model: Path,
     output: str,
     wrt: tuple[str, ...],
-    shared_statistics: SharedStatistics | None,
     state_file: str | None,
     external_data: ExternalData | None,
     as_json: bool,
@@ -98,13 +96,12 @@ def differentiate_command(
     source = files.load(model)
     path = files.check_output(output, model, source)
     state = None if state_file is None else _check_state(files.check_output(state_file, model, source), path)
-    shared = shared_statistics or "separate"
-    result = differentiate(source, wrt=list(wrt) or None, shared_statistics=shared, **options)
+    result = differentiate(source, wrt=list(wrt) or None, **options)
     with contextlib.ExitStack() as stack:
         if state is not None:  # it gets its name when the model is written
             stack.enter_context(writing_tensors(state, arrays_of(result.state), {}))
         files.save(result.model, path, external_data)
-    print_warnings(result.warnings)
+    print_warnings(result.warnings, result.notes)
     if as_json:
         document = {
             "model": str(model),

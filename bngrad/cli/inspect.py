@@ -26,7 +26,7 @@ def inspect_command(model: Path, as_json: bool) -> None:
     from bngrad.io.files import load
 
     found = inspect(load(model))
-    print_warnings(found.warnings)
+    print_warnings(found.warnings, found.notes)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:

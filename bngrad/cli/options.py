@@ -40,7 +40,8 @@ shared_statistics_option = click.option(
     "--shared-statistics",
     type=click.Choice(["separate", "chain"]),
     help="How batch norms that read the same running statistic update it: each its own copy (separate), or one "
-    "statistic in sequence (chain).  [default: separate]",
+    "statistic in sequence (chain).  [default: chain for those that MODEL records as calls of one PyTorch module, "
+    "else separate]",
 )
 
 external_data_option = click.option(
@@ -62,7 +63,8 @@ training_option = click.option(
     multiple=True,
     metavar="NAME",
     help="Batch norm, or pattern, that uses the statistics of the batch (repeatable). If --frozen matches too, "
-    "the more specific one wins. Batch norms that neither matches follow MODEL.",
+    "the more specific one wins. Batch norms that neither matches follow MODEL, and PyTorch's mode where MODEL "
+    "records it; 'auto' requires that it does.",
 )
 
 running_variance_option = click.option(

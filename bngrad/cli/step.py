@@ -26,7 +26,6 @@ from bngrad.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.training.optimizers import Optimizer, ParameterGroup
 
 _HYPERPARAMETERS = {
@@ -142,7 +141,6 @@ def step_command(
     lr_scale: list[tuple[str, float]],
     with_defaults: bool,
     wrt: tuple[str, ...],
-    shared_statistics: SharedStatistics | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - hyperparameters, and what is passed through
 ) -> None:
@@ -165,14 +163,14 @@ def step_command(
         groups=_groups(no_decay, no_decay_1d, lr_scale),
         defaults=with_defaults,
         wrt=list(wrt) or None,
-        shared_statistics=shared_statistics or "separate",
         **options,
     )
     written = save_step(step, path)
-    print_warnings(step.warnings)
+    print_warnings(step.warnings, step.notes)
     if as_json:
         info = json.loads(step.model.metadata_props[KEY])
-        document = {"model": str(model), "files": [str(file) for file in written], "warnings": step.warnings}
+        document = {"model": str(model), "files": [str(file) for file in written], "notes": step.notes}
+        document["warnings"] = step.warnings
         click.echo(json.dumps({**document, "step": info}, indent=2))
     else:
         info = step.info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
@@ -18,6 +19,9 @@ RANDOM_OPS = frozenset(
 
 _MOST_NODES = 100
 """The most nodes that are evaluated: a running statistic is at most cast, reshaped or filled."""
+
+_MOST_ELEMENTS = 1 << 16
+"""Of an initializer of equal elements: beyond, it is a matrix that was drawn."""
 
 
 def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
@@ -39,6 +43,22 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     if value.const_value is None and attribute is not None and attribute.type == ir.AttributeType.TENSOR:
         return None if attribute.is_ref() else attribute.as_tensor()
     return ir.convenience.get_const_tensor(value)
+
+
+def has_equal_elements(value: ir.Value, want: float | None = None) -> bool:
+    """Whether all elements of an initializer are equal, and equal to a number if one is given.
+
+    False for one element, for large matrices, which are drawn, and where the external data is not there.
+    """
+    tensor = value.const_value
+    if tensor is None or not 1 < tensor.size <= _MOST_ELEMENTS:
+        return False
+    try:
+        array = tensor.numpy()
+    except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
+        return False
+    first = array.flat[0] if want is None else want
+    return bool(np.all(array == first))
 
 
 def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:

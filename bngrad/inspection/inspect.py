@@ -12,7 +12,8 @@ from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.constant_value import constant_tensor
 from bngrad.graph.nodes import default_opset, op_nodes
-from bngrad.inspection.model_warnings import model_warnings
+from bngrad.graph.torch_records import recorded_mode
+from bngrad.inspection.model_warnings import mode_notes, model_warnings
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
@@ -37,8 +38,9 @@ class BatchNorm:
     mode: str
     """What is known of it.
 
-    ``training``: with the batch's statistics; ``frozen``: with given ones; ``gradient``: it has no forward node;
-    ``foreign``: another system's, which `rewrite` knows; ``unknown``: its function's calls say it.
+    ``training``: with the batch's statistics, in the file or in PyTorch as the file records; ``frozen``: with
+    given ones; ``gradient``: it has no forward node; ``foreign``: another system's, which `rewrite` knows;
+    ``unknown``: its function's calls say it.
     """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
@@ -61,6 +63,8 @@ class Inspection:
     """How many nodes there are of each op that stock ONNX Runtime does not have."""
     warnings: list[str] = field(default_factory=list)
     """What is probably wrong with a forward model that will be trained."""
+    notes: list[str] = field(default_factory=list)
+    """What differentiation changes in a forward model."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""
@@ -73,7 +77,7 @@ def inspect(model: ir.Model) -> Inspection:
     Args:
         model: Any model; it is not changed.
     """
-    warnings = model_warnings(model)
+    warnings, notes = model_warnings(model), mode_notes(model)
     model = model.clone()
     with suppress(ModelError):
         ResolveAttributesPass(reads_attribute)(model)
@@ -92,7 +96,7 @@ def inspect(model: ir.Model) -> Inspection:
     for node in unknown_to_stock(model):
         op = _op(node)
         unknown[op] = unknown.get(op, 0) + 1
-    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown, warnings)
+    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown, warnings, notes)
 
 
 def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
@@ -135,7 +139,7 @@ def _mode(node: ir.Node) -> str:
     training_mode = node.attributes.get("training_mode")
     if training_mode is not None and training_mode.is_ref():
         return "unknown"
-    training = is_training_batch_norm(node) or node.op_type != "BatchNormalization"
+    training = is_training_batch_norm(node) or node.op_type != "BatchNormalization" or recorded_mode(node)
     return "training" if training else "frozen"
 
 

@@ -3,12 +3,11 @@
 Each check is a function of the user's model and returns one line per finding: what, where, the likely cause and
 the remedy. The checks change nothing.
 
-What the exporters of PyTorch do (torch 2.13, onnxscript 0.7):
+What the exporters of PyTorch do (torch 2.9 to 2.15, onnxscript 0.7):
 
-* ``torch.onnx.export(dynamo=True)`` writes every batch norm in inference mode, even of a module in training mode;
-  the node's metadata names PyTorch's op, ``_native_batch_norm_legit_functional`` in training. Its default
-  ``optimize=True`` folds batch norms into the Conv or Gemm in front, recorded in the metadata, and merges equal
-  initializers.
+* ``torch.onnx.export(dynamo=True)`` writes every batch norm in inference mode, and records the mode that it had,
+  see `torch_records`. Its default ``optimize=True`` folds batch norms into the Conv or Gemm in front, recorded in
+  the metadata, and merges equal initializers.
 * ``dynamo=False`` does both unless ``training=TrainingMode.TRAINING``; folded weights are ``onnx::Conv_<n>``.
 """
 
@@ -17,29 +16,39 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
-from bngrad.autodiff.batch_norm_modes import matching
+from bngrad.autodiff.batch_norm_modes import AUTO, matching, put_in_training_mode
 from bngrad.autodiff.metadata import KEY
+from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.fresh_names import node_names
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import all_nodes, default_opset, describe, is_gradient
 from bngrad.graph.same_values import SAME_VALUES, origin, readers
+from bngrad.graph.torch_records import (
+    PARAMETER,
+    are_recorded_as_tied,
+    batch_norm_call,
+    is_folded_batch_norm,
+    is_of_torch,
+    recorded_kinds,
+    recorded_mode,
+)
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from bngrad.autodiff.running_statistics import SharedStatistics
 
-_REWRITE_RULE = "pkg.onnxscript.rewriter.rule_name"
-_TORCH_NODE = "pkg.torch.onnx.fx_node"
-_TRAINING_IN_TORCH = "legit_functional"
-"""A part of the name of PyTorch's op for a batch norm that updates its running statistics."""
 
 _FOLDED_BY_TORCHSCRIPT = re.compile(r"onnx::Conv(Transpose)?_\d+")
+_OUTPUT_OF_BATCH_NORM = re.compile(r"getitem(_\d+)?")
+"""The name that PyTorch's modern exporter gives the output of a batch norm, and of no Conv or Gemm."""
+
 _MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
 """What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
 
@@ -48,12 +57,9 @@ _NAMED_PARAMETER = re.compile(
 )
 _NAMED_STATISTIC = re.compile(r"(running|moving)_?(mean|var|std)", re.IGNORECASE)
 
-_MOST_ELEMENTS = 1 << 16
-"""Of a parameter of equal elements: beyond, it is a matrix that was drawn."""
-
 _TORCH_REMEDY = (
-    "export with torch.onnx.export(..., dynamo=True, optimize=False) and pass --training '*legit_functional*', or "
-    "with dynamo=False, training=TrainingMode.TRAINING, do_constant_folding=False"
+    "if they are to be trained, export with torch.onnx.export(..., dynamo=True, optimize=False), or with "
+    "dynamo=False, training=TrainingMode.TRAINING, do_constant_folding=False"
 )
 
 
@@ -64,6 +70,7 @@ def model_warnings(
     default_wrt: bool = True,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
+    shared_statistics: SharedStatistics | None = None,
 ) -> list[str]:
     """Returns what is probably wrong with a forward model that will be trained; empty for a training graph.
 
@@ -73,23 +80,44 @@ def model_warnings(
         default_wrt: Whether the names are the default, and not the user's choice.
         frozen: Patterns of the batch norms that are to use their running statistics.
         training: Patterns of those that are to use the batch's.
+        shared_statistics: How batch norms that read the same running statistic are separated.
     """
+    training = [pattern for pattern in training if pattern != AUTO]
     if KEY in model.metadata_props or any(map(is_gradient, all_nodes(model))):
         return []
     names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
     return [
-        *_folded_batch_norms(model),
+        *_folded_batch_norms(model, frozen),
         *_batch_norms_in_inference_mode(model, frozen, training),
         *_batch_norms_without_running_statistics(model, frozen, training),
         *_running_statistics_in_bodies(model),
+        *(_shared_statistics(model, frozen, training) if shared_statistics is None else ()),
         *_tied_weights(model, names),
         *(_unlikely_weights(model, names) if default_wrt else ()),
     ]
 
 
+def mode_notes(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[str] = ()) -> list[str]:
+    """Returns a note on the batch norms that go back to the training mode that PyTorch had them in."""
+    chosen = _matching(model, (*frozen, *(pattern for pattern in training if pattern != AUTO)))
+    found = [
+        node
+        for node in model.graph
+        if is_of_onnx(node) and node not in chosen and not is_training_batch_norm(node)
+        if recorded_mode(node) and not any(map(_is_computed, node.inputs[3:5]))
+    ]
+    if not found:
+        return []
+    note = (
+        f"PyTorch had {_nodes(found, 'batch norm')} in training mode, as the file records, and its exporter wrote "
+        "inference mode: put in training mode; --frozen (frozen=) keeps the inference mode"
+    )
+    return [note]
+
+
 def running_variance_warnings(model: ir.Model) -> list[str]:
     """Returns a warning for a model of PyTorch's whose training graph has ONNX's rule, as ORT's dialect does."""
-    if model.producer_name != "pytorch":
+    if not is_of_torch(model):
         return []
     message = (
         "the model comes from PyTorch, which updates running variances with the unbiased variance of a batch; "
@@ -99,24 +127,31 @@ def running_variance_warnings(model: ir.Model) -> list[str]:
     return [message]
 
 
-def _folded_batch_norms(model: ir.Model) -> Iterator[str]:
-    """Layers that an exporter folded batch norms into: scale, bias and statistics are gone."""
-    rule = [node for node in all_nodes(model) if "BatchNorm" in node.metadata_props.get(_REWRITE_RULE, "")]
-    named = [
+def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
+    """Layers that an exporter or a tool folded batch norms into: scale, bias and statistics are gone."""
+    found = [
         node
         for node in all_nodes(model)
-        if model.producer_name == "pytorch"
-        and node.op_type in ("Conv", "ConvTranspose")
-        and len(node.inputs) > 1
-        and node.inputs[1] is not None
-        and _FOLDED_BY_TORCHSCRIPT.fullmatch(node.inputs[1].name or "")
+        if is_folded_batch_norm(node) or (model.producer_name == "pytorch" and _is_named_like_a_folded_one(node))
     ]
-    folded = list(dict.fromkeys([*rule, *named]))
+    accepted = _matching(model, frozen)
+    folded = [node for node in found if not (is_folded_batch_norm(node) and node in accepted)]
     if folded:
         yield (
             f"PyTorch's exporter folded batch norms into {_nodes(folded, 'layer')}, so that they are not trained; "
             f"{_TORCH_REMEDY}"
         )
+
+
+def _is_named_like_a_folded_one(node: ir.Node) -> bool:
+    """Whether a layer has the weight or the output that a batch norm was folded into."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or weight is None:
+        return False
+    return bool(
+        _FOLDED_BY_TORCHSCRIPT.fullmatch(weight.name or "")
+        or _OUTPUT_OF_BATCH_NORM.fullmatch(node.outputs[0].name or "")
+    )
 
 
 def _batch_norms_in_inference_mode(
@@ -128,16 +163,15 @@ def _batch_norms_in_inference_mode(
     batch_norms = {node: mode for node, mode in modes.items() if mode is not None}
     chosen = _matching(model, (*frozen, *training)) & set(batch_norms)
     left = [node for node, mode in batch_norms.items() if not mode and node not in chosen]
-    of_torch = [node for node in left if _was_in_training_mode(node)]
-    if of_torch:
-        by_name = all(_TRAINING_IN_TORCH in str(node.name) for node in of_torch)
-        pattern = f"'*{_TRAINING_IN_TORCH}*'" if by_name else "NAME for each"
+    recorded = put_in_training_mode(left)
+    outside = {*model.graph, *(node for function in model.functions.values() for node in function)}
+    if inside := [node for node in recorded if node not in outside]:
         yield (
-            f"PyTorch's exporter wrote {_nodes(of_torch, 'batch norm')} in inference mode that PyTorch had in "
-            f"training mode, so that their statistics are frozen; pass --training {pattern} (training=), or "
-            "--frozen to keep them so"
+            f"PyTorch's exporter wrote {_nodes(inside, 'batch norm')} in inference mode that PyTorch had in "
+            "training mode, in the body of another node, so that their statistics are frozen; move them out of "
+            "the body"
         )
-    elif left and not chosen and not any(batch_norms.values()):
+    elif left and not chosen and not recorded and not any(batch_norms.values()):
         yield (
             f"the model has no batch norm in training mode, but {_nodes(left, 'batch norm')} in inference mode, "
             "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
@@ -177,6 +211,23 @@ def _running_statistics_in_bodies(model: ir.Model) -> Iterator[str]:
         )
 
 
+def _shared_statistics(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> Iterator[str]:
+    """Batch norms of PyTorch's with the same running statistic, where the record of whose it is was dropped."""
+    chosen = _matching(model, (*frozen, *training))
+    left = [node for node in model.graph if node.op_type == "BatchNormalization" and node not in chosen]
+    groups: dict[ir.Value, list[ir.Node]] = {}
+    for node in put_in_training_mode(left):
+        mean = node.inputs[3] if len(node.inputs) > 3 else None
+        if mean is not None and batch_norm_call(node) is None:
+            groups.setdefault(origin(mean), []).append(node)
+    if shared := next((nodes for nodes in groups.values() if len(nodes) > 1), None):
+        yield (
+            f"{_nodes(shared, 'batch norm')} read the same running statistic, and the file does not record whether"
+            " one module was called several times or a tool merged equal values; each gets its own: pass "
+            "--shared-statistics chain (shared_statistics=) for one module, or separate to confirm"
+        )
+
+
 def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     """Parameters of equal elements that several nodes have as their weight.
 
@@ -189,7 +240,7 @@ def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
         nodes = list(
             dict.fromkeys(node for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index))
         )
-        if len(nodes) > 1 and _has_equal_elements(value):
+        if len(nodes) > 1 and has_equal_elements(value) and not are_recorded_as_tied(nodes):
             tied.append((str(value.name), nodes))
     if tied:
         name, nodes = tied[0]
@@ -204,8 +255,9 @@ def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
 def _unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     """Values that are weights by default, and look as if they were none."""
     found: dict[str, list[str]] = {}
+    kinds = recorded_kinds(model.graph)
     for value in _values(model.graph, names):
-        reason = _why_no_weight(value)
+        reason = None if kinds.get(str(value.name)) == PARAMETER else _why_no_weight(value)
         if reason is not None:
             found.setdefault(reason, []).append(str(value.name))
     for reason, values in found.items():
@@ -230,7 +282,7 @@ def _why_no_weight(value: ir.Value) -> str | None:
     made = _MADE_BY_EXPORTER.fullmatch(name) is not None
     slots = {index for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index)}
     if slots:
-        zero_bias = made and slots == {2} and _has_equal_elements(value, 0.0)
+        zero_bias = made and slots == {2} and has_equal_elements(value, 0.0)
         return "a bias of zeros named by an exporter" if zero_bias else None
     if made:
         return "named like an exporter's constant"
@@ -267,27 +319,9 @@ def _is_computed(statistic: ir.Value | None) -> bool:
     return node is not None and node.op_type != "Constant"
 
 
-def _was_in_training_mode(node: ir.Node) -> bool:
-    """Whether PyTorch's exporter says that a batch norm in inference mode was in training mode."""
-    return _TRAINING_IN_TORCH in f"{node.name} {node.metadata_props.get(_TORCH_NODE, '')}"
-
-
 def _matching(model: ir.Model, patterns: Sequence[str]) -> set[ir.Node]:
     names = node_names(model) if patterns else {}
     return {node for pattern in patterns for node in matching(names, pattern)}
-
-
-def _has_equal_elements(value: ir.Value, want: float | None = None) -> bool:
-    """Whether all elements of a parameter are equal, and equal to a number if one is given."""
-    tensor = value.const_value
-    if tensor is None or not 1 < tensor.size <= _MOST_ELEMENTS:
-        return False
-    try:
-        array = tensor.numpy()
-    except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
-        return False
-    first = array.flat[0] if want is None else want
-    return bool(np.all(array == first))
 
 
 def _nodes(nodes: Sequence[ir.Node], what: str) -> str:

@@ -24,7 +24,7 @@ def ort_training_graph(
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
 ) -> tuple[Training, list[str]]:
     """Does what `autodiff.training_graph.training_graph` does, with ORT's builder.
 

@@ -70,7 +70,7 @@ def prepare_forward(
     *,
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
     frozen_statistics_as_inputs: bool = False,
 ) -> Prepared:
     """Prepares a forward model for `Oracle.build_gradient`.

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice, require_names
+from bngrad.autodiff.batch_norm_modes import AUTO
 from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
 from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.autodiff.metadata import write_training_graph
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError
-from bngrad.inspection.model_warnings import model_warnings, running_variance_warnings
+from bngrad.graph.torch_records import is_of_torch
+from bngrad.inspection.model_warnings import mode_notes, model_warnings, running_variance_warnings
 from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
@@ -75,9 +77,9 @@ def differentiate(
     prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
+    training: Sequence[str] | Literal["auto"] = (),
     running_variance: RunningVariance | None = None,
-    shared_statistics: SharedStatistics = "separate",
+    shared_statistics: SharedStatistics | None = None,
     builder: Builder = "bngrad",
     target: DifferentiationTarget = "stock",
     functions: bool = True,
@@ -93,7 +95,8 @@ def differentiate(
         prediction: What it is computed of; by default the only float output.
         wrt: Names of inputs and initializers; by default the weights.
         frozen: Names of batch norms, or patterns, that use their running statistics.
-        training: The same for those that use the batch's statistics.
+        training: The same for those that use the batch's statistics; or ``auto`` for those that PyTorch's exporter
+            records to have been in training mode, which are by default, and to refuse a model without the record.
         running_variance: Which variance ONNX's batch norms give the running variance; by default
             `default_running_variance`. Batch norms of other systems keep their system's.
         shared_statistics: How batch norms that read the same running statistic are separated.
@@ -112,6 +115,7 @@ def differentiate(
         OracleError: ORT's builder cannot be installed, or fails.
     """
     _require_options(running_variance, shared_statistics, builder, target)
+    training = [training] if training == AUTO else training
     require_names(wrt=wrt, frozen=frozen, training=training)
     require_one_loss(loss, loss_fn, prediction)
     source, input_of_loss = model, None
@@ -156,8 +160,14 @@ def differentiate(
         )
     if known is None:  # else the exporter knows what is a weight, and what is shared
         warnings += model_warnings(
-            source, wrt=list(made.gradients), default_wrt=not wrt, frozen=frozen, training=training
+            source,
+            wrt=list(made.gradients),
+            default_wrt=not wrt,
+            frozen=frozen,
+            training=training,
+            shared_statistics=shared_statistics,
         )
+        notes += mode_notes(source, frozen=frozen, training=training)
     if target == "ort" and running_variance is None and made.running_statistics:
         warnings += running_variance_warnings(source)
     result.metadata_props.pop(FORWARD_INFO, None)
@@ -173,7 +183,7 @@ def differentiate(
 
 def default_running_variance(model: ir.Model) -> RunningVariance:
     """The rule of the system that exported a forward model: PyTorch's, or else ONNX's."""
-    return "unbiased" if model.producer_name == "pytorch" else "biased"
+    return "unbiased" if is_of_torch(model) else "biased"
 
 
 def require_one_loss(loss: str | None, loss_fn: str | LossFunction | None, prediction: str | None) -> None:
@@ -206,12 +216,15 @@ def _remove_defaults(graph: ir.Graph, names: Iterable[str]) -> None:
         graph.initializers.pop(name).const_value = None
 
 
-def _require_options(running_variance: str | None, shared_statistics: str, builder: str, target: str) -> None:
+def _require_options(
+    running_variance: str | None, shared_statistics: str | None, builder: str, target: str
+) -> None:
     if running_variance is not None:
         require_choice("running variance", running_variance, get_args(RunningVariance))
     require_choice("builder", builder, get_args(Builder))
     require_choice("target", target, get_args(DifferentiationTarget))
-    require_choice("shared_statistics", shared_statistics, get_args(SharedStatistics))
+    if shared_statistics is not None:
+        require_choice("shared_statistics", shared_statistics, get_args(SharedStatistics))
     if running_variance == "unbiased" and target == "ort":
         raise InputError(
             "target 'ort' cannot have the unbiased running variance: com.microsoft.BatchNormInternal has ONNX's "

@@ -54,6 +54,8 @@ class Step(NamedTuple):
     """The metadata of both models."""
     warnings: list[str]
     """What is probably not intended."""
+    notes: list[str]
+    """What was changed in the forward model."""
 
 
 def build_step(
@@ -137,7 +139,7 @@ def build_step(
     for each in (result, evaluation):
         write_step_info(each, info)
         check(each, model)
-    return Step(result, evaluation, builder.state, info, warnings + made.warnings)
+    return Step(result, evaluation, builder.state, info, warnings + made.warnings, made.notes)
 
 
 def _require_options(layout: str, clip_norm: float | None, accumulate: int, outputs: Sequence[str]) -> None:

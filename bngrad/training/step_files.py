@@ -88,7 +88,7 @@ def load_step(path: Path) -> Step:
     evaluation = files.load(evaluation_path(path))
     if read_step_info(evaluation.metadata_props).model != info.model:
         raise ModelError(f"{evaluation_path(path)} belongs to another step than {path}; make both again")
-    return Step(model, evaluation, read_state(state_path(path), info)[0], info, [])
+    return Step(model, evaluation, read_state(state_path(path), info)[0], info, [], [])
 
 
 def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra: Any) -> None:  # noqa: ANN401

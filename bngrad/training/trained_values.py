@@ -62,7 +62,7 @@ class _Places:
         constants = [v for node in graph for v in node.outputs if node.op_type == "Constant" and is_given(v)]
         given = (*graph.inputs, *graph.initializers.values(), *constants)
         self._given = {str(value.name): value for value in given}
-        self._groups: dict[tuple[ir.Value, int], list[Statistic]] = {}
+        self._groups: dict[tuple[ir.Value, int, str | None], list[Statistic]] = {}
         for one in statistics:
             self._groups.setdefault(one.group, []).append(one)
         self._own = {one.name: one for one in statistics if one.name not in self._given}

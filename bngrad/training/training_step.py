@@ -51,7 +51,7 @@ class TrainingStep:
         Raises:
             InputError: A file cannot be written.
         """
-        step = Step(as_ir(self.model), as_ir(self.evaluation), self.state, self.info, [])
+        step = Step(as_ir(self.model), as_ir(self.evaluation), self.state, self.info, [], [])
         return save_step(step, check_step_output(path))
 
     def finalize(self, state: Mapping[str, Array]) -> onnx.ModelProto:

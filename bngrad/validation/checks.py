@@ -183,7 +183,7 @@ class Checks:
                 frozen=options.frozen,
                 training=options.training,
                 unbiased=options.unbiased,
-                chained=options.shared_statistics == "chain",
+                shared_statistics=options.shared_statistics,
             )
         except UnsupportedNodeError as error:
             self.notes.append(f"the loss is taken from the training graph, because the forward model {error}")

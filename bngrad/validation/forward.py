@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx_ir as ir
 
 from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
-from bngrad.autodiff.running_statistics import find_statistics
+from bngrad.autodiff.running_statistics import find_statistics, has_recorded_chain
 from bngrad.autodiff.separate_statistics import chain_statistics
 from bngrad.autodiff.stop_gradient import stop_nodes, stops_to_identity
 from bngrad.errors import ModelError, UnsupportedNodeError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from bngrad.autodiff.running_statistics import SharedStatistics
 
     Array = NDArray[Any]
 
@@ -49,7 +51,7 @@ def forward_of(
     frozen: Sequence[str],
     training: Sequence[str],
     unbiased: bool,
-    chained: bool,
+    shared_statistics: SharedStatistics | None,
 ) -> Forward:
     """Converts a forward model for evaluation: weights become inputs, and batch norms get their modes.
 
@@ -63,7 +65,7 @@ def forward_of(
         frozen: Names of batch norms, or patterns, that use their running statistics.
         training: Names of batch norms, or patterns, that use the statistics of the batch.
         unbiased: Whether running variances are updated with the unbiased variance of the batch.
-        chained: Whether batch norms that read the same running statistic update it in sequence.
+        shared_statistics: How batch norms that read the same running statistic update it.
 
     Raises:
         UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
@@ -75,8 +77,10 @@ def forward_of(
         inline(own)
     name_nodes(own)
     set_modes(own, frozen, training)
-    if chained:
-        chain_statistics(own.graph, find_statistics(own, Names(own)), is_trained)
+    if shared_statistics == "chain" or (shared_statistics is None and has_recorded_chain(own)):
+        chain_statistics(
+            own.graph, find_statistics(own, Names(own)), is_trained, recorded_only=shared_statistics is None
+        )
     if unbiased:
         unbias_running_variances(own.graph)
     outputs = frozenset(str(value.name) for value in model.graph.outputs)

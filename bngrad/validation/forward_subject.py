@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import prepare
+from bngrad.autodiff.running_statistics import has_recorded_chain
 from bngrad.errors import ModelError, OracleError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
@@ -116,6 +117,8 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
 
     if options.shared_statistics == "chain":
         raise ModelError("it does not support --shared-statistics chain")
+    if options.shared_statistics is None and has_recorded_chain(model):
+        raise ModelError("it does not support running statistics that several batch norms update")
     prepared = prepare_forward(
         model,
         made.loss,

@@ -39,7 +39,6 @@ class Options(NamedTuple):
         """Returns our training graph of a forward model in ORT's dialect, with the biased running variance."""
         options = self._asdict()
         del options["running_variance"]
-        options["shared_statistics"] = self.shared_statistics or "separate"
         return training_graph(model, **options)
 
 

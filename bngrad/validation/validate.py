@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import onnx_ir as ir
 
 from bngrad.arguments import require_choice, require_names
+from bngrad.autodiff.batch_norm_modes import AUTO
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.graph.nodes import all_nodes
-from bngrad.inspection.model_warnings import model_warnings
+from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.runtime import native_library
@@ -70,7 +71,7 @@ def validate(
     loss: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
+    training: Sequence[str] | Literal["auto"] = (),
     running_variance: RunningVariance | None = None,
     shared_statistics: SharedStatistics | None = None,
     progress: Progress = lambda _stage, _fraction: None,
@@ -95,13 +96,13 @@ def validate(
         wrt: Names of the values to differentiate a forward model with respect to. By default, its weights, and,
             except for ``ort``, its float inputs that are data.
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their
-            running statistics. Batch norms that are not matched follow their attribute training_mode.
+            running statistics. Batch norms that are not matched follow the model, see `differentiate`.
         training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``
-            and ``training`` match, the more specific one wins.
+            and ``training`` match, the more specific one wins. ``"auto"``: see `differentiate`.
         running_variance: The batch variance that updates the running variance, ``biased`` or ``unbiased``. By
             default, as in `differentiate`, or as in the graph in ``rewritten``.
         shared_statistics: How batch norms that read the same running statistic update it, ``separate`` or
-            ``chain``.
+            ``chain``. By default, as in `differentiate`.
         progress: Called with the stage and its completed fraction (None if unknown).
 
     Raises:
@@ -119,6 +120,7 @@ def validate(
         require_choice("running variance", running_variance, get_args(RunningVariance))
     if shared_statistics is not None:
         require_choice("shared statistics", shared_statistics, get_args(SharedStatistics))
+    training = [training] if training == AUTO else training
     require_names(wrt=wrt, frozen=frozen, training=training)
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
@@ -135,7 +137,15 @@ def validate(
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
         source = as_ir(model)
-        warnings = model_warnings(source, wrt=wrt, default_wrt=not wrt, frozen=frozen, training=training)
+        warnings = model_warnings(
+            source,
+            wrt=wrt,
+            default_wrt=not wrt,
+            frozen=frozen,
+            training=training,
+            shared_statistics=shared_statistics,
+        )
+        notes += mode_notes(source, frozen=frozen, training=training)
         subject = find_subject(name, source, against, builder, rewritten, input_options, options, oracle)
         providers, unsupported = _supported_providers(providers, subject.tested)
         report = Report(

@@ -202,6 +202,7 @@ def test_inspect_json(command):
         ],
         "not_in_stock": {"com.microsoft.BatchNormInternal": 1, "com.microsoft.BatchNormalizationGrad": 1},
         "warnings": [],
+        "notes": [],
     }
 
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.inspection.model_warnings import model_warnings, running_variance_warnings
+from bngrad.inspection.model_warnings import mode_notes, model_warnings, running_variance_warnings
 from models import digits_resnet20, light
 
 RULE, FX_NODE = "pkg.onnxscript.rewriter.rule_name", "pkg.torch.onnx.fx_node"
@@ -36,12 +36,11 @@ BN, TRAINING = "[bn] y = BatchNormalization (x, s, b, m, v)", "<training_mode = 
 TORCH_BN = BN.replace("[bn]", "[node__native_batch_norm_legit_functional__0]")
 TWO_BN = f"[bn1] h = BatchNormalization (x, s, b, m, v) {BN.replace('(x', '(h')}"
 ONE_IN_TRAINING = f"[bn1] h, p, q = BatchNormalization {TRAINING} (x, s, b, m, v) {BN.replace('(x', '(h')}"
-FUNCTIONAL = {
-    FX_NODE: "%bn : [num_users=3] = call_function[target=torch.ops.aten._native_batch_norm_legit_functional"
-}
-NO_TRAINING = {
-    FX_NODE: "%bn : [num_users=1] = call_function[target=torch.ops.aten._native_batch_norm_legit_no_training"
-}
+CALL = "%bn : [num_users=3] = call_function[target=torch.ops.aten._native_batch_norm_legit_{}.default](args = ({}"
+ARGUMENTS = "%x, %p_bn_weight, %p_bn_bias, %b_bn_running_mean, %b_bn_running_var, {}0.1, 1e-05), kwargs = {{}})"
+FUNCTIONAL = {FX_NODE: CALL.format("functional", ARGUMENTS.format("True, "))}
+FUNCTIONAL_IN_EVALUATION = {FX_NODE: CALL.format("functional", ARGUMENTS.format("False, "))}
+NO_TRAINING = {FX_NODE: CALL.format("no_training", ARGUMENTS.format(""))}
 EQUAL = "float[2] s = {1, 1}, float[2] b = {0, 0}"
 TWO_LN = "[l1] h = LayerNormalization (x, s, b) [l2] y = LayerNormalization (h, s, b)"
 W = "float[2] w = {1, 2}"
@@ -59,7 +58,7 @@ WARNS = {
             "[n] y = Gemm (x, w, c)", f"float[2, 2] w = {{1, 2, 3, 4}}, {BIAS}", n={RULE: "FuseBatchNormIntoGemm"}
         ),
         {},
-        ["folded batch norms into 1 layer (Gemm node 'n' (outputs y)), so that they are not trained; export "],
+        ["folded batch norms into 1 layer (Gemm node 'n' (outputs y)), so that they are not trained; if they"],
     ),
     "one folded, one in training mode": (
         parse(
@@ -76,20 +75,31 @@ WARNS = {
         {},
         ["folded batch norms into 1 layer (Conv node 'n'"],
     ),
-    "in inference mode by PyTorch's exporter": (
-        parse(TORCH_BN, f"{S}, {M}"),
+    "folded by another tool": (
+        parse(CONV.replace("y =", "getitem_3 =") + " y = Relu (getitem_3)", f"{KERNEL}, {BIAS}", x=IMAGES),
         {},
-        ["' (outputs y)) in inference mode that PyTorch had in training mode, so that their statistics are fr"],
+        ["folded batch norms into 1 layer (Conv node 'n' (outputs getitem_3))"],
     ),
-    "the same, renamed": (
-        parse(BN, f"{S}, {M}", bn=FUNCTIONAL),
+    "in inference mode in a body by PyTorch's exporter": (
+        parse(
+            """c = Constant <value = bool {1}> ()
+            y = If (c) <then_branch = t () => (float[N, 2] i) {
+                    [node__native_batch_norm_legit_functional__0] i = BatchNormalization (x, s, b, m, v) },
+                else_branch = e () => (float[N, 2] j) { j = Identity (x) }>""",
+            f"{S}, {M}",
+        ),
         {},
-        ["in training mode, so that their statistics are frozen; pass --training NAME for each"],
+        ["in training mode, in the body of another node, so that their statistics are frozen; move them out"],
     ),
-    "the same beside one in training mode": (
-        parse(ONE_IN_TRAINING, f"{S}, {M}", bn=FUNCTIONAL),
+    "one statistic of two batch norms, without a record": (
+        parse(
+            TWO_BN.replace("bn1", "node__native_batch_norm_legit_functional__0").replace(
+                "bn]", "node__native_batch_norm_legit_functional_1__0]"
+            ),
+            f"{S}, {M}",
+        ),
         {},
-        ["PyTorch's exporter wrote 1 batch norm (BatchNormalization node 'bn'"],
+        ["2 batch norms (first: BatchNormalization node 'node__native_batch_norm_legit_functional__0' (outp"],
     ),
     "all in inference mode": (
         parse(TWO_BN, f"{S}, {M}", producer="jax2onnx"),
@@ -97,6 +107,11 @@ WARNS = {
         ["no batch norm in training mode, but 2 batch norms (first: BatchNormalization node 'bn1' (outputs h)) "],
     ),
     "frozen in PyTorch": (parse(BN, f"{S}, {M}", bn=NO_TRAINING), {}, ["the model has no batch norm in training"]),
+    "frozen in PyTorch by an argument": (
+        parse(TORCH_BN, f"{S}, {M}", node__native_batch_norm_legit_functional__0=FUNCTIONAL_IN_EVALUATION),
+        {},
+        ["the model has no batch norm in training"],
+    ),
     "inference mode before opset 14": (
         parse(BN, f"{S}, {M}", opset=9),
         {},
@@ -243,6 +258,17 @@ SILENT = {
         ),
         {},
     ),
+    "in training mode in PyTorch": (parse(TORCH_BN, f"{S}, {M}"), {}),
+    "the same, renamed": (parse(BN, f"{S}, {M}", bn=FUNCTIONAL), {}),
+    "the same beside one in training mode": (parse(ONE_IN_TRAINING, f"{S}, {M}", bn=FUNCTIONAL), {}),
+    "folded, which --frozen accepts": (
+        parse(CONV, f"{KERNEL}, {BIAS}", x=IMAGES, n={RULE: "FuseBatchNormIntoConv", **FUNCTIONAL}),
+        {"frozen": ["n"]},
+    ),
+    "one scale of a module that is called twice": (
+        parse(TWO_BN, f"{EQUAL}, {M}", bn1=FUNCTIONAL, bn=FUNCTIONAL),
+        {},
+    ),
     "put in training mode": (parse(TORCH_BN, f"{S}, {M}"), {"training": ["*legit_functional*"]}),
     "frozen by choice": (parse(TORCH_BN, f"{S}, {M}"), {"frozen": ["*"]}),
     "some frozen by choice": (parse(TWO_BN, f"{S}, {M}"), {"frozen": ["bn1"]}),
@@ -328,6 +354,28 @@ def test_external_data_that_is_not_there():
             "gone.bin", 0, 8, ir.DataType.FLOAT, shape=ir.Shape([2]), name=name, base_dir="/nowhere"
         )
     assert model_warnings(model) == []
+
+
+# name: (model, options, how many batch norms the note is on)
+NOTED = {
+    "by the name of the node": (parse(TORCH_BN, f"{S}, {M}"), {}, 1),
+    "by its metadata": (parse(TWO_BN, f"{S}, {M}", bn1=FUNCTIONAL, bn=FUNCTIONAL), {}, 2),
+    "one of two": (parse(TWO_BN, f"{S}, {M}", bn1=NO_TRAINING, bn=FUNCTIONAL), {}, 1),
+    "auto": (parse(TORCH_BN, f"{S}, {M}"), {"training": ["auto"]}, 1),
+    "frozen in PyTorch": (parse(BN, f"{S}, {M}", bn=NO_TRAINING), {}, 0),
+    "frozen by choice": (parse(TORCH_BN, f"{S}, {M}"), {"frozen": ["*functional*"]}, 0),
+    "trained by choice": (parse(TORCH_BN, f"{S}, {M}"), {"training": ["*functional*"]}, 0),
+    "no record": (parse(BN, f"{S}, {M}"), {}, 0),
+    "in training mode in the file": (parse(IN_TRAINING, f"{S}, {M}", bn=FUNCTIONAL), {}, 0),
+}
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_notes_the_recorded_mode(name):
+    model, options, count = NOTED[name]
+    found = mode_notes(model, **options)
+    assert len(found) == (1 if count else 0)
+    assert all(f"PyTorch had {count} batch norm" in note and "put in training mode" in note for note in found)
 
 
 @pytest.mark.parametrize(("producer", "count"), [("pytorch", 1), ("tf2onnx", 0), ("", 0)])
