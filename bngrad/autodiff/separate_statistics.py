@@ -73,7 +73,8 @@ def chain_statistics(
     for members in groups.values():
         updating = [one for one in members if is_trained(one.node)]
         if recorded_only and updating:
-            _refuse_reading_updated(members, updating[0])
+            frozen = [one for one in members[members.index(updating[0]) :] if not is_trained(one.node)]
+            _refuse_reading_updated(frozen, updating[0])
         if len(updating) < 2 or (recorded_only and members[0].buffer is None):
             separate_statistics(graph, members, is_trained)
             continue
@@ -86,9 +87,9 @@ def chain_statistics(
                 _read(graph, one, first)
 
 
-def _refuse_reading_updated(members: Sequence[Statistic], first: Statistic) -> None:
+def _refuse_reading_updated(frozen: Sequence[Statistic], first: Statistic) -> None:
     """Refuses a batch norm in evaluation mode behind one in training mode that updates its statistic."""
-    for one in members[members.index(first) :]:
+    for one in frozen:
         if recorded_mode(one.node) is False and one.buffer is not None:
             raise ModelError(
                 f"{describe(one.node)} was in evaluation mode in PyTorch, and reads the running statistics that "
