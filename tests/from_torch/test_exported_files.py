@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
+from bngrad import cli
 from bngrad.inspection.inspect import inspect
 from bngrad.inspection.model_warnings import model_warnings
 
@@ -212,3 +213,23 @@ def test_inspect_says_what_is_trained():
     assert [batch_norm.mode for batch_norm in found.batch_norms] == ["training", "training", "frozen"]
     assert len(found.notes) == 1
     assert model_warnings(ir.from_proto(load("raw", "2.15"))) == []
+
+
+def test_the_command_line_says_what_it_puts_in_training_mode(tmp_path, capsys):
+    onnx.save(load("raw", "2.15"), tmp_path / "net.onnx")
+    code = cli.run(["step", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "step.onnx"), "--training", "auto"])
+    printed = capsys.readouterr()
+    assert code == 0
+    assert printed.err.startswith("bngrad: note: PyTorch had 2 batch norms (first: BatchNormalization node ")
+    assert "7 weights, 2 running statistics" in printed.out
+
+
+@pytest.mark.parametrize("case", ["folded", "no record"])
+def test_the_command_line_refuses(case, tmp_path, capsys):
+    onnx.save(refused_model(case), tmp_path / "net.onnx")
+    code = cli.run(["step", str(tmp_path / "net.onnx"), "-o", str(tmp_path / "step.onnx"), "--training", "auto"])
+    printed = capsys.readouterr()
+    assert code == 2
+    assert printed.err.startswith("bngrad: error: ")
+    assert printed.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
