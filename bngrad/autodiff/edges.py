@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.rules import RULES
+from bngrad.autodiff.stop_gradient import is_stop
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import subgraphs
@@ -35,8 +36,11 @@ def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
     """The inputs, by index, that a gradient can flow to from a node.
 
     They are the inputs that its rule differentiates, those that the rule requires to be constant, and for a node
-    without a rule all float inputs: `add_gradients` refuses the node if a gradient reaches it.
+    without a rule all float inputs: `add_gradients` refuses the node if a gradient reaches it. A StopGradient has
+    none.
     """
+    if is_stop(node):
+        return
     rule = rule_of(node)
     for index, value in enumerate(node.inputs):
         if value is None or not can_have_gradient(value) or (rule is not None and index in rule.zero):

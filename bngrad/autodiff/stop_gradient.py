@@ -7,34 +7,26 @@ models it is an Identity.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from bngrad.autodiff.rule import gradient
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.opset import onnx_registry
-
-if TYPE_CHECKING:
-    from bngrad.autodiff.backward import Backward
-    from bngrad.autodiff.rule import Gradients
 
 DOMAIN = "bngrad.autodiff"
 NAME = "StopGradient"
 _FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 
 
-@gradient(NAME, domain=DOMAIN, inputs=(), zero=(0,))
-def stop_gradient(back: Backward) -> Gradients:
-    """No gradient."""
-    return [None for _ in back.node.inputs]
-
-
 def stop_nodes(model: ir.Model) -> list[ir.Node]:
     """Returns the StopGradient nodes of a model, also those in subgraphs."""
-    return [node for node in all_nodes(model) if (node.domain, node.op_type) == (DOMAIN, NAME)]
+    return [node for node in all_nodes(model) if is_stop(node)]
+
+
+def is_stop(node: ir.Node) -> bool:
+    """Whether a node is a StopGradient."""
+    return (node.domain, node.op_type) == (DOMAIN, NAME)
 
 
 def register_schema() -> None:
