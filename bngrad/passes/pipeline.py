@@ -30,6 +30,7 @@ from bngrad.passes.imports.ngraph import ImportNgraphPass
 from bngrad.passes.imports.onnx import ImportOnnxPass
 from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
+from bngrad.passes.keep_dropout import KeepDropoutPass
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.lower.matrix_vector import MatrixVectorPass
@@ -161,6 +162,7 @@ def for_target(
     result = _run(
         result,
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
+        KeepDropoutPass(),
         *([MatrixVectorPass(), ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.
