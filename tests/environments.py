@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from typing import TYPE_CHECKING
+
+import pytest
+from filelock import FileLock
 
 from bngrad.runtime import native_library
 
@@ -20,6 +24,25 @@ def make_environment(folder: Path, requirements: Iterable[str], base: str | Path
     python = interpreter_of(folder)
     run(python, "-m", "pip", "install", "--quiet", "--no-compile", *requirements)
     return python
+
+
+def cached_environment(folder: Path, requirements: Iterable[str]) -> Path:
+    """Returns the interpreter of an environment that later runs find again; else skips the test."""
+    wanted = " ".join(requirements)
+    # Tests may run in several processes.
+    with FileLock(folder.with_suffix(".lock")):
+        ready = folder / "ready"
+        if not ready.exists() or ready.read_text(encoding="utf-8") != wanted:
+            venv.create(folder, with_pip=True, clear=True)
+            command = [interpreter_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            done = subprocess.run(
+                [*command, *wanted.split(" ")], capture_output=True, text=True, check=False, timeout=1200
+            )
+            if done.returncode:
+                reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+                pytest.skip(f"{wanted} cannot be installed: {reason}")
+            ready.write_text(wanted, encoding="utf-8")
+    return interpreter_of(folder)
 
 
 def interpreter_of(folder: Path) -> Path:
