@@ -26,7 +26,7 @@ ORDER = (
     ("inspection", "oracle"),
     ("training",),
     ("validation", "ort_training", "api"),
-    ("torch",),
+    ("torch", "keras"),
     ("__init__",),
     ("bench",),
     ("cli",),

@@ -234,6 +234,8 @@ def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     Graph inputs are left out: an exporter merges initializers, but not the arguments of what it exports.
     """
     tied = []
+    if (model.producer_name or "").startswith("bngrad."):  # what this package exports has no merged values
+        return
     for value in _values(model.graph, names):
         if value.is_graph_input():
             continue
