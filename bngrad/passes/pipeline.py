@@ -30,6 +30,7 @@ from bngrad.passes.imports.ngraph import ImportNgraphPass
 from bngrad.passes.imports.onnx import ImportOnnxPass
 from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
+from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
 from bngrad.passes.keep_dropout import KeepDropoutPass
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
@@ -65,6 +66,7 @@ IMPORTS: tuple[type[RewritePass], ...] = (
 )
 """The dialects that `rewrite` knows."""
 
+_TENSORFLOW_GRADIENTS = ImportTensorflowGradientsPass()
 _MATCHING = tuple(import_pass() for import_pass in IMPORTS)
 
 
@@ -139,7 +141,7 @@ def for_target(
     Returns:
         The rewritten copy, and how many nodes of each training op became standard ONNX.
     """
-    lower = any(_lowerable(model, target))
+    lower = any(_lowerable(model, target)) or any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
     infer = InferTypesPass()
     result = _run(model, RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET))
     for key in (STATE, NOTES, STANDARD):  # of an earlier rewrite
@@ -155,6 +157,7 @@ def for_target(
         # Before the batch norms become ops that update nothing in place.
         ReturnStatePass(),
         *(import_pass(unbiased_running_var=unbiased_running_var) for import_pass in IMPORTS),
+        ImportTensorflowGradientsPass(),
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
     require_possible(result)
@@ -211,7 +214,9 @@ def reads_attribute(node: ir.Node, name: str) -> bool:
     """Whether what a pass makes of a node depends on an attribute, so that it must not be one of a function."""
     if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, ("", "BatchNormalization")):
         return name not in ("epsilon", "momentum")
-    return (node.domain, node.op_type) in LOWERINGS or node.op_type == "ATen" or is_foreign(node)
+    if (node.domain, node.op_type) in LOWERINGS or _TENSORFLOW_GRADIENTS.matches(node):
+        return True
+    return node.op_type == "ATen" or is_foreign(node)
 
 
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:

@@ -1,0 +1,60 @@
+"""Sums over dimensions, and shapes, in TensorFlow's gradients.
+
+::
+
+    BiasAddGrad(out_backprop) {data_format} -> the sum over all dimensions but the channels
+    ShapeN(x, ...) {out_type} -> the shape of each
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.node_reader import read_attribute
+from bngrad.opset.op_attributes import ANY
+from bngrad.passes.imports.tensorflow.gradients import tensorflow_op
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bngrad.passes.lower.site import Site
+
+
+def bias_refusal(node: ir.Node) -> str | None:
+    """Why the gradient of a bias cannot be rewritten."""
+    value = node.inputs[0]
+    if value is None or value.shape is None:
+        return "the number of its dimensions is unknown; expected a model that shape inference can read"
+    if len(value.shape) < 2:
+        return f"its out_backprop has {len(value.shape)} dimensions; expected 2 or more"
+    return None
+
+
+@tensorflow_op("BiasAddGrad", "out_backprop", refusal=bias_refusal, attributes={"data_format": ("NHWC", "NCHW")})
+def bias_add_grad(site: Site) -> Sequence[ir.Value]:
+    """The sum over all dimensions but the last, or with NCHW but dimension 1."""
+    dY = site.x(0)
+    rank = len(dY.shape or ())
+    channel = rank - 1 if site.attribute("data_format", "NHWC") == "NHWC" else 1
+    axes = [axis for axis in range(rank) if axis != channel]
+    return [site.reduce("ReduceSum", dY, axes, keepdims=False)]
+
+
+def shapes_refusal(node: ir.Node) -> str | None:
+    """Why a ShapeN cannot be rewritten."""
+    if len(node.inputs) != len(node.outputs) or None in node.inputs:
+        return f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs; expected as many"
+    dtype = read_attribute(node, "out_type", int(ir.DataType.INT32))
+    if dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+        return f"its out_type is {dtype}; expected 6 (int32) or 7 (int64)"
+    return None
+
+
+@tensorflow_op("ShapeN", refusal=shapes_refusal, attributes={"N": ANY, "out_type": ANY})
+def shape_n(site: Site) -> Sequence[ir.Value]:
+    """A Shape of each input."""
+    dtype = site.attribute("out_type", int(ir.DataType.INT32))
+    shapes = [site.op("Shape", site.x(index)) for index in range(len(site.node.inputs))]
+    return shapes if dtype == ir.DataType.INT64 else [site.op("Cast", shape, to=dtype) for shape in shapes]
