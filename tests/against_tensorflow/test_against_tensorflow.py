@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import bngrad
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes
 from bngrad.opset import reference
@@ -220,6 +221,26 @@ def test_a_converted_training_step(case, tensorflow, tmp_path):
     arrays = dict(np.load(tmp_path / "step.npz"))
     got = run(rewritten(model, ImportTensorflowPass()), arrays)
     want = {name.removeprefix("want/"): value for name, value in arrays.items() if name.startswith("want/")}
+    assert set(got) == set(want)
+    for name, value in want.items():
+        assert worst_error(got[name], value.astype(np.float64)) <= 4e-6, name
+
+
+@pytest.mark.parametrize("labels", ["sparse", "dense"])
+def test_a_gradient_tape(labels, tensorflow, tmp_path):
+    """All gradients of a network, rewritten as tf2onnx leaves them."""
+    tensorflow("gradient_tape", labels, tmp_path)
+    model = onnx.load(tmp_path / "step.onnx")
+    foreign = {node.op_type for node in model.graph.node if node.domain}
+    assert len(foreign) == 19 if labels == "sparse" else 19
+    feeds = dict(np.load(tmp_path / "step.npz"))
+    want = {name.removeprefix("want/"): value for name, value in feeds.items() if name.startswith("want/")}
+    session = bngrad.session(bngrad.rewrite(model))
+    given = {value.name: feeds[value.name] for value in session.get_inputs()}
+    got = dict(zip([value.name for value in session.get_outputs()], session.run(None, given), strict=True))
+    # The gradient of a bias in front of a batch norm is 0.
+    assert np.abs(got.pop("d_bias")).max() < 1e-6
+    assert np.abs(want.pop("d_bias")).max() < 1e-6
     assert set(got) == set(want)
     for name, value in want.items():
         assert worst_error(got[name], value.astype(np.float64)) <= 4e-6, name

@@ -1,4 +1,5 @@
-"""Runs TensorFlow in an environment of its own: `worker.py run JOBS RESULTS`, `worker.py convert OPS DIRECTORY`.
+"""Runs TensorFlow in an environment of its own: `worker.py run JOBS RESULTS`, `worker.py convert OPS DIRECTORY`,
+`worker.py gradient_tape sparse|dense DIRECTORY`.
 
 JOBS is an .npz of float32 arrays `<number>/<name>` and a JSON text `jobs` with what to do with them; RESULTS gets
 arrays `<number>/<name>`, or a text `<number>/error`. Data in 16 bits travels as float32, which holds it exactly.
@@ -109,5 +110,70 @@ def convert(kept, directory):
     np.savez(pathlib.Path(directory) / "step.npz", **feeds, **wanted)
 
 
+SHAPES = {
+    "kernel": (3, 3, 1, 8), "bias": (8,), "scale": (8,), "offset": (8,), "depthwise": (3, 3, 8, 1),
+    "point": (1, 1, 8, 6), "dense": (6, 10), "dense_bias": (10,),
+}
+KEPT = (
+    *("AvgPoolGrad", "BiasAddGrad", "Conv2DBackpropFilter", "Conv2DBackpropInput"),
+    *("DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput", "EluGrad"),
+    *(
+        "FusedBatchNormGradV3",
+        "FusedBatchNormV3",
+        "LeakyReluGrad",
+        "MaxPoolGrad",
+        "Relu6Grad",
+        "ReluGrad",
+        "SeluGrad",
+    ),
+    *("ShapeN", "SigmoidGrad", "SoftmaxCrossEntropyWithLogits", "SoftplusGrad", "SoftsignGrad"),
+    *("SparseSoftmaxCrossEntropyWithLogits", "TanhGrad"),
+)
+
+
+def gradient_tape(sparse, directory):
+    """Converts the gradients of a network that tf.GradientTape computes, with all of `KEPT` kept as they are."""
+    import tf2onnx
+
+    def step(images, labels, *weights):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            kernel, bias, scale, offset, depthwise, point, dense, dense_bias = weights
+            x = tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, "SAME"), bias)
+            x, *_ = tf.compat.v1.nn.fused_batch_norm(x, scale, offset, is_training=True)
+            x = tf.nn.max_pool2d(tf.nn.relu(x), 2, 2, "SAME")
+            x = tf.nn.relu6(tf.nn.depthwise_conv2d(x, depthwise, [1, 1, 1, 1], "SAME"))
+            x = tf.nn.elu(tf.nn.avg_pool2d(x, 2, 1, "SAME"))
+            x = tf.nn.leaky_relu(tf.nn.conv2d(x, point, 2, "VALID"))
+            for activation in (tf.nn.selu, tf.nn.softplus, tf.tanh, tf.sigmoid, tf.nn.softsign):
+                x = activation(x)
+            logits = tf.reduce_mean(x, [1, 2]) @ dense + dense_bias
+            if sparse == "sparse":
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            else:
+                losses = tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(labels, 10), logits)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, weights)
+        return {"loss": loss, **{f"d_{name}": d for name, d in zip(SHAPES, gradients, strict=True)}}
+
+    rng = np.random.default_rng(9)
+    images = rng.standard_normal((6, 8, 8, 1)).astype(np.float32)
+    feeds = {"images": images, "labels": rng.integers(0, 10, 6)}
+    feeds |= {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in SHAPES.items()}
+    signature = [tf.TensorSpec(array.shape, array.dtype, name=name) for name, array in feeds.items()]
+    traced = tf.function(step, input_signature=signature)
+    wanted = {f"want/{name}": value.numpy() for name, value in traced(*map(tf.constant, feeds.values())).items()}
+    domain = "ai.onnx.converters.tensorflow"
+    tf2onnx.convert.from_function(
+        traced,
+        signature,
+        opset=17,
+        custom_ops=dict.fromkeys(KEPT, domain),
+        extra_opset=[tf2onnx.utils.make_opsetid(domain, 1)],
+        output_path=str(pathlib.Path(directory) / "step.onnx"),
+    )
+    np.savez(pathlib.Path(directory) / "step.npz", **feeds, **wanted)
+
+
 if __name__ == "__main__":
-    {"run": run, "convert": convert}[sys.argv[1]](*sys.argv[2:])
+    {"run": run, "convert": convert, "gradient_tape": gradient_tape}[sys.argv[1]](*sys.argv[2:])

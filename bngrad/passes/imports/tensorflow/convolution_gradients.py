@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.graph.node_reader import constant_of, dtype_of, static_shape
+from bngrad.graph.node_reader import constant_of, dtype_of, read_attribute, static_shape
 from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import known_dimension
 from bngrad.opset.op_attributes import ANY
@@ -27,8 +27,8 @@ from bngrad.passes.imports.tensorflow.spatial import (
     SPATIAL,
     from_channels_first,
     is_channels_last,
+    of_spatial,
     permuted,
-    sizes_of,
     spatial_refusal,
     strides_of,
     to_channels_first,
@@ -53,6 +53,8 @@ def refusal(node: ir.Node) -> str | None:
     data = [node.outputs[0] if of_input else node.inputs[0], node.inputs[2]]
     if reason := spatial_refusal(node, data, "strides", "dilations"):
         return reason
+    if node.op_type.startswith("Depthwise") and any(n != 1 for n in read_attribute(node, "dilations", ())):
+        return "it has dilations, which TensorFlow's own kernels ignore; expected 1 for each dimension"
     shape = filter_shape(node)
     if shape is None:
         return f"the shape of its {'filter' if of_input else 'filter_sizes'} is unknown; expected constants"
@@ -61,13 +63,13 @@ def refusal(node: ir.Node) -> str | None:
         return (
             f"its filter has {len(shape)} dimensions, and its data {rank or 'an unknown number'}; expected as many"
         )
-    return _channel_refusal(node, data, shape)
+    return _channel_refusal(node, shape)
 
 
-def _channel_refusal(node: ir.Node, data: Sequence[ir.Value | None], shape: Sequence[int]) -> str | None:
+def _channel_refusal(node: ir.Node, shape: Sequence[int]) -> str | None:
     """Why the filter does not fit the channels of the data and of out_backprop."""
-    axis = -1 if is_channels_last(node) else 1
-    channels, made = (None if value is None else known_dimension(value, axis) for value in data)
+    axis, dY = -1 if is_channels_last(node) else 1, node.inputs[2]
+    channels, made = _data_shape(node, len(shape))[axis], None if dY is None else known_dimension(dY, axis)
     (read, written), depthwise = shape[-2:], node.op_type.startswith("Depthwise")
     if channels is None and not depthwise:
         return "the number of its data's channels is unknown; expected a model that shape inference can read"
@@ -114,14 +116,14 @@ def rewrite(site: Site) -> Sequence[ir.Value]:
     assert shape is not None, "or it was refused"  # noqa: S101
     rank, of_input = len(shape), node.op_type in _OF_INPUT
     depthwise = node.op_type.startswith("Depthwise")
-    data = node.outputs[0] if of_input else site.x(0)
-    channels = shape[-2] if depthwise else known_dimension(data, -1 if is_channels_last(node) else 1)
+    sizes = _data_shape(node, rank)
+    channels = shape[-2] if depthwise else sizes[-1 if is_channels_last(node) else 1]
     assert channels is not None, "or it was refused"  # noqa: S101
     group = shape[-2] if depthwise else channels // shape[-2]
-    kernel, sizes = list(shape[:-2]), sizes_of(node, data, rank - 2)
+    kernel = list(shape[:-2])
     outputs = shape[-2] * shape[-1] if depthwise else shape[-1]
     of_onnx = [outputs, channels // group, *kernel]
-    x = _data_like(site, data, rank) if of_input else to_channels_first(site, data, rank)
+    x = _data_like(site, sizes) if of_input else to_channels_first(site, site.x(0), rank)
     w = _filter(site, shape, of_onnx, depthwise=depthwise) if of_input else _zeros(site, site.int64(of_onnx), dY)
     w.shape = ir.Shape(of_onnx)
     made = site.outputs_of(
@@ -132,7 +134,7 @@ def rewrite(site: Site) -> Sequence[ir.Value]:
         outputs=["dX", ""] if of_input else ["", "dW"],
         domain=MICROSOFT,
         group=group,
-        **windows(node, kernel, sizes, strides_of(node, rank - 2)),
+        **windows(node, kernel, of_spatial(node, sizes), strides_of(node, rank - 2)),
     )[0 if of_input else 1]
     made.type = dY.type
     if of_input:
@@ -167,13 +169,22 @@ def _filter(site: Site, shape: Sequence[int], of_onnx: Sequence[int], *, depthwi
     return w
 
 
-def _data_like(site: Site, data: ir.Value, rank: int) -> ir.Value:
+def _data_shape(node: ir.Node, rank: int) -> list[int | None]:
+    """The shape of the convolution's data in the node's format, as far as it is known."""
+    of_input = node.op_type in _OF_INPUT
+    if of_input and (known := known_sizes(node.inputs[0])) is not None and len(known) == rank:
+        return list(known)
+    value = node.outputs[0] if of_input else node.inputs[0]
+    return [None if value is None else known_dimension(value, axis) for axis in range(rank)]
+
+
+def _data_like(site: Site, shape: Sequence[int | None]) -> ir.Value:
     """Zeros in the shape of the convolution's data, in the order [N, C, ...]."""
+    rank = len(shape)
     order = [0, rank - 1, *range(1, rank - 1)] if is_channels_last(site.node) else list(range(rank))
     sizes = site.op("Gather", site.op("Cast", site.x(0), to=int(ir.DataType.INT64)), site.int64(order))
     x = _zeros(site, sizes, site.x(2))
-    if data.shape is not None:
-        x.shape = ir.Shape([data.shape[axis] for axis in order])
+    x.shape = ir.Shape([shape[axis] for axis in order])
     return x
 
 

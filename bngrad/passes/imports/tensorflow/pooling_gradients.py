@@ -7,7 +7,8 @@
     AvgPoolGrad(orig_input_shape, grad), AvgPool3DGrad
         => AveragePoolGrad(dY) -> dX, where padding does not count
 
-The first of equal elements of a window has the gradient, as in TensorFlow.
+The first of equal elements of a window has the gradient, as in TensorFlow. (Its CPU kernel of MaxPool3DGrad gives
+it to all of them.)
 """
 
 from __future__ import annotations

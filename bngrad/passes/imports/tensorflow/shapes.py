@@ -27,8 +27,9 @@ def bias_refusal(node: ir.Node) -> str | None:
     value = node.inputs[0]
     if value is None or value.shape is None:
         return "the number of its dimensions is unknown; expected a model that shape inference can read"
-    if len(value.shape) < 2:
-        return f"its out_backprop has {len(value.shape)} dimensions; expected 2 or more"
+    least = 2 if read_attribute(node, "data_format", "NHWC") == "NHWC" else 3
+    if len(value.shape) < least:
+        return f"its out_backprop has {len(value.shape)} dimensions; expected {least} or more"
     return None
 
 
