@@ -91,7 +91,7 @@ def dropped(layer, shape):
     model = keras.Model(inputs, [x, keras.layers.Dense(1)(x)])
     ones = np.ones((64, *shape), np.float32)
     step = bngrad.keras.training_step(
-        model, lambda _, y_pred: keras.ops.mean(y_pred[1]), (ones, ones[:, 0]), outputs=["y_pred_0"]
+        model, lambda _, y_pred: keras.ops.mean(y_pred[1]), (ones, ones), outputs=["y_pred_0"]
     )
     trainer = bngrad.Trainer(step, learning_rate=0.0)
     data = dict.fromkeys(trainer.info.data, ones)
