@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from bngrad.keras.packages import import_keras
 from bngrad.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa: ANN401
     """Assigns the weights and moving statistics of a training step to the variables of a Keras model, by path.
 
+    The paths of a model that was saved and loaded may lack its own name in front; they match.
     Nothing is assigned if an array does not fit. Other variables of the model stay as they are.
 
     Args:
@@ -30,8 +32,8 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
     keras = import_keras()
     if not isinstance(model, keras.Model):
         raise InputError(f"model is a {type(model).__name__}; expected a keras.Model")
-    variables = {variable.path: variable for variable in model.variables}
     arrays = _arrays(trained)
+    variables = _matched([*arrays], model.variables)
     unknown = [path for path in arrays if path not in variables]
     if unknown:
         raise InputError(
@@ -45,6 +47,21 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
             )
     for path, array in arrays.items():
         variables[path].assign(array)
+
+
+def _matched(paths: Sequence[str], variables: Sequence[Any]) -> dict[str, Any]:
+    """The variable of each path: of the same path, or the only one whose path has fewer or more parts in front.
+
+    A model that was saved and loaded has paths without its own name. What is ambiguous is left out.
+    """
+    exact = {variable.path: variable for variable in variables}
+    found = {path: exact[path] for path in paths if path in exact}
+    for path in paths:
+        near = [v for v in variables if f"/{path}".endswith(f"/{v.path}") or f"/{v.path}".endswith(f"/{path}")]
+        if path not in found and len(near) == 1:
+            found[path] = near[0]
+    owners = Counter(id(variable) for variable in found.values())
+    return {path: variable for path, variable in found.items() if path in exact or owners[id(variable)] == 1}
 
 
 def _arrays(trained: Trainer | Mapping[str, Any]) -> dict[str, Any]:
