@@ -31,10 +31,8 @@ from bngrad.passes.imports.onnx import ImportOnnxPass
 from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
-from bngrad.passes.keep_dropout import KeepDropoutPass
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
-from bngrad.passes.lower.matrix_vector import MatrixVectorPass
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
@@ -42,6 +40,8 @@ from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
+from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
+from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -85,19 +85,20 @@ def _rename(model: ir.Model, wanted: dict[ir.Value, str]) -> None:
 
 
 def _name_batch(graph: ir.Graph) -> None:
-    """Renames the symbol of the batch, which PyTorch numbers, wherever a shape has it."""
-    symbols = [one.shape[0] for one in graph.inputs if one.shape is not None and len(one.shape)]
-    symbol = next((str(one) for one in symbols if isinstance(one, ir.SymbolicDim)), None)
-    if symbol is None:
-        return
-    whole = re.compile(rf"\b{re.escape(symbol)}\b")
-    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-    for value in values:
+    """Renames the symbol of the batch, which PyTorch numbers, wherever a shape has it.
+
+    A size that was to be dynamic, and that the module fixes, is a symbol whose name is the number.
+    """
+    symbols = [str(one.shape[0].value) for one in graph.inputs if one.shape and not isinstance(one.shape[0], int)]
+    symbol = next((one for one in symbols if not one.isdecimal()), None)
+    whole = re.compile(r"(?!)" if symbol is None else rf"\b{re.escape(symbol)}\b")
+    for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
         if value.shape is not None:
             value.shape = ir.Shape([_renamed(one, whole) for one in value.shape])
 
 
 def _renamed(dimension: int | ir.SymbolicDim, symbol: re.Pattern[str]) -> int | str | None:
-    if isinstance(dimension, int):
-        return dimension
-    return None if dimension.value is None else symbol.sub(BATCH, str(dimension.value))
+    if isinstance(dimension, int) or dimension.value is None:
+        return dimension if isinstance(dimension, int) else None
+    name = str(dimension.value)
+    return int(name) if name.isdecimal() else symbol.sub(BATCH, name)

@@ -15,7 +15,7 @@ from bngrad.autodiff.prepare_forward import inlined
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
-from bngrad.passes.lower.matrix_vector import MatrixVectorPass
+from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.training.finalize import finalize, running_outputs
 from bngrad.training.step_info import KEY
 

@@ -25,10 +25,10 @@ from bngrad.graph.nodes import all_nodes, describe, refuse_training_graph
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
-from bngrad.passes.lower.matrix_vector import MatrixVectorPass
 from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.training.to_inference import refuse_random, to_inference
 from bngrad.training.trained_values import put_values
 

@@ -111,8 +111,14 @@ def convert(kept, directory):
 
 
 SHAPES = {
-    "kernel": (3, 3, 1, 8), "bias": (8,), "scale": (8,), "offset": (8,), "depthwise": (3, 3, 8, 1),
-    "point": (1, 1, 8, 6), "dense": (6, 10), "dense_bias": (10,),
+    "kernel": (3, 3, 1, 8),
+    "bias": (8,),
+    "scale": (8,),
+    "offset": (8,),
+    "depthwise": (3, 3, 8, 1),
+    "point": (1, 1, 8, 6),
+    "dense": (6, 10),
+    "dense_bias": (10,),
 }
 KEPT = (
     *("AvgPoolGrad", "BiasAddGrad", "Conv2DBackpropFilter", "Conv2DBackpropInput"),

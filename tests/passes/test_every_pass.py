@@ -56,6 +56,11 @@ MODELS = {
     "FoldAffinePass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v, {P} p) => ({X} z) {{
         [f] y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
         [a] a = Mul (y, p) [z] z = Add (a, p) }}""",
+    "ImportTensorflowGradientsPass": """g (float[N,3] dy, float[N,3] y) => (float[N,3] dx)
+        { [r] dx = tf.ReluGrad (dy, y) }""",
+    "KeepDropoutPass": """g (float[N] x) => (float[N] y) {
+        r = Constant <value_float = 0.5> () on = Constant <value = bool {1}> ()
+        [n] s = Neg (x) [d] y = Dropout (s, r, on) }""",
     "MatrixVectorPass": """g (float[3,4] a, float[3] b) => (float[4] y)
         { [t] c = Transpose <perm = [1, 0]> (a) [m] y = MatMul (c, b) }""",
     "OrderByDepthPass": """g (float[N] x) => (float[N] y)

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import bngrad
-from bngrad.passes.keep_dropout import KeepDropoutPass
+from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 DROPS = {

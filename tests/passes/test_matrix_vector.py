@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from bngrad.passes.lower.matrix_vector import MatrixVectorPass
+from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from pass_models import header, model, ops, proto, run
 
 TEXT = (

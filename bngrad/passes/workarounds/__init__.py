@@ -1,0 +1,1 @@
+"""What keeps ONNX Runtime from computing something wrong; each module names the fault."""
