@@ -1,4 +1,4 @@
-"""Lets this environment see the packages of another one, editable ones too: python share_packages.py OTHER_PYTHON."""
+"""Lets this environment see the packages of another: python share_packages.py OTHER_PYTHON."""
 
 from __future__ import annotations
 
