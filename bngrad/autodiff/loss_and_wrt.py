@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
-from bngrad.autodiff.prepare_forward import new_statistics
+from bngrad.autodiff.new_statistics import new_statistics
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES

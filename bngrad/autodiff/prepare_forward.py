@@ -19,6 +19,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_folded,
     refuse_unknown_modes,
 )
+from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.running_statistics import (
     find_statistics,
     is_given,
@@ -49,12 +50,9 @@ from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.split_sequences import split_sequences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from bngrad.autodiff.running_statistics import SharedStatistics, Statistic
-
-_NEW_STATISTICS = "bngrad.new_statistics"
-"""The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
 
 OPSET = 18
 """The opset of a prepared model: from 18 on, every reduction takes its axes as an input."""
@@ -176,49 +174,6 @@ def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
             graph.inputs.append(given)
 
 
-def running_statistics(model: ir.Model) -> list[ir.Value]:
-    """The initializers, inputs and constants that training-mode batch norms read as running statistics."""
-    return [value for value in _updated(model) if is_given(value)]
-
-
-def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new running statistics of the training-mode batch norms, by the initializers or inputs that they update.
-
-    Where batch norms update one statistic in turn, the new one is the output of the last.
-    """
-    return _ends(_updated(model))
-
-
-def _ends(updated: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
-    found = {}
-    for old, new in updated.items():
-        last = new
-        while last in updated:
-            last = updated[last]
-        if old.producer() is None:
-            found[old] = last
-    return found
-
-
-def _updated(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new value of each running statistic that a training-mode batch norm reads."""
-    graph = model.graph
-    found = _updates(node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node))
-    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    outputs = {value.name: value for value in graph.outputs}
-    named = model.meta.get(_NEW_STATISTICS, {})
-    return found | {given[old]: outputs[new] for old, new in named.items()}
-
-
-def _updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
-    return {
-        old: new
-        for node in nodes
-        for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=True)
-        if old is not None and new.name
-    }
-
-
 def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
     """Sets the mode of batch norms of the main graph, by the names of their nodes or patterns.
 
@@ -301,9 +256,9 @@ def _import_tensorflow(model: ir.Model) -> None:
     if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
         return
     keeping = [node for node in model.graph if is_of_tensorflow(node) and is_trained(node)]
-    make_inputs(model.graph, [old for old in _updates(keeping) if is_given(old)])
-    pairs = _ends(_updates(keeping))
-    model.meta[_NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
+    make_inputs(model.graph, [old for old in updates(keeping) if is_given(old)])
+    pairs = ends(updates(keeping))
+    model.meta[NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
     InferTypesPass()(model)
     ImportTensorflowPass()(model)
     model.opset_imports.setdefault(DOMAIN, VERSION)  # shape inference needs the import

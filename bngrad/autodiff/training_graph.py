@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
-from bngrad.autodiff.prepare_forward import make_inputs, new_statistics, prepare, running_statistics
+from bngrad.autodiff.new_statistics import new_statistics, running_statistics
+from bngrad.autodiff.prepare_forward import make_inputs, prepare
 from bngrad.autodiff.rules.normalization import UNBIASED
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.walk import add_gradients

@@ -51,6 +51,12 @@ def describe(node: ir.Node) -> str:
     return f"{domain}{node.op_type} node {node.name!r} (outputs {outputs})"
 
 
+def counted(nodes: Sequence[ir.Node], what: str) -> str:
+    """How many nodes there are, and which is the first."""
+    plural, first = ("s", "first: ") if len(nodes) > 1 else ("", "")
+    return f"{len(nodes)} {what}{plural} ({first}{describe(nodes[0])})"
+
+
 def is_gradient(node: ir.Node) -> bool:
     """Whether a node is a gradient op, which only a training graph has."""
     return node.op_type.endswith("Grad") and node.domain in ("", MICROSOFT, DOMAIN)

@@ -21,22 +21,18 @@ import onnx_ir as ir
 from bngrad.autodiff.batch_norm_modes import AUTO, matching, put_in_training_mode
 from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.running_statistics import is_of_onnx
-from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
+from bngrad.autodiff.weights import default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
-from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.fresh_names import node_names
-from bngrad.graph.name_messages import listed
-from bngrad.graph.nodes import all_nodes, default_opset, describe, is_gradient
-from bngrad.graph.same_values import SAME_VALUES, origin, readers
+from bngrad.graph.nodes import all_nodes, counted, default_opset, is_gradient
+from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.torch_records import (
-    PARAMETER,
-    are_recorded_as_tied,
     batch_norm_call,
     is_folded_batch_norm,
     is_of_torch,
-    recorded_kinds,
     recorded_mode,
 )
+from bngrad.inspection.weight_warnings import tied_weights, unlikely_weights
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
@@ -48,14 +44,6 @@ if TYPE_CHECKING:
 _FOLDED_BY_TORCHSCRIPT = re.compile(r"onnx::Conv(Transpose)?_\d+")
 _OUTPUT_OF_BATCH_NORM = re.compile(r"getitem(_\d+)?")
 """The name that PyTorch's modern exporter gives the output of a batch norm, and of no Conv or Gemm."""
-
-_MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
-"""What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
-
-_NAMED_PARAMETER = re.compile(
-    r"weight|bias|scale|gamma|beta|alpha|slope|temperature|kernel|shift|param|logit|gain", re.IGNORECASE
-)
-_NAMED_STATISTIC = re.compile(r"(running|moving)_?(mean|var|std)", re.IGNORECASE)
 
 _TORCH_REMEDY = (
     "if they are to be trained, export with torch.onnx.export(..., dynamo=True, optimize=False), or with "
@@ -92,8 +80,8 @@ def model_warnings(
         *_batch_norms_without_running_statistics(model, frozen, training),
         *_running_statistics_in_bodies(model),
         *(_shared_statistics(model, frozen, training) if shared_statistics is None else ()),
-        *_tied_weights(model, names),
-        *(_unlikely_weights(model, names) if default_wrt else ()),
+        *tied_weights(model, names),
+        *(unlikely_weights(model, names) if default_wrt else ()),
     ]
 
 
@@ -109,8 +97,8 @@ def mode_notes(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequenc
     if not found:
         return []
     note = (
-        f"PyTorch had {_nodes(found, 'batch norm')} in training mode, as the file records, and its exporter wrote "
-        "inference mode: put in training mode; --frozen (frozen=) keeps the inference mode"
+        f"PyTorch had {counted(found, 'batch norm')} in training mode, as the file records, and its exporter "
+        "wrote inference mode: put in training mode; --frozen (frozen=) keeps the inference mode"
     )
     return [note]
 
@@ -138,8 +126,8 @@ def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]
     folded = [node for node in found if not (is_folded_batch_norm(node) and node in accepted)]
     if folded:
         yield (
-            f"PyTorch's exporter folded batch norms into {_nodes(folded, 'layer')}, so that they are not trained; "
-            f"{_TORCH_REMEDY}"
+            f"PyTorch's exporter folded batch norms into {counted(folded, 'layer')}, so that they are not "
+            f"trained; {_TORCH_REMEDY}"
         )
 
 
@@ -167,13 +155,13 @@ def _batch_norms_in_inference_mode(
     outside = {*model.graph, *(node for function in model.functions.values() for node in function)}
     if inside := [node for node in recorded if node not in outside]:
         yield (
-            f"PyTorch's exporter wrote {_nodes(inside, 'batch norm')} in inference mode that PyTorch had in "
+            f"PyTorch's exporter wrote {counted(inside, 'batch norm')} in inference mode that PyTorch had in "
             "training mode, in the body of another node, so that their statistics are frozen; move them out of "
             "the body"
         )
     elif left and not chosen and not recorded and not any(batch_norms.values()):
         yield (
-            f"the model has no batch norm in training mode, but {_nodes(left, 'batch norm')} in inference mode, "
+            f"the model has no batch norm in training mode, but {counted(left, 'batch norm')} in inference mode, "
             "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
             "or --frozen '*' to keep them so"
         )
@@ -193,7 +181,7 @@ def _batch_norms_without_running_statistics(
     ]
     if found:
         yield (
-            f"running statistics are not updated by {_nodes(found, 'batch norm')} of TensorFlow's, whose "
+            f"running statistics are not updated by {counted(found, 'batch norm')} of TensorFlow's, whose "
             "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 "
             "for Keras's momentum of 0.99"
         )
@@ -206,7 +194,7 @@ def _running_statistics_in_bodies(model: ir.Model) -> Iterator[str]:
     found = [node for node in bodies if node not in main and is_training_batch_norm(node)]
     if found:
         yield (
-            f"running statistics are not updated by {_nodes(found, 'batch norm')} in the body of another node; "
+            f"running statistics are not updated by {counted(found, 'batch norm')} in the body of another node; "
             "move it out of the body, or make its new running statistics outputs of the model"
         )
 
@@ -222,80 +210,10 @@ def _shared_statistics(model: ir.Model, frozen: Sequence[str], training: Sequenc
             groups.setdefault(origin(mean), []).append(node)
     if shared := next((nodes for nodes in groups.values() if len(nodes) > 1), None):
         yield (
-            f"{_nodes(shared, 'batch norm')} read the same running statistic, and the file does not record whether"
-            " one module was called several times or a tool merged equal values; each gets its own: pass "
+            f"{counted(shared, 'batch norm')} read the same running statistic, and the file does not record "
+            "whether one module was called several times or a tool merged equal values; each gets its own: pass "
             "--shared-statistics chain (shared_statistics=) for one module, or separate to confirm"
         )
-
-
-def _tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
-    """Parameters of equal elements that several nodes have as their weight.
-
-    Graph inputs are left out: an exporter merges initializers, but not the arguments of what it exports.
-    """
-    tied = []
-    if (model.producer_name or "").startswith("bngrad."):  # what this package exports has no merged values
-        return
-    for value in _values(model.graph, names):
-        if value.is_graph_input():
-            continue
-        nodes = list(
-            dict.fromkeys(node for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index))
-        )
-        if len(nodes) > 1 and has_equal_elements(value) and not are_recorded_as_tied(nodes):
-            tied.append((str(value.name), nodes))
-    if tied:
-        name, nodes = tied[0]
-        more = f" (and {listed(name for name, _ in tied[1:])} likewise)" if len(tied) > 1 else ""
-        yield (
-            f"{name!r} is a weight of {_nodes(nodes, 'node')}, trained as one{more}; its elements are all "
-            "equal, and exporters merge equal initial values: if the network does not share it, export with "
-            "torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, training=TrainingMode.TRAINING"
-        )
-
-
-def _unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
-    """Values that are weights by default, and look as if they were none."""
-    found: dict[str, list[str]] = {}
-    kinds = recorded_kinds(model.graph)
-    for value in _values(model.graph, names):
-        reason = None if kinds.get(str(value.name)) == PARAMETER else _why_no_weight(value)
-        if reason is not None:
-            found.setdefault(reason, []).append(str(value.name))
-    for reason, values in found.items():
-        looks = "looks" if len(values) == 1 else "look"
-        yield (
-            f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
-            "every float initializer by default; name the weights with --wrt (wrt=)"
-        )
-
-
-def _values(graph: ir.Graph, names: Sequence[str]) -> Iterator[ir.Value]:
-    """The inputs and initializers that have these names."""
-    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    return (given[name] for name in names if name in given)
-
-
-def _why_no_weight(value: ir.Value) -> str | None:
-    """What a value looks like that is no weight; None for one that may be."""
-    name = str(value.name)
-    if _NAMED_STATISTIC.search(name):
-        return "named like a running statistic"
-    made = _MADE_BY_EXPORTER.fullmatch(name) is not None
-    slots = {index for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index)}
-    if slots:
-        zero_bias = made and slots == {2} and has_equal_elements(value, 0.0)
-        return "a bias of zeros named by an exporter" if zero_bias else None
-    if made:
-        return "named like an exporter's constant"
-    scalar = value.const_value is not None and value.const_value.size == 1
-    if scalar and not _NAMED_PARAMETER.search(name) and "." not in name:
-        return "a scalar"
-    return None
-
-
-def _is_weight_slot(node: ir.Node, index: int) -> bool:
-    return node.domain in ("", "ai.onnx") and index in WEIGHT_SLOTS.get(node.op_type, ())
 
 
 def _mode(node: ir.Node, opset: int) -> bool | None:
@@ -324,9 +242,3 @@ def _is_computed(statistic: ir.Value | None) -> bool:
 def _matching(model: ir.Model, patterns: Sequence[str]) -> set[ir.Node]:
     names = node_names(model) if patterns else {}
     return {node for pattern in patterns for node in matching(names, pattern)}
-
-
-def _nodes(nodes: Sequence[ir.Node], what: str) -> str:
-    """How many nodes there are, and which is the first."""
-    plural, first = ("s", "first: ") if len(nodes) > 1 else ("", "")
-    return f"{len(nodes)} {what}{plural} ({first}{describe(nodes[0])})"

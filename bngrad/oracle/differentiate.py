@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.prepare_forward import make_inputs, new_statistics, running_statistics
+from bngrad.autodiff.new_statistics import new_statistics, running_statistics
+from bngrad.autodiff.prepare_forward import make_inputs
 from bngrad.autodiff.training_graph import Training
 from bngrad.oracle.client import Oracle
 from bngrad.oracle.preparation import prepare_forward

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
-from bngrad.autodiff.prepare_forward import inlined, new_statistics, prepare
+from bngrad.autodiff.new_statistics import new_statistics
+from bngrad.autodiff.prepare_forward import inlined, prepare
 from bngrad.autodiff.running_statistics import is_of_onnx, is_of_tensorflow
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.training_graph import training_graph

@@ -1,0 +1,61 @@
+"""Which new running statistic replaces which old one, in a prepared model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.running_statistics import is_given, is_ours
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnx_ir as ir
+
+NEW_STATISTICS = "bngrad.new_statistics"
+"""The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
+
+
+def running_statistics(model: ir.Model) -> list[ir.Value]:
+    """The initializers, inputs and constants that training-mode batch norms read as running statistics."""
+    return [value for value in _updated(model) if is_given(value)]
+
+
+def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """The new running statistics of the training-mode batch norms, by the initializers or inputs that they update.
+
+    Where batch norms update one statistic in turn, the new one is the output of the last.
+    """
+    return ends(_updated(model))
+
+
+def ends(updated: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
+    """The last new value of each initializer or input, where several update it in turn."""
+    found = {}
+    for old, new in updated.items():
+        last = new
+        while last in updated:
+            last = updated[last]
+        if old.producer() is None:
+            found[old] = last
+    return found
+
+
+def _updated(model: ir.Model) -> dict[ir.Value, ir.Value]:
+    """The new value of each running statistic that a training-mode batch norm reads."""
+    graph = model.graph
+    found = updates(node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node))
+    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    outputs = {value.name: value for value in graph.outputs}
+    named = model.meta.get(NEW_STATISTICS, {})
+    return found | {given[old]: outputs[new] for old, new in named.items()}
+
+
+def updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
+    """The new value of each running statistic that batch norms read."""
+    return {
+        old: new
+        for node in nodes
+        for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=True)
+        if old is not None and new.name
+    }

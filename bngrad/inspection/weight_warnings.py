@@ -1,0 +1,101 @@
+"""Warnings about what is a weight of a forward model: values that an exporter merged, and constants."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.weights import WEIGHT_SLOTS
+from bngrad.graph.constant_value import has_equal_elements
+from bngrad.graph.name_messages import listed
+from bngrad.graph.nodes import counted
+from bngrad.graph.same_values import SAME_VALUES, readers
+from bngrad.graph.torch_records import (
+    PARAMETER,
+    are_recorded_as_tied,
+    recorded_kinds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import onnx_ir as ir
+
+
+_MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
+"""What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
+
+_NAMED_PARAMETER = re.compile(
+    r"weight|bias|scale|gamma|beta|alpha|slope|temperature|kernel|shift|param|logit|gain", re.IGNORECASE
+)
+_NAMED_STATISTIC = re.compile(r"(running|moving)_?(mean|var|std)", re.IGNORECASE)
+
+
+def tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
+    """Parameters of equal elements that several nodes have as their weight.
+
+    Graph inputs are left out: an exporter merges initializers, but not the arguments of what it exports.
+    """
+    tied = []
+    if (model.producer_name or "").startswith("bngrad."):  # what this package exports has no merged values
+        return
+    for value in _values(model.graph, names):
+        if value.is_graph_input():
+            continue
+        nodes = list(
+            dict.fromkeys(node for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index))
+        )
+        if len(nodes) > 1 and has_equal_elements(value) and not are_recorded_as_tied(nodes):
+            tied.append((str(value.name), nodes))
+    if tied:
+        name, nodes = tied[0]
+        more = f" (and {listed(name for name, _ in tied[1:])} likewise)" if len(tied) > 1 else ""
+        yield (
+            f"{name!r} is a weight of {counted(nodes, 'node')}, trained as one{more}; its elements are all "
+            "equal, and exporters merge equal initial values: if the network does not share it, export with "
+            "torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, training=TrainingMode.TRAINING"
+        )
+
+
+def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
+    """Values that are weights by default, and look as if they were none."""
+    found: dict[str, list[str]] = {}
+    kinds = recorded_kinds(model.graph)
+    for value in _values(model.graph, names):
+        reason = None if kinds.get(str(value.name)) == PARAMETER else _why_no_weight(value)
+        if reason is not None:
+            found.setdefault(reason, []).append(str(value.name))
+    for reason, values in found.items():
+        looks = "looks" if len(values) == 1 else "look"
+        yield (
+            f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
+            "every float initializer by default; name the weights with --wrt (wrt=)"
+        )
+
+
+def _values(graph: ir.Graph, names: Sequence[str]) -> Iterator[ir.Value]:
+    """The inputs and initializers that have these names."""
+    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    return (given[name] for name in names if name in given)
+
+
+def _why_no_weight(value: ir.Value) -> str | None:
+    """What a value looks like that is no weight; None for one that may be."""
+    name = str(value.name)
+    if _NAMED_STATISTIC.search(name):
+        return "named like a running statistic"
+    made = _MADE_BY_EXPORTER.fullmatch(name) is not None
+    slots = {index for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index)}
+    if slots:
+        zero_bias = made and slots == {2} and has_equal_elements(value, 0.0)
+        return "a bias of zeros named by an exporter" if zero_bias else None
+    if made:
+        return "named like an exporter's constant"
+    scalar = value.const_value is not None and value.const_value.size == 1
+    if scalar and not _NAMED_PARAMETER.search(name) and "." not in name:
+        return "a scalar"
+    return None
+
+
+def _is_weight_slot(node: ir.Node, index: int) -> bool:
+    return node.domain in ("", "ai.onnx") and index in WEIGHT_SLOTS.get(node.op_type, ())
