@@ -1,8 +1,8 @@
 """PyTorch's batch norm in training mode, as ONNX.
 
 `torch.onnx.export` writes ``aten._native_batch_norm_legit_functional`` in inference mode and without its new
-running statistics. `translations` has it as BatchNormalization with training_mode = 1. Its running variance is the
-biased one in ONNX and the unbiased one in PyTorch; `bngrad.differentiate` follows the model's producer, PyTorch.
+running statistics. `batch_norm` writes it as BatchNormalization with training_mode = 1. Its running variance is
+the biased one in ONNX and the unbiased one in PyTorch; `bngrad.differentiate` follows the producer, PyTorch.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from onnxscript import opset18
-from onnxscript.values import Opset
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bngrad.autodiff import stop_gradient
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 op: Any = opset18  # its functions are typed for tensors of one type
 
 
-def _batch_norm(
+def batch_norm(
     input: Any,  # noqa: A002, ANN401 - PyTorch's name; of onnxscript's
     weight: Any,  # noqa: ANN401
     bias: Any,  # noqa: ANN401
@@ -57,20 +54,6 @@ def _batch_norm(
     variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=0)
     inverse = op.Reciprocal(op.Sqrt(op.Add(variance, op.CastLike(op.Constant(value_float=eps), variance))))
     return y, op.ReduceMean(input, axes, keepdims=0), inverse, new_mean, new_var
-
-
-def _detach(self: Any) -> Any:  # noqa: ANN401 - of onnxscript's
-    """aten.detach -> StopGradient."""
-    return Opset(stop_gradient.DOMAIN, 1).StopGradient(self)
-
-
-def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export` takes as its custom translation table."""
-    stop_gradient.register_schema()
-    return {
-        torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
-        torch.ops.aten.detach.default: _detach,
-    }
 
 
 @contextmanager

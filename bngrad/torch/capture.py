@@ -14,8 +14,8 @@ from onnxscript import optimizer
 
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.graph.constant_value import constant_value
-from bngrad.torch.batch_norm import translations
 from bngrad.torch.no_grad import detach_no_grad
+from bngrad.torch.translations import translations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +64,8 @@ def capture(module: torch.nn.Module, example: Example, dynamic_shapes: Any) -> i
                 verbose=False,
             )
         except Exception as error:
+            if refusal := _refusal(error):
+                raise refusal from error
             found = _NO_FUNCTION.search(_texts(error))
             if found:
                 raise UnsupportedNodeError(
@@ -112,6 +114,13 @@ def _quiet() -> Iterator[None]:
         finally:
             for one, level in zip(loggers, levels, strict=True):
                 one.setLevel(level)
+
+
+def _refusal(error: BaseException | None) -> BngradError | None:
+    """The error of a translation of this package's, which the exporter wraps."""
+    while error is not None and not isinstance(error, BngradError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _texts(error: BaseException | None) -> str:

@@ -60,6 +60,10 @@ def with_parameter_hook():
     return module
 
 
+def with_counted_embedding():
+    return nn.Sequential(nn.Embedding(4, 3, scale_grad_by_freq=True), nn.BatchNorm1d(3))
+
+
 def without_weights():
     module = Custom("")
     module.requires_grad_(False)
@@ -90,6 +94,13 @@ REFUSALS = {
     "in-place": (lambda: Custom("written-in-place"), LOSS, (X, T), UnsupportedNodeError, "written in place"),
     "unknown-op": (lambda: Custom("unknown-op"), LOSS, (X, T), UnsupportedNodeError, "linalg_eig"),
     "no-rule": (lambda: Custom("no-rule"), LOSS, (X, T), UnsupportedNodeError, "Det"),
+    "gradient-by-counts": (
+        with_counted_embedding,
+        LOSS,
+        (T, T),
+        UnsupportedNodeError,
+        "aten.embedding has scale_grad_by_freq",
+    ),
     "no-weights": (without_weights, LOSS, (X, T), InputError, "no parameter of the module requires a gradient"),
     "no-tuple": (lambda: Custom(""), LOSS, X, InputError, r"example is a Tensor; expected \(inputs, \*targets\)"),
     "no-tensor": (lambda: Custom(""), None, (), InputError, "without a tensor"),
