@@ -1,19 +1,13 @@
 """Compares training on ONNX Runtime with PyTorch, in units of PyTorch's own rounding errors.
 
 The loss, each gradient and each new buffer of a few steps are computed three times from the same state: by the
-training graph, and by the module in its own type and in float64. The distance of the training graph from float64,
-divided by the module's own, is what decides::
-
-    measure = max over steps ||ours - float64|| / max over steps max(||torch - float64||, u ||float64||)
-
-with the unit roundoff u of float32. ReLU and max pooling amplify the last bit of deep networks, for both alike.
+training graph, and by the module in its own type and in float64. `bngrad.validation.float32_error` decides.
 """
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,14 +16,15 @@ from bngrad.graph.nodes import describe
 from bngrad.io.files import to_proto
 from bngrad.runtime.session import session
 from bngrad.torch.eager import run_eager
-from bngrad.torch.forward import LOSS, Forward
+from bngrad.torch.forward import LOSS, NEW, Forward
 from bngrad.torch.randomness import NothingRandom, nothing_random
 from bngrad.training.differentiate import differentiate
 from bngrad.training.to_inference import random_nodes
-from bngrad.validation.report import Check, Row, distance, norm
+from bngrad.validation.float32_error import LIMIT, Results, float32_error
+from bngrad.validation.report import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     import onnx_ir as ir
     from numpy.typing import NDArray
@@ -37,27 +32,24 @@ if TYPE_CHECKING:
     from bngrad.torch.eager import Eager
     from bngrad.torch.example import Example
 
-    Array = NDArray[Any]
+    Arrays = Mapping[str, NDArray[Any]]
+    State = dict[str, torch.Tensor]
 
-LIMIT = 10.0
-"""The largest distance from float64 that passes, in units of PyTorch's own."""
-
-_ROUNDOFF = 2.0**-24
+_GRAD = "_grad"
 _STEP = 1e-3
 """The size of an update between the compared steps, relative to each weight."""
-
-
-class Tested(NamedTuple):
-    """A training graph in a session."""
-
-    run: Any
-    loss: str
-    gradients: Mapping[str, str]
-    buffers: Mapping[str, str]
+_VARIED = 1e-3
+"""The size of a variation of each weight, relative to it."""
 
 
 def compare_steps(
-    forward: Forward, example: Example, model: ir.Model, *, steps: int, limit: float = LIMIT
+    forward: Forward,
+    example: Example,
+    model: ir.Model,
+    trained: Collection[str],
+    *,
+    steps: int,
+    limit: float = LIMIT,
 ) -> Check:
     """Compares the training graph of an exported model with its module.
 
@@ -65,6 +57,7 @@ def compare_steps(
         forward: The module and its loss.
         example: The arguments.
         model: The exported forward model.
+        trained: The parameters that are trained, by the user's names.
         steps: The number of steps; between them the weights move, as PyTorch's gradients say.
         limit: The largest measure that passes.
     """
@@ -74,58 +67,106 @@ def compare_steps(
         check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
         return check
     made = differentiate(quiet, defaults=False)
-    tested = Tested(session(to_proto(made.model)), made.loss, made.gradients, made.running_statistics)
-    state = {name: one.detach().clone() for name, one in forward.tensors().items()}
-    found: dict[str, list[tuple[Array, Array, Array]]] = {}
+    run = session(to_proto(made.model))
+    outputs = {made.loss: LOSS}
+    outputs |= {output: f"{name}{_GRAD}" for name, output in made.gradients.items()}
+    outputs |= {output: f"{name}{NEW}" for name, output in made.running_statistics.items()}
+    inputs = [one.name for one in run.get_inputs()]
+
+    def run_graph(feeds: Arrays) -> Arrays:
+        values = run.run(list(outputs), {name: feeds[name] for name in inputs})
+        return dict(zip(outputs.values(), values, strict=True))
+
     with nullcontext() if quiet is model else NothingRandom():
-        for _ in range(steps):
-            own = run_eager(forward, example, list(made.gradients), state=state)
-            exact = run_eager(forward, example, list(made.gradients), state=state, dtype=torch.float64)
-            ours = _run(tested, example, state)
-            for name, triple in _triples(tested, ours, own, exact).items():
-                found.setdefault(name, []).append(triple)
-            state = _next(state, own)
-    check.rows = [_row(name, triples, limit) for name, triples in found.items()]
+        compare_graph(check, forward, example, run_graph, trained, steps=steps)
     return check
 
 
-def _run(tested: Tested, example: Example, state: Mapping[str, torch.Tensor]) -> dict[str, Array]:
-    given = example.feeds() | {name: one.cpu().numpy() for name, one in state.items()}
-    feeds = {one.name: given[one.name] for one in tested.run.get_inputs()}
-    names = [one.name for one in tested.run.get_outputs()]
-    return dict(zip(names, tested.run.run(None, feeds), strict=True))
+def compare_graph(
+    check: Check,
+    forward: Forward,
+    example: Example,
+    run_graph: Callable[[Arrays], Arrays],
+    trained: Collection[str],
+    *,
+    steps: int,
+) -> None:
+    """Compares a training graph with a module, and adds the rows to a check.
+
+    Args:
+        check: The check.
+        forward: The module and its loss.
+        example: The arguments.
+        run_graph: Runs the training graph. It takes the inputs of the example, the parameters and the buffers by
+            name, and returns ``loss``, ``NAME_grad`` and ``NAME_new``.
+        trained: The parameters that are trained, by the user's names.
+        steps: The number of steps.
+    """
+
+    def run(state: State) -> Results:
+        own = run_eager(forward, example, trained, state=state)
+        exact = run_eager(forward, example, trained, state=state, dtype=torch.float64)
+        got = run_graph(example.feeds() | {name: one.cpu().numpy() for name, one in state.items()})
+        return Results(got, _arrays(own), _expected(_arrays(exact), got, state))
+
+    def varied(state: State, seed: int) -> State:
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: one * (1 + _VARIED * torch.randn(one.shape, generator=generator).to(one))
+            if name in trained
+            else one
+            for name, one in state.items()
+        }
+
+    float32_error(
+        check,
+        run,
+        {name: one.detach().clone() for name, one in forward.tensors().items()},
+        steps=steps,
+        following=_following,
+        varied=varied,
+        kind_of=_kind_of,
+        implementation="native",
+        against="PyTorch",
+    )
 
 
-def _triples(
-    tested: Tested, ours: Mapping[str, Array], own: Eager, exact: Eager
-) -> dict[str, tuple[Array, Array, Array]]:
-    """What was computed by us, by PyTorch and in float64, by output."""
-    result = {tested.loss: (ours[tested.loss], own.loss.numpy(), exact.loss.numpy())}
-    for name, output in tested.gradients.items():
-        result[output] = ours[output], own.gradients[name].cpu().numpy(), exact.gradients[name].cpu().numpy()
-    for name, output in tested.buffers.items():
-        result[output] = ours[output], own.new[name].cpu().numpy(), exact.new[name].cpu().numpy()
-    return result
+def _arrays(eager: Eager) -> dict[str, NDArray[Any]]:
+    found = {LOSS: eager.loss}
+    found |= {f"{name}{_GRAD}": one for name, one in eager.gradients.items()}
+    found |= {f"{name}{NEW}": one for name, one in eager.new.items()}
+    return {name: one.cpu().numpy() for name, one in found.items()}
 
 
-def _row(name: str, triples: Sequence[tuple[Array, Array, Array]], limit: float) -> Row:
-    apart = max(distance(ours, exact) for ours, _, exact in triples)
-    size = max(norm(exact) for _, _, exact in triples)
-    unit = max(max(distance(own, exact), _ROUNDOFF * norm(exact)) for _, own, exact in triples)
-    measure = 0.0 if apart == 0 else apart / unit if unit else math.inf
-    largest = max(float(np.max(np.abs(ours.astype(np.float64) - exact), initial=0)) for ours, _, exact in triples)
-    kind = "loss" if name == LOSS else "gradient" if name.endswith("_grad") else "buffer"
-    relative = 0.0 if apart == 0 else apart / size if size else math.inf
-    passed = measure <= limit
-    note = f"PyTorch's own {unit / size:.1e}" if size else ""
-    return Row(name, name, kind, "native", "float64", largest, relative, measure, passed, note)
+def _expected(exact: Arrays, got: Arrays, state: State) -> dict[str, NDArray[Any]]:
+    """What a training graph has to have: the loss, nonzero gradients, and floats that change."""
+
+    def is_needed(name: str, value: NDArray[Any]) -> bool:
+        if name in got or name == LOSS:
+            return True
+        if name.endswith(_GRAD):
+            return bool(value.any())
+        old = state[name.removesuffix(NEW)]
+        return old.is_floating_point() and not np.array_equal(value, old.double().cpu().numpy(), equal_nan=True)
+
+    return {name: value for name, value in exact.items() if is_needed(name, value)}
 
 
-def _next(state: Mapping[str, torch.Tensor], own: Eager) -> dict[str, torch.Tensor]:
+def _kind_of(name: str) -> str:
+    return "loss" if name == LOSS else "gradient" if name.endswith(_GRAD) else "buffer"
+
+
+def _following(state: State, results: Results) -> State:
     """The state after a step of PyTorch's, whose update has a fixed size relative to each weight."""
-    result = {name: own.new.get(name, one) for name, one in state.items()}
-    for name, gradient in own.gradients.items():
-        size = float(gradient.norm())
-        if math.isfinite(size) and size > 0:
-            result[name] = state[name] - gradient * (_STEP * float(state[name].norm()) / size)
-    return result
+    own = results.float32
+    following = {}
+    for name, one in state.items():
+        following[name] = one
+        if (new := own.get(f"{name}{NEW}")) is not None:
+            following[name] = torch.as_tensor(new, device=one.device)
+        elif (gradient := own.get(f"{name}{_GRAD}")) is not None:
+            size = float(np.linalg.norm(gradient.astype(np.float64)))
+            if np.isfinite(size) and size > 0:
+                update = torch.as_tensor(gradient, device=one.device)
+                following[name] = one - update * (_STEP * float(one.norm()) / size)
+    return following

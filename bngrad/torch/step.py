@@ -40,6 +40,8 @@ class _Source(NamedTuple):
 
     forward: Forward
     example: Example
+    trained: list[str]
+    """The parameters to train that the loss depends on."""
     exported: Exported
 
 
@@ -241,7 +243,7 @@ def compare(
         raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
     source = _source(module, loss_fn, example, None, dynamic_batch, None)
     model = source.exported.model
-    check = compare_steps(source.forward, source.example, model, steps=steps)
+    check = compare_steps(source.forward, source.example, model, source.trained, steps=steps)
     warn(source.exported.warnings)
     shapes = {name: list(one.shape) for name, one in zip(source.example.names, source.example.flat, strict=True)}
     batch_norms = sum(node.op_type == "BatchNormalization" for node in model.graph)
@@ -280,7 +282,8 @@ def _source(
     trained = [name for name in trained if name in has_gradient]
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
-    return _Source(forward, read, export_training(forward, read, trained, dynamic_batch=dynamic_batch))
+    exported = export_training(forward, read, trained, dynamic_batch=dynamic_batch)
+    return _Source(forward, read, trained, exported)
 
 
 def _loss_function(loss_fn: Loss | None) -> Loss | None:
@@ -291,7 +294,8 @@ def _loss_function(loss_fn: Loss | None) -> Loss | None:
 
 def _check(source: _Source) -> None:
     """Refuses what PyTorch's exporter wrote wrongly."""
-    check = compare_steps(source.forward, source.example, source.exported.model, steps=1, limit=_WRONG)
+    model = source.exported.model
+    check = compare_steps(source.forward, source.example, model, source.trained, steps=1, limit=_WRONG)
     if check.failures:
         worst = check.failures[0]
         raise ModelError(

@@ -1,61 +1,156 @@
 """The error of a training graph in units of the error of another float32 program, both measured from float64.
 
-The unit of an output is the largest distance of the float32 program from float64, over several perturbed inputs.
-The measure is the *smallest* distance of the graph from float64, over the same inputs: a unit at the kink of its
-ReLU may be on either side by chance (see `bngrad.validation.noise`), while an error is in all results.
+The graph, the program, and the program in float64 run a few steps from the same states. The measure of an output
+is
+
+    max over steps ||graph - float64|| / max over steps ||program - float64||
+
+where the denominator, the unit, is at least a few roundings of the output (`bngrad.validation.noise`).
+
+A unit at the kink of its ReLU may be on either side by chance, and then changes some gradients by many times their
+usual error. A step in which an output is above the limit is therefore repeated from slightly different states, and
+the *closest* of its results counts: chance differs from state to state, while an error is in all results.
 """
 
 from __future__ import annotations
 
-from math import inf
-from typing import TYPE_CHECKING, Any
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from bngrad.validation.noise import LIMIT, Closest, at_least_rounding, comparison_row
-from bngrad.validation.report import Check, Row, distance
+from bngrad.validation.noise import at_least_rounding, spacing
+from bngrad.validation.report import Row, differences, distance, norm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    Results = Sequence[Mapping[str, NDArray[Any]]]
-    """The outputs by name, for each of several inputs."""
+    from bngrad.validation.report import Check
+
+    Array = NDArray[Any]
+
+State = TypeVar("State")
+
+LIMIT = 10.0
+"""The largest error of the graph that passes, in units of the program's."""
+
+REPEATS = 4
+"""The number of further states from which a step is repeated."""
+
+
+class Results(NamedTuple):
+    """The outputs of a step by name."""
+
+    got: Mapping[str, Array]
+    """Those of the training graph."""
+    float32: Mapping[str, Array]
+    """Those of the other program, in its own type."""
+    float64: Mapping[str, Array]
+    """Those of the other program in float64: what is compared."""
+
+
+class _Error(NamedTuple):
+    """What is kept of an output of a step."""
+
+    got: float
+    """The distance of the graph from float64; infinity if it has no such output."""
+    own: float
+    """The distance of the other program."""
+    size: float
+    """The norm of the output in float64."""
+    rounding: float
+    """The relative spacing of the program's type."""
+    differences: tuple[float, float]
+    """The graph's, as `bngrad.validation.report.differences` gives them."""
+    note: str
 
 
 def float32_error(
-    got: Results,
-    float32: Results,
-    float64: Results,
-    kinds: Mapping[str, str],
+    check: Check,
+    run: Callable[[State], Results],
+    state: State,
     *,
+    steps: int,
+    following: Callable[[State, Results], State],
+    varied: Callable[[State, int], State],
+    kind_of: Callable[[str], str],
     implementation: str,
     against: str,
-) -> Check:
-    """Compares the outputs of a training graph with those of a program in float32 and in float64.
+) -> None:
+    """Adds a row to a check for each output in float64; its measure is limited by the check's limit.
 
     Args:
-        got: The results of the graph.
-        float32: The results of the program in float32, for the same inputs.
-        float64: The results of the program in float64, for the same inputs.
-        kinds: The kind of each output: ``loss``, ``gradient``, ``buffer``.
-        implementation: What computed ``got``, for the report.
-        against: What computed ``float64``, for the report.
-
-    Returns:
-        The check. A row's measure is the 2-norm of the graph's error over that of the program's error in float32.
-        An output that the graph lacks does not pass.
+        check: The check.
+        run: Runs a step of the three programs from a state.
+        state: The first state.
+        steps: The number of steps.
+        following: Returns the state after a step, given its results.
+        varied: Returns a state that differs slightly from another; the number is a seed.
+        kind_of: Returns the kind of an output: ``loss``, ``gradient``, ``buffer``.
+        implementation: What computes `Results.got`, for the report.
+        against: What computes `Results.float64`, for the report.
     """
-    check = Check("float32 error", unit="x float32's own error", limit=LIMIT)
-    own = {name: max(distance(a[name], b[name]) for a, b in zip(float32, float64, strict=True)) for name in kinds}
-    floors = at_least_rounding(own, {name: float32[0][name] for name in kinds}, kinds)
-    for name, kind in kinds.items():
-        if name not in got[0]:
-            note = "the graph has no such output"
-            check.rows.append(
-                Row(name, name, kind, implementation, against, inf, inf, inf, passed=False, note=note)
-            )
-            continue
-        pairs = [(one[name], want[name]) for one, want in zip(got, float64, strict=True)]
-        closest = min((Closest(distance(*pair), *pair) for pair in pairs), key=lambda pair: pair.distance)
-        check.rows.append(comparison_row(name, kind, implementation, against, closest, floors[name]))
-    return check
+    starts, found = [], []
+    for _ in range(steps):
+        results = run(state)
+        starts.append(state)
+        found.append([_errors(results)])
+        state = following(state, results)
+    for seed in range(REPEATS + 1):
+        units = _units(found, kind_of)
+        doubtful = [index for index, tries in enumerate(found) if _is_above(tries, units, check.limit)]
+        if not doubtful or seed == REPEATS:
+            break
+        for index in doubtful:
+            found[index].append(_errors(run(varied(starts[index], seed))))
+    for name, unit in units.items():
+        worst = max((_closest(tries, name) for tries in found), key=lambda error: error.got)
+        measure = _measure(worst, unit)
+        note = worst.note or f"{against} differs from its own float32 by {unit / (worst.size or 1.0):.1e}"
+        passed = measure <= check.limit
+        row = Row(name, name, kind_of(name), implementation, against, *worst.differences, measure, passed, note)
+        check.rows.append(row)
+
+
+def _errors(results: Results) -> dict[str, _Error]:
+    return {name: _error(results, name) for name in results.float64}
+
+
+def _error(results: Results, name: str) -> _Error:
+    own, exact = results.float32[name], results.float64[name]
+    size = norm(exact)
+    note = "the graph has no such output"
+    if (got := results.got.get(name)) is not None:
+        note = "" if got.shape == exact.shape else f"shape {list(got.shape)}; expected {list(exact.shape)}"
+    if got is None or note:
+        return _Error(inf, distance(own, exact), size, spacing(own), (inf, inf), note)
+    return _Error(distance(got, exact), distance(own, exact), size, spacing(own), differences(got, exact), "")
+
+
+def _units(found: Sequence[Sequence[Mapping[str, _Error]]], kind_of: Callable[[str], str]) -> dict[str, float]:
+    """The unit of each output: the largest error of the other program in any state."""
+    tries = [errors for tries in found for errors in tries]
+    names = list(dict.fromkeys(name for errors in tries for name in errors))
+    per_name = {name: [errors[name] for errors in tries if name in errors] for name in names}
+    return at_least_rounding(
+        {
+            name: max((one.own for one in errors if isfinite(one.own)), default=0.0)
+            for name, errors in per_name.items()
+        },
+        {name: max(one.size for one in errors) for name, errors in per_name.items()},
+        {name: errors[0].rounding for name, errors in per_name.items()},
+        {name: kind_of(name) for name in names},
+    )
+
+
+def _is_above(tries: Sequence[Mapping[str, _Error]], units: Mapping[str, float], limit: float) -> bool:
+    return any(not _measure(_closest(tries, name), unit) <= limit for name, unit in units.items())
+
+
+def _closest(tries: Sequence[Mapping[str, _Error]], name: str) -> _Error:
+    absent = _Error(0.0, 0.0, 0.0, 0.0, (0.0, 0.0), "")
+    return min((errors[name] for errors in tries if name in errors), key=lambda error: error.got, default=absent)
+
+
+def _measure(error: _Error, unit: float) -> float:
+    return 0.0 if error.got == 0 else error.got / unit if unit else inf

@@ -106,27 +106,36 @@ def noise_floors(results: Sequence[Mapping[str, Array]], kinds: Mapping[str, str
     """
     pairs = list(itertools.combinations(results, 2))
     spread = {name: max(distance(one[name], other[name]) for one, other in pairs) for name in results[0]}
-    return at_least_rounding(spread, results[0], kinds)
+    sizes = {name: norm(value) for name, value in results[0].items()}
+    return at_least_rounding(spread, sizes, {name: spacing(value) for name, value in results[0].items()}, kinds)
+
+
+def spacing(value: Array) -> float:
+    """Returns the relative spacing of the numbers of a float array; 0 for other arrays."""
+    return float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
 
 
 def at_least_rounding(
-    floors: Mapping[str, float], values: Mapping[str, Array], kinds: Mapping[str, str]
+    floors: Mapping[str, float],
+    sizes: Mapping[str, float],
+    roundings: Mapping[str, float],
+    kinds: Mapping[str, str],
 ) -> dict[str, float]:
     """Returns noise floors that are not below a few roundings of the values, or of the largest of their kind.
 
     Args:
         floors: The floor of each output.
-        values: The outputs, in the type whose rounding counts.
-        kinds: The kind of each output.
+        sizes: The 2-norm of each.
+        roundings: The relative spacing of each one's type.
+        kinds: The kind of each.
     """
     largest = dict.fromkeys(kinds.values(), 0.0)
-    for name, value in values.items():
-        largest[kinds[name]] = max(largest[kinds[name]], norm(value))
-    found = {}
-    for name, value in values.items():
-        unit = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
-        found[name] = max(floors[name], _ROUNDINGS * unit * max(norm(value), _NEGLIGIBLE * largest[kinds[name]]))
-    return found
+    for name, size in sizes.items():
+        largest[kinds[name]] = max(largest[kinds[name]], size)
+    return {
+        name: max(floors[name], _ROUNDINGS * roundings[name] * max(size, _NEGLIGIBLE * largest[kinds[name]]))
+        for name, size in sizes.items()
+    }
 
 
 class Closest(NamedTuple):

@@ -83,6 +83,39 @@ class Tied(nn.Module):
         return self.b(self.bn(self.a(x)))
 
 
+class Padded(nn.Module):
+    """Embeddings of which one row is padding, whose gradient is 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.positive, self.negative = nn.Embedding(4, 6, padding_idx=1), nn.Embedding(4, 6, padding_idx=-1)
+        self.bn = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        rows = (x > 0).long() + (x > 1).long() * 2
+        return self.bn((self.positive(rows) * self.negative(rows)).sum(1))
+
+
+class Random(nn.Module):
+    """Draws of all kinds: stochastic depth, noise, a random number, and Dropout inside of other modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.lstm = nn.LSTM(1, 3, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(3, 1, dropout=0.5, batch_first=True)
+
+    def forward(self, x):
+        y = self.bn(self.fc(x))
+        for keep in (0.8, 0.3):
+            y = y + torch.relu(y) * y.new_empty(x.shape[0], 1).bernoulli_(keep).div_(keep)
+        y = y * torch.bernoulli(torch.full_like(y, 0.7)) + torch.rand_like(y) * y
+        y = y + torch.randn(x.shape[0], 6) * y + y * torch.randint(1, 5, (6,))
+        z, _ = self.lstm(y.unsqueeze(-1))
+        z, _ = self.attention(z, z, z)
+        return y + z.mean(-1)
+
+
 class Attention(nn.Module):
     """A chunk behind a transpose, whose gradient is a Pad that ONNX Runtime moves a Transpose over."""
 
@@ -134,6 +167,8 @@ MODULES = {
     "detached": (Detached, VECTORS),
     "teacher": (Teacher, VECTORS),
     "tied": (Tied, VECTORS),
+    "padding-of-embeddings": (Padded, VECTORS),
+    "random": (Random, VECTORS),
     "slice-behind-transpose": (Attention, (2, 3, 6, 6)),
     "spectral-norm": (lambda: mlp(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))), VECTORS),
     "weight-norm": (lambda: mlp(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))), VECTORS),
@@ -185,5 +220,5 @@ def test_a_wrong_gradient_is_found():
     other.load_state_dict(module.state_dict())
     trained = [name for name, _ in module.named_parameters()]
     exported = export_training(Forward(other, loss_fn), example, trained)
-    check = compare_steps(forward, example, exported.model, steps=1)
+    check = compare_steps(forward, example, exported.model, trained, steps=1)
     assert "a.weight_grad" in {row.tensor for row in check.failures}
