@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix networks clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -81,6 +81,11 @@ bench: $(READY)
 # one row again.
 matrix: $(READY)
 	$(BIN)/python tests/matrix/run_matrix.py $(MATRIX)
+
+# Networks of torchvision and timm against PyTorch, written to docs/reference/networks.md: hours, and goes on where it
+# was interrupted. NETWORKS='resnet18 mlp' tries these again.
+networks: $(READY)
+	$(BIN)/python tests/networks/run_networks.py $(NETWORKS)
 
 # The library is built by pip, with the environment's own tools, where the tests build their programs from the same
 # objects; an editable install follows changes of Python files by itself.

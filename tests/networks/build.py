@@ -22,7 +22,6 @@ def build(network: Network, seed: int = 0) -> tuple[torch.nn.Module, Callable, t
     """Returns the module in training mode, its loss function, and the example ``(inputs, *targets)``."""
     torch.manual_seed(seed)
     module, inputs = MAKERS[network.source](network)
-    without_dropout(module)
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
     with torch.no_grad(), torch.random.fork_rng():
         outputs = copy.deepcopy(module)(*arguments)
@@ -40,6 +39,7 @@ def _of_torchvision(network: Network):
 def _of_timm(network: Network):
     import timm
 
+    timm.layers.set_exportable(True)  # activations without a backward pass of their own
     options = {"num_classes": CLASSES} | network.options
     module = timm.create_model(network.name, pretrained=False, **options)
     return module.train(), torch.randn(network.batch, *network.size)
@@ -58,7 +58,7 @@ MAKERS = {"torchvision": _of_torchvision, "timm": _of_timm, "modules": _of_modul
 
 
 def without_dropout(module: torch.nn.Module) -> None:
-    """Sets the probabilities of dropout and stochastic depth to 0: two runs with other seeds do not compare."""
+    """Sets the probabilities of dropout and stochastic depth to 0."""
     for part in module.modules():
         for name in ("p", "drop_prob", "dropout", "attention_dropout"):
             if isinstance(getattr(part, name, None), float):

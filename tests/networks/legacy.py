@@ -14,17 +14,35 @@ import onnx
 import torch
 
 import bngrad
-from torch_runs import inputs_of
+from bngrad.torch.compare import compare_graph
+from bngrad.torch.example import read_example
+from bngrad.torch.forward import Forward
+from bngrad.validation.float32_error import LIMIT
+from bngrad.validation.report import Check
+from build import without_dropout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    Array = NDArray[Any]
+    from bngrad.torch.example import Example
+
+    Arrays = Mapping[str, NDArray[Any]]
 
 OPSET = 20
 """The newest that the legacy exporter knows."""
+
+
+def by_legacy_exporter(module: torch.nn.Module, loss_fn: Callable, example: tuple, steps: int) -> Check:
+    """Compares the legacy exporter's training graph of a module with the module."""
+    check = Check("PyTorch", unit="x PyTorch's own error", limit=LIMIT)
+    without_dropout(module)
+    read = read_example(module, loss_fn, example, None)
+    trained = [name for name, one in module.named_parameters() if one.requires_grad]
+    run_graph = runner(training_graph(module, loss_fn, read))
+    compare_graph(check, Forward(module, loss_fn), read, run_graph, trained, steps=steps)
+    return check
 
 
 class WithLoss(torch.nn.Module):
@@ -39,42 +57,37 @@ class WithLoss(torch.nn.Module):
         return self._loss_fn(self.module(*data[:count]), *data[count:])
 
 
-def training_graph(module: torch.nn.Module, loss_fn: Callable, example: tuple) -> onnx.ModelProto:
+def training_graph(module: torch.nn.Module, loss_fn: Callable, example: Example) -> onnx.ModelProto:
     """Exports a copy of a module with its loss, and differentiates it."""
-    data = inputs_of(example)
-    whole = WithLoss(copy.deepcopy(module), loss_fn, len(example) - 1)
+    whole = WithLoss(copy.deepcopy(module), loss_fn, len(example.targets))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         torch.onnx.export(
             whole,
-            data,
+            (*example.args, *example.targets),
             path,
             dynamo=False,
             training=torch.onnx.TrainingMode.PRESERVE,
             do_constant_folding=False,
             opset_version=OPSET,
-            input_names=[f"data.{index}" for index in range(len(data))],
+            input_names=[f"data.{name}" for name in example.names],
             output_names=["loss"],
         )
         forward = onnx.load(path)
     return bngrad.differentiate(forward, loss="loss", shared_statistics="chain")
 
 
-class Step:
-    """A training graph in a session, called with the state and the data as `torch_runs.torch_step` is."""
+def runner(graph: onnx.ModelProto) -> Callable[[Arrays], Arrays]:
+    """Returns a function that runs a training graph as `compare_graph` wants it."""
+    session, roles = bngrad.session(graph), bngrad.read_training_graph(graph)
+    names = {roles.loss: "loss"}
+    for suffix, pairs in (("_grad", roles.gradients), ("_new", roles.running_statistics)):
+        names |= {output: f"{name.removeprefix('module.')}{suffix}" for name, output in pairs.items()}
+    inputs = {value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())}
 
-    def __init__(self, graph: onnx.ModelProto) -> None:
-        self._session = bngrad.session(graph)
-        roles = bngrad.read_training_graph(graph)
-        self._outputs = {"loss": roles.loss}
-        for suffix, pairs in (("_grad", roles.gradients), ("_new", roles.running_statistics)):
-            self._outputs |= {f"{name.removeprefix('module.')}{suffix}": output for name, output in pairs.items()}
-        session = self._session
-        self._inputs = {value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())}
+    def run(feeds: Arrays) -> Arrays:
+        given = {f"{kind}.{name}": value for name, value in feeds.items() for kind in ("module", "data")}
+        values = session.run(list(names), {name: value for name, value in given.items() if name in inputs})
+        return dict(zip(names.values(), values, strict=True))
 
-    def __call__(self, state: dict[str, Array], data: list[Array]) -> dict[str, Array]:
-        """Runs the graph."""
-        feeds = {f"module.{name}": value for name, value in state.items()}
-        feeds |= {f"data.{index}": value for index, value in enumerate(data)}
-        feeds = {name: value for name, value in feeds.items() if name in self._inputs}
-        return dict(zip(self._outputs, self._session.run(list(self._outputs.values()), feeds), strict=True))
+    return run

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+WAYS = ("bngrad.torch", "legacy")
+"""The ways from PyTorch: this project's, and ``torch.onnx.export(dynamo=False)`` with `bngrad.differentiate`."""
+
 
 @dataclass(frozen=True)
 class Network:
