@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _ADVICE = "bngrad derives gradients from the forward pass alone, so this one would be lost"
 
+_LIBRARY, _OF_PRIMS = "torch._library.autograd", "GeneratedBackwardFor_prims_"
+"""The functions in which PyTorch wraps its own primitive ops; an op of a user's library has another name there."""
+
 
 @contextmanager
 def refuse_custom_gradients(module: torch.nn.Module) -> Iterator[None]:
@@ -29,9 +32,11 @@ def refuse_custom_gradients(module: torch.nn.Module) -> Iterator[None]:
     def refuse_function(  # classmethod passes the class
         cls: Any,  # noqa: ANN401
         /,
-        *_args: object,
-        **_kwargs: object,
-    ) -> NoReturn:
+        *args: object,
+        **kwargs: object,
+    ) -> Any:  # noqa: ANN401
+        if (cls.__module__, cls.__qualname__.startswith(_OF_PRIMS)) == (_LIBRARY, True):
+            return apply.__get__(None, cls)(*args, **kwargs)
         raise UnsupportedNodeError(
             f"the module calls {cls.__module__}.{cls.__qualname__}, a torch.autograd.Function, which has a "
             f"backward of its own; {_ADVICE}: write it with ops of PyTorch"

@@ -96,6 +96,18 @@ class Padded(nn.Module):
         return self.bn((self.positive(rows) * self.negative(rows)).sum(1))
 
 
+class Variance(nn.Module):
+    """Statistics as features; PyTorch traces a variance as a primitive op with a torch.autograd.Function."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(6, 6), nn.BatchNorm1d(12)
+
+    def forward(self, x):
+        y = self.fc(x).unsqueeze(1) * x.unsqueeze(2)
+        return self.bn(torch.cat([y.mean(1), y.var(1).clamp(min=1e-4).sqrt()], 1))
+
+
 class Random(nn.Module):
     """Draws of all kinds: stochastic depth, noise, a random number, and Dropout inside of other modules."""
 
@@ -168,6 +180,7 @@ MODULES = {
     "teacher": (Teacher, VECTORS),
     "tied": (Tied, VECTORS),
     "padding-of-embeddings": (Padded, VECTORS),
+    "variance": (Variance, VECTORS),
     "random": (Random, VECTORS),
     "slice-behind-transpose": (Attention, (2, 3, 6, 6)),
     "spectral-norm": (lambda: mlp(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))), VECTORS),

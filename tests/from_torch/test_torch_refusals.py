@@ -23,6 +23,18 @@ class Straight(torch.autograd.Function):
         return gradient
 
 
+@torch.library.custom_op("bngrad_tests::straight", mutates_args=())
+def straight(x: torch.Tensor) -> torch.Tensor:
+    return x.round()
+
+
+straight.register_fake(torch.empty_like)
+straight.register_autograd(lambda _ctx, gradient: gradient)
+
+
+FUNCTIONS = {"function": Straight.apply, "library": straight}
+
+
 class Custom(nn.Module):
     def __init__(self, what):
         super().__init__()
@@ -30,8 +42,8 @@ class Custom(nn.Module):
 
     def forward(self, x):
         y = self.bn(self.fc(x))
-        if self.what == "function":
-            return Straight.apply(y)
+        if self.what in FUNCTIONS:
+            return FUNCTIONS[self.what](y)
         if self.what == "hook":
             y.register_hook(lambda gradient: 2 * gradient)
         if self.what == "data-dependent":
@@ -80,6 +92,13 @@ REFUSALS = {
         (X, T),
         UnsupportedNodeError,
         "Straight, a torch.auto",
+    ),
+    "op-of-a-library": (
+        lambda: Custom("library"),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "GeneratedBackwardFor_bngrad_tests_straight_default, a torch.auto",
     ),
     "hook": (lambda: Custom("hook"), LOSS, (X, T), UnsupportedNodeError, "Tensor.register_hook"),
     "module-hook": (with_module_hook, LOSS, (X, T), UnsupportedNodeError, "module 'bn' has a backward hook"),
