@@ -1,0 +1,62 @@
+"""Fine-tuning moves between PyTorch and ONNX Runtime: docs/examples/pytorch/finetune.py on a few epochs."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+
+from digits_training import EXAMPLES
+
+torch = pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[torch]")
+pytest.importorskip("sklearn", reason="needs scikit-learn, pip install bngrad[models]")
+
+THIRDS = ["torch", "bngrad", "torch"]
+
+
+@pytest.fixture(scope="module")
+def finetune():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES / "pytorch")
+        import finetune
+
+        patch.setattr(finetune, "ResNet", partial(finetune.ResNet, blocks=1))
+        yield finetune
+
+
+@pytest.fixture(scope="module")
+def start(finetune):
+    """A network with a frozen stem, and the data of the other digits."""
+    return finetune.pretrained(0, 1), finetune.digits(range(5, 10), 0, 0.2)
+
+
+def stem(net):
+    return {name: one for name, one in net.state_dict().items() if name.startswith(("conv1.", "bn1.", "layer1."))}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("backends", [["bngrad"] * 3, THIRDS], ids=["all", "a-third"])
+def test_curves_and_weights_are_those_of_pytorch(finetune, start, kind, backends):
+    net, data = start
+    nets = [copy.deepcopy(net) for _ in range(2)]
+    wanted, curves = (
+        finetune.train(one, data, kind, way) for one, way in zip(nets, [["torch"] * 3, backends], strict=True)
+    )
+    for ours, theirs in zip(curves, wanted, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3)
+    assert wanted[-1].loss < 0.5 * wanted[0].loss
+    expected, state = (one.state_dict() for one in nets)
+    for name, value in expected.items():
+        torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-4, msg=name)
+    assert all(torch.equal(one, stem(net)[name]) for name, one in stem(nets[1]).items())
+
+
+def test_without_the_state_of_the_optimizer_it_is_another_training(finetune, start, monkeypatch):
+    net, data = start
+    expected, curves = finetune.train(copy.deepcopy(net), data, "adamw", ["torch"] * 3), None
+    load = finetune.bngrad.torch.load_into
+    monkeypatch.setattr(finetune.bngrad.torch, "load_into", lambda module, trainer, **_: load(module, trainer))
+    curves = finetune.train(copy.deepcopy(net), data, "adamw", THIRDS)
+    assert curves[:2] == [pytest.approx(one, rel=1e-3) for one in expected[:2]]
+    assert curves[2] != pytest.approx(expected[2], rel=1e-3)
