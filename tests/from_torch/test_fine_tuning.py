@@ -35,8 +35,7 @@ def stem(net):
     return {name: one for name, one in net.state_dict().items() if name.startswith(("conv1.", "bn1.", "layer1."))}
 
 
-@pytest.mark.parametrize("kind", ["adamw", "sgd"])
-@pytest.mark.parametrize("backends", [["bngrad"] * 3, THIRDS], ids=["all", "a-third"])
+@pytest.mark.parametrize(("kind", "backends"), [("adamw", THIRDS), ("sgd", ["bngrad"] * 3)], ids=["adamw", "sgd"])
 def test_curves_and_weights_are_those_of_pytorch(finetune, start, kind, backends):
     net, data = start
     nets = [copy.deepcopy(net) for _ in range(2)]
