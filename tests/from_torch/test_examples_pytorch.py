@@ -10,7 +10,7 @@ import pytest
 
 from digits_training import EXAMPLES
 
-pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[torch]")
+pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn, pip install bngrad[models]")
 
 

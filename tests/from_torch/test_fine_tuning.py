@@ -9,7 +9,7 @@ import pytest
 
 from digits_training import EXAMPLES
 
-torch = pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[torch]")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn, pip install bngrad[models]")
 
 THIRDS = ["torch", "bngrad", "torch"]

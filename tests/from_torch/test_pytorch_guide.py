@@ -13,7 +13,7 @@ import pytest
 from bngrad.errors import BngradWarning
 from test_docs import DOCS, blocks
 
-pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[torch]")
+pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn, pip install bngrad[models]")
 
 
