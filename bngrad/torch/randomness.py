@@ -1,7 +1,8 @@
 """Turns off what is random, in a module and in the model of it, so that the two can be compared.
 
-Dropout becomes the identity. A uniform draw gives the middle of its range, a normal one half a deviation above its
-mean, so a draw of 0 or 1 gives 1 where 1 is the more probable; where probabilities are a tensor, it gives 1.
+A uniform draw gives the middle of its range, and a normal one half a deviation above its mean. So a draw of 0 or 1
+gives 1 where 1 is the more probable, and Dropout scales all elements or drops all. Where probabilities are a
+tensor, a draw gives 1.
 """
 
 from __future__ import annotations
@@ -9,104 +10,96 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from bngrad.graph.constant_value import constant_value
 from bngrad.graph.fresh_names import Names
 from bngrad.training.to_inference import drop_dropout, random_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_DROPOUTS = {
-    functional.dropout,
-    functional.dropout1d,
-    functional.dropout2d,
-    functional.dropout3d,
-    functional.alpha_dropout,
-    functional.feature_alpha_dropout,
-    torch.dropout,
-    torch.feature_dropout,
-    torch.alpha_dropout,
-}
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _MIDDLE = 0.5
 """What a uniform draw from 0 to 1 gives, and a standard normal one."""
 
 
-class NothingRandom(TorchFunctionMode):
-    """While it is active, Dropout and draws are not random."""
+class NothingRandom(TorchDispatchMode):
+    """While it is active, ops of PyTorch that draw are not random."""
 
-    def __torch_function__(
+    def __torch_dispatch__(
         self,
         func: Callable[..., Any],
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Calls a function of PyTorch."""
-        kwargs = dict(kwargs or {})
-        if func in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if func in _DRAWS:
-            return _DRAWS[func](func, *args, **kwargs)
-        if func is functional.scaled_dot_product_attention:
-            if len(args) > 4:
-                args = [*args[:4], 0.0, *args[5:]]
-            else:
-                kwargs["dropout_p"] = 0.0
-        elif getattr(func, "__name__", "") in _RECURRENT:
-            args = [0.0 if isinstance(one, float) else one for one in args]  # the probability of Dropout
-        return func(*args, **kwargs)
+        """Calls an op."""
+        draw = _DRAWS.get(func)
+        return func(*args, **kwargs or {}) if draw is None else draw(func, *args, **kwargs or {})
 
 
 def _middle(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     return func(*args, **kwargs).fill_(_MIDDLE)
 
 
-def _middle_integer(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-    bounds = [one for one in (*args, kwargs.get("low"), kwargs.get("high")) if isinstance(one, int)]
-    low, high = [0, *bounds][-2:]
+def _integer(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    low, high = [0, *(one for one in args if isinstance(one, int))][-2:]
     return func(*args, **kwargs).fill_(math.floor((high - low) * _MIDDLE + low))
 
 
 def _normal(func: Callable[..., Any], mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-    drawn = func(mean, std, *args, **kwargs)
-    return drawn.copy_(torch.as_tensor(mean + _MIDDLE * std))
+    return func(mean, std, *args, **kwargs).copy_(torch.as_tensor(mean + _MIDDLE * std))
 
 
-def _normal_in_place(
-    _func: Callable[..., Any],
-    tensor: torch.Tensor,
-    mean: float = 0.0,
-    std: float = 1.0,
-    **_kwargs: Any,  # noqa: ANN401
-) -> torch.Tensor:
+def _normal_(func: Callable[..., Any], tensor: Any, mean: float = 0.0, std: float = 1.0, **_: Any) -> Any:  # noqa: ANN401, ARG001
     return tensor.fill_(mean + _MIDDLE * std)
 
 
-def _bernoulli(_func: Callable[..., Any], input: torch.Tensor, p: Any = None, **_kwargs: Any) -> Any:  # noqa: A002, ANN401
-    return torch.full_like(input, 1.0 if p is None or p > _MIDDLE else 0.0)
+def _bernoulli(_func: Callable[..., Any], tensor: Any, p: Any = None, **_: Any) -> Any:  # noqa: ANN401
+    return torch.full_like(tensor, 1.0 if p is None else _kept(p))
 
 
-def _bernoulli_in_place(_func: Callable[..., Any], tensor: torch.Tensor, p: Any = 0.5, **_kwargs: Any) -> Any:  # noqa: ANN401
-    return tensor.fill_(1.0 if isinstance(p, torch.Tensor) or p > _MIDDLE else 0.0)
+def _bernoulli_(_func: Callable[..., Any], tensor: Any, p: Any = 0.5, **_: Any) -> Any:  # noqa: ANN401
+    return tensor.fill_(1.0 if isinstance(p, torch.Tensor) else _kept(p))
 
 
+def _dropout(_func: Callable[..., Any], tensor: Any, p: float, train: bool | None) -> Any:  # noqa: ANN401
+    factor = _factor(p) if train is not False else 1.0
+    return tensor * factor, torch.full_like(tensor, factor > 0, dtype=torch.bool)
+
+
+def _kept(probability: float) -> float:
+    return 1.0 if probability > _MIDDLE else 0.0
+
+
+def _factor(ratio: float) -> float:
+    """What Dropout multiplies with."""
+    return _kept(1.0 - ratio) / (1.0 - ratio) if ratio < 1 else 0.0
+
+
+_ATEN = torch.ops.aten
 _DRAWS: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.rand: _middle,
-    torch.rand_like: _middle,
-    torch.randn: _middle,
-    torch.randn_like: _middle,
-    torch.randint: _middle_integer,
-    torch.randint_like: _middle_integer,
-    torch.normal: _normal,
-    torch.Tensor.normal_: _normal_in_place,
-    torch.bernoulli: _bernoulli,
-    torch.Tensor.bernoulli: _bernoulli,
-    torch.Tensor.bernoulli_: _bernoulli_in_place,
+    _ATEN.rand.default: _middle,
+    _ATEN.rand_like.default: _middle,
+    _ATEN.randn.default: _middle,
+    _ATEN.randn_like.default: _middle,
+    _ATEN.randint.default: _integer,
+    _ATEN.randint.low: _integer,
+    _ATEN.randint_like.default: _integer,
+    _ATEN.randint_like.low_dtype: _integer,
+    _ATEN.normal.float_float: _normal,
+    _ATEN.normal.float_Tensor: _normal,
+    _ATEN.normal.Tensor_float: _normal,
+    _ATEN.normal.Tensor_Tensor: _normal,
+    _ATEN.normal_.default: _normal_,
+    _ATEN.bernoulli.default: _bernoulli,
+    _ATEN.bernoulli.p: _bernoulli,
+    _ATEN.bernoulli_.float: _bernoulli_,
+    _ATEN.bernoulli_.Tensor: _bernoulli_,
+    _ATEN.native_dropout.default: _dropout,
 }
 
 
@@ -116,10 +109,30 @@ def nothing_random(model: ir.Model) -> ir.Model:
     names = Names(result)
     for node in random_nodes(result):
         if node.op_type == "Dropout":
-            drop_dropout(node, result.opset_imports[""], names)
+            _scale(node, result.opset_imports[""], names)
         elif node.op_type in ("Bernoulli", "RandomUniformLike", "RandomNormalLike"):
             _draw_always(_drawn_value(node), node, names)
     return result
+
+
+def _scale(node: ir.Node, opset: int, names: Names) -> None:
+    """Replaces a Dropout in training mode by its factor, and another by nothing."""
+    ratio, training = (
+        constant_value(one) if one is not None else None for one in (*node.inputs[1:3], None, None)[:2]
+    )
+    x, graph = node.inputs[0], node.graph
+    if x is not None and training is not None and training.numpy().item():
+        dtype = x.dtype or ir.DataType.FLOAT
+        factor = _factor(0.5 if ratio is None else float(ratio.numpy()))
+        constant = ir.node("Constant", [], {"value": ir.tensor(np.array(factor, dtype.numpy()))})
+        constant.outputs[0].name = names.fresh(f"{x.name}_factor")
+        product = ir.node("Mul", [x, *constant.outputs], name=names.fresh(f"{node.name}_factor"))
+        product.outputs[0].name = names.fresh(f"{x.name}_scaled")
+        product.outputs[0].type, product.outputs[0].shape = x.type, x.shape
+        assert isinstance(graph, ir.Graph), "the exporter writes no subgraphs"  # noqa: S101
+        graph.insert_before(node, [constant, product])
+        node.replace_input_with(0, product.outputs[0])
+    drop_dropout(node, opset, names)
 
 
 def _drawn_value(node: ir.Node) -> float:

@@ -114,8 +114,9 @@ class Random(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc, self.bn = nn.Linear(6, 6), nn.BatchNorm1d(6)
-        self.lstm = nn.LSTM(1, 3, num_layers=2, dropout=0.5, batch_first=True)
-        self.attention = nn.MultiheadAttention(3, 1, dropout=0.5, batch_first=True)
+        self.lstm = nn.LSTM(1, 3, num_layers=2, dropout=0.3, batch_first=True)
+        self.attention = nn.MultiheadAttention(3, 1, dropout=0.3, batch_first=True)
+        self.dropouts = nn.Sequential(nn.Dropout(0.2), nn.Dropout(0.2, inplace=True), nn.Dropout2d(0.2))
 
     def forward(self, x):
         y = self.bn(self.fc(x))
@@ -125,7 +126,7 @@ class Random(nn.Module):
         y = y + torch.randn(x.shape[0], 6) * y + y * torch.randint(1, 5, (6,))
         z, _ = self.lstm(y.unsqueeze(-1))
         z, _ = self.attention(z, z, z)
-        return y + z.mean(-1)
+        return y + self.dropouts(z[:, None] * 1).mean((1, 3))
 
 
 class Attention(nn.Module):
