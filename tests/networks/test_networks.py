@@ -97,7 +97,9 @@ def test_refusals_name_ops():
     assert trial.ops_of("A node 'x' cannot be differentiated (and 2 more: B, C)") == ["A", "B", "C"]
     assert trial.ops_of("PyTorch's exporter cannot write aten.x.default as ONNX; expected") == ["aten.x.default"]
     assert trial.ops_of("the module calls timm.f.Swish, a torch.autograd.Function") == ["timm.f.Swish"]
-    assert trial.ops_of("torch.export cannot trace the module") == []
+    traced = "torch.export cannot trace the module: "
+    assert trial.ops_of(f"{traced}DynamicOutputShapeException: aten._ctc_loss.Tensor") == ["aten._ctc_loss.Tensor"]
+    assert trial.ops_of(f"{traced}TypeError: x") == []
 
 
 @pytest.mark.long

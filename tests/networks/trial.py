@@ -121,7 +121,8 @@ def _judged(rows: list[Row]) -> dict[str, Any]:
 
 def ops_of(message: str) -> list[str]:
     """The ops that a refusal names: ``X node 'a' ... (and 2 more: Y, Z)``, ``cannot write aten.x``."""
-    first = re.match(r"([\w.]+) node ", message) or re.search(r"(?:cannot write|calls) ([\w.:]+)", message)
+    first = re.match(r"([\w.]+) node ", message)
+    first = first or re.search(r"(?:cannot write|calls|DynamicOutputShapeException:) ([\w.:]+)", message)
     more = re.search(r"\(and \d+ more: ([^)]*)\)", message)
     names = [first[1]] if first else []
     return sorted({*names, *(more[1].split(", ") if more else [])})
