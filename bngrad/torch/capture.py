@@ -14,6 +14,8 @@ from onnxscript import optimizer
 
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.graph.constant_value import constant_value
+from bngrad.graph.fresh_names import Names
+from bngrad.passes.prepare.split_sequences import split_sequences
 from bngrad.torch.no_grad import detach_no_grad
 from bngrad.torch.translations import translations
 
@@ -83,6 +85,8 @@ def clean_up(model: ir.Model) -> None:
 
     Initializers that are graph inputs are neither computed with nor merged with equal ones.
     """
+    # onnxscript fails to fold a split into parts of a computed size.
+    split_sequences(model.graph, Names(model))
     with _quiet():
         optimizer.fold_constants(model)
         _remove_zero_biases(model.graph)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _ADVICE = "bngrad derives gradients from the forward pass alone, so this one would be lost"
 
-_LIBRARY, _OF_PRIMS = "torch._library.autograd", "GeneratedBackwardFor_prims_"
+_OF_PRIMITIVE_OPS = ("torch._prims", "torch._library.autograd.GeneratedBackwardFor_prims_")
 """The functions in which PyTorch wraps its own primitive ops; an op of a user's library has another name there."""
 
 
@@ -35,7 +35,7 @@ def refuse_custom_gradients(module: torch.nn.Module) -> Iterator[None]:
         *args: object,
         **kwargs: object,
     ) -> Any:  # noqa: ANN401
-        if (cls.__module__, cls.__qualname__.startswith(_OF_PRIMS)) == (_LIBRARY, True):
+        if f"{cls.__module__}.{cls.__qualname__}".startswith(_OF_PRIMITIVE_OPS):
             return apply.__get__(None, cls)(*args, **kwargs)
         raise UnsupportedNodeError(
             f"the module calls {cls.__module__}.{cls.__qualname__}, a torch.autograd.Function, which has a "

@@ -96,6 +96,17 @@ class Padded(nn.Module):
         return self.bn((self.positive(rows) * self.negative(rows)).sum(1))
 
 
+class Ghost(nn.Module):
+    """A batch norm for each half of a batch of any size."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return torch.cat([self.bn(part) for part in self.fc(x).chunk(2)])
+
+
 class Variance(nn.Module):
     """Statistics as features; PyTorch traces a variance as a primitive op with a torch.autograd.Function."""
 
@@ -181,6 +192,7 @@ MODULES = {
     "teacher": (Teacher, VECTORS),
     "tied": (Tied, VECTORS),
     "padding-of-embeddings": (Padded, VECTORS),
+    "halves-of-the-batch": (Ghost, VECTORS),
     "variance": (Variance, VECTORS),
     "random": (Random, VECTORS),
     "slice-behind-transpose": (Attention, (2, 3, 6, 6)),

@@ -14,6 +14,7 @@ from bngrad.passes.prepare.split_sequences import split_sequences
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>\n'
 INDICES = "int64 zero = {0}, int64 one = {1}, int64 last = {-1}, int64[1] k = {2}"
+ROWS = "shape = Shape <start = 0, end = 1> (x) rows = Squeeze (shape)"
 BOTH = "a = SequenceAt (s, zero) b = SequenceAt (s, one)"
 
 
@@ -46,6 +47,11 @@ REPLACED = {
     "a size that leaves a rest": (parse(f"s = SplitToSequence <axis = 1> (x, three) {BOTH}"), "Split"),
     "a size, unknown dimension": (parse(f"s = SplitToSequence (x, two) {BOTH}"), "Slice"),
     "a size that leaves a rest, unknown dimension": (parse(f"s = SplitToSequence (x, three) {BOTH}"), "Slice"),
+    "a computed size": (parse(f"{ROWS} n = Div (rows, two) s = SplitToSequence (x, n) {BOTH}"), "Slice"),
+    "a computed size that leaves a rest": (
+        parse(f"{ROWS} n = Sub (rows, one) s = SplitToSequence (x, n) {BOTH}"),
+        "Slice",
+    ),
     "no sizes": (parse(f"s = SplitToSequence <axis = 1> (x) {BOTH}"), "Split"),
     "no sizes, unknown dimension": (parse(f"s = SplitToSequence (x) {BOTH}"), "Slice"),
     "unbind": (parse(f"s = SplitToSequence <axis = 1, keepdims = 0> (x) {BOTH}"), "Gather"),
@@ -77,7 +83,7 @@ LEFT = {
         "s = SplitToSequence <axis = 1> (x, sizes) a = SequenceAt (s, i) b = SequenceAt (s, one)",
         more=", int64 i",
     ),
-    "computed sizes": parse(f"s = SplitToSequence (x, n) {BOTH}", more=", int64 n"),
+    "computed sizes": parse(f"s = SplitToSequence (x, n) {BOTH}", more=", int64[2] n"),
     "another reader": parse(
         f"s = SplitToSequence <axis = 1> (x, sizes) {BOTH} l = SequenceLength (s) q = Add (l, one)"
     ),

@@ -4,6 +4,7 @@
 
     s = SplitToSequence(x, [a, b])   y = SequenceAt(s, 1)    ->    _, y = Split(x, [a, b])
     s = SplitToSequence(x, n)        y = SequenceAt(s, 1)    ->    y = Slice(x, n, 2 n), where the size is unknown
+    s = SplitToSequence(x, n)        y = SequenceAt(s, 1)    ->    the same where a node computes the scalar n
     s = SplitToSequence(x)           y = SequenceAt(s, 1)    ->    y = Slice(x, 1, 2), or Gather without keepdims
 
 Values of a sequence type have no gradient rules; Split, Slice and Gather do. A sequence that anything else reads,
@@ -36,6 +37,8 @@ class _Parts(NamedTuple):
     size: int
     """The size of all parts but the last, if ``sizes`` is None."""
     keepdims: bool
+    computed: ir.Value | None = None
+    """The scalar that ``size`` stands for, if it is not constant."""
 
 
 def split_sequences(graph: ir.Graph, names: Names) -> bool:
@@ -67,6 +70,14 @@ def _replace(node: ir.Node, names: Names) -> bool:
         words = [f"part{index}" for index in range(len(parts.sizes))]
         split = make.outputs_of("Split", x, make.int64(parts.sizes), outputs=words, axis=parts.axis)
         made = {user: split[index] for user, index in chosen.items()}
+    elif parts.computed is not None:
+        size, axes = make.op("Reshape", parts.computed, make.int64([1])), make.int64([parts.axis])
+        made = {
+            user: make.op(
+                "Slice", x, make.op("Mul", size, make.int64([i])), make.op("Mul", size, make.int64([i + 1])), axes
+            )
+            for user, i in chosen.items()
+        }
     elif parts.keepdims:
         axes = make.int64([parts.axis])
         made = {
@@ -100,8 +111,11 @@ def _parts(node: ir.Node) -> _Parts | None:
         sizes = [1] * length if isinstance(length, int) else None
         return _Parts(axis, sizes, 1, keepdims is None or bool(keepdims.as_int()))
     tensor = constant_value(split)
-    given = None if tensor is None else tensor.numpy()
-    if given is None or (given.ndim == 0 and given <= 0):
+    if tensor is None:
+        is_scalar = split.shape is not None and not len(split.shape)
+        return _Parts(axis, None, 0, keepdims=True, computed=split) if is_scalar else None
+    given = tensor.numpy()
+    if given.ndim == 0 and given <= 0:
         return None
     if given.ndim:
         return _Parts(axis, [int(size) for size in given], 0, keepdims=True)
