@@ -74,8 +74,8 @@ def export(
             there the size of the first tensor's.
         input_names: Names for the tensors of the example, in its order. By default, the names of the parameters of
             forward and of the loss function that take them.
-        check: Whether to compare a step with PyTorch, and refuse the model if it is wrong. A model that draws
-            random numbers other than Dropout's and Bernoulli's cannot be compared.
+        check: Whether to compare a step with PyTorch, and refuse the model if it is wrong. Dropout and draws are
+            not random in it; a model that draws from a multinomial distribution is not compared.
 
     Raises:
         InputError: The example or an argument is invalid, or the loss is not a float scalar.
@@ -222,7 +222,8 @@ def compare(
 
     Each is computed by the training graph, by PyTorch, and by PyTorch in float64, from the same state; a step of
     gradient descent leads to the next state. The measure of a tensor is the distance of the training graph from
-    float64 in units of PyTorch's own; up to 10 passes. Dropout and draws of Bernoulli are turned off for this.
+    float64 in units of PyTorch's own; up to 10 passes. Dropout and draws are not random for this. See
+    `bngrad.validation.float32_error`.
 
     Args:
         module: See `export`; so are the following arguments.
