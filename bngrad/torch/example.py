@@ -11,9 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def read_example(
     loss_fn: Callable[..., torch.Tensor] | None,
     example: Any,  # noqa: ANN401 - any structure
     input_names: Sequence[str] | None,
+    reserved: Collection[str] = (),
 ) -> Example:
     """Reads an example as users give it.
 
@@ -83,6 +85,7 @@ def read_example(
         example: ``(inputs, *targets)`` with a loss function, else the inputs: a tensor, a sequence of positional
             arguments, or a dict of keyword arguments.
         input_names: A name for each tensor; by default those of the parameters that take them.
+        reserved: Names of other values of the model.
 
     Raises:
         InputError: The example does not have that form, or the names do not fit.
@@ -101,7 +104,7 @@ def read_example(
         args, kwargs = (), {str(name): value for name, value in inputs.items()}
     else:
         args, kwargs = (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
-    names = _default_names(module, loss_fn, args, kwargs, targets)
+    names = _default_names(module, loss_fn, args, kwargs, targets, reserved)
     if input_names is not None:
         if isinstance(input_names, str) or len(set(input_names)) != len(names):
             raise InputError(
@@ -109,6 +112,8 @@ def read_example(
                 f"the example: {', '.join(names)} by default"
             )
         names = [str(name) for name in input_names]
+        if used := [name for name in names if name in reserved]:
+            raise InputError(f"input_names has {listed(used)}, which the module or its loss has; rename it")
     made = Example(args, kwargs, targets, tuple(names))
     if not made.flat:
         raise InputError(f"example is {_kind(example)} without a tensor; expected the tensors of one batch")
@@ -121,13 +126,14 @@ def _default_names(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     targets: tuple[Any, ...],
+    reserved: Collection[str],
 ) -> list[str]:
     parameters = _parameters(module.forward, len(args), "input")
     named: list[tuple[str, Any]] = [*zip(parameters, args, strict=True), *kwargs.items()]
     if loss_fn is not None:
         called = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
         named += zip(_parameters(called, len(targets) + 1, "target")[1:], targets, strict=True)
-    taken: set[str] = set()
+    taken = set(reserved)
     result = []
     for name, value in named:
         for path, leaf in pytree.tree_flatten_with_path(value)[0]:

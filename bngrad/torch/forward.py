@@ -40,6 +40,8 @@ class Forward(torch.nn.Module):
         self.module = module
         self.loss_fn = loss_fn  # registered as a submodule if it is one
         self._recorded = _Recorded()
+        self.taken: set[str] = set()
+        """The names of inputs, which no output gets."""
 
     @property
     def output_names(self) -> list[str]:
@@ -50,7 +52,7 @@ class Forward(torch.nn.Module):
         """Returns the loss, the tensors among the module's outputs, and `untrained`."""
         loss, outputs = self.loss_and_outputs(args, kwargs, targets)
         new = {f"{name}{NEW}": one for name, one in self.untrained().items()}
-        return self._named({LOSS: loss, **_tensors(outputs, taken={LOSS, *new}, but=loss)} | new)
+        return self._named({LOSS: loss, **_tensors(outputs, taken=self._reserved(), but=loss)} | new)
 
     def loss_and_outputs(self, args: Any, kwargs: Any, targets: Any) -> tuple[torch.Tensor, Any]:  # noqa: ANN401
         """Runs the module.
@@ -72,6 +74,10 @@ class Forward(torch.nn.Module):
         named = (*self.named_parameters(), *self.named_buffers())
         return {user_name(name): one for name, one in named}
 
+    def _reserved(self) -> set[str]:
+        names = set(self.tensors())
+        return {LOSS, *self.taken, *names, *(f"{name}{NEW}" for name in names)}
+
     def _named(self, outputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         self._recorded.names = list(outputs)
         return tuple(outputs.values())
@@ -88,13 +94,14 @@ class Inference(Forward):
     def __init__(self, forward: Forward, *, with_loss: bool) -> None:
         super().__init__(forward.module, forward.loss_fn)
         self._with_loss = with_loss
+        self.taken = forward.taken
 
     def forward(self, args: Any, kwargs: Any, targets: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         """Returns the loss, if it is wanted, and the tensors among the module's outputs."""
         if not self._with_loss:
-            return self._named(_tensors(self.module(*args, **kwargs), taken={LOSS}))
+            return self._named(_tensors(self.module(*args, **kwargs), taken=self._reserved()))
         loss, outputs = self.loss_and_outputs(args, kwargs, targets)
-        return self._named({LOSS: loss, **_tensors(outputs, taken={LOSS}, but=loss)})
+        return self._named({LOSS: loss, **_tensors(outputs, taken=self._reserved(), but=loss)})
 
 
 def user_name(name: str) -> str:
