@@ -1,8 +1,8 @@
 """PyTorch's batch norm in training mode, as ONNX.
 
 `torch.onnx.export` writes ``aten._native_batch_norm_legit_functional`` in inference mode and without its new
-running statistics. `batch_norm` writes it as BatchNormalization with training_mode = 1. Its running variance is
-the biased one in ONNX and the unbiased one in PyTorch; `bngrad.differentiate` follows the producer, PyTorch.
+running statistics. `batch_norm` has it as BatchNormalization with training_mode = 1. Its running variance is the
+biased one in ONNX and the unbiased one in PyTorch; `bngrad.differentiate` follows the model's producer, PyTorch.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
-from onnxscript import opset18
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from bngrad.autodiff import stop_gradient
+from bngrad.torch.onnx_ops import op
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-op: Any = opset18  # its functions are typed for tensors of one type
 
 
 def batch_norm(
@@ -54,6 +54,26 @@ def batch_norm(
     variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=0)
     inverse = op.Reciprocal(op.Sqrt(op.Add(variance, op.CastLike(op.Constant(value_float=eps), variance))))
     return y, op.ReduceMean(input, axes, keepdims=0), inverse, new_mean, new_var
+
+
+def stop_statistics(graph: ir.Graph) -> None:
+    """Stops gradients at new running statistics that anything but a batch norm in training mode reads.
+
+    PyTorch has none there, and ONNX's outputs are functions of the input.
+    """
+    for node in [node for node in graph if is_training(node)]:
+        for value in node.outputs[1:]:
+            for reader, index in list(value.uses()):
+                if not (is_training(reader) and index in (3, 4)):
+                    stop = ir.node(stop_gradient.NAME, [value], domain=stop_gradient.DOMAIN)
+                    stop.outputs[0].type, stop.outputs[0].shape = value.type, value.shape
+                    graph.insert_after(node, stop)
+                    reader.replace_input_with(index, stop.outputs[0])
+
+
+def is_training(node: ir.Node) -> bool:
+    """Whether a node is a batch norm in training mode."""
+    return node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1
 
 
 @contextmanager

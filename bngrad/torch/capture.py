@@ -9,6 +9,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
 from onnxscript import optimizer
 
@@ -16,13 +17,13 @@ from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.fresh_names import Names
 from bngrad.passes.prepare.split_sequences import split_sequences
+from bngrad.torch.cross_entropy import CrossEntropyInOps
+from bngrad.torch.custom_gradients import refuse_custom_gradients
 from bngrad.torch.no_grad import detach_no_grad
 from bngrad.torch.translations import translations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import onnx_ir as ir
 
     from bngrad.torch.example import Example
 
@@ -33,28 +34,38 @@ _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'
 _REASON = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning)\b:?\s*(.*)$")
 
 
-def capture(module: torch.nn.Module, example: Example, dynamic_shapes: Any) -> ir.Model:  # noqa: ANN401
+def capture(
+    module: torch.nn.Module,
+    example: Example,
+    dynamic_shapes: Any,  # noqa: ANN401
+    *,
+    gradients: bool,
+) -> ir.Model:
     """Exports a module, without optimizations.
 
     Args:
         module: What takes ``example.arguments``.
         example: The arguments.
         dynamic_shapes: As `torch.export.export` takes them.
+        gradients: Whether to refuse gradients that the module defines.
 
     Returns:
         The ONNX model, whose parameters and buffers are initializers under their names in ``module``.
 
     Raises:
         ModelError: PyTorch cannot trace the module.
-        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX.
+        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX, or a gradient is not its own.
     """
     with _quiet():
         try:
-            program = torch.export.export(module, example.arguments, dynamic_shapes=dynamic_shapes, strict=False)
+            with refuse_custom_gradients(module) if gradients else contextlib.nullcontext(), CrossEntropyInOps():
+                program = torch.export.export(
+                    module, example.arguments, dynamic_shapes=dynamic_shapes, strict=False
+                )
         except BngradError:
             raise
         except Exception as error:
-            raise ModelError(f"torch.export cannot trace the module: {_first_line(error)}") from error
+            raise ModelError(f"torch.export cannot trace the module: {first_line(error)}") from error
         detach_no_grad(program)
         try:
             made = torch.onnx.export(
@@ -66,18 +77,30 @@ def capture(module: torch.nn.Module, example: Example, dynamic_shapes: Any) -> i
                 verbose=False,
             )
         except Exception as error:
-            if refusal := _refusal(error):
-                raise refusal from error
-            found = _NO_FUNCTION.search(_texts(error))
+            for cause in _causes(error):
+                if isinstance(cause, BngradError):
+                    raise cause from None
+            found = _NO_FUNCTION.search("\n".join(map(str, _causes(error))))
             if found:
                 raise UnsupportedNodeError(
                     f"PyTorch's exporter cannot write {found[1]} as ONNX; expected ops that torch.onnx.export "
                     "supports"
                 ) from error
-            raise ModelError(f"torch.onnx.export cannot write the module: {_first_line(error)}") from error
+            raise ModelError(f"torch.onnx.export cannot write the module: {first_line(error)}") from error
         assert made is not None, "it was not asked to write a file"  # noqa: S101
         model: ir.Model = made.model
+        _turn_on_dropout(model.graph)
         return model
+
+
+def _turn_on_dropout(graph: ir.Graph) -> None:
+    """Makes the Dropout of attention one in training mode: the exporter leaves the mode out, so it is off."""
+    for node in graph:
+        if node.op_type == "Dropout" and (len(node.inputs) < 3 or node.inputs[2] is None):
+            node.resize_inputs(3)
+            training = ir.node("Constant", [], {"value": ir.tensor(True)})
+            graph.insert_before(node, training)
+            node.replace_input_with(2, training.outputs[0])
 
 
 def clean_up(model: ir.Model) -> None:
@@ -120,23 +143,14 @@ def _quiet() -> Iterator[None]:
                 one.setLevel(level)
 
 
-def _refusal(error: BaseException | None) -> BngradError | None:
-    """The error of a translation of this package's, which the exporter wraps."""
-    while error is not None and not isinstance(error, BngradError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _texts(error: BaseException | None) -> str:
-    """The messages of an error and of those that caused it."""
-    texts = []
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that caused it."""
     while error is not None:
-        texts.append(str(error))
+        yield error
         error = error.__cause__ or error.__context__
-    return "\n".join(texts)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """What went wrong, in a line: the innermost cause has it."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bngrad.errors import BngradError, ModelError
 from bngrad.graph.nodes import describe
 from bngrad.io.files import to_proto
 from bngrad.runtime.session import session
+from bngrad.torch.capture import first_line
 from bngrad.torch.eager import run_eager
 from bngrad.torch.forward import LOSS, NEW, Forward
 from bngrad.torch.randomness import NothingRandom, nothing_random
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
     from numpy.typing import NDArray
+    from onnxruntime import InferenceSession
 
     from bngrad.torch.eager import Eager
     from bngrad.torch.example import Example
@@ -67,7 +70,7 @@ def compare_steps(
         check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
         return check
     made = differentiate(quiet, defaults=False)
-    run = session(to_proto(made.model))
+    run = _session(made.model)
     outputs = {made.loss: LOSS}
     outputs |= {output: f"{name}{_GRAD}" for name, output in made.gradients.items()}
     outputs |= {output: f"{name}{NEW}" for name, output in made.running_statistics.items()}
@@ -102,9 +105,11 @@ def compare_graph(
         trained: The parameters that are trained, by the user's names.
         steps: The number of steps.
     """
+    # In float64, PyTorch's own error is that of float32: a gradient that is 0 but for rounding has a size then.
+    double = any(one.dtype == torch.float64 for one in forward.tensors().values())
 
     def run(state: State) -> Results:
-        own = run_eager(forward, example, trained, state=state)
+        own = run_eager(forward, example, trained, state=state, dtype=torch.float32 if double else None)
         exact = run_eager(forward, example, trained, state=state, dtype=torch.float64)
         got = run_graph(example.feeds() | {name: one.cpu().numpy() for name, one in state.items()})
         return Results(got, _arrays(own), _expected(_arrays(exact), got, state))
@@ -129,6 +134,18 @@ def compare_graph(
         implementation="native",
         against="PyTorch",
     )
+
+
+def _session(model: ir.Model) -> InferenceSession:
+    try:
+        return session(to_proto(model))
+    except BngradError:
+        raise
+    except Exception as error:  # of ONNX Runtime, which has no base class for them
+        raise ModelError(
+            f"ONNX Runtime refuses the training graph, perhaps for a type that it has no kernel for: "
+            f"{first_line(error)}"
+        ) from error
 
 
 def _arrays(eager: Eager) -> dict[str, NDArray[Any]]:
@@ -163,10 +180,10 @@ def _following(state: State, results: Results) -> State:
     for name, one in state.items():
         following[name] = one
         if (new := own.get(f"{name}{NEW}")) is not None:
-            following[name] = torch.as_tensor(new, device=one.device)
+            following[name] = torch.as_tensor(new, device=one.device, dtype=one.dtype)
         elif (gradient := own.get(f"{name}{_GRAD}")) is not None:
             size = float(np.linalg.norm(gradient.astype(np.float64)))
             if np.isfinite(size) and size > 0:
-                update = torch.as_tensor(gradient, device=one.device)
+                update = torch.as_tensor(gradient, device=one.device, dtype=one.dtype)
                 following[name] = one - update * (_STEP * float(one.norm()) / size)
     return following

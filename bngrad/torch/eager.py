@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from bngrad.torch.forward import LOSS, NEW, Forward
-from bngrad.torch.untouched import untouched
+from bngrad.errors import BngradError, InputError, ModelError
+from bngrad.torch.capture import first_line
+from bngrad.torch.forward import LOSS, NEW, Forward, user_name
+from bngrad.torch.untouched import Changes, untouched
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from bngrad.torch.example import Example
 
@@ -26,6 +30,8 @@ class Eager(NamedTuple):
     """The buffers, and the parameters that require no gradient, after the pass."""
     gradients: dict[str, torch.Tensor]
     """Those of the loss with respect to the trained parameters that it depends on."""
+    changes: Changes
+    """What the pass changes that is no tensor."""
 
 
 def run_eager(
@@ -49,30 +55,103 @@ def run_eager(
     def converted(value: Any) -> Any:  # noqa: ANN401 - any leaf
         if not isinstance(value, torch.Tensor):
             return value
-        changes = dtype is not None and value.is_floating_point()
-        return value.detach().clone().to(dtype if changes else value.dtype)
+        return _with_type(value.detach().clone(), dtype)
 
     state = state or {}
     tensors = {name: converted(state.get(name, one)) for name, one in forward.tensors().items()}
     wrt = [name for name in trained if name in tensors]
     for name in wrt:
         tensors[name].requires_grad_(True)
-    full = {name if name.startswith("loss_fn.") else f"module.{name}": one for name, one in tensors.items()}
+    before = {name: one.detach().clone() for name, one in tensors.items()}
     arguments = pytree.tree_map(converted, example.arguments)
-    with untouched(forward), torch.enable_grad():
-        values = torch.func.functional_call(forward, full, arguments)
+    one_pass = _Pass(forward, [tensors[name] for name in wrt])
+    named = (*one_pass.named_parameters(), *one_pass.named_buffers())
+    full = {name: tensors[user_name(name.removeprefix("forward_module."))] for name, _ in named}
+    mode = nullcontext() if dtype is None else InType(dtype)
+    with untouched(one_pass) as changes, torch.enable_grad(), mode:
+        try:
+            values = torch.func.functional_call(one_pass, full, arguments)
+        except BngradError:
+            raise
+        except Exception as error:
+            raise InputError(f"PyTorch cannot run a step of the module: {first_line(error)}") from error
         names = list(forward.output_names)
     found = dict(zip(names, values, strict=True))
     loss = found.pop(LOSS)
-    gradients = (
-        torch.autograd.grad(loss, [tensors[name] for name in wrt], allow_unused=True)
-        if loss.requires_grad and wrt
-        else [None] * len(wrt)
-    )
     untrained = {f"{name}{NEW}": name for name in tensors if name not in wrt}
-    return Eager(
+    result = Eager(
         loss.detach(),
         {name: one.detach() for name, one in found.items() if name not in untrained},
         {untrained[name]: one.detach() for name, one in found.items() if name in untrained},
-        {name: one for name, one in zip(wrt, gradients, strict=True) if one is not None},
+        {name: gradient.to_dense() for name in wrt if (gradient := tensors[name].grad) is not None},
+        changes,
     )
+    _refuse_other_state(before, {name: tensors[name] for name in wrt} | result.new, wrt)
+    return result
+
+
+def _refuse_other_state(
+    before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], trained: Collection[str]
+) -> None:
+    for name, old in before.items():
+        new = after.get(name, old)
+        if name in trained and not torch.equal(new.detach(), old):
+            raise ModelError(
+                f"the forward pass writes to {name!r}, which is trained; expected the optimizer alone to write to "
+                "it: compute a new tensor in forward, or change the parameter between steps"
+            )
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            raise ModelError(
+                f"the forward pass replaces {_text(old)} {name!r} by {_text(new)}; expected buffers to keep their "
+                "shape and type"
+            )
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+class _Pass(torch.nn.Module):
+    """A forward and a backward pass, in which checkpoints run the module again: both with the given tensors."""
+
+    def __init__(self, forward: Forward, wrt: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.forward_module, self._wrt = forward, list(wrt)
+
+    def forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
+        values: tuple[torch.Tensor, ...] = self.forward_module(*arguments)
+        if self._wrt and values[0].requires_grad:
+            torch.autograd.backward(values[0], inputs=self._wrt, retain_graph=True)
+        return values
+
+
+class InType(TorchFunctionMode):
+    """While it is active, functions take and return one type of real floats.
+
+    So do those that a module calls on constants of its own, and on what it converts.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Calls a function of PyTorch."""
+        args, kwargs = pytree.tree_map(self._converted, (tuple(args), dict(kwargs or {})))
+        return pytree.tree_map(self._converted, func(*args, **kwargs))
+
+    def _converted(self, value: Any) -> Any:  # noqa: ANN401 - any leaf
+        return _with_type(value, self._dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _with_type(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor with another type of real floats, or the complex type of it."""
+    if dtype is None or not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor
+    return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype)

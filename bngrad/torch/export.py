@@ -10,12 +10,12 @@ import torch
 
 from bngrad.autodiff.forward_info import ForwardInfo, write_forward_info
 from bngrad.autodiff.stop_gradient import define, stops_to_identity
-from bngrad.errors import BngradError
+from bngrad.errors import BngradError, UnsupportedNodeError
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.name_messages import listed
-from bngrad.torch.batch_norm import cumulative_averages
+from bngrad.graph.nodes import describe
+from bngrad.torch.batch_norm import cumulative_averages, is_training, stop_statistics
 from bngrad.torch.capture import capture, clean_up
-from bngrad.torch.custom_gradients import refuse_custom_gradients
 from bngrad.torch.forward import LOSS, NEW, Forward, Inference
 from bngrad.torch.names import name_values
 from bngrad.torch.untouched import untouched
@@ -57,9 +57,8 @@ def export_training(
     with ExitStack() as stack:
         stack.enter_context(untouched(forward))
         stack.enter_context(cumulative_averages(forward))
-        stack.enter_context(refuse_custom_gradients(forward))
         stack.enter_context(torch.enable_grad())
-        model = capture(forward, example, shapes)
+        model = capture(forward, example, shapes, gradients=True)
         output_names = list(forward.output_names)
     name_values(model, forward, example, output_names)
     new = {f"{name}{NEW}": name for name in forward.untrained()}
@@ -74,6 +73,8 @@ def export_training(
         model.graph.initializers.setdefault(name, kept[name])
     used = [name for name in trained if name in model.graph.initializers and model.graph.initializers[name].uses()]
     _remove_unused_inputs(model, trained)
+    _refuse_shared_statistics(model, buffers)
+    stop_statistics(model.graph)
     define(model)
     info = ForwardInfo(LOSS, used, buffers)
     write_forward_info(model, info)
@@ -103,7 +104,7 @@ def _inference(forward: Forward, example: Example, *, with_loss: bool, dynamic_b
     inference = Inference(forward, with_loss=with_loss)
     with untouched(forward), torch.no_grad():
         inference.eval()
-        model = capture(inference, example, shapes)
+        model = capture(inference, example, shapes, gradients=False)
     name_values(model, forward, example, inference.output_names)
     names = [name for name in forward.tensors() if name in model.graph.initializers]
     _make_inputs(model, names)
@@ -128,6 +129,18 @@ def _remove_unused_inputs(model: ir.Model, names: Collection[str]) -> None:
         for value in [one for one in graph.inputs if one.name == name and not one.uses()]:
             graph.inputs.remove(value)
             graph.initializers.pop(name, None)
+
+
+def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None:
+    """A training graph has one name for a running statistic before its update, and one reader."""
+    for node in model.graph:
+        if is_training(node):
+            for value in node.inputs[3:5]:
+                if value is not None and value.name in buffers and len(value.uses()) > 1:
+                    raise UnsupportedNodeError(
+                        f"{value.name!r} is updated by {describe(node)} and read by other nodes before, which is "
+                        "unsupported; expected a batch norm in training mode to read its statistics first"
+                    )
 
 
 def _warnings(model: ir.Model, forward: Forward, example: Example, *, dynamic_batch: bool) -> list[str]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from bngrad.errors import InputError, ModelError, warn
+from bngrad.graph.name_messages import listed
 from bngrad.io.files import to_proto
 from bngrad.torch.compare import compare_steps
 from bngrad.torch.eager import run_eager
 from bngrad.torch.example import read_example
 from bngrad.torch.export import Exported, export_inference, export_training
-from bngrad.torch.forward import Forward
+from bngrad.torch.forward import LOSS, NEW, Forward
+from bngrad.torch.module_checks import require_exportable
 from bngrad.torch.optimizers import from_torch, into_step
 from bngrad.training.differentiate import differentiate as differentiate_model
 from bngrad.training.step import build_step
@@ -273,17 +275,30 @@ def _source(
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
     forward = Forward(module, _loss_function(loss_fn))
-    read = read_example(module, loss_fn, example, input_names)
+    require_exportable(forward)
+    reserved = {LOSS, *forward.tensors(), *(f"{name}{NEW}" for name in forward.tensors())}
+    read = read_example(module, loss_fn, example, input_names, reserved)
+    forward.taken.update(read.names)
     trained = [
         name for name, one in forward.tensors().items() if one.requires_grad and (wanted is None or name in wanted)
     ]
     if not trained:
         raise InputError("no parameter of the module requires a gradient; expected one to train")
-    has_gradient = run_eager(forward, read, trained).gradients
-    trained = [name for name in trained if name in has_gradient]
+    eager = run_eager(forward, read, trained)
+    for whose in eager.changes.random:
+        raise ModelError(
+            f"the forward pass draws random numbers of {whose}, which would be constants; expected "
+            "those of PyTorch"
+        )
+    trained = [name for name in trained if name in eager.gradients]
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
     exported = export_training(forward, read, trained, dynamic_batch=dynamic_batch)
+    if eager.changes.attributes:
+        exported.warnings.append(
+            f"the forward pass changes {listed(eager.changes.attributes)}, which the graph has as constants; if "
+            "they take part in the computation, register a buffer"
+        )
     return _Source(forward, read, trained, exported)
 
 

@@ -155,6 +155,44 @@ class Attention(nn.Module):
         return self.fc(out.transpose(-1, -2).mean(-1).squeeze(1))
 
 
+class With(nn.Module):
+    """Layers, and something that is done between them."""
+
+    def __init__(self, between, **children):
+        super().__init__()
+        self.between = between
+        self.first, self.bn, self.last = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+        for name, child in children.items():
+            setattr(self, name, child)
+
+    def forward(self, x):
+        return self.last(self.between(self, self.bn(self.first(x))))
+
+
+def frozen_after_training(self, y):
+    """A batch norm in training mode, and then in evaluation mode with its new statistics."""
+    self.other(y)
+    self.other.eval()
+    z = self.other(y)
+    self.other.train()
+    return z
+
+
+def checkpointed(self, y):
+    return torch.utils.checkpoint.checkpoint(self.other, y, use_reentrant=False)
+
+
+class Words(nn.Module):
+    """An embedding whose row of padding gets no gradient."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.words, self.bn, self.last = nn.Embedding(7, 6, **options), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(self.bn(self.words((x.abs() * 5).long() % 7).mean(1)))
+
+
 def partly_frozen():
     module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     module[0].weight.requires_grad = False
@@ -170,6 +208,7 @@ def image(batch_norm):
     return nn.Sequential(nn.Conv2d(3, 4, 3), batch_norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+CONSTANT = torch.ones(5, 6)
 VECTORS, IMAGES = (5, 6), (4, 3, 6, 6)
 MODULES = {
     "batch-norm-1d": (lambda: mlp(nn.BatchNorm1d(6)), VECTORS),
@@ -199,6 +238,13 @@ MODULES = {
     "spectral-norm": (lambda: mlp(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6))), VECTORS),
     "weight-norm": (lambda: mlp(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))), VECTORS),
     "dropout": (lambda: nn.Sequential(mlp(nn.BatchNorm1d(6)), nn.Dropout(0.4), nn.Linear(3, 3)), VECTORS),
+    "statistics-read-after": (lambda: With(lambda self, y: y + self.bn.running_mean), VECTORS),
+    "trained-then-frozen": (lambda: With(frozen_after_training, other=nn.BatchNorm1d(6)), VECTORS),
+    "checkpoint": (lambda: With(checkpointed, other=nn.Linear(6, 6)), VECTORS),
+    "variance-and-deviation": (lambda: With(lambda _, y: y * (y.var(1, keepdim=True) + y.std(0))), VECTORS),
+    "constant-of-its-own": (lambda: With(lambda _, y: torch.stack([y, CONSTANT]).sum(0) + y.float()), VECTORS),
+    "padding": (lambda: Words(padding_idx=0), VECTORS),
+    "sparse": (lambda: Words(sparse=True), VECTORS),
     "conv-transpose": (
         lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.Tanh()),
         IMAGES,
@@ -224,6 +270,13 @@ def test_training_graphs_agree_with_pytorch(name):
     assert trained <= names
     assert "loss" in names
     assert {row.kind for row in report.checks[0].rows} <= {"loss", "gradient", "buffer"}
+
+
+def test_double_precision():
+    torch.manual_seed(0)
+    module, x, target = mlp(nn.BatchNorm1d(6)).double(), torch.randn(VECTORS).double(), torch.randn(5, 3).double()
+    report = bngrad.torch.compare(module, loss_fn, (x, target))
+    assert report.passed, report.reason
 
 
 def test_a_wrong_gradient_is_found():

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
+import warnings
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.nn.parameter import is_lazy  # noqa: E402
 
+import bngrad  # noqa: E402
 import bngrad.torch  # noqa: E402
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError  # noqa: E402
 
@@ -76,6 +82,60 @@ def with_counted_embedding():
     return nn.Sequential(nn.Embedding(4, 3, scale_grad_by_freq=True), nn.BatchNorm1d(3))
 
 
+class Odd(nn.Module):
+    """Two layers, and something in front of them or in their place."""
+
+    def __init__(self, prepare, between=lambda _, y: y):
+        super().__init__()
+        self.fc, self.bn, self.between = nn.Linear(6, 3), nn.BatchNorm1d(3), between
+        prepare(self)
+
+    def forward(self, x):
+        return self.between(self, self.bn(self.fc(x)))
+
+
+def with_buffer(name, value=None):
+    return lambda self: self.register_buffer(name, torch.zeros(3) if value is None else value)
+
+
+def with_two(self):
+    with_buffer("k")(self)
+    with_buffer("k_new")(self)
+
+
+def clamp(self, y):
+    with torch.no_grad():
+        self.w.clamp_(-0.5, 0.5)
+    return y * self.w
+
+
+def grow(self, y):
+    self.k = torch.cat([self.k, torch.ones(1)])
+    return y * self.k.sum()
+
+
+def with_script_module():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        script = torch.jit.script(nn.Linear(3, 3))
+    return Odd(lambda self: setattr(self, "s", script))
+
+
+def share_memory(self):
+    self.register_buffer("k", self.fc.bias.detach())
+
+
+def frozen_before_training(self, y):
+    z = self.other.eval()(y)
+    return z + self.other.train()(y)
+
+
+def loss_of_same_name():
+    loss_fn = nn.Linear(3, 1)
+    loss_fn.forward = lambda output, _: output.mean() * loss_fn.weight.mean()
+    return loss_fn
+
+
 def without_weights():
     module = Custom("")
     module.requires_grad_(False)
@@ -133,6 +193,96 @@ REFUSALS = {
         InputError,
         "a batch of 1; expected 2 or mo",
     ),
+    "written-parameter": (
+        lambda: Odd(lambda self: setattr(self, "w", nn.Parameter(torch.ones(3))), clamp),
+        LOSS,
+        (X, T),
+        ModelError,
+        "the forward pass writes to 'w', which is trained",
+    ),
+    "growing-buffer": (
+        lambda: Odd(with_buffer("k"), grow),
+        LOSS,
+        (X, T),
+        ModelError,
+        r"replaces float32\[3\] 'k' by float32\[4\]",
+    ),
+    "shared-memory": (
+        lambda: Odd(share_memory),
+        LOSS,
+        (X, T),
+        InputError,
+        "'fc.bias' and 'k' share memory|'k' and",
+    ),
+    "frozen-then-trained": (
+        lambda: Odd(lambda self: setattr(self, "other", nn.BatchNorm1d(3)), frozen_before_training),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "'other.running_mean' is updated by BatchNormalization .* and read by other nodes before",
+    ),
+    "script-module": (
+        with_script_module,
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "module 's' is a ScriptModule",
+    ),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(3)), LOSS, (X, T), InputError, "'0.weight' is not initialized"),
+    "meta": (lambda: Custom("").to("meta"), LOSS, (X, T), InputError, "'fc.weight' is on the meta device"),
+    "complex": (
+        lambda: Odd(with_buffer("k", torch.zeros(3, dtype=torch.complex64))),
+        LOSS,
+        (X, T),
+        InputError,
+        "'k' is torch.complex64",
+    ),
+    "tensor-named-loss": (lambda: Odd(with_buffer("loss")), LOSS, (X, T), InputError, "has a tensor 'loss'"),
+    "tensor-named-as-an-output": (
+        lambda: Odd(with_two),
+        LOSS,
+        (X, T),
+        InputError,
+        "has a tensor 'k_new', which is the name of the next value of 'k'",
+    ),
+    "tensor-named-as-one-of-the-loss": (
+        lambda: Odd(lambda self: setattr(self, "loss_fn", nn.Linear(3, 1))),
+        loss_of_same_name(),
+        (X, T),
+        InputError,
+        "both have a tensor 'loss_fn.weight'",
+    ),
+    "bfloat16": (
+        lambda: Custom("").bfloat16(),
+        LOSS,
+        (X.bfloat16(), T),
+        ModelError,
+        "ONNX Runtime refuses|elem type",
+    ),
+    "wrong-shape": (lambda: Custom(""), LOSS, (X[:, :5], T), InputError, "PyTorch cannot run a step .* mat1 and"),
+    "reentrant-checkpoint": (
+        lambda: Odd(
+            lambda _: None, lambda _, y: torch.utils.checkpoint.checkpoint(torch.relu, y, use_reentrant=True)
+        ),
+        LOSS,
+        (X, T),
+        InputError,
+        "use_reentrant=False",
+    ),
+    "random-numbers-of-python": (
+        lambda: Odd(lambda _: None, lambda _, y: y * random.random()),  # noqa: S311
+        LOSS,
+        (X, T),
+        ModelError,
+        "draws random numbers of Python",
+    ),
+    "random-numbers-of-numpy": (
+        lambda: Odd(lambda _: None, lambda _, y: y * float(np.random.rand())),  # noqa: NPY002 - the old kind
+        LOSS,
+        (X, T),
+        ModelError,
+        "draws random numbers of NumPy",
+    ),
     "not-a-function": (lambda: Custom(""), "mse", (X, T), InputError, "loss_fn is a str"),
     "not-a-module": (lambda: LOSS, LOSS, (X, T), InputError, "module is a function"),
 }
@@ -142,14 +292,13 @@ REFUSALS = {
 def test_refusals(name):
     make, loss_fn, example, error, text = REFUSALS[name]
     module = make()
-    before = (
-        {key: one.clone() for key, one in module.state_dict().items()} if hasattr(module, "state_dict") else {}
-    )
-    random = torch.random.get_rng_state()
+    tensors = module.state_dict().items() if isinstance(module, nn.Module) else ()
+    before = {key: one.clone() for key, one in tensors if not is_lazy(one) and not one.is_meta}
+    state = torch.random.get_rng_state()
     with pytest.raises(error, match=text) as raised:
         bngrad.torch.training_step(module, loss_fn, example)
     assert "\n" not in str(raised.value)
-    assert torch.equal(torch.random.get_rng_state(), random)
+    assert torch.equal(torch.random.get_rng_state(), state)
     for key, one in before.items():
         assert torch.equal(module.state_dict()[key], one), key
     assert torch.Tensor.register_hook.__qualname__.startswith("Tensor")  # what was replaced is back
@@ -162,6 +311,8 @@ def test_refusals(name):
         ({"input_names": ["x"]}, "expected 2 different names"),
         ({"input_names": ["x", "x"]}, "expected 2 different names"),
         ({"input_names": "xy"}, "expected 2 different names"),
+        ({"input_names": ["x", "fc.weight"]}, "input_names has 'fc.weight', which the module or its loss has"),
+        ({"input_names": ["x", "loss"]}, "input_names has 'loss', which the module or its loss has"),
         ({"optimizer": "lion"}, "lion"),
         ({"layout": "round"}, "round"),
         ({"clip_norm": -1}, "clip_norm"),
@@ -177,3 +328,14 @@ def test_options_are_checked(options, text):
 def test_steps_are_checked(steps):
     with pytest.raises(InputError, match="steps is"):
         bngrad.torch.compare(Custom(""), LOSS, (X, T), steps=steps)
+
+
+def test_changing_attributes_are_said():
+    def count(self, y):
+        self.calls += 1
+        return y * self.calls
+
+    module = Odd(lambda self: setattr(self, "calls", 0), count)
+    with pytest.warns(bngrad.BngradWarning, match="changes 'calls'.* register a buffer"):
+        bngrad.torch.differentiate(module, LOSS, (X, T))
+    assert module.calls == 0

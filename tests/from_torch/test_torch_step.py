@@ -154,6 +154,22 @@ def test_dropout_draws_other_numbers_in_each_step():
     assert len({float(trainer.evaluate(**data)["loss"]) for _ in range(6)}) > 0
 
 
+def test_dropout_of_attention_stays():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.bn = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True), nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            y = self.bn(x)
+            return self.attention(y, y, y, need_weights=False)[0].mean(1)
+
+    module, example = Attention(), (torch.randn(5, 3, 4), torch.randn(5, 4))
+    assert bngrad.torch.compare(module, functional.mse_loss, example, steps=1).passed
+    trainer = bngrad.Trainer(bngrad.torch.training_step(module, functional.mse_loss, example), learning_rate=0.0)
+    assert len({trainer.step(x=example[0].numpy(), target=example[1].numpy()) for _ in range(6)}) == 6
+
+
 class Keywords(nn.Module):
     def __init__(self):
         super().__init__()
@@ -232,6 +248,71 @@ def test_names_of_outputs():
     ]
     step = bngrad.torch.training_step(Keywords().train(), of_pair, (X, T), outputs=["out_logits", "fc.bias_grad"])
     assert step.info.outputs == ("out_logits", "fc.bias_grad")
+
+
+class Named(nn.Module):
+    """An input with the name of a parameter, and one with the name of the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.output = nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.zeros(3))
+
+    def forward(self, weight, loss):
+        return weight @ self.weight * loss + self.output
+
+
+def test_names_of_inputs_and_outputs_are_no_others():
+    step = bngrad.torch.training_step(Named(), functional.mse_loss, ((X, M), T), outputs=["output_1"])
+    assert list(step.info.data) == ["weight_1", "loss_1", "target"]
+    assert step.info.names("weight") == ["weight", "output"]
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    loss = trainer.step(weight_1=X.numpy(), loss_1=M.numpy(), target=T.numpy())
+    np.testing.assert_allclose(loss, functional.mse_loss(Named()(X, M), T).item(), rtol=1e-6)
+
+
+def test_a_loss_with_the_name_of_a_child():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loss_fn = Keywords()
+
+        def forward(self, x):
+            return self.loss_fn(x)["out"].logits
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, output, target):
+            return functional.mse_loss(output * self.scale, target)
+
+    step = bngrad.torch.training_step(Wrapped(), Scaled(), (X, T))
+    assert step.info.names("weight") == [
+        "loss_fn.fc.weight",
+        "loss_fn.fc.bias",
+        "loss_fn.bn.weight",
+        "loss_fn.bn.bias",
+        "loss_fn.scale",
+    ]
+
+
+def test_lists_of_a_module_stay():
+    class Seen(Keywords):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.last = [1], {}
+
+        def forward(self, x):
+            self.seen.append(x)
+            self.last["x"] = x
+            return super().forward(x)
+
+    module = Seen()
+    seen = module.seen
+    bngrad.torch.training_step(module, of_pair, (X, T))
+    assert module.seen is seen
+    assert (module.seen, module.last) == ([1], {})
 
 
 def test_input_names():
