@@ -149,6 +149,9 @@ def _warnings(model: ir.Model, forward: Forward, example: Example, *, dynamic_ba
         found.append(
             "the module is in evaluation mode, so batch norms are frozen and Dropout is off; call module.train()"
         )
+    modules = forward.module.named_modules()
+    if synchronized := [name for name, one in modules if isinstance(one, torch.nn.SyncBatchNorm) and one.training]:
+        found.append(f"{listed(synchronized)}: a SyncBatchNorm becomes a batch norm over the batch of one process")
     fixed = _fixed(model, example) if dynamic_batch else []
     if fixed:
         found.append(

@@ -1,8 +1,8 @@
 """Turns off what is random, in a module and in the model of it, so that the two can be compared.
 
-A uniform draw gives the middle of its range, and a normal one half a deviation above its mean. So a draw of 0 or 1
-gives 1 where 1 is the more probable, and Dropout scales all elements or drops all. Where probabilities are a
-tensor, a draw gives 1.
+A uniform draw gives a quarter of its range, and a normal one a quarter of a deviation above its mean. So a draw of
+0 or 1 gives 1 unless 1 is improbable, and Dropout scales all elements, or drops all if it drops most. Where
+probabilities are a tensor, a draw gives 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bngrad.training.to_inference import drop_dropout, random_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_MIDDLE = 0.5
+_QUARTER = 0.25
 """What a uniform draw from 0 to 1 gives, and a standard normal one."""
 
 
@@ -41,21 +41,21 @@ class NothingRandom(TorchDispatchMode):
         return func(*args, **kwargs or {}) if draw is None else draw(func, *args, **kwargs or {})
 
 
-def _middle(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-    return func(*args, **kwargs).fill_(_MIDDLE)
+def _quarter(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    return func(*args, **kwargs).fill_(_QUARTER)
 
 
 def _integer(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     low, high = [0, *(one for one in args if isinstance(one, int))][-2:]
-    return func(*args, **kwargs).fill_(math.floor((high - low) * _MIDDLE + low))
+    return func(*args, **kwargs).fill_(math.floor((high - low) * _QUARTER + low))
 
 
 def _normal(func: Callable[..., Any], mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-    return func(mean, std, *args, **kwargs).copy_(torch.as_tensor(mean + _MIDDLE * std))
+    return func(mean, std, *args, **kwargs).copy_(torch.as_tensor(mean + _QUARTER * std))
 
 
 def _normal_(func: Callable[..., Any], tensor: Any, mean: float = 0.0, std: float = 1.0, **_: Any) -> Any:  # noqa: ANN401, ARG001
-    return tensor.fill_(mean + _MIDDLE * std)
+    return tensor.fill_(mean + _QUARTER * std)
 
 
 def _bernoulli(_func: Callable[..., Any], tensor: Any, p: Any = None, **_: Any) -> Any:  # noqa: ANN401
@@ -72,7 +72,7 @@ def _dropout(_func: Callable[..., Any], tensor: Any, p: float, train: bool | Non
 
 
 def _kept(probability: float) -> float:
-    return 1.0 if probability > _MIDDLE else 0.0
+    return 1.0 if probability > _QUARTER else 0.0
 
 
 def _factor(ratio: float) -> float:
@@ -82,10 +82,10 @@ def _factor(ratio: float) -> float:
 
 _ATEN = torch.ops.aten
 _DRAWS: dict[Callable[..., Any], Callable[..., Any]] = {
-    _ATEN.rand.default: _middle,
-    _ATEN.rand_like.default: _middle,
-    _ATEN.randn.default: _middle,
-    _ATEN.randn_like.default: _middle,
+    _ATEN.rand.default: _quarter,
+    _ATEN.rand_like.default: _quarter,
+    _ATEN.randn.default: _quarter,
+    _ATEN.randn_like.default: _quarter,
     _ATEN.randint.default: _integer,
     _ATEN.randint.low: _integer,
     _ATEN.randint_like.default: _integer,
@@ -143,7 +143,7 @@ def _drawn_value(node: ir.Node) -> float:
         node.attributes[name].as_float() if name in node.attributes else default
         for name, default in ((first, 0.0), (last, 1.0))
     )
-    return start + _MIDDLE * (other - start if first == "low" else other)
+    return start + _QUARTER * (other - start if first == "low" else other)
 
 
 def _draw_always(value: float, node: ir.Node, names: Names) -> None:

@@ -106,7 +106,7 @@ def float32_error(
     for name, unit in units.items():
         worst = max((_closest(tries, name) for tries in found), key=lambda error: error.got)
         measure = _measure(worst, unit)
-        note = worst.note or f"{against} differs from its own float32 by {unit / (worst.size or 1.0):.1e}"
+        note = worst.note or f"{against}'s own error is {unit / (worst.size or 1.0):.1e}"
         passed = measure <= check.limit
         row = Row(name, name, kind_of(name), implementation, against, *worst.differences, measure, passed, note)
         check.rows.append(row)

@@ -256,6 +256,7 @@ def loss_fn(output, target):
     return ((output - target) ** 2).mean()
 
 
+@pytest.mark.filterwarnings("ignore:.*SyncBatchNorm:bngrad.BngradWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_training_graphs_agree_with_pytorch(name):
     torch.manual_seed(0)

@@ -354,6 +354,14 @@ def test_a_fixed_batch_is_said():
         bngrad.torch.training_step(Fixed().train(), of_pair, (X, T), dynamic_batch=False)
 
 
+def test_synchronization_is_said():
+    module = nn.SyncBatchNorm.convert_sync_batchnorm(Keywords()).train()
+    with pytest.warns(
+        bngrad.BngradWarning, match="'bn': a SyncBatchNorm becomes a batch norm over the batch of one"
+    ):
+        bngrad.torch.export(module, of_pair, (X, T))
+
+
 def test_evaluation_mode_is_said():
     with pytest.warns(bngrad.BngradWarning, match=r"call module.train\(\)"):
         bngrad.torch.differentiate(Keywords().eval(), of_pair, (X, T))
