@@ -15,48 +15,67 @@ if TYPE_CHECKING:
 
 _ADVICE = "bngrad derives gradients from the forward pass alone, so this one would be lost"
 
-_OF_PRIMITIVE_OPS = ("torch._prims", "torch._library.autograd.GeneratedBackwardFor_prims_")
-"""The functions in which PyTorch wraps its own primitive ops; an op of a user's library has another name there."""
+_PYTORCHS_OWN = (
+    "torch._prims",
+    "torch._library.autograd.GeneratedBackwardFor_prims_",
+    "torch.utils.checkpoint.",
+)
+"""The functions that wrap primitive ops, and what is computed again; ops of a user's library have other names."""
 
 
 @contextmanager
-def refuse_custom_gradients(module: torch.nn.Module) -> Iterator[None]:
-    """Refuses a module with hooks on gradients, and one that defines a gradient while the block runs it.
+def refuse_hooks(module: torch.nn.Module) -> Iterator[None]:
+    """Refuses a module with hooks on gradients, and one that registers one while the block runs it.
 
     Raises:
-        UnsupportedNodeError: It does; the message names the module, parameter or function.
+        UnsupportedNodeError: It does; the message names the module or parameter.
     """
-    _refuse_hooks(module)
-    apply, register_hook = torch.autograd.Function.__dict__["apply"], torch.Tensor.register_hook
-
-    def refuse_function(  # classmethod passes the class
-        cls: Any,  # noqa: ANN401
-        /,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:  # noqa: ANN401
-        if f"{cls.__module__}.{cls.__qualname__}".startswith(_OF_PRIMITIVE_OPS):
-            return apply.__get__(None, cls)(*args, **kwargs)
-        raise UnsupportedNodeError(
-            f"the module calls {cls.__module__}.{cls.__qualname__}, a torch.autograd.Function, which has a "
-            f"backward of its own; {_ADVICE}: write it with ops of PyTorch"
-        )
+    refuse_registered_hooks(module)
+    register_hook = torch.Tensor.register_hook
 
     def refuse_hook(_self: torch.Tensor, _hook: object) -> NoReturn:
         raise UnsupportedNodeError(f"the module calls Tensor.register_hook in its forward; {_ADVICE}: remove it")
 
-    replaced: Any = torch.autograd.Function
     tensors: Any = torch.Tensor
-    replaced.apply = classmethod(refuse_function)
     tensors.register_hook = refuse_hook
     try:
         yield
     finally:
-        replaced.apply = apply
         tensors.register_hook = register_hook
 
 
-def _refuse_hooks(module: torch.nn.Module) -> None:
+def refuse_functions(loss: torch.Tensor) -> None:
+    """Refuses a loss that depends on a `torch.autograd.Function`, however the module called it.
+
+    PyTorch wraps its own primitive ops, and those of libraries, in such functions, too.
+
+    Raises:
+        UnsupportedNodeError: It does; the message names the function.
+    """
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting += [other for other, _ in node.next_functions]
+        if not isinstance(node, torch.autograd.function.BackwardCFunction):
+            continue
+        function = getattr(node, "_forward_cls", type(node))
+        name = f"{function.__module__}.{function.__qualname__}"
+        if not name.startswith(_PYTORCHS_OWN):
+            raise UnsupportedNodeError(
+                f"the module calls {name}, a torch.autograd.Function, which has a backward of its own; {_ADVICE}: "
+                "write it with ops of PyTorch"
+            )
+
+
+def refuse_registered_hooks(module: torch.nn.Module) -> None:
+    """Refuses a module with hooks on gradients.
+
+    Raises:
+        UnsupportedNodeError: It has one; the message names the module or parameter.
+    """
     for name, one in module.named_modules():
         if one._backward_hooks or one._backward_pre_hooks:
             raise UnsupportedNodeError(

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from bngrad.errors import BngradError, InputError, ModelError
 from bngrad.torch.capture import first_line
+from bngrad.torch.custom_gradients import refuse_functions
 from bngrad.torch.forward import LOSS, NEW, Forward, user_name
 from bngrad.torch.untouched import Changes, untouched
 
@@ -120,6 +121,7 @@ class _Pass(torch.nn.Module):
 
     def forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         values: tuple[torch.Tensor, ...] = self.forward_module(*arguments)
+        refuse_functions(values[0])
         if self._wrt and values[0].requires_grad:
             torch.autograd.backward(values[0], inputs=self._wrt, retain_graph=True)
         return values

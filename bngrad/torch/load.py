@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from bngrad.errors import InputError
-from bngrad.graph.name_messages import listed, unknown_name
+from bngrad.errors import InputError, warn
+from bngrad.graph.name_messages import listed
 from bngrad.opset.known_shapes import shape_text
 from bngrad.torch.forward import Forward
 from bngrad.torch.optimizers import into_torch
 from bngrad.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -43,14 +42,25 @@ def load_into(
     Raises:
         InputError: A tensor is missing in the module, or has another shape or type; or the optimizer is not that
             of the training step.
+
+    Warns:
+        BngradWarning: The state lacks a parameter that requires a gradient.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
+    if not isinstance(state, Trainer | Mapping):
+        raise InputError(
+            f"state is a {type(state).__name__}; expected a bngrad.Trainer, or arrays by name, such as "
+            "safetensors.numpy.load_file returns"
+        )
     trainer = state if isinstance(state, Trainer) else None
     arrays = trainer.state_dict() if trainer is not None else dict(state)  # type: ignore[arg-type]
     tensors = Forward(module, loss_fn).tensors()
     given = _of_module(arrays, tensors, trainer)
     _require_fit(given, tensors)
+    left = [name for name, one in tensors.items() if one.requires_grad and name not in given]
+    if left:
+        warn([f"the state lacks {listed(left)}, which the module trains; they keep their values"])
     if optimizer is not None:
         if trainer is None:
             raise InputError("an optimizer needs a trainer, which knows the hyperparameters; got arrays alone")
@@ -68,13 +78,16 @@ def _of_module(
         names = trainer.info.names("weight", "running_statistic")
         unknown = [name for name in names if name not in tensors]
         if unknown:
-            raise InputError(unknown_name(unknown[0], tensors, "a parameter or buffer of the module"))
+            raise InputError(
+                f"the trainer's state has {listed(unknown)}, which the module lacks; expected the module that the "
+                "training step was made of"
+            )
         return {name: arrays[name] for name in names}
     given = {name: array for name, array in arrays.items() if name in tensors}
     if not given:
         raise InputError(
-            f"the state has {listed(list(arrays))}, none of which is a parameter or buffer of the module; "
-            "expected the state of a training step of this module"
+            f"the state has {listed(list(arrays)) if arrays else 'no arrays'}, none of which is a parameter or "
+            "buffer of the module; expected the state of a training step of this module"
         )
     return given
 

@@ -6,9 +6,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from bngrad.errors import InputError, UnsupportedNodeError
+from bngrad.torch.custom_gradients import refuse_registered_hooks
 from bngrad.torch.forward import LOSS, NEW, user_name
 
 if TYPE_CHECKING:
@@ -20,8 +22,9 @@ def require_exportable(forward: Forward) -> None:
 
     Raises:
         InputError: A tensor has no values, is complex, or shares memory with another, or names collide.
-        UnsupportedNodeError: A submodule is a ScriptModule.
+        UnsupportedNodeError: A submodule is a ScriptModule, or has a hook on gradients.
     """
+    refuse_registered_hooks(forward)
     for name, one in forward.named_modules():
         if isinstance(one, torch.jit.ScriptModule):
             raise UnsupportedNodeError(
@@ -69,4 +72,21 @@ def _require_own_memory(tensors: dict[str, torch.Tensor]) -> None:
             raise InputError(
                 f"{name!r} and {next_name!r} share memory, so that an update of one changes the other; expected "
                 "tensors of their own (clone one), or one tensor under both names"
+            )
+
+
+def require_no_hidden_statistics(loss_fn: object) -> None:
+    """Checks that a loss function does not use a module whose buffers it changes, but which it does not have.
+
+    Raises:
+        InputError: It does.
+    """
+    cells = getattr(loss_fn, "__closure__", None) or ()
+    for hidden in (cell.cell_contents for cell in cells):
+        if isinstance(hidden, torch.nn.Module) and any(
+            isinstance(one, _BatchNorm) and one.training and one.track_running_stats for one in hidden.modules()
+        ):
+            raise InputError(
+                f"loss_fn uses a {type(hidden).__name__} with a batch norm in training mode; expected a loss "
+                "function that is an nn.Module and has it as a submodule, so that it is trained, too"
             )

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bngrad.errors import InputError, ModelError, warn
-from bngrad.graph.name_messages import listed
+from bngrad.errors import InputError, warn
 from bngrad.io.files import to_proto
 from bngrad.torch.compare import compare_steps
-from bngrad.torch.eager import run_eager
-from bngrad.torch.example import read_example
-from bngrad.torch.export import Exported, export_inference, export_training
-from bngrad.torch.forward import LOSS, NEW, Forward
-from bngrad.torch.module_checks import require_exportable
+from bngrad.torch.export import export_inference
+from bngrad.torch.forward import Forward
 from bngrad.torch.optimizers import from_torch, into_step
+from bngrad.torch.source import check_source, loss_function, read_source
 from bngrad.training.differentiate import differentiate as differentiate_model
 from bngrad.training.step import build_step
 from bngrad.training.training_step import training_step_of
 from bngrad.validation.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     import onnx
 
-    from bngrad.torch.example import Example
     from bngrad.training.optimizers import Optimizer, ParameterGroup
     from bngrad.training.step_info import Layout
     from bngrad.training.training_step import TrainingStep
 
     Loss = Callable[..., torch.Tensor]
-
-_WRONG = 1e3
-"""How many times PyTorch's own error a result may be off before it is refused; rounding stays far below."""
-
-
-class _Source(NamedTuple):
-    """What is exported, and what became of it."""
-
-    forward: Forward
-    example: Example
-    trained: list[str]
-    """The parameters to train that the loss depends on."""
-    exported: Exported
 
 
 def export(
@@ -88,9 +71,9 @@ def export(
     Warns:
         BngradWarning: The module is in evaluation mode, or the size of the batch is fixed.
     """
-    source = _source(module, loss_fn, example, None, dynamic_batch, input_names)
+    source = read_source(module, loss_fn, example, None, dynamic_batch, input_names)
     if check:
-        _check(source)
+        check_source(source)
     warn(source.exported.warnings)
     return to_proto(source.exported.model)
 
@@ -129,9 +112,9 @@ def differentiate(
     Warns:
         BngradWarning: See `export`.
     """
-    source = _source(module, loss_fn, example, None, dynamic_batch, input_names)
+    source = read_source(module, loss_fn, example, None, dynamic_batch, input_names)
     if check:
-        _check(source)
+        check_source(source)
     made = differentiate_model(source.exported.model, defaults=defaults, functions=functions)
     warn(source.exported.warnings + made.warnings)
     return to_proto(made.model)
@@ -186,14 +169,22 @@ def training_step(
         BngradWarning: See `export`.
     """
     taken = None
+    if isinstance(optimizer, type | tuple | list):
+        given = (
+            f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        )
+        raise InputError(
+            f"optimizer is {given}; expected an instance of torch.optim's SGD, Adam or AdamW, or bngrad's: a step "
+            "has one"
+        )
     if isinstance(optimizer, torch.optim.Optimizer):
         if groups:
             raise InputError("groups are given along with an optimizer of torch.optim, which has its own; use one")
-        taken = from_torch(optimizer, Forward(module, _loss_function(loss_fn)).tensors())
+        taken = from_torch(optimizer, Forward(module, loss_function(loss_fn)).tensors())
     wanted = None if taken is None else taken.weights
-    source = _source(module, loss_fn, example, wanted, dynamic_batch, input_names)
+    source = read_source(module, loss_fn, example, wanted, dynamic_batch, input_names)
     if check:
-        _check(source)
+        check_source(source)
     forward, exported = source.forward, source.exported
     step = build_step(
         exported.model,
@@ -244,7 +235,7 @@ def compare(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
-    source = _source(module, loss_fn, example, None, dynamic_batch, None)
+    source = read_source(module, loss_fn, example, None, dynamic_batch, None)
     model = source.exported.model
     check = compare_steps(source.forward, source.example, model, source.trained, steps=steps)
     warn(source.exported.warnings)
@@ -261,61 +252,3 @@ def compare(
         [],
         source.exported.warnings,
     )
-
-
-def _source(
-    module: torch.nn.Module,
-    loss_fn: Loss | None,
-    example: Any,  # noqa: ANN401
-    wanted: Collection[str] | None,
-    dynamic_batch: bool,
-    input_names: Sequence[str] | None,
-) -> _Source:
-    """Reads the arguments, and exports the module."""
-    if not isinstance(module, torch.nn.Module):
-        raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
-    forward = Forward(module, _loss_function(loss_fn))
-    require_exportable(forward)
-    reserved = {LOSS, *forward.tensors(), *(f"{name}{NEW}" for name in forward.tensors())}
-    read = read_example(module, loss_fn, example, input_names, reserved)
-    forward.taken.update(read.names)
-    trained = [
-        name for name, one in forward.tensors().items() if one.requires_grad and (wanted is None or name in wanted)
-    ]
-    if not trained:
-        raise InputError("no parameter of the module requires a gradient; expected one to train")
-    eager = run_eager(forward, read, trained)
-    for whose in eager.changes.random:
-        raise ModelError(
-            f"the forward pass draws random numbers of {whose}, which would be constants; expected "
-            "those of PyTorch"
-        )
-    trained = [name for name in trained if name in eager.gradients]
-    if not trained:
-        raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
-    exported = export_training(forward, read, trained, dynamic_batch=dynamic_batch)
-    if eager.changes.attributes:
-        exported.warnings.append(
-            f"the forward pass changes {listed(eager.changes.attributes)}, which the graph has as constants; if "
-            "they take part in the computation, register a buffer"
-        )
-    return _Source(forward, read, trained, exported)
-
-
-def _loss_function(loss_fn: Loss | None) -> Loss | None:
-    if loss_fn is not None and not callable(loss_fn):
-        raise InputError(f"loss_fn is a {type(loss_fn).__name__}; expected a function, a module, or None")
-    return loss_fn
-
-
-def _check(source: _Source) -> None:
-    """Refuses what PyTorch's exporter wrote wrongly."""
-    model = source.exported.model
-    check = compare_steps(source.forward, source.example, model, source.trained, steps=1, limit=_WRONG)
-    if check.failures:
-        worst = check.failures[0]
-        raise ModelError(
-            f"what PyTorch's exporter wrote is wrong: {worst.tensor} is {worst.relative_l2:.1e} off "
-            f"({len(check.failures)} of {len(check.rows)} values are); the module has an op that it does not "
-            "export correctly, or one that is not a function of its inputs (check=False skips the comparison)"
-        )

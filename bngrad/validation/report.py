@@ -111,6 +111,16 @@ class Report:
         decisive = [check for check in self.checks if check.required or not check.skipped]
         return "; ".join(f"{check.name}: {check.problem}" for check in decisive if not check.passed)
 
+    def __str__(self) -> str:
+        """Returns a line for each check, and whether the report passed."""
+        lines = [f"{self.model}: {self.against}"]
+        for check in self.checks:
+            line = f"{check.name}: {check.problem or f'{len(check.rows)} comparisons passed'}"
+            for row in check.worst_first()[:1]:
+                line += f"; largest {row.measure:.3g} {check.unit}, of {row.tensor!r} (limit {check.limit:g})"
+            lines.append(line)
+        return "\n".join([*lines, "passed" if self.passed else f"FAILED: {self.reason}"])
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON document of ``--json``; infinities and NaN are given as text."""
         document = asdict(self)

@@ -208,7 +208,7 @@ def image(batch_norm):
     return nn.Sequential(nn.Conv2d(3, 4, 3), batch_norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-CONSTANT = torch.ones(5, 6)
+CONSTANT = torch.ones(1, 6)
 VECTORS, IMAGES = (5, 6), (4, 3, 6, 6)
 MODULES = {
     "batch-norm-1d": (lambda: mlp(nn.BatchNorm1d(6)), VECTORS),
@@ -242,7 +242,7 @@ MODULES = {
     "trained-then-frozen": (lambda: With(frozen_after_training, other=nn.BatchNorm1d(6)), VECTORS),
     "checkpoint": (lambda: With(checkpointed, other=nn.Linear(6, 6)), VECTORS),
     "variance-and-deviation": (lambda: With(lambda _, y: y * (y.var(1, keepdim=True) + y.std(0))), VECTORS),
-    "constant-of-its-own": (lambda: With(lambda _, y: torch.stack([y, CONSTANT]).sum(0) + y.float()), VECTORS),
+    "constant-of-its-own": (lambda: With(lambda _, y: torch.cat([y, CONSTANT]).sum(0) + y.float()), VECTORS),
     "padding": (lambda: Words(padding_idx=0), VECTORS),
     "sparse": (lambda: Words(sparse=True), VECTORS),
     "conv-transpose": (

@@ -178,7 +178,7 @@ REFUSALS = {
         LOSS,
         (T, T),
         UnsupportedNodeError,
-        "aten.embedding has scale_grad_by_freq",
+        "an embedding with scale_grad_by_freq=True",
     ),
     "no-weights": (without_weights, LOSS, (X, T), InputError, "no parameter of the module requires a gradient"),
     "no-tuple": (lambda: Custom(""), LOSS, X, InputError, r"example is a Tensor; expected \(inputs, \*targets\)"),
@@ -314,6 +314,8 @@ def test_refusals(name):
         ({"input_names": ["x", "fc.weight"]}, "input_names has 'fc.weight', which the module or its loss has"),
         ({"input_names": ["x", "loss"]}, "input_names has 'loss', which the module or its loss has"),
         ({"optimizer": "lion"}, "lion"),
+        ({"optimizer": torch.optim.AdamW}, "optimizer is the class AdamW; expected an instance"),
+        ({"optimizer": (1, 2)}, "optimizer is a tuple; expected an instance"),
         ({"layout": "round"}, "round"),
         ({"clip_norm": -1}, "clip_norm"),
         ({"outputs": ["nothing"]}, "nothing"),
@@ -322,6 +324,13 @@ def test_refusals(name):
 def test_options_are_checked(options, text):
     with pytest.raises(InputError, match=text):
         bngrad.torch.training_step(Custom(""), LOSS, (X, T), **options)
+
+
+def test_a_loss_that_hides_a_batch_norm():
+    hidden = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    with pytest.raises(InputError, match="loss_fn uses a Sequential with a batch norm in training mode"):
+        bngrad.torch.export(Custom(""), lambda output, target: LOSS(hidden(output), target), (X, T))
+    assert int(hidden[1].num_batches_tracked) == 0
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3"])

@@ -356,9 +356,7 @@ def test_a_fixed_batch_is_said():
 
 def test_synchronization_is_said():
     module = nn.SyncBatchNorm.convert_sync_batchnorm(Keywords()).train()
-    with pytest.warns(
-        bngrad.BngradWarning, match="'bn': a SyncBatchNorm becomes a batch norm over the batch of one"
-    ):
+    with pytest.warns(bngrad.BngradWarning, match="'bn': a SyncBatchNorm becomes a batch norm over"):
         bngrad.torch.export(module, of_pair, (X, T))
 
 
@@ -381,6 +379,25 @@ def test_an_exported_file_needs_no_names(tmp_path):
     assert first == second
     for key, one in trainers[0].state_dict().items():
         np.testing.assert_array_equal(one, trainers[1].state_dict()[key], err_msg=key)
+
+
+def test_an_incomplete_state_is_said():
+    module = net()
+    state = {name: one.numpy() for name, one in module.state_dict().items() if name != "fc.weight"}
+    with pytest.warns(bngrad.BngradWarning, match="the state lacks 'fc.weight', which the module trains"):
+        bngrad.torch.load_into(module, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("x.safetensors", r"state is a str; expected a bngrad\.Trainer, or arrays by name"),
+        ({}, "the state has no arrays, none of which"),
+    ],
+)
+def test_states_that_are_none(state, text):
+    with pytest.raises(bngrad.InputError, match=text):
+        bngrad.torch.load_into(net(), state)
 
 
 def _other_shape(state):
