@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from losses import LOSSES, targets
+from networks.losses import LOSSES, targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rows import Network
+    from networks.rows import Network
 
 CLASSES = 10
 
@@ -47,7 +47,7 @@ def _of_timm(network: Network):
 
 def _of_modules(network: Network):
     for part in ("images", "sequences", "passes", "forms", "detection"):
-        functions = vars(import_module(f"modules.{part}"))
+        functions = vars(import_module(f"networks.modules.{part}"))
         if network.name in functions:
             module, inputs = functions[network.name]()
             return (module if "frozen" in network.name else module.train()), inputs

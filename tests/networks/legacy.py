@@ -19,7 +19,7 @@ from bngrad.torch.example import read_example
 from bngrad.torch.forward import Forward
 from bngrad.validation.float32_error import LIMIT
 from bngrad.validation.report import Check
-from build import without_dropout
+from networks.build import without_dropout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rows import Network
+    from networks.rows import Network
 
     Result = Mapping[str, Any]
 

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import report
-from rows import NETWORKS, WAYS
+from networks import report
+from networks.rows import NETWORKS, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

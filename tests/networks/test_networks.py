@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import report
-from rows import NETWORKS, WAYS, Network
+from networks import report
+from networks.rows import NETWORKS, WAYS, Network
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "networks.md"
 VERSIONS = {"torch": "2.14", "timm": "1.0"}
@@ -93,7 +91,7 @@ def test_the_committed_page_has_no_wrong_network_and_enough_right_ones():
 
 
 def test_refusals_name_ops():
-    trial = pytest.importorskip("trial", reason="needs PyTorch, torchvision and timm: make networks")
+    trial = pytest.importorskip("networks.trial", reason="needs PyTorch, torchvision and timm: make networks")
     assert trial.ops_of("A node 'x' cannot be differentiated (and 2 more: B, C)") == ["A", "B", "C"]
     assert trial.ops_of("PyTorch's exporter cannot write aten.x.default as ONNX; expected") == ["aten.x.default"]
     assert trial.ops_of("the module calls timm.f.Swish, a torch.autograd.Function") == ["timm.f.Swish"]

@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import onnxruntime
@@ -28,9 +28,9 @@ import torchvision
 
 import bngrad.torch
 from bngrad.errors import BngradError
-from build import build
-from legacy import by_legacy_exporter
-from rows import NETWORKS
+from networks.build import build
+from networks.legacy import by_legacy_exporter
+from networks.rows import NETWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from torchvision.models import detection
 from torchvision.models.detection.backbone_utils import mobilenet_backbone, resnet_fpn_backbone
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
-from modules.images import image
+from networks.modules.images import image
 
 _LAYERS = {"weights": None, "norm_layer": nn.BatchNorm2d, "trainable_layers": 5}
 """Batch norms in training mode; by default these backbones have frozen ones."""

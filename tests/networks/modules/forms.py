@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from modules.images import cifar_resnet20, image
+from networks.modules.images import cifar_resnet20, image
 
 
 def _network(**options) -> nn.Sequential:

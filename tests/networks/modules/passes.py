@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from modules.images import BATCH, conv_norm, image
+from networks.modules.images import BATCH, conv_norm, image
 
 
 def _encoder(width: int = 16) -> nn.Sequential:
