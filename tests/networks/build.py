@@ -60,6 +60,6 @@ MAKERS = {"torchvision": _of_torchvision, "timm": _of_timm, "modules": _of_modul
 def without_dropout(module: torch.nn.Module) -> None:
     """Sets the probabilities of dropout and stochastic depth to 0."""
     for part in module.modules():
-        for name in ("p", "drop_prob", "dropout", "attention_dropout"):
+        for name in ("p", "drop_prob", "drop_rate", "dropout", "attention_dropout"):
             if isinstance(getattr(part, name, None), float):
                 setattr(part, name, 0.0)

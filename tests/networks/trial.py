@@ -41,7 +41,7 @@ STEPS = 2
 """The number of steps that are compared."""
 SECONDS = 900
 """The most that a network may take, one way."""
-BYTES = 10 << 30
+BYTES = 16 << 30
 """The most memory that it may take."""
 
 
