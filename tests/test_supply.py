@@ -29,6 +29,7 @@ UNPICKLERS = {
 }
 EVALUATORS = {"eval", "exec", "compile", "__import__", "execfile"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+UNPICKLING_CALLS = {"torch.load", "torch.hub.load", "torch.jit.load", "torch.export.load", "torch.package"}
 LOADS = {"np.load", "numpy.load", "np.fromfile", "numpy.fromfile"}
 
 
@@ -44,7 +45,11 @@ def offences(source):
             continue
         called = ast.unparse(node.func)
         keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-        if called in EVALUATORS or called.removeprefix("builtins.") in EVALUATORS or called in SHELLS:
+        if (
+            called in EVALUATORS
+            or called.removeprefix("builtins.") in EVALUATORS
+            or called in SHELLS | UNPICKLING_CALLS
+        ):
             yield node.lineno, f"calls {called}"
         if called in LOADS and keywords.get("allow_pickle") != "False":
             yield node.lineno, f"calls {called} without allow_pickle=False"
@@ -56,9 +61,10 @@ def offences(source):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_module_can_run_what_it_reads(module):
-    source = MODULES[module].read_text(encoding="utf-8")
-    # No module imports PyTorch; its nodes are recognized by name.
-    assert list(offences(source)) == []
+    found = list(offences(MODULES[module].read_text(encoding="utf-8")))
+    if module.startswith("torch/"):  # the one package that imports PyTorch, whose loaders it does not call
+        found = [(line, what) for line, what in found if not what.startswith("imports torch")]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,8 @@ def test_no_module_can_run_what_it_reads(module):
     [
         "import pickle",
         "from torch import load",
+        "torch.load(path)",
+        "torch.hub.load('a', 'b')",
         "eval('1')",
         "exec(model.doc_string)",
         "builtins.exec('')",

@@ -316,6 +316,29 @@ def _resizes():
         yield Case("ResizeGrad", what, (values(*out, seed=1), x, *given), attributes)
 
 
+def _samples():
+    for mode in ("bilinear", "nearest", "bicubic"):
+        for padding in ("zeros", "border", "reflection"):
+            attributes = {"mode": mode, "padding_mode": padding, "align_corners": int(padding == "border")}
+            yield Case("GridSample", f"{mode}-{padding}", (values(2, 3, 4, 5), values(2, 3, 2, 2)), attributes)
+
+
+def _recurrences():
+    for direction, activations in [
+        ("forward", ["Tanh"]),
+        ("reverse", ["Relu"]),
+        ("bidirectional", ["Sigmoid", "Tanh"]),
+    ]:
+        count, attributes = (
+            len(activations),
+            {"hidden_size": 3, "direction": direction, "activations": activations},
+        )
+        weights = values(count, 3, 2), values(count, 3, 3)
+        yield Case("RNN", direction, (values(4, 2, 2), *weights), attributes, "ab")
+        more = values(count, 6), None, values(count, 2, 3)
+        yield Case("RNN", f"{direction}-all-inputs", (values(4, 2, 2), *weights, *more), attributes, "ab")
+
+
 CASES = [
     *_convolutions(),
     *_pools(),
@@ -325,4 +348,6 @@ CASES = [
     *_arithmetic(),
     *_indexing(),
     *_resizes(),
+    *_samples(),
+    *_recurrences(),
 ]
