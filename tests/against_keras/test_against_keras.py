@@ -15,8 +15,8 @@ ROOT = HERE.parents[1]
 
 
 def _marked(decorator):
-    """The functions of networks.py with a decorator; the module itself needs Keras."""
-    tree = ast.parse((HERE / "networks.py").read_text(encoding="utf-8"))
+    """The functions of keras_networks.py with a decorator; the module itself needs Keras."""
+    tree = ast.parse((HERE / "keras_networks.py").read_text(encoding="utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     return [node.name for node in functions if decorator in [ast.unparse(one) for one in node.decorator_list]]
 

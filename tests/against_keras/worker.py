@@ -1,4 +1,4 @@
-"""Trains the models of `networks.py` by Keras and by bngrad.keras: `worker.py RESULTS`, an empty .json file.
+"""Trains the models of `keras_networks.py` by Keras and by bngrad.keras: `worker.py RESULTS`, an empty .json file.
 
 RESULTS gets, for each model, what `compare` returns; for each refusal, the error; and what dropouts do.
 """
@@ -18,7 +18,7 @@ import onnx
 
 import bngrad
 import bngrad.keras
-import networks
+import keras_networks
 
 RATE = 0.05
 STEPS = 3
@@ -31,7 +31,7 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 def compare(name):
     """Losses, and the largest error of each variable relative to max(1, |variable|), after `STEPS` of SGD."""
     keras.utils.set_random_seed(3)
-    made = networks.NETWORKS[name]()
+    made = keras_networks.NETWORKS[name]()
     model, loss, x, y = made if isinstance(made, tuple) else (made, CROSS_ENTROPY, X, Y)
     before = {variable.path: variable.numpy() for variable in model.variables}
     step = bngrad.keras.training_step(model, loss, (x, y))
@@ -78,7 +78,7 @@ def feeds(structure, prefix):
 
 def refusal(name):
     try:
-        networks.REFUSED[name](X, Y)
+        keras_networks.REFUSED[name](X, Y)
     except bngrad.BngradError as error:
         return [type(error).__name__, str(error)]
     return ["nothing", ""]
@@ -108,10 +108,10 @@ def dropped(layer, shape):
 
 
 def main(path):
-    onnx.checker.check_model(bngrad.keras.export(networks.NETWORKS["cnn"](), CROSS_ENTROPY, (X, Y)))
+    onnx.checker.check_model(bngrad.keras.export(keras_networks.NETWORKS["cnn"](), CROSS_ENTROPY, (X, Y)))
     results = {
-        "networks": {name: compare(name) for name in networks.NETWORKS},
-        "refused": {name: refusal(name) for name in networks.REFUSED},
+        "networks": {name: compare(name) for name in keras_networks.NETWORKS},
+        "refused": {name: refusal(name) for name in keras_networks.REFUSED},
         "dropouts": {
             "Dropout": dropped(keras.layers.Dropout(0.25), (32, 32, 4)),
             "SpatialDropout2D": dropped(keras.layers.SpatialDropout2D(0.25), (4, 4, 64)),
