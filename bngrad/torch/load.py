@@ -44,7 +44,7 @@ def load_into(
             of the training step.
 
     Warns:
-        BngradWarning: The state lacks a parameter that requires a gradient.
+        BngradWarning: Arrays without a trainer lack a parameter that requires a gradient.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
@@ -59,7 +59,7 @@ def load_into(
     given = _of_module(arrays, tensors, trainer)
     _require_fit(given, tensors)
     left = [name for name, one in tensors.items() if one.requires_grad and name not in given]
-    if left:
+    if left and trainer is None:  # a trainer has all that is trained
         warn([f"the state lacks {listed(left)}, which the module trains; they keep their values"])
     if optimizer is not None:
         if trainer is None:

@@ -116,7 +116,7 @@ def grow(self, y):
 
 def with_script_module():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore")
         script = torch.jit.script(nn.Linear(3, 3))
     return Odd(lambda self: setattr(self, "s", script))
 
