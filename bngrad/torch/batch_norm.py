@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def batch_norm(
     input: Any,  # noqa: A002, ANN401 - PyTorch's name; of onnxscript's
-    weight: Any,  # noqa: ANN401
-    bias: Any,  # noqa: ANN401
-    running_mean: Any,  # noqa: ANN401
-    running_var: Any,  # noqa: ANN401
-    training: bool,
-    momentum: float,
-    eps: float,
+    weight: Any = None,  # noqa: ANN401 - PyTorch 2.9 gives None to parameters with a default alone
+    bias: Any = None,  # noqa: ANN401
+    running_mean: Any = None,  # noqa: ANN401
+    running_var: Any = None,  # noqa: ANN401
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Any:  # noqa: ANN401
     """aten._native_batch_norm_legit_functional -> (Y, mean, inverse deviation, new running mean and variance)."""
     if weight is None:
