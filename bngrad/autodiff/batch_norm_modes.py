@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.errors import ModelError
 from bngrad.graph.name_messages import unknown_name
-from bngrad.graph.nodes import describe
+from bngrad.graph.nodes import counted
 from bngrad.graph.torch_records import (
     batch_norm_call,
     is_folded_batch_norm,
@@ -97,10 +97,9 @@ def refuse_folded(folded: Iterable[ir.Node], modes: Mapping[ir.Node, int]) -> No
     """
     lost = [node for node in folded if modes.get(node, 1)]
     if lost:
-        plural, first = ("s", "first: ") if len(lost) > 1 else ("", "")
         raise ModelError(
-            f"PyTorch's exporter folded batch norms that were in training mode into {len(lost)} layer{plural} "
-            f"({first}{describe(lost[0])}), so they cannot be trained; export with torch.onnx.export(..., "
+            f"PyTorch's exporter folded batch norms that were in training mode into "
+            f"{counted(lost, 'layer')}, so they cannot be trained; export with torch.onnx.export(..., "
             "dynamo=True, optimize=False), or use bngrad.torch.training_step, or pass --frozen with the names of "
             "the layers (frozen=) to train them as layers without batch norms"
         )
@@ -113,10 +112,9 @@ def refuse_unknown_modes(unknown: Sequence[ir.Node]) -> None:
         ModelError: There is one.
     """
     if unknown:
-        plural, first = ("s", "first: ") if len(unknown) > 1 else ("", "")
         raise ModelError(
-            f"--training auto (training=): the file does not record the mode that {len(unknown)} batch "
-            f"norm{plural} ({first}{describe(unknown[0])}) had in PyTorch, as torch.onnx.export(..., dynamo=True) "
+            f"--training auto (training=): the file does not record the mode that "
+            f"{counted(unknown, 'batch norm')} had in PyTorch, as torch.onnx.export(..., dynamo=True) "
             "does; name the batch norms with --training and --frozen"
         )
 

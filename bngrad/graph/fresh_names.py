@@ -9,7 +9,16 @@ import onnx_ir as ir
 from bngrad.graph.nodes import all_nodes, owner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
+
+
+def free_name(wanted: str, taken: Container[str | None]) -> str:
+    """Returns ``wanted``, or that with a number appended so that it is not taken."""
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
 
 
 class Names:
@@ -31,10 +40,7 @@ class Names:
 
     def fresh(self, wanted: str) -> str:
         """Returns ``wanted``, or that with a number appended."""
-        name, number = wanted, 0
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}_{number}"
+        name = free_name(wanted, self._taken)
         self._taken.add(name)
         return name
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bngrad.autodiff import stop_gradient
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.torch.onnx_ops import op
 
 if TYPE_CHECKING:
@@ -61,19 +62,14 @@ def stop_statistics(graph: ir.Graph) -> None:
 
     PyTorch has none there, and ONNX's outputs are functions of the input.
     """
-    for node in [node for node in graph if is_training(node)]:
+    for node in [node for node in graph if is_training_batch_norm(node)]:
         for value in node.outputs[1:]:
             for reader, index in list(value.uses()):
-                if not (is_training(reader) and index in (3, 4)):
+                if not (is_training_batch_norm(reader) and index in (3, 4)):
                     stop = ir.node(stop_gradient.NAME, [value], domain=stop_gradient.DOMAIN)
                     stop.outputs[0].type, stop.outputs[0].shape = value.type, value.shape
                     graph.insert_after(node, stop)
                     reader.replace_input_with(index, stop.outputs[0])
-
-
-def is_training(node: ir.Node) -> bool:
-    """Whether a node is a batch norm in training mode."""
-    return node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0) == 1
 
 
 @contextmanager

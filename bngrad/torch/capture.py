@@ -18,7 +18,7 @@ from bngrad.graph.constant_value import constant_value
 from bngrad.graph.fresh_names import Names
 from bngrad.passes.prepare.split_sequences import split_sequences
 from bngrad.torch.cross_entropy import CrossEntropyInOps
-from bngrad.torch.custom_gradients import refuse_hooks
+from bngrad.torch.custom_gradients import refuse_new_hooks
 from bngrad.torch.no_grad import detach_no_grad
 from bngrad.torch.translations import translations
 
@@ -58,7 +58,7 @@ def capture(
     """
     with _quiet():
         try:
-            with refuse_hooks(module) if gradients else contextlib.nullcontext(), CrossEntropyInOps():
+            with refuse_new_hooks() if gradients else contextlib.nullcontext(), CrossEntropyInOps():
                 program = torch.export.export(
                     module, example.arguments, dynamic_shapes=dynamic_shapes, strict=False
                 )

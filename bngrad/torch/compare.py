@@ -15,6 +15,7 @@ import torch
 from bngrad.errors import BngradError, ModelError
 from bngrad.graph.nodes import describe
 from bngrad.io.files import to_proto
+from bngrad.opset.gradient_names import differentiated_name, gradient_name
 from bngrad.runtime.session import session
 from bngrad.torch.capture import first_line
 from bngrad.torch.eager import run_eager
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[Any]]
     State = dict[str, torch.Tensor]
 
-_GRAD = "_grad"
 _STEP = 1e-3
 """The size of an update between the compared steps, relative to each weight."""
 _VARIED = 1e-3
@@ -72,7 +72,7 @@ def compare_steps(
     made = differentiate(quiet, defaults=False)
     run = _session(made.model)
     outputs = {made.loss: LOSS}
-    outputs |= {output: f"{name}{_GRAD}" for name, output in made.gradients.items()}
+    outputs |= {output: gradient_name(name) for name, output in made.gradients.items()}
     outputs |= {output: f"{name}{NEW}" for name, output in made.running_statistics.items()}
     inputs = [one.name for one in run.get_inputs()]
 
@@ -150,7 +150,7 @@ def _session(model: ir.Model) -> InferenceSession:
 
 def _arrays(eager: Eager) -> dict[str, NDArray[Any]]:
     found = {LOSS: eager.loss}
-    found |= {f"{name}{_GRAD}": one for name, one in eager.gradients.items()}
+    found |= {gradient_name(name): one for name, one in eager.gradients.items()}
     found |= {f"{name}{NEW}": one for name, one in eager.new.items()}
     return {name: one.cpu().numpy() for name, one in found.items()}
 
@@ -161,7 +161,7 @@ def _expected(exact: Arrays, got: Arrays, state: State) -> dict[str, NDArray[Any
     def is_needed(name: str, value: NDArray[Any]) -> bool:
         if name in got or name == LOSS:
             return True
-        if name.endswith(_GRAD):
+        if differentiated_name(name) is not None:
             return bool(value.any())
         old = state[name.removesuffix(NEW)]
         return old.is_floating_point() and not np.array_equal(value, old.double().cpu().numpy(), equal_nan=True)
@@ -170,7 +170,7 @@ def _expected(exact: Arrays, got: Arrays, state: State) -> dict[str, NDArray[Any
 
 
 def _kind_of(name: str) -> str:
-    return "loss" if name == LOSS else "gradient" if name.endswith(_GRAD) else "buffer"
+    return "loss" if name == LOSS else "gradient" if differentiated_name(name) is not None else "buffer"
 
 
 def _following(state: State, results: Results) -> State:
@@ -181,7 +181,7 @@ def _following(state: State, results: Results) -> State:
         following[name] = one
         if (new := own.get(f"{name}{NEW}")) is not None:
             following[name] = torch.as_tensor(new, device=one.device, dtype=one.dtype)
-        elif (gradient := own.get(f"{name}{_GRAD}")) is not None:
+        elif (gradient := own.get(gradient_name(name))) is not None:
             size = float(np.linalg.norm(gradient.astype(np.float64)))
             if np.isfinite(size) and size > 0:
                 update = torch.as_tensor(gradient, device=one.device, dtype=one.dtype)

@@ -24,13 +24,12 @@ _PYTORCHS_OWN = (
 
 
 @contextmanager
-def refuse_hooks(module: torch.nn.Module) -> Iterator[None]:
-    """Refuses a module with hooks on gradients, and one that registers one while the block runs it.
+def refuse_new_hooks() -> Iterator[None]:
+    """Refuses hooks on gradients that the block registers.
 
     Raises:
-        UnsupportedNodeError: It does; the message names the module or parameter.
+        UnsupportedNodeError: It registers one.
     """
-    refuse_registered_hooks(module)
     register_hook = torch.Tensor.register_hook
 
     def refuse_hook(_self: torch.Tensor, _hook: object) -> NoReturn:

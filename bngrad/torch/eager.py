@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from bngrad.errors import BngradError, InputError, ModelError
 from bngrad.torch.capture import first_line
 from bngrad.torch.custom_gradients import refuse_functions
-from bngrad.torch.forward import LOSS, NEW, Forward, user_name
+from bngrad.torch.forward import LOSS, NEW, Forward, tensor_text, user_name
 from bngrad.torch.untouched import Changes, untouched
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ class Eager(NamedTuple):
     """What one pass of a module gives."""
 
     loss: torch.Tensor
-    outputs: dict[str, torch.Tensor]
-    """The tensors among its outputs, by the names of the exported model."""
     new: dict[str, torch.Tensor]
     """The buffers, and the parameters that require no gradient, after the pass."""
     gradients: dict[str, torch.Tensor]
@@ -82,7 +80,6 @@ def run_eager(
     untrained = {f"{name}{NEW}": name for name in tensors if name not in wrt}
     result = Eager(
         loss.detach(),
-        {name: one.detach() for name, one in found.items() if name not in untrained},
         {untrained[name]: one.detach() for name, one in found.items() if name in untrained},
         {name: gradient.to_dense() for name in wrt if (gradient := tensors[name].grad) is not None},
         changes,
@@ -103,13 +100,9 @@ def _refuse_other_state(
             )
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             raise ModelError(
-                f"the forward pass replaces {_text(old)} {name!r} by {_text(new)}; expected buffers to keep their "
-                "shape and type"
+                f"the forward pass replaces {tensor_text(old)} {name!r} by {tensor_text(new)}; expected buffers "
+                "to keep their shape and type"
             )
-
-
-def _text(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 class _Pass(torch.nn.Module):

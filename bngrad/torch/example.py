@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bngrad.errors import InputError
+from bngrad.graph.fresh_names import free_name
 from bngrad.graph.name_messages import listed
 
 if TYPE_CHECKING:
@@ -138,10 +139,7 @@ def _default_names(
     for name, value in named:
         for path, leaf in pytree.tree_flatten_with_path(value)[0]:
             if isinstance(leaf, torch.Tensor):
-                whole = "_".join([name, *(_key(entry) for entry in path)])
-                unique, number = whole, 1
-                while unique in taken:
-                    unique, number = f"{whole}_{number}", number + 1
+                unique = free_name("_".join([name, *(_key(entry) for entry in path)]), taken)
                 taken.add(unique)
                 result.append(unique)
     return result

@@ -11,10 +11,11 @@ import torch
 from bngrad.autodiff.forward_info import ForwardInfo, write_forward_info
 from bngrad.autodiff.stop_gradient import define, stops_to_identity
 from bngrad.errors import BngradError, UnsupportedNodeError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import describe
-from bngrad.torch.batch_norm import cumulative_averages, is_training, stop_statistics
+from bngrad.torch.batch_norm import cumulative_averages, stop_statistics
 from bngrad.torch.capture import capture, clean_up
 from bngrad.torch.forward import LOSS, NEW, Forward, Inference
 from bngrad.torch.names import name_values
@@ -134,7 +135,7 @@ def _remove_unused_inputs(model: ir.Model, names: Collection[str]) -> None:
 def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None:
     """A training graph has one name for a running statistic before its update, and one reader."""
     for node in model.graph:
-        if is_training(node):
+        if is_training_batch_norm(node):
             for value in node.inputs[3:5]:
                 if value is not None and value.name in buffers and len(value.uses()) > 1:
                     raise UnsupportedNodeError(

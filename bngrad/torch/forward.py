@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bngrad.errors import InputError
+from bngrad.graph.fresh_names import free_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +110,16 @@ def user_name(name: str) -> str:
     return name.removeprefix("module.")
 
 
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The name of a tensor's type, as NumPy has it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def tensor_text(tensor: torch.Tensor) -> str:
+    """A tensor's type and shape, for messages."""
+    return f"{dtype_name(tensor)}{list(tensor.shape)}"
+
+
 def _split(outputs: Any) -> tuple[Any, Any]:  # noqa: ANN401 - whatever a module returns
     """The loss that a module returns, and its outputs."""
     if isinstance(outputs, torch.Tensor):
@@ -127,8 +138,7 @@ def _split(outputs: Any) -> tuple[Any, Any]:  # noqa: ANN401 - whatever a module
 
 def _require_loss(loss: object) -> None:
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
-        dtype = str(getattr(loss, "dtype", "")).removeprefix("torch.")
-        what = f"{dtype}{list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        what = tensor_text(loss) if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise InputError(f"the loss is {what}; expected a float scalar: take a mean or a sum in loss_fn")
 
 
@@ -139,12 +149,7 @@ def _tensors(outputs: Any, *, taken: set[str], but: object = None) -> dict[str, 
     for path, tensor in _leaves(outputs, ()):
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            name, number = "_".join(path) or "output", 0
-            unique = name
-            while unique in taken or unique in found:
-                number += 1
-                unique = f"{name}_{number}"
-            found[unique] = tensor
+            found[free_name("_".join(path) or "output", taken | found.keys())] = tensor
     return found
 
 

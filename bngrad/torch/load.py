@@ -11,7 +11,7 @@ import torch
 from bngrad.errors import InputError, warn
 from bngrad.graph.name_messages import listed
 from bngrad.opset.known_shapes import shape_text
-from bngrad.torch.forward import Forward
+from bngrad.torch.forward import Forward, dtype_name
 from bngrad.torch.optimizers import into_torch
 from bngrad.training.trainer import Trainer
 
@@ -100,6 +100,4 @@ def _require_fit(given: Mapping[str, Array], tensors: Mapping[str, torch.Tensor]
                 f"{name!r} has shape {shape_text(array.shape)}; the module's has {shape_text(tuple(tensor.shape))}"
             )
         if np.issubdtype(array.dtype, np.floating) != tensor.is_floating_point():
-            raise InputError(
-                f"{name!r} is {array.dtype}; the module's is {str(tensor.dtype).removeprefix('torch.')}"
-            )
+            raise InputError(f"{name!r} is {array.dtype}; the module's is {dtype_name(tensor)}")
