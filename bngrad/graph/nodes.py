@@ -100,6 +100,26 @@ def remove(nodes: Iterable[ir.Node]) -> None:
         graph.remove(removed, safe=True)
 
 
+def remove_unused(nodes: Iterable[ir.Node]) -> None:
+    """Removes those of some nodes that nothing reads, and those before them that nothing else reads."""
+    found = dict.fromkeys(node for node in nodes if _is_unused(node))
+    waiting = list(found)
+    while waiting:
+        node = waiting.pop()
+        inputs = list(node.inputs)
+        for place in range(len(inputs)):
+            node.replace_input_with(place, None)
+        makers = dict.fromkeys(value.producer() for value in inputs if value is not None)
+        unused = [maker for maker in makers if maker is not None and maker not in found and _is_unused(maker)]
+        found.update(dict.fromkeys(unused))
+        waiting += unused
+    remove(found)
+
+
+def _is_unused(node: ir.Node) -> bool:
+    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
+
+
 def known_rank(values: Iterable[ir.Value | None]) -> int | None:
     """The rank of the first value with a known shape; None if there is none."""
     for value in values:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_reader import static_shape
-from bngrad.graph.nodes import owner, remove
+from bngrad.graph.nodes import owner, remove_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class FoldAffinePass(ir.passes.InPlacePass):
             while (found := _follower(node)) is not None:
                 _fold(node, *found, names)
                 folded.append(found[0])
-        remove([unused for after in folded for unused in _with_makers(after)])
+        remove_unused(folded)
         return ir.passes.PassResult(model, modified=bool(folded))
 
     def ensures(self, model: ir.Model) -> None:
@@ -128,19 +128,3 @@ def _vector(parameter: ir.Value, batch_norm: ir.Node, names: Names) -> ir.Value:
     flat.outputs[0].type, flat.outputs[0].shape = parameter.type, ir.Shape(channels)
     owner(batch_norm).insert_before(batch_norm, [target, flat])
     return flat.outputs[0]
-
-
-def _with_makers(unused: ir.Node) -> list[ir.Node]:
-    """A node that nothing reads, and those before it that nothing else reads; none of them has inputs then."""
-    found = [unused]
-    for node in found:
-        inputs = list(node.inputs)
-        for place in range(len(inputs)):
-            node.replace_input_with(place, None)
-        makers = dict.fromkeys(value.producer() for value in inputs if value is not None)
-        found += [maker for maker in makers if maker is not None and _is_unused(maker)]
-    return found
-
-
-def _is_unused(node: ir.Node) -> bool:
-    return not any(value.uses() or value.is_graph_output() for value in node.outputs)

@@ -1,0 +1,1 @@
+"""Batch norm spelled in primitives -> the ops of ``bngrad``."""

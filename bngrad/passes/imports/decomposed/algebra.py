@@ -1,0 +1,278 @@
+"""The atoms of the normal form, and what sums and powers of polynomials are.
+
+An atom is a leaf (a value that the arithmetic does not explain), a sum over axes of a product of atoms, the size of
+an axis, a variance plus epsilon, or another sum that was taken to a power. With S for sums over the reduced axes, N
+elements each, and P = variance + epsilon of X, the sum of squares is not independent, and never left standing::
+
+    S(X * X) = N * (P - epsilon) + S(X)^2 / N
+
+so that all formulas of the variance, and all of 1 / sqrt(P), have one polynomial.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.passes.imports.decomposed.polynomial import (
+    ONE,
+    WHOLE,
+    Polynomial,
+    add,
+    atom,
+    equal,
+    multiply,
+    part,
+    scaled,
+    substitute,
+    times,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
+
+    from bngrad.passes.imports.decomposed.axes import Axes
+    from bngrad.passes.imports.decomposed.polynomial import Atom, Monomial
+
+Over = frozenset[int]
+"""The axes that a sum reduces, or a value varies along."""
+
+_NOTHING: Over = frozenset()
+
+
+class Variance(NamedTuple):
+    """A variance plus epsilon, 1 / sqrt of which normalizes."""
+
+    x: Monomial
+    over: Over
+    epsilon: float
+    atom: Atom
+
+
+class _Atom(NamedTuple):
+    varies: Over
+    positive: bool = False
+    leaf: ir.Value | None = None
+    summed: Monomial | None = None
+    over: Over = _NOTHING
+
+
+class Algebra:
+    """The atoms of one graph.
+
+    Args:
+        axes: The axes of its values; none becomes equal to another from now on.
+    """
+
+    def __init__(self, axes: Axes) -> None:
+        self.axes = axes
+        self.variances: dict[tuple[Monomial, Over], Variance] = {}
+        self.variance_of: dict[Atom, Variance] = {}
+        """The variance that an atom is."""
+        self.variances_with: dict[Atom, list[Variance]] = {}
+        """The variances of data that a leaf is a factor of."""
+        self._atoms: list[_Atom] = []
+        self._leaves: dict[ir.Value, Atom] = {}
+        self._sums: dict[tuple[Monomial, Over], Atom] = {}
+        self._sizes: dict[int, Atom] = {}
+        self._size_atoms: set[Atom] = set()
+        self._bases: dict[frozenset[Monomial], list[tuple[Polynomial, Atom]]] = {}
+        self._rules: dict[Atom, Polynomial] = {}
+
+    def leaf(self, value: ir.Value, varies: Over) -> Polynomial:
+        """A value that is not explained."""
+        if value not in self._leaves:
+            self._leaves[value] = self._new(_Atom(varies, leaf=value))
+        return atom(self._leaves[value])
+
+    def leaf_of(self, one: Atom) -> ir.Value | None:
+        """The value of an atom that is a leaf."""
+        return self._atoms[one].leaf
+
+    def sum_of(self, one: Atom) -> tuple[Monomial, Over] | None:
+        """What an atom is the sum of, and over which axes."""
+        info = self._atoms[one]
+        return None if info.summed is None else (info.summed, info.over)
+
+    def varies(self, monomial: Monomial) -> Over:
+        """The axes that a monomial varies along."""
+        return frozenset().union(*(self._atoms[one].varies for one, _ in monomial))
+
+    def is_power_base(self, one: Atom) -> bool:
+        """Whether an atom is a sum that was taken to a power: a variance plus epsilon, or alike."""
+        info = self._atoms[one]
+        return info.positive and one not in self._size_atoms
+
+    def base(self, one: Atom) -> Polynomial | None:
+        """The sum that an atom stands for, if it is one that was taken to a power and no variance."""
+        return self._rules.get(one) if self.is_power_base(one) else None
+
+    def bases(self) -> Iterator[Polynomial]:
+        """All sums that were taken to a power, but variances of data."""
+        return (base for known in self._bases.values() for base, _ in known)
+
+    def extent(self, dimension: tuple[int, ...]) -> Polynomial:
+        """The size of a dimension."""
+        count, sizes = self.count(frozenset(dimension))
+        return {sizes: count}
+
+    def count(self, over: Over) -> tuple[float, Monomial]:
+        """The number of elements along axes: a number, and the sizes that are symbols."""
+        sizes = {axis: self.axes.size(axis) for axis in over}
+        numbers = prod(size for size in sizes.values() if isinstance(size, int))
+        symbolic: Monomial = ONE
+        for axis in sorted(axis for axis, size in sizes.items() if not isinstance(size, int)):
+            symbolic = times(symbolic, ((self._size(axis), WHOLE),))
+        return float(numbers), symbolic
+
+    def sum_over(self, p: Polynomial, over: Over) -> Polynomial:
+        """The sum along axes, with all factors in front of it that do not vary along them."""
+        result: Polynomial = {}
+        for monomial, value in p.items():
+            inner, outer = part(monomial, lambda one: bool(self._atoms[one].varies & over))
+            along = self.varies(inner) & over
+            count, sizes = self.count(over - along)
+            term = {times(outer, sizes): value * count}
+            result = add(result, multiply(term, self._sum(inner, along)) if inner else term)
+        return self.normal(result)
+
+    def mean(self, x: Monomial, over: Over) -> Polynomial:
+        """S(x) / N."""
+        count, sizes = self.count(over)
+        return multiply(self.sum_over({x: 1.0}, over), {times(ONE, sizes, -1): 1 / count})
+
+    def deviation(self, variance: Variance) -> Polynomial:
+        """The variance without epsilon."""
+        return add(atom(variance.atom), {ONE: variance.epsilon}, -1.0)
+
+    def normal(self, p: Polynomial) -> Polynomial:
+        """A polynomial without the atoms that others express."""
+        return substitute(p, self._rules) if self._rules else p
+
+    def product(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """P * q."""
+        return self.normal(multiply(p, q))
+
+    def power(self, p: Polynomial, halves: int) -> Polynomial | None:
+        """P ** (halves / 2); None where it is no polynomial."""
+        p = self.normal(p)
+        if len(p) == 1:
+            ((monomial, value),) = p.items()
+            return self._power_of_monomial(monomial, value, halves)
+        if not p:
+            return {} if halves > 0 else None
+        if halves > 0 and halves % WHOLE == 0:
+            result = p
+            for _ in range(halves // WHOLE - 1):
+                result = self.product(result, p)
+            return result
+        found = self._find_variance(p)
+        if found is not None:
+            variance, factor, by = found
+            self._register(variance)
+            return self._power_of_monomial(times(by, ((variance.atom, WHOLE),)), factor, halves)
+        return self._power_of_sum(p, halves)
+
+    def is_positive(self, p: Polynomial) -> bool:
+        """Whether a polynomial adds positive products of sizes and of variances plus epsilon."""
+        return all(value > 0 and all(self._atoms[one].positive for one, _ in m) for m, value in p.items())
+
+    def is_variance(self, p: Polynomial) -> bool:
+        """Whether a polynomial is a positive multiple of a variance, without epsilon."""
+        p = self.normal(p)
+        for monomial, factor in p.items():
+            one = self.variance_of.get(monomial[0][0]) if len(monomial) == 1 else None
+            if one is not None and factor > 0 and equal(p, scaled(self.deviation(one), factor)):
+                return True
+        found = self._find_variance(p, create=False)
+        return found is not None and found[0].epsilon == 0
+
+    def _new(self, info: _Atom) -> Atom:
+        self._atoms.append(info)
+        return len(self._atoms) - 1
+
+    def _size(self, axis: int) -> Atom:
+        if axis not in self._sizes:
+            self._sizes[axis] = self._new(_Atom(_NOTHING, positive=True))
+            self._size_atoms.add(self._sizes[axis])
+        return self._sizes[axis]
+
+    def _sum(self, inner: Monomial, over: Over) -> Polynomial:
+        """The sum of a product whose factors all vary along the axes; a sum of a sum is one over all axes."""
+        merged = True
+        while merged:
+            merged = False
+            for power in inner:
+                info, rest = self._atoms[power[0]], times(inner, (power,), -1)
+                if info.summed is None or power[1] != WHOLE or self.varies(rest) & info.over:
+                    continue
+                inner, over, merged = times(rest, info.summed), over | info.over, True
+                break
+        key = inner, over
+        if key not in self._sums:
+            self._sums[key] = self._new(_Atom(self.varies(inner) - over, summed=inner, over=over))
+        return atom(self._sums[key])
+
+    def _power_of_monomial(self, monomial: Monomial, value: float, halves: int) -> Polynomial | None:
+        odd = halves % WHOLE != 0
+        if value < 0 and odd:
+            return None
+        signed = [exponent for one, exponent in monomial if not self._atoms[one].positive]
+        if odd and (len(signed) > 1 or any(exponent % (2 * WHOLE) != WHOLE for exponent in signed)):
+            return None  # the root of x * x is |x|
+        if any(exponent * halves % WHOLE for _, exponent in monomial):
+            return None
+        powers = tuple((one, exponent * halves // WHOLE) for one, exponent in monomial)
+        return {tuple(sorted(powers)): abs(value) ** (halves / WHOLE) * (-1 if value < 0 and halves % 4 else 1)}
+
+    def _power_of_sum(self, p: Polynomial, halves: int) -> Polynomial:
+        lead = abs(p[max(p)])
+        base = scaled(p, 1 / lead)
+        known = self._bases.setdefault(frozenset(base), [])
+        one = next((one for other, one in known if equal(base, other)), None)
+        if one is None:
+            one = self._new(_Atom(frozenset().union(*map(self.varies, base)), positive=True))
+            known.append((base, one))
+            self._rules[one] = base
+        return {((one, halves),): lead ** (halves / WHOLE)}
+
+    def _find_variance(self, p: Polynomial, *, create: bool = True) -> tuple[Variance, float, Monomial] | None:
+        """The variance plus epsilon, number and monomial whose product a polynomial is; None if it is none."""
+        for monomial, value in p.items():
+            for power in monomial:
+                info = self._atoms[power[0]]
+                if info.summed is None or power[1] != WHOLE or any(e % (2 * WHOLE) for _, e in info.summed):
+                    continue
+                x = tuple((one, exponent // 2) for one, exponent in info.summed)
+                count, sizes = self.count(info.over)
+                by, factor = times(times(monomial, (power,), -1), sizes), value * count
+                if factor <= 0 or not all(self._atoms[one].positive for one, _ in by):
+                    continue
+                rest = add(p, scaled(self._variance(x, info.over, power[0]), factor, by), -1.0)
+                epsilon = rest.get(by, 0.0) / factor
+                if not rest.keys() <= {by} or epsilon < 0:
+                    continue
+                new = self._new(_Atom(self.varies(x) - info.over, positive=True)) if create else -1
+                return Variance(x, info.over, epsilon, new), factor, by
+        return None
+
+    def _variance(self, x: Monomial, over: Over, squares: Atom) -> Polynomial:
+        """S(x * x) / N - S(x)^2 / N^2."""
+        count, sizes = self.count(over)
+        mean = self.mean(x, over)
+        mean_of_squares = {times(((squares, WHOLE),), sizes, -1): 1 / count}
+        return add(mean_of_squares, multiply(mean, mean), -1.0)
+
+    def _register(self, variance: Variance) -> None:
+        """Makes the sum of squares an expression of the variance."""
+        x, over, _, one = variance
+        self.variances[x, over] = variance
+        self.variance_of[one] = variance
+        for base, _ in x:
+            self.variances_with.setdefault(base, []).append(variance)
+        count, sizes = self.count(over)
+        squares = self._sums[tuple((base, 2 * exponent) for base, exponent in x), over]
+        mean = self.mean(x, over)
+        self._rules[squares] = scaled(add(self.deviation(variance), multiply(mean, mean)), count, sizes)

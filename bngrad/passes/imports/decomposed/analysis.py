@@ -1,0 +1,129 @@
+"""The batch norms that a graph spells out: which values are one, and by what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.graph.same_values import readers
+from bngrad.passes.imports.decomposed.algebra import Algebra
+from bngrad.passes.imports.decomposed.forms import MOVES, Forms, is_choice
+from bngrad.passes.imports.decomposed.layouts import REDUCTIONS, Layouts, reduced_dimensions
+from bngrad.passes.imports.decomposed.parts import Group, split
+from bngrad.passes.imports.decomposed.polynomial import atoms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import onnx_ir as ir
+
+    from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.parts import Split
+    from bngrad.passes.imports.decomposed.polynomial import Monomial
+
+
+_FEWEST_TERMS = 3
+"""Of the form of a dX."""
+
+
+class Analysis:
+    """The forms of a graph, and the values that are sums of batch norms.
+
+    Args:
+        nodes: The nodes of a graph in order, whose values have inferred types.
+        kept: Initializers that are no constants, see `Layouts`.
+        inner: Whether values that only arithmetic reads are results, too.
+    """
+
+    def __init__(self, nodes: Collection[ir.Node], kept: Collection[ir.Value], *, inner: bool) -> None:
+        self.layouts = Layouts(nodes, kept)
+        self.algebra = Algebra(self.layouts.axes)
+        self.forms = Forms(self.layouts, self.algebra)
+        self.forms.before_multiplying = self._finish_factor
+        self.results: dict[ir.Value, Split] = {}
+        """The values that are batch norms, or sums of some and other data."""
+        self.over_channels: dict[ir.Node, Over] = {}
+        """The nodes that normalize, but not over the batch, and the axes that they reduce."""
+        for node in nodes:
+            self.forms.visit(node)
+            for value in node.outputs:
+                if value in self.forms.found and self.is_read_elsewhere(value):
+                    self._finish(value)
+        if inner:
+            for value in list(self.forms.found):
+                self._finish_inner(value)
+
+    @property
+    def groups(self) -> dict[object, Group]:
+        """The gradients that have a dX, by their keys."""
+        return {one.group.key: one.group for each in self.results.values() for one in each.backward}
+
+    def is_read_elsewhere(self, value: ir.Value) -> bool:
+        """Whether something other than arithmetic reads a value, perhaps in another shape."""
+        waiting = [value]
+        while waiting:
+            one = waiting.pop()
+            if one.is_graph_output():
+                return True
+            for node, _ in one.uses():
+                if node not in self.layouts.explained or is_choice(node):
+                    return True
+                if node.op_type in MOVES:
+                    waiting.append(node.outputs[0])
+        return False
+
+    def reduces_batch(self, x: Monomial, over: Over) -> bool:
+        """Whether the reduced axes are those of a batch norm: the first dimension is among them, not all are."""
+        leaves = [value for one, _ in x if (value := self.algebra.leaf_of(one)) is not None]
+        value = max(leaves, key=lambda leaf: len(self.forms.varies(leaf)), default=None)
+        layout = None if value is None else self.layouts.of(value)
+        if not layout or value is None:
+            return False
+        if layout[0]:
+            return set(layout[0]) <= over and (not set().union(*layout) <= over or () in layout)
+        return any(self._reduces_first(one) for one in self.forms.with_form({x: 1.0}))
+
+    def _reduces_first(self, value: ir.Value) -> bool:
+        """Whether a reduction of a value reduces its first dimension, whose size is 1."""
+        for node, _ in readers(value):
+            layout = self.layouts.of(value)
+            if node.op_type in REDUCTIONS and layout is not None and node in self.layouts.explained:
+                return 0 in (reduced_dimensions(node, len(layout)) or ())
+        return False
+
+    def _finish(self, value: ir.Value) -> None:
+        """Makes a value a leaf if it is the result of batch norms."""
+        found = self._split(value)
+        if found is not None:
+            self.results[value] = found
+            self.forms.make_leaf(value)
+
+    def _finish_factor(self, value: ir.Value, other: ir.Value) -> None:
+        """The same for a dX that is multiplied by data, such as the mask of a ReLU, before that is done."""
+        if value not in self.forms.found or len(self.forms.found[value]) < _FEWEST_TERMS:
+            return
+        found = self._split(value)
+        if found is not None and any(
+            one.group.statistics.over & self.forms.varies(other) for one in found.backward
+        ):
+            self.results[value] = found
+            self.forms.make_leaf(value)
+
+    def _finish_inner(self, value: ir.Value) -> None:
+        """The same for a forward batch norm that is part of a product, so that only arithmetic reads it."""
+        found = self._split(value)
+        if found is None or found.backward:
+            return
+        node_outputs = [node.outputs[0] for node, _ in readers(value) if node.outputs]
+        if any(self._split(one) is None and not self.forms.is_leaf(one) for one in node_outputs):
+            self.results[value] = found
+
+    def _split(self, value: ir.Value) -> Split | None:
+        form = self.forms.of(value)
+        if len(form) < 2 or all(self.algebra.leaf_of(one) is not None for one in atoms(form)):
+            return None
+        found = split(self.algebra, form)
+        if found is None:
+            return None
+        if all(self.reduces_batch(one.x, one.over) for one in found.statistics):
+            return found
+        return None

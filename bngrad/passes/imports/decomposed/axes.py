@@ -1,0 +1,157 @@
+"""The logical axes of values: which dimension of one value is which of another, through any change of shape.
+
+A layout gives each dimension of a value as the axes that it is made of: none for a dimension of size 1, several for
+one that a Reshape merged. Axes become equal where values meet elementwise, so that an axis has one number wherever
+it occurs.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Size = int | str | None
+"""A number, a symbol, or unknown."""
+
+Dimension = tuple[int, ...]
+Layout = tuple[Dimension, ...]
+
+
+class Extent(NamedTuple):
+    """The size of a dimension: a number times symbols; unknown sizes never compare equal."""
+
+    number: int
+    symbols: tuple[str, ...]
+
+
+class Axes:
+    """The axes of one graph, those that are equal, and those that are made of others."""
+
+    def __init__(self) -> None:
+        self._sizes: list[Size] = []
+        self._made_of: dict[int, Dimension] = {}
+
+    def new(self, size: Size) -> Dimension:
+        """Returns a dimension with a new axis; without one if its size is 1."""
+        if size == 1:
+            return ()
+        self._sizes.append(size)
+        return (len(self._sizes) - 1,)
+
+    def layout(self, shape: Iterable[Size]) -> Layout:
+        """Returns new axes for a shape."""
+        return tuple(self.new(size) for size in shape)
+
+    def basic(self, dimension: Dimension) -> Dimension:
+        """A dimension as axes that are not made of others."""
+        if not any(axis in self._made_of for axis in dimension):
+            return dimension
+        return tuple(one for axis in dimension for one in self._parts(axis))
+
+    def resolve(self, layout: Layout) -> Layout:
+        """A layout as axes that are not made of others."""
+        return tuple(map(self.basic, layout))
+
+    def size(self, axis: int) -> Size:
+        """The size of a basic axis."""
+        return self._sizes[axis]
+
+    def extent(self, dimension: Dimension) -> Extent | None:
+        """The size of a dimension; None if it is unknown."""
+        sizes = [self._sizes[axis] for axis in self.basic(dimension)]
+        if None in sizes:
+            return None
+        symbols = sorted(size for size in sizes if isinstance(size, str))
+        return Extent(prod(size for size in sizes if isinstance(size, int)), tuple(symbols))
+
+    def equate(self, one: Dimension, other: Dimension) -> bool:
+        """Makes two dimensions one; returns whether their sizes allow it."""
+        one, other = self.basic(one), self.basic(other)
+        if one == other:
+            return True
+        extent = self.extent(one)
+        if extent is None or extent != self.extent(other) or set(one) & set(other):
+            return False
+        if len(one) == 1:
+            self._made_of[one[0]] = other
+        elif len(other) == 1:
+            self._made_of[other[0]] = one
+        elif len(one) == len(other):
+            return all(self.equate((a,), (b,)) for a, b in zip(one, other, strict=True))
+        else:
+            return False
+        return True
+
+    def broadcast(self, layouts: Sequence[Layout]) -> Layout | None:
+        """The layout of an elementwise result; None if sizes do not match, or may not."""
+        rank = max(map(len, layouts))
+        result = []
+        for place in range(-rank, 0):
+            met = [layout[place] for layout in layouts if len(layout) >= -place and layout[place]]
+            if not all(self.equate(met[0], other) for other in met[1:]):
+                return None
+            result.append(met[0] if met else ())
+        return tuple(result)
+
+    def reshape(self, layout: Layout, shape: Sequence[Size]) -> Layout | None:
+        """The layout of a Reshape; None if its dimensions neither merge axes nor split them."""
+        left = [axis for dimension in self.resolve(layout) for axis in dimension]
+        shape = list(shape)
+        front = self._take(left, shape, from_end=False)
+        back = self._take(left, shape, from_end=True)
+        if len(shape) == 1:  # what is left, whatever the symbol of its size
+            return (*front, tuple(left), *back)
+        return None if shape or left else (*front, *back)
+
+    def _take(self, left: list[int], shape: list[Size], *, from_end: bool) -> list[Dimension]:
+        """Matches dimensions with axes from one end as far as possible, and removes both from their lists."""
+        place = -1 if from_end else 0
+        found: list[Dimension] = []
+        while shape and (dimension := self._match(left, shape[place], from_end=from_end)) is not None:
+            shape.pop(place)
+            found.append(dimension)
+        return found[::-1] if from_end else found
+
+    def _match(self, left: list[int], size: Size, *, from_end: bool) -> Dimension | None:
+        """Removes the axes of a dimension from the list of those that are left; None if none fit."""
+        if size == 1:
+            return ()
+        place = -1 if from_end else 0
+        if isinstance(size, str):
+            return (left.pop(place),) if left and self._sizes[left[place]] == size else None
+        if not size:
+            return None
+        taken: list[int] = []
+        rest, needed = list(left), size
+        while needed != 1:
+            known = self._sizes[rest[place]] if rest else None
+            if not isinstance(known, int) or not known or (known % needed if known > needed else needed % known):
+                return None
+            if known > needed:
+                parts = self._split(rest.pop(place), needed, from_end=from_end)
+                rest = [*rest, *parts] if from_end else [*parts, *rest]
+                known = needed
+            needed //= known
+            taken.append(rest.pop(place))
+        left[:] = rest
+        return tuple(taken[::-1] if from_end else taken)
+
+    def _split(self, axis: int, size: int, *, from_end: bool) -> list[int]:
+        """Makes an axis of two others, of which the one at an end has a size."""
+        known = self._sizes[axis]
+        assert isinstance(known, int), "see `_match`"  # noqa: S101
+        sizes = [known // size, size] if from_end else [size, known // size]
+        parts = [self.new(one)[0] for one in sizes]
+        self._made_of[axis] = tuple(parts)
+        return parts
+
+    def _parts(self, axis: int) -> Dimension:
+        parts = self._made_of.get(axis)
+        if parts is None:
+            return (axis,)
+        basic = tuple(one for part in parts for one in self._parts(part))
+        self._made_of[axis] = basic
+        return basic

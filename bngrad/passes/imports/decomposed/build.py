@@ -1,0 +1,248 @@
+"""The ops that replace batch norms, with their operands, as nodes that are in no graph yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.graph.batch_norm_terms import statistics_dtype
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.passes.imports.decomposed.express import UnexpressedError, channels, singles
+from bngrad.passes.imports.decomposed.parts import dbias_of, dscale_of
+from bngrad.passes.imports.decomposed.polynomial import ONE, WHOLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from bngrad.passes.imports.decomposed.axes import Layout
+    from bngrad.passes.imports.decomposed.express import Expressions
+    from bngrad.passes.imports.decomposed.forms import Forms
+    from bngrad.passes.imports.decomposed.parts import Backward, Forward, Group, Split, Statistics
+    from bngrad.passes.imports.decomposed.polynomial import Polynomial
+
+
+class Data(NamedTuple):
+    """The data of an op."""
+
+    value: ir.Value
+    dtype: ir.DataType
+    axes: list[int]
+    layout: Layout
+    channels: Layout
+    """The layout of its parameters."""
+
+
+class Made(NamedTuple):
+    """An op, and what its outputs are."""
+
+    data: Data
+    outputs: Sequence[ir.Value]
+    forms: list[Polynomial | None]
+    """The form of each output after the first; None for one that replaces nothing."""
+
+
+class Builder:
+    """Makes the ops of one graph, each once.
+
+    Args:
+        forms: The forms of its values.
+    """
+
+    def __init__(self, forms: Forms) -> None:
+        self._forms, self._algebra = forms, forms.algebra
+        self._made: dict[object, Made] = {}
+        self.data: set[ir.Value] = set()
+        """The values that ops take as data."""
+        self.statistics: dict[int, Made] = {}
+        """The proven forward op of each variance, by its atom."""
+
+    def result(self, make: Expressions, value: ir.Value, found: Split, axes: AxesOf) -> ir.Value:
+        """A value that is a sum of batch norms."""
+        layout = self._forms.layouts.of(value)
+        assert layout is not None, "it has a form"  # noqa: S101
+        dtype = self.dtype(value)
+        terms = [self.forward(make, one, dtype, layout, axes).outputs[0] for one in found.forward]
+        terms += [self.backward(make, one.group, dtype, layout, axes, of=one).outputs[0] for one in found.backward]
+        total: ir.Value | None = None
+        for term in terms:
+            moved = make.moved(term, layout)
+            total = moved if total is None else make.made(make.op("Add", total, moved), layout, dtype)
+        assert total is not None, "a split has parts"  # noqa: S101
+        for monomial, number in found.rest.items():
+            term = make.product(monomial, abs(number), layout, dtype)
+            total = make.made(make.op("Add" if number > 0 else "Sub", total, term), layout, dtype)
+        return total
+
+    def forward(self, make: Expressions, one: Forward, dtype: ir.DataType, like: Layout, axes: AxesOf) -> Made:
+        """The op of a forward batch norm: Y, and its statistics if they are the batch's."""
+        key = _key(one, dtype)
+        if key in self._made:
+            return self._made[key]
+        data = self._data(make, one.statistics, dtype, like)
+        scale, bias = (make.vector(form, data.channels, dtype) for form in (one.scale, one.bias))
+        made = self._training(make, one, data, (scale, bias), axes)
+        self._made[key] = made
+        return made
+
+    def confirm(self, found: Split, dtype: ir.DataType) -> None:
+        """Lets gradients take their statistics from the forward ops of a value."""
+        for one in found.forward:
+            if one.statistics.variance is not None:
+                made = self._made[_key(one, dtype)]
+                self.statistics.setdefault(one.statistics.variance.atom, made)
+
+    def _training(
+        self, make: Expressions, one: Forward, data: Data, parameters: Sequence[ir.Value], axes: AxesOf
+    ) -> Made:
+        kind = statistics_dtype(data.value)
+        variance = one.statistics.variance
+        if variance is None:
+            return self._inference(make, one, data, parameters)
+        zeros = [make.filled(0.0, data.channels, kind) for _ in range(2)]
+        outputs = make.bngrad(
+            "BatchNormalizationTraining",
+            data.value,
+            *parameters,
+            *zeros,
+            axes=axes(data.axes),
+            epsilon=variance.epsilon,
+            momentum=0.0,
+            unbiased_running_var=0,
+        )
+        make.made(outputs[0], data.layout, data.dtype)
+        for output in outputs[1:]:
+            make.made(output, data.channels, kind)
+        deviation = self._algebra.deviation(variance)
+        return Made(data, outputs, [None, deviation, one.statistics.mean, one.statistics.inv_std])
+
+    def _inference(self, make: Expressions, one: Forward, data: Data, parameters: Sequence[ir.Value]) -> Made:
+        """ONNX's own op, whose channels are dimension 1."""
+        kept = [place for place in range(len(data.layout)) if place not in data.axes]
+        if one.running_variance is None or len(kept) != 1:
+            raise UnexpressedError("its channels are not one dimension, which BatchNormalization requires")
+        order = [*data.axes[:1], kept[0], *data.axes[1:]]
+        layout = tuple(data.layout[place] for place in order)
+        x = make.moved(data.value, layout)
+        mean, variance = (
+            make.vector(form, data.channels, data.dtype) for form in (one.statistics.mean, one.running_variance)
+        )
+        y = make.op("BatchNormalization", x, *parameters, mean, variance, epsilon=one.epsilon)
+        y = make.made(y, layout, data.dtype)
+        return Made(data, [make.moved(y, data.layout)], [])
+
+    def backward(
+        self,
+        make: Expressions,
+        group: Group,
+        dtype: ir.DataType,
+        like: Layout,
+        axes: AxesOf,
+        *,
+        of: Backward | None = None,
+    ) -> Made:
+        """The op of a gradient: dX, dscale, dbias.
+
+        Args:
+            make: Makes the nodes.
+            group: Which gradient.
+            dtype: The type of the data.
+            like: The layout that is preferred.
+            axes: Makes the constant for the reduced axes.
+            of: What dX is, if the graph has it.
+        """
+        key = group.dY, group.statistics.x, group.statistics.over, dtype
+        if key in self._made:
+            return self._made[key]
+        data = self._data(make, group.statistics, dtype, like)
+        dY = make.moved(make.data(group.dY, dtype, data.layout), data.layout)
+        self.data.add(dY)
+        scale = make.vector({ONE: 1.0} if of is None else of.scale, data.channels, dtype)
+        mean, inv_std = self._statistics(make, group.statistics, data, axes)
+        training = group.statistics.variance is not None if of is None else of.training
+        outputs = make.bngrad(
+            "BatchNormalizationGrad",
+            dY,
+            data.value,
+            scale,
+            mean,
+            inv_std,
+            axes=axes(data.axes),
+            training_mode=int(training),
+        )
+        make.made(outputs[0], data.layout, dtype)
+        for output in outputs[1:]:
+            make.made(output, data.channels, dtype)
+        made = Made(data, outputs, [dscale_of(self._algebra, group), dbias_of(self._algebra, group)])
+        self._made[key] = made
+        return made
+
+    def _statistics(
+        self, make: Expressions, one: Statistics, data: Data, axes: AxesOf
+    ) -> tuple[ir.Value, ir.Value]:
+        """The mean and inv_std of a gradient, from the forward op if there is one."""
+        kind = statistics_dtype(data.value)
+        if one.variance is None:
+            mean = make.vector(one.mean, data.channels, kind)
+            return mean, self._inverse(make, one.inv_std, data, kind)
+        forward = self.statistics.get(one.variance.atom)
+        if forward is not None:
+            saved = [make.moved(make.typed(value, kind), data.channels) for value in forward.outputs[3:5]]
+            return saved[0], saved[1]
+        outputs = make.bngrad(
+            "BatchNormalizationStatistics", data.value, axes=axes(data.axes), epsilon=one.variance.epsilon
+        )
+        for output in outputs:
+            make.made(output, data.channels, kind)
+        return outputs[0], outputs[1]
+
+    def _inverse(self, make: Expressions, form: Polynomial, data: Data, kind: ir.DataType) -> ir.Value:
+        """A given inv_std: a leaf, or 1 / sqrt of a given sum."""
+        ((monomial, number),) = form.items()
+        roots = [one for one, exponent in monomial if exponent % WHOLE and self._algebra.base(one)]
+        if not roots:
+            return make.vector(form, data.channels, kind)
+        existing = make.existing(form, data.channels)
+        if existing is not None:
+            return make.moved(make.typed(existing, kind), data.channels)
+        base = self._algebra.base(roots[0])
+        if base is None or monomial != ((roots[0], -1),):
+            raise UnexpressedError("inv_std is no reciprocal root of one sum")
+        root = make.made(make.op("Sqrt", make.vector(base, data.channels, kind)), data.channels, kind)
+        inverse = make.made(make.op("Reciprocal", root), data.channels, kind)
+        if number != 1.0:
+            factor = make.filled(number, data.channels, kind)
+            inverse = make.made(make.op("Mul", inverse, factor), data.channels, kind)
+        return inverse
+
+    def _data(self, make: Expressions, one: Statistics, dtype: ir.DataType, like: Layout) -> Data:
+        value = make.data(one.x, dtype, like)
+        layout = self._forms.layouts.of(value)
+        assert layout is not None, "see `Expressions.data`"  # noqa: S101
+        if any(set(dimension) & one.over and not set(dimension) <= one.over for dimension in layout):
+            value = make.moved(value, singles(layout))
+            layout = singles(layout)
+        axes, kept = channels(layout, one.over)
+        self.data.add(value)
+        return Data(value, dtype, axes, layout, kept)
+
+    def dtype(self, value: ir.Value) -> ir.DataType:
+        """The type of the ops for a value.
+
+        Raises:
+            UnexpressedError: It is no type of batch norms.
+        """
+        if value.dtype not in SUPPORTED_DTYPES:
+            raise UnexpressedError("its type is not known")
+        return value.dtype
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    AxesOf = Callable[[Sequence[int]], ir.Value]
+
+
+def _key(one: Forward, dtype: ir.DataType) -> object:
+    scale, bias = (frozenset(form.items()) for form in (one.scale, one.bias))
+    return one.statistics.x, one.statistics.over, scale, bias, dtype

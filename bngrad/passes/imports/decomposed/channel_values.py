@@ -1,0 +1,177 @@
+"""The values of one number for each channel that batch-norm ops give: statistics, dscale and dbias.
+
+A value that is one of them is replaced. One that other ops read and that is a sum of some, scaled, such as a dscale
+plus weight decay, is computed of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.passes.imports.decomposed.parts import (
+    Group,
+    Statistics,
+    batch_statistics,
+    dbias_of,
+    dscale_of,
+    given_variance,
+    is_of_channels,
+)
+from bngrad.passes.imports.decomposed.polynomial import (
+    ONE,
+    WHOLE,
+    Monomial,
+    Polynomial,
+    add,
+    atom,
+    atoms,
+    part,
+    ratio,
+    scaled,
+    times,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.analysis import Analysis
+
+
+class Gradients(NamedTuple):
+    """A value as factor * dscale + shift * dbias + rest."""
+
+    factor: Polynomial
+    shift: Polynomial
+    rest: Polynomial
+
+
+def gradient_groups(analysis: Analysis) -> list[Group]:
+    """The gradients of a graph: those with a dX, and those whose dscale something reads."""
+    found = analysis.groups
+    for value in list(analysis.forms.found):
+        form = analysis.forms.of(value)
+        if len(form) < 2 or not _has_sum(analysis, form) or not analysis.is_read_elsewhere(value):
+            continue
+        for group in _groups_of(analysis, form):
+            if is_of_channels(analysis.algebra, form, group.statistics.over):
+                found.setdefault(group.key, group)
+    return list(found.values())
+
+
+def marks_of(analysis: Analysis, group: Group) -> set[int]:
+    """The atoms of which a form has one if it has an output of a gradient."""
+    x, over, _, inv_std, variance = group.statistics
+    sums = {_sum_atom(analysis, times(group.dY, x), over), _sum_atom(analysis, group.dY, over)}
+    return sums if variance is not None else sums | atoms(inv_std)
+
+
+def as_gradients(analysis: Analysis, form: Polynomial, group: Group) -> Gradients | None:
+    """A form by the outputs of a gradient; None if it has none of them, or something else of them."""
+    algebra = analysis.algebra
+    product = _sum_atom(analysis, times(group.dY, group.statistics.x), group.statistics.over)
+    total = _sum_atom(analysis, group.dY, group.statistics.over)
+    by_product = _coefficient(form, product)
+    inverse = group.statistics.inv_std
+    ((monomial, number),) = inverse.items()
+    factor = scaled(by_product, 1 / number, times(ONE, monomial, -1))
+    rest = add(form, algebra.product(factor, dscale_of(algebra, group)), -1.0)
+    shift = _coefficient(rest, total)
+    rest = add(rest, algebra.product(shift, dbias_of(algebra, group)), -1.0)
+    if not factor and not shift:
+        return None
+    leaves = (one for each in (factor, shift, rest) for one in atoms(each))
+    return Gradients(factor, shift, rest) if all(algebra.leaf_of(one) is not None for one in leaves) else None
+
+
+def frozen_scale(analysis: Analysis, form: Polynomial, group: Group) -> tuple[Polynomial, Polynomial] | None:
+    """The scale of scale * inv_std * dY in a form, and what is left; None if it has no such term."""
+    roots = atoms(group.statistics.inv_std)
+    wanted = {
+        monomial: value
+        for monomial, value in form.items()
+        if roots <= atoms((monomial,))
+        and part(monomial, lambda one: bool(analysis.algebra.varies(((one, 1),)) & group.statistics.over))[0]
+        == group.dY
+    }
+    if not wanted:
+        return None
+    ((inverse, number),) = group.statistics.inv_std.items()
+    scale = {times(times(m, group.dY, -1), inverse, -1): value / number for m, value in wanted.items()}
+    if any(analysis.algebra.leaf_of(one) is None for one in atoms(scale)):
+        return None
+    return scale, {monomial: value for monomial, value in form.items() if monomial not in wanted}
+
+
+def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
+    """The gradients whose dscale a form may have: S(dY * x) * inv_std, minus a mean."""
+    algebra = analysis.algebra
+    for monomial in form:
+        for one, exponent in monomial:
+            summed = algebra.sum_of(one)
+            if summed is None or exponent != WHOLE:
+                continue
+            inner, over = summed
+            for x in _candidates(analysis, inner, over):
+                dY = times(inner, x, -1)
+                if not dY or dY == x or any(e < 0 for _, e in dY) or not algebra.varies(dY) >= over:
+                    continue
+                if not analysis.reduces_batch(x, over):
+                    continue
+                variance = algebra.variances.get((x, over))
+                if variance is not None:
+                    yield Group(batch_statistics(algebra, variance), dY)
+                    continue
+                frozen = _frozen_statistics(analysis, form, one, (x, over, dY))
+                if frozen is not None:
+                    yield Group(frozen, dY)
+
+
+def _candidates(analysis: Analysis, inner: Monomial, over: Over) -> list[Monomial]:
+    """The parts of a product that may be x: those with a variance, else each factor that is data."""
+    with_variance = [one for base, _ in inner for one in analysis.algebra.variances_with.get(base, ())]
+    known = [one.x for one in with_variance if one.over == over and _divides(one.x, inner)]
+    return list(dict.fromkeys(known)) or [((one, WHOLE),) for one, exponent in inner if exponent >= WHOLE]
+
+
+def _divides(x: Monomial, inner: Monomial) -> bool:
+    return all(dict(inner).get(one, 0) >= exponent for one, exponent in x)
+
+
+def _frozen_statistics(
+    analysis: Analysis, form: Polynomial, product: int, term: tuple[Monomial, Over, Monomial]
+) -> Statistics | None:
+    """The given mean and inv_std of inv_std * (S(dY * x) - mean * S(dY)); there has to be a mean."""
+    x, over, dY = term
+    by_product = _coefficient(form, product)
+    by_total = _coefficient(form, _sum_atom(analysis, dY, over))
+    mean = ratio(by_total, by_product) if by_total and by_product else None
+    if mean is None or mean[1] >= 0 or len(by_product) != 1:
+        return None
+    if not mean[0] or any(analysis.algebra.leaf_of(one) is None for one in atoms((mean[0],))):
+        return None
+    (monomial,) = by_product
+    roots = [one for one, _ in monomial if given_variance(analysis.algebra, one) is not None]
+    given = [one for one, exponent in monomial if analysis.algebra.leaf_of(one) is not None and exponent > 0]
+    if len(roots) == 1 and (roots[0], -1) in monomial:
+        inv_std = atom(roots[0], -1)
+    elif not roots and len(given) == len(monomial) == 1:
+        inv_std = atom(given[0])
+    else:
+        return None
+    return Statistics(x, over, {mean[0]: -mean[1]}, inv_std, None)
+
+
+def _has_sum(analysis: Analysis, form: Polynomial) -> bool:
+    return any(analysis.algebra.sum_of(one) is not None for one in atoms(form))
+
+
+def _sum_atom(analysis: Analysis, of: Monomial, over: Over) -> int:
+    form = analysis.algebra.sum_over({of: 1.0}, over)
+    return next((one for monomial in form for one, _ in monomial), -1) if len(form) == 1 else -1
+
+
+def _coefficient(form: Polynomial, one: int) -> Polynomial:
+    """What multiplies an atom."""
+    power = ((one, WHOLE),)
+    return {times(monomial, power, -1): value for monomial, value in form.items() if power[0] in monomial}

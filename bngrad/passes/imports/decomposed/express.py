@@ -1,0 +1,279 @@
+"""New nodes for forms: the operands of batch-norm ops, and values in another layout.
+
+The nodes are in no graph until the match that they are made for is proven.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.builder import NodeMaker
+from bngrad.passes.imports.decomposed.polynomial import WHOLE, as_number, atoms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bngrad.graph.fresh_names import Names
+    from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.axes import Dimension, Layout
+    from bngrad.passes.imports.decomposed.forms import Forms
+    from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
+
+
+class UnexpressedError(UnsupportedNodeError):
+    """A form has a term that no value of the graph has, or a shape that is not known."""
+
+
+class Expressions(NodeMaker):
+    """Makes the nodes of one match.
+
+    Args:
+        forms: The forms of the values that there are; new values get their layout.
+        names: Where names come from.
+        prefix: What they begin with.
+        nodes: The list that the nodes are added to.
+    """
+
+    def __init__(self, forms: Forms, names: Names, prefix: str, nodes: list[ir.Node]) -> None:
+        super().__init__(names, prefix)
+        self._forms, self._layouts = forms, forms.layouts
+        self._nodes = nodes
+
+    def _place(self, node: ir.Node) -> None:
+        self._nodes.append(node)
+
+    def made(self, value: ir.Value, layout: Layout, dtype: ir.DataType | None) -> ir.Value:
+        """Gives a new value its layout, shape and type."""
+        self._layouts.assign(value, layout)
+        value.dtype = dtype
+        value.shape = ir.Shape(self.size(dimension) for dimension in layout)
+        return value
+
+    def size(self, dimension: Dimension) -> int | str | None:
+        """The size of a dimension: a number, a symbol, or unknown."""
+        if not dimension:
+            return 1
+        extent = self._layouts.axes.extent(dimension)
+        if extent is None or (extent.symbols and (extent.number != 1 or len(extent.symbols) > 1)):
+            return None
+        return extent.symbols[0] if extent.symbols else extent.number
+
+    def data(self, monomial: Monomial, dtype: ir.DataType, like: Layout | None = None) -> ir.Value:
+        """A value that is a product of leaves.
+
+        Args:
+            monomial: The product.
+            dtype: The type to return it in.
+            like: The layout that is preferred.
+
+        Raises:
+            UnexpressedError: There is none.
+        """
+        found = [value for value in self._forms.with_form({monomial: 1.0}) if self._layouts.of(value) is not None]
+        varies = self._forms.algebra.varies(monomial)
+        found = [value for value in found if self._forms.varies(value) == varies]
+        if not found:
+            raise UnexpressedError("no value is the data alone")
+        best = min(found, key=lambda value: (value.dtype != dtype, self._layouts.of(value) != like))
+        return self.typed(best, dtype)
+
+    def typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """A value in a type."""
+        if value.dtype == dtype:
+            return value
+        layout = self._layouts.of(value)
+        assert layout is not None, "it has a form"  # noqa: S101
+        return self.made(self.cast(value, dtype), layout, dtype)
+
+    def moved(self, value: ir.Value, layout: Layout) -> ir.Value:
+        """A value in another layout of the same axes.
+
+        Raises:
+            UnexpressedError: The shapes on the way are not known.
+        """
+        have = self._layouts.of(value)
+        assert have is not None, "it has a form"  # noqa: S101
+        if have == layout:
+            return value
+        flat = [axis for dimension in have for axis in dimension]
+        wanted = [axis for dimension in layout for axis in dimension]
+        if set(flat) != set(wanted):
+            raise UnexpressedError("a value is repeated along an axis")
+        if flat != wanted:
+            value = self._reshaped(value, tuple((axis,) for axis in flat))
+            order = [flat.index(axis) for axis in wanted]
+            single = tuple((axis,) for axis in wanted)
+            value = self.made(self.op("Transpose", value, perm=order), single, value.dtype)
+        return self._reshaped(value, layout)
+
+    def vector(self, form: Polynomial, layout: Layout, dtype: ir.DataType) -> ir.Value:
+        """A form that is one number for each channel, in a layout of the channels.
+
+        Args:
+            form: The form, of leaves alone.
+            layout: The layout to return.
+            dtype: The type to return.
+
+        Raises:
+            UnexpressedError: It cannot be made.
+        """
+        known = as_number(form)
+        if known is not None:
+            return self.filled(known, layout, dtype)
+        existing = self.existing(form, layout)
+        if existing is not None:
+            return self.moved(self.typed(existing, dtype), layout)
+        total: ir.Value | None = None
+        for monomial, value in form.items():
+            term = self._term(monomial, value, layout, dtype)
+            total = term if total is None else self.made(self.op("Add", total, term), layout, dtype)
+        assert total is not None, "a form without terms is a number"  # noqa: S101
+        return total
+
+    def scaled(self, value: ir.Value, factor: Polynomial, layout: Layout, dtype: ir.DataType) -> ir.Value:
+        """A value times a form that is one number for each channel.
+
+        Raises:
+            UnexpressedError: It cannot be made.
+        """
+        if as_number(factor) == 1.0:
+            return value
+        return self.made(self.op("Mul", value, self.vector(factor, layout, dtype)), layout, dtype)
+
+    def product(self, monomial: Monomial, number: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
+        """A term of leaves, in a layout whose other axes it is broadcast along.
+
+        Raises:
+            UnexpressedError: A factor is no leaf.
+        """
+        result: ir.Value | None = None
+        for one, exponent in monomial:
+            leaf = self._forms.algebra.leaf_of(one)
+            if leaf is None or exponent != WHOLE:
+                raise UnexpressedError("what is added to it is no product of values")
+            axes = _axes_of(self._layouts.of(leaf) or ())
+            partial = tuple(tuple(axis for axis in one if axis in axes) for one in layout)
+            factor = self.moved(self.typed(leaf, dtype), partial)
+            result = factor if result is None else self.made(self.op("Mul", result, factor), layout, dtype)
+        if result is None:
+            return self._scalar(number, dtype)
+        if number == 1.0:
+            return result
+        have = self._layouts.of(result)
+        assert have is not None, "it was made here"  # noqa: S101
+        return self.made(self.op("Mul", result, self._scalar(number, dtype)), have, dtype)
+
+    def filled(self, number: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
+        """A constant of a layout.
+
+        Raises:
+            UnexpressedError: The size of a dimension is not known.
+        """
+        sizes = [self.size(dimension) for dimension in layout]
+        if not all(isinstance(size, int) for size in sizes):
+            raise UnexpressedError("the number of channels is not known")
+        return self.made(self.constant(np.full(sizes, number), dtype), layout, dtype)  # type: ignore[arg-type]
+
+    def existing(self, form: Polynomial, layout: Layout) -> ir.Value | None:
+        """A value of a form that has leaves alone, which varies along no more axes than the layout has."""
+        if any(self._forms.algebra.leaf_of(one) is None for one in atoms(form)):
+            return None
+        axes = _axes_of(layout)
+        found = (value for value in self._forms.with_form(form) if self._forms.varies(value) == axes)
+        return next(found, None)
+
+    def _term(self, monomial: Monomial, value: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
+        result: ir.Value | None = None
+        for one, exponent in monomial:
+            leaf = self._forms.algebra.leaf_of(one)
+            if leaf is None or exponent % WHOLE:
+                raise UnexpressedError("a factor depends on the statistics of other data")
+            operand = self._broadcast(self.typed(leaf, dtype), layout)
+            for _ in range(abs(exponent) // WHOLE):
+                if result is None and exponent < 0:
+                    result = self.made(self.op("Reciprocal", operand), layout, dtype)
+                elif result is None:
+                    result = operand
+                else:
+                    kind = "Mul" if exponent > 0 else "Div"
+                    result = self.made(self.op(kind, result, operand), layout, dtype)
+        if result is None:
+            return self.filled(value, layout, dtype)
+        if value != 1.0:
+            result = self.made(self.op("Mul", result, self._scalar(value, dtype)), layout, dtype)
+        return result
+
+    def _scalar(self, value: float, dtype: ir.DataType) -> ir.Value:
+        return self.made(self.constant(value, dtype), (), dtype)
+
+    def _broadcast(self, value: ir.Value, layout: Layout) -> ir.Value:
+        """A value that varies along some axes of a layout, in it."""
+        have = self._layouts.of(value)
+        if have is None or not _axes_of(have) <= _axes_of(layout):
+            raise UnexpressedError(f"{value.name!r} varies along other axes than the channels")
+        if _axes_of(have) == _axes_of(layout):
+            return self.moved(value, layout)
+        partial = tuple(tuple(axis for axis in one if axis in _axes_of(have)) for one in layout)
+        return self._expanded(self.moved(value, partial), layout)
+
+    def _expanded(self, value: ir.Value, layout: Layout) -> ir.Value:
+        sizes = [self.size(dimension) for dimension in layout]
+        if not all(isinstance(size, int) for size in sizes):
+            raise UnexpressedError("the number of channels is not known")
+        return self.made(self.op("Expand", value, self.int64(sizes)), layout, value.dtype)
+
+    def _reshaped(self, value: ir.Value, layout: Layout) -> ir.Value:
+        """A value whose axes keep their order."""
+        have = self._layouts.of(value)
+        if have is None or have == layout:
+            return value
+        if tuple(filter(None, have)) == tuple(filter(None, layout)):
+            return self._with_units(value, have, layout)
+        sizes = [self.size(dimension) for dimension in layout]
+        unknown = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
+        if len(unknown) > 1:
+            raise UnexpressedError("more than one dimension is not known")
+        target = [-1 if place in unknown else size for place, size in enumerate(sizes)]
+        return self.made(self.op("Reshape", value, self.int64(target)), layout, value.dtype)
+
+    def _with_units(self, value: ir.Value, have: Layout, layout: Layout) -> ir.Value:
+        """A value with other dimensions of size 1."""
+        units = [place for place, dimension in enumerate(have) if not dimension]
+        if units:
+            bare = tuple(filter(None, have))
+            value = self.made(self.op("Squeeze", value, self.int64(units)), bare, value.dtype)
+        units = [place for place, dimension in enumerate(layout) if not dimension]
+        if units:
+            value = self.made(self.op("Unsqueeze", value, self.int64(units)), layout, value.dtype)
+        return value
+
+
+def channels(layout: Layout, over: Over) -> tuple[list[int], Layout]:
+    """The dimensions of data that are reduced, and the layout of what has one number for each channel.
+
+    Dimensions of size 1 are reduced if the data has others that are not; else the second one is kept.
+
+    Raises:
+        UnexpressedError: A dimension is made of axes of both kinds, or all of them are reduced.
+    """
+    kept = [place for place, one in enumerate(layout) if one and not set(one) & over]
+    if any(set(one) & over and not set(one) <= over for one in layout):
+        raise UnexpressedError("a dimension has reduced axes and others")
+    if not kept:
+        kept = [place for place, one in enumerate(layout) if place and not one][:1]
+    if not kept:
+        raise UnexpressedError("all axes are reduced")
+    return [place for place in range(len(layout)) if place not in kept], tuple(layout[place] for place in kept)
+
+
+def singles(layout: Layout) -> Layout:
+    """A layout in which each axis has a dimension."""
+    return tuple((axis,) for dimension in layout for axis in dimension)
+
+
+def _axes_of(layout: Sequence[Dimension]) -> frozenset[int]:
+    return frozenset(axis for dimension in layout for axis in dimension)

@@ -1,0 +1,267 @@
+"""The rewrite of one graph: builds what replaces its batch norms, proves it, and puts it in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import onnx_ir as ir
+
+from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.fresh_names import int64_constant
+from bngrad.graph.nodes import remove_unused
+from bngrad.passes.imports.decomposed.analysis import Analysis
+from bngrad.passes.imports.decomposed.build import Builder
+from bngrad.passes.imports.decomposed.channel_values import (
+    as_gradients,
+    frozen_scale,
+    gradient_groups,
+    marks_of,
+)
+from bngrad.passes.imports.decomposed.express import Expressions, UnexpressedError
+from bngrad.passes.imports.decomposed.parts import Backward, Split
+from bngrad.passes.imports.decomposed.polynomial import as_number, atoms, equal
+from bngrad.passes.imports.decomposed.proof import TOLERANCE, Proof
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from bngrad.graph.fresh_names import Names
+    from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.build import Made
+    from bngrad.passes.imports.decomposed.parts import Group, Statistics
+    from bngrad.passes.imports.decomposed.polynomial import Monomial
+
+
+class Candidate(NamedTuple):
+    """Something that is a batch norm, or looks like one."""
+
+    name: str
+    """The node that computes it."""
+    kind: str
+    """forward, backward, frozen forward or frozen backward."""
+    taken: bool
+    reason: str
+    """Why it was not taken; empty if it was."""
+
+
+class GraphRewrite:
+    """Recognizes the batch norms of one graph.
+
+    Args:
+        graph: The graph.
+        names: Where names come from.
+        kept: Initializers that are no constants.
+        inner: See `Analysis`.
+        forward_only: Whether to leave gradients alone.
+    """
+
+    def __init__(
+        self, graph: ir.Graph, names: Names, kept: Collection[ir.Value], *, inner: bool, forward_only: bool
+    ) -> None:
+        self._graph, self._names, self._forward_only = graph, names, forward_only
+        self._analysis = Analysis(list(graph), kept, inner=inner)
+        self._forms = self._analysis.forms
+        self._builder = Builder(self._forms)
+        self._axes: dict[tuple[int, ...], ir.Node] = {}
+        self._nodes: list[ir.Node] = []
+        self._replaced: dict[ir.Value, ir.Value] = {}
+        self._proofs: dict[tuple[Monomial, Over], Proof] = {}
+        self._taken: dict[object, Candidate] = {}
+        self.refused: list[Candidate] = []
+
+    def run(self) -> list[Candidate]:
+        """Rewrites the graph, and returns what was taken."""
+        for value, found in self._analysis.results.items():
+            if not (self._forward_only and found.backward):
+                self._take(value, found)
+        with_atom = self._values_by_atom()
+        if not self._forward_only:
+            for group in gradient_groups(self._analysis):
+                marked = (with_atom.get(one, ()) for one in marks_of(self._analysis, group))
+                for value in dict.fromkeys(value for values in marked for value in values):
+                    self._take_gradient(value, group)
+        for one, made in self._builder.statistics.items():
+            mean = atoms(made.forms[2] or {})
+            marked = (with_atom.get(each, ()) for each in (one, *mean))
+            for value in dict.fromkeys(value for values in marked for value in values):
+                self._take_statistic(value, made)
+        self._commit()
+        return list(self._taken.values())
+
+    def _values_by_atom(self) -> dict[int, list[ir.Value]]:
+        """The values, in the order of the graph, by the atoms of their forms."""
+        found: dict[int, list[ir.Value]] = {}
+        for value in list(self._forms.found):
+            if value not in self._analysis.results:
+                for one in atoms(self._forms.of(value)):
+                    found.setdefault(one, []).append(value)
+        return found
+
+    def _take(self, value: ir.Value, found: Split) -> None:
+        """Replaces a value that is a sum of batch norms."""
+        make, kind = self._maker(value), _kind(found.statistics[0], forward=bool(found.forward))
+        try:
+            dtype = self._builder.dtype(value)
+            new = self._builder.result(make, value, found, self._axes_of)
+        except UnexpressedError as error:
+            self._refuse(value, kind, str(error))
+            return
+        if self._put(value, new, found.statistics[0], kind):
+            self._builder.confirm(found, dtype)
+            for one in found.forward:
+                key = one.statistics.x, one.statistics.over, value
+                self._taken[key] = Candidate(_name(value), _kind(one.statistics, forward=True), True, "")
+            for each in found.backward:
+                self._take_group(value, each.group)
+
+    def _take_gradient(self, value: ir.Value, group: Group) -> None:
+        """Replaces a value that is an output of a gradient, other than the dX of training."""
+        form = self._forms.of(value)
+        if value in self._replaced or not form:
+            return
+        make, frozen = self._maker(value), None
+        if group.statistics.variance is None and self._analysis.is_read_elsewhere(value):
+            frozen = frozen_scale(self._analysis, form, group)
+        kind = _kind(group.statistics, forward=False)
+        try:
+            if frozen is not None:
+                found = Split([], [Backward(group, frozen[0], training=False)], frozen[1])
+                new = self._builder.result(make, value, found, self._axes_of)
+            else:
+                new = self._combined(make, value, group)
+        except UnexpressedError as error:
+            self._refuse(value, kind, str(error))
+            return
+        if new is not None and self._put(value, new, group.statistics, kind):
+            self._take_group(value, group)
+
+    def _take_group(self, value: ir.Value, group: Group) -> None:
+        kind = _kind(group.statistics, forward=False)
+        self._taken.setdefault(group.key, Candidate(_name(value), kind, True, ""))
+
+    def _combined(self, make: Expressions, value: ir.Value, group: Group) -> ir.Value | None:
+        """A value by the dscale and the dbias of a gradient; None if it is not to be replaced."""
+        found = as_gradients(self._analysis, self._forms.of(value), group)
+        layout = self._forms.layouts.of(value)
+        if found is None or layout is None:
+            return None
+        factors = [as_number(found.factor), as_number(found.shift)]
+        exact = not found.rest and sorted(map(str, factors)) == ["0.0", "1.0"]
+        if not exact and not self._analysis.is_read_elsewhere(value):
+            return None
+        dtype = self._builder.dtype(value)
+        made = self._builder.backward(make, group, dtype, layout, self._axes_of)
+        terms = [
+            make.scaled(make.moved(output, layout), factor, layout, dtype)
+            for output, factor in zip(made.outputs[1:], (found.factor, found.shift), strict=True)
+            if factor
+        ]
+        if found.rest:
+            terms.append(make.vector(found.rest, layout, dtype))
+        total = terms[0]
+        for term in terms[1:]:
+            total = make.made(make.op("Add", total, term), layout, dtype)
+        return total
+
+    def _take_statistic(self, value: ir.Value, made: Made) -> None:
+        """Replaces a value that is a statistic of a forward op."""
+        form, layout = self._forms.of(value), self._forms.layouts.of(value)
+        if value in self._replaced or layout is None or value.dtype is None:
+            return
+        for output, wanted in zip(made.outputs[1:], made.forms, strict=True):
+            if wanted is None or not equal(form, wanted) or self._depends(output.producer(), value):
+                continue
+            make = self._maker(value)
+            try:
+                new = make.moved(make.typed(output, value.dtype), layout)
+            except UnexpressedError:
+                return
+            self._replaced[value] = new
+            return
+
+    def _put(self, value: ir.Value, new: ir.Value, statistics: Statistics, kind: str) -> bool:
+        """Replaces a value if the replacement is proven; returns whether it is."""
+        key = statistics.x, statistics.over
+        if key not in self._proofs:
+            self._proofs[key] = Proof(self._forms, *key)
+        try:
+            apart = self._proofs[key].difference(value, new)
+        except (KeyError, ValueError, UnsupportedNodeError) as error:
+            self._refuse(value, kind, f"it cannot be run in float64: {error}")
+            return False
+        if apart > TOLERANCE:
+            self._refuse(value, kind, f"it differs from the op by {apart:.1e} in float64")
+            return False
+        if self._depends(new.producer(), value):
+            self._refuse(value, kind, "its scale or bias depends on its statistics")
+            return False
+        self._replaced[value] = new
+        return True
+
+    def _depends(self, node: ir.Node | None, value: ir.Value) -> bool:
+        """Whether the parameters of a new op are computed from a value that it replaces.
+
+        Its data is not: the value is computed from that.
+        """
+        data = self._builder.data
+        seen: set[ir.Value] = set()
+        waiting = [] if node is None else [one for one in node.inputs if one is not None]
+        while waiting:
+            one = waiting.pop()
+            if one is value:
+                return True
+            maker = one.producer()
+            if one not in seen and one not in data and maker is not None:
+                waiting += [each for each in maker.inputs if each is not None]
+            seen.add(one)
+        return False
+
+    def _refuse(self, value: ir.Value, kind: str, reason: str) -> None:
+        self.refused.append(Candidate(_name(value), kind, False, reason))
+
+    def _maker(self, value: ir.Value) -> Expressions:
+        return Expressions(self._forms, self._names, str(value.name), self._nodes)
+
+    def _axes_of(self, axes: Sequence[int]) -> ir.Value:
+        """The constant for reduced axes."""
+        key = tuple(axes)
+        if key not in self._axes:
+            name = self._names.fresh("bngrad_axes_" + "_".join(map(str, key)))
+            self._axes[key] = int64_constant(key, name)
+        return self._axes[key].outputs[0]
+
+    def _commit(self) -> None:
+        """Puts the new nodes into the graph, and removes those that nothing reads any more."""
+        new_nodes = [*self._axes.values(), *self._nodes]
+        self._graph.extend(new_nodes)
+        makers = [maker for old in self._replaced if (maker := old.producer()) is not None]
+        named: set[ir.Value] = set()
+        for old, new in self._replaced.items():
+            self._replace(old, new, named)
+        remove_unused([*makers, *new_nodes])
+        if self._replaced:
+            self._graph.sort()
+
+    def _replace(self, old: ir.Value, new: ir.Value, named: set[ir.Value]) -> None:
+        """Replaces a value by a new one, which takes over its name."""
+        if new in named and not old.is_graph_output():
+            old.replace_all_uses_with(new)
+            return
+        if new in named:
+            copy = ir.node("Identity", [new], name=self._names.fresh(f"{old.name}_Identity"))
+            self._graph.append(copy)
+            new = copy.outputs[0]
+        named.add(new)
+        name, old.name = old.name, self._names.fresh(f"{old.name}_replaced")
+        new.name, new.type, new.shape = name, old.type or new.type, old.shape or new.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def _kind(statistics: Statistics, *, forward: bool) -> str:
+    frozen = "frozen " if statistics.variance is None else ""
+    return f"{frozen}{'forward' if forward else 'backward'}"
+
+
+def _name(value: ir.Value) -> str:
+    node = value.producer()
+    return str(value.name) if node is None or not node.name else node.name

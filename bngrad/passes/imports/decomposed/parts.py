@@ -1,0 +1,329 @@
+"""What a form has of batch norms: forward, ``scale * (x - mean) * inv_std + bias``, and backward, the gradient dX.
+
+With S for sums over the reduced axes, N elements each, and P = variance + epsilon::
+
+    Y  = a * (x - mean) + bias                                              a = scale / sqrt(P)
+    dX = a * (dY - S(dY) / N - (x - mean) * (S(dY * x) - mean * S(dY)) / (N * P))
+    dscale = (S(dY * x) - mean * S(dY)) / sqrt(P);  dbias = S(dY)
+
+A term that only one of these has gives all factors; the whole formula is then subtracted from the form. What is
+left has to be free of the batch norm, and may be anything else, such as the gradient of another branch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.passes.imports.decomposed.polynomial import (
+    ONE,
+    WHOLE,
+    add,
+    atom,
+    atoms,
+    multiply,
+    part,
+    ratio,
+    scaled,
+    times,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.passes.imports.decomposed.algebra import Algebra, Over, Variance
+    from bngrad.passes.imports.decomposed.polynomial import Atom, Monomial, Polynomial
+
+
+class Statistics(NamedTuple):
+    """What a batch norm normalizes by."""
+
+    x: Monomial
+    over: Over
+    mean: Polynomial
+    inv_std: Polynomial
+    variance: Variance | None
+    """The batch's variance; None if mean and inv_std are given."""
+
+
+class Forward(NamedTuple):
+    """A batch norm of x."""
+
+    statistics: Statistics
+    scale: Polynomial
+    bias: Polynomial
+    running_variance: Polynomial | None = None
+    """The variance of frozen statistics."""
+    epsilon: float = 0.0
+
+
+class Group(NamedTuple):
+    """A gradient of a batch norm: which dY, and of what."""
+
+    statistics: Statistics
+    dY: Monomial
+
+    @property
+    def key(self) -> tuple[Monomial, Monomial, Over]:
+        """What tells it from others."""
+        return self.dY, self.statistics.x, self.statistics.over
+
+
+class Backward(NamedTuple):
+    """The dX of a gradient."""
+
+    group: Group
+    scale: Polynomial
+    training: bool
+
+
+class Split(NamedTuple):
+    """A form as a sum of batch norms and what is left."""
+
+    forward: list[Forward]
+    backward: list[Backward]
+    rest: Polynomial
+
+    @property
+    def statistics(self) -> list[Statistics]:
+        """Those of all batch norms."""
+        return [*(one.statistics for one in self.forward), *(one.group.statistics for one in self.backward)]
+
+
+def split(algebra: Algebra, form: Polynomial) -> Split | None:
+    """Returns the batch norms that a form adds up; None if it has none, or only pieces of one."""
+    backward: list[Backward] = []
+    for candidate in list(_gradients(algebra, form)):
+        found = _backward(algebra, form, *candidate)
+        if found is not None:
+            backward.append(found[0])
+            form = found[1]
+    forward: list[Forward] = []
+    for one in sorted(atoms(form) & algebra.variance_of.keys()):
+        found_forward = _forward(algebra, form, algebra.variance_of[one])
+        if found_forward is not None:
+            forward.append(found_forward[0])
+            form = found_forward[1]
+    if not forward and not backward:
+        return _frozen(algebra, form)
+    unfinished = any(one in atoms(form) for one in _marks(algebra, forward, backward))
+    return None if unfinished else Split(forward, backward, form)
+
+
+def given_variance(algebra: Algebra, one: Atom) -> tuple[Polynomial, float] | None:
+    """The variance and the epsilon whose sum an atom is, where the variance is not computed from the data."""
+    base = algebra.base(one)
+    if base is None or len(base) != 2 or ONE not in base or base[ONE] < 0:
+        return None
+    variance = {monomial: value for monomial, value in base.items() if monomial != ONE}
+    leaves = all(algebra.leaf_of(leaf) is not None for leaf in atoms(variance))
+    return (variance, base[ONE]) if leaves else None
+
+
+def dscale_of(algebra: Algebra, group: Group) -> Polynomial:
+    """(S(dY * x) - mean * S(dY)) * inv_std."""
+    x, over, mean, inv_std, _ = group.statistics
+    total = algebra.sum_over({times(group.dY, x): 1.0}, over)
+    return algebra.product(inv_std, add(total, algebra.product(mean, dbias_of(algebra, group)), -1.0))
+
+
+def dbias_of(algebra: Algebra, group: Group) -> Polynomial:
+    """S(dY)."""
+    return algebra.sum_over({group.dY: 1.0}, group.statistics.over)
+
+
+def batch_statistics(algebra: Algebra, variance: Variance) -> Statistics:
+    """The statistics of the batch."""
+    mean = algebra.mean(variance.x, variance.over)
+    return Statistics(variance.x, variance.over, mean, atom(variance.atom, -1), variance)
+
+
+def is_of_channels(algebra: Algebra, form: Polynomial, over: Over) -> bool:
+    """Whether a form does not vary along the reduced axes."""
+    return not any(algebra.varies(monomial) & over for monomial in form)
+
+
+def coefficient(algebra: Algebra, form: Polynomial, of: Monomial, over: Over) -> Polynomial:
+    """What the monomials that vary along axes as a product does, and by nothing else, multiply it with."""
+    result = {}
+    for monomial, value in form.items():
+        if _varying(algebra, monomial, over) == of:
+            result[times(monomial, of, -1)] = value
+    return result
+
+
+def _gradients(algebra: Algebra, form: Polynomial) -> Iterator[tuple[Monomial, Over, Monomial]]:
+    """The x, reduced axes and dY of all terms x * S(dY * x)."""
+    seen = set()
+    for monomial in form:
+        for one, exponent in monomial:
+            summed = algebra.sum_of(one)
+            if summed is None or exponent != WHOLE:
+                continue
+            inner, over = summed
+            x = _varying(algebra, monomial, over)
+            dY = times(inner, x, -1)
+            if not x or not dY or any(e < 0 for _, e in (*x, *dY)) or not algebra.varies(dY) >= over:
+                continue
+            if (x, over, dY) not in seen and dY != x:
+                seen.add((x, over, dY))
+                yield x, over, dY
+
+
+def _backward(
+    algebra: Algebra, form: Polynomial, x: Monomial, over: Over, dY: Monomial
+) -> tuple[Backward, Polynomial] | None:
+    """The dX of a batch norm in a form, and what is left of it."""
+    count, sizes = algebra.count(over)
+    product = ((_only_atom(algebra.sum_over({times(dY, x): 1.0}, over)), WHOLE),)
+    of_x = coefficient(algebra, form, x, over)
+    by_product = {times(m, product, -1): v for m, v in of_x.items() if set(product) <= set(m)}
+    variance = algebra.variances.get((x, over))
+    if variance is not None:
+        statistics = batch_statistics(algebra, variance)
+        a = scaled(by_product, -count, times(sizes, ((variance.atom, WHOLE),)))
+        inverse_variance = atom(variance.atom, -WHOLE)
+    else:
+        a = coefficient(algebra, form, dY, over)
+        given = _given_statistics(algebra, of_x, by_product, a, (x, over, dY))
+        if given is None:
+            return None
+        statistics, inverse_variance = given
+    scale = _divided(a, statistics.inv_std)
+    if not a or scale is None or not is_of_channels(algebra, a, over):
+        return None
+    if variance is not None and variance.atom in atoms(scale):
+        return None
+    group = Group(statistics, dY)
+    centered = add({x: 1.0}, statistics.mean, -1.0)
+    projection = algebra.product(
+        algebra.product(centered, inverse_variance),
+        add(atom(product[0][0]), algebra.product(statistics.mean, dbias_of(algebra, group)), -1.0),
+    )
+    through = scaled(add(dbias_of(algebra, group), projection), 1 / count, times(ONE, sizes, -1))
+    rest = add(form, algebra.product(a, add({dY: 1.0}, through, -1.0)), -1.0)
+    if atoms(rest) & _marks(algebra, [], [Backward(group, scale, training=True)]):
+        return None
+    return Backward(group, scale, training=True), rest
+
+
+def _given_statistics(
+    algebra: Algebra,
+    of_x: Polynomial,
+    by_product: Polynomial,
+    a: Polynomial,
+    term: tuple[Monomial, Over, Monomial],
+) -> tuple[Statistics, Polynomial] | None:
+    """The mean and inv_std of a gradient whose forward pass is not in the graph."""
+    x, over, dY = term
+    count, sizes = algebra.count(over)
+    found = ratio(by_product, a) if by_product and a else None
+    if found is None or found[1] >= 0:
+        return None
+    monomial, factor = times(found[0], sizes), -found[1] * count
+    if any(exponent % WHOLE for _, exponent in monomial):
+        return None
+    inv_std = {tuple((one, exponent // 2) for one, exponent in monomial): factor**0.5}
+    total = ((_only_atom(algebra.sum_over({dY: 1.0}, over)), WHOLE),)
+    by_total = {times(m, total, -1): v for m, v in of_x.items() if set(total) <= set(m)}
+    shift = ratio(by_total, by_product) if by_total else None
+    if by_total and shift is None:
+        return None
+    mean = {} if shift is None else {shift[0]: -shift[1]}
+    return Statistics(x, over, mean, inv_std, None), {monomial: factor}
+
+
+def _forward(algebra: Algebra, form: Polynomial, variance: Variance) -> tuple[Forward, Polynomial] | None:
+    """The Y of a batch norm in a form, and what is left of it."""
+    statistics = batch_statistics(algebra, variance)
+    of_x = coefficient(algebra, form, variance.x, variance.over)
+    a = {monomial: value for monomial, value in of_x.items() if variance.atom in atoms((monomial,))}
+    scale = _divided(a, statistics.inv_std)
+    if not a or scale is None or variance.atom in atoms(scale):
+        return None
+    if any(algebra.sum_of(one) is not None for one in atoms(scale)):
+        return None
+    rest = add(form, algebra.product(a, add({variance.x: 1.0}, statistics.mean, -1.0)), -1.0)
+    forward = Forward(statistics, scale, {}, epsilon=variance.epsilon)
+    if atoms(rest) & _marks(algebra, [forward], []):
+        return None
+    bias, rest = _bias(algebra, rest, statistics)
+    return forward._replace(bias=bias), rest
+
+
+def _frozen(algebra: Algebra, form: Polynomial) -> Split | None:
+    """A form as a batch norm with a given mean and variance, and what is left."""
+    for one in atoms(form):
+        given = given_variance(algebra, one)
+        if given is None:
+            continue
+        kept = algebra.varies(((one, 1),))
+        data = [_data(algebra, monomial, kept) for monomial in form]
+        over = frozenset().union(*map(algebra.varies, data)) - kept
+        inv_std = atom(one, -1)
+        for x in {each for each in data if each}:
+            a = {m: v for m, v in coefficient(algebra, form, x, over).items() if one in atoms((m,))}
+            scale = _divided(a, inv_std)
+            if not a or scale is None or one in atoms(scale):
+                continue
+            shift = {m: v for m, v in form.items() if one in atoms((m,)) and not algebra.varies(m) & over}
+            mean = ratio(shift, a) if shift else None
+            if mean is None or any(algebra.leaf_of(each) is None for each in atoms((mean[0],))):
+                continue
+            statistics = Statistics(x, over, {mean[0]: -mean[1]}, inv_std, None)
+            centered = add({x: 1.0}, statistics.mean, -1.0)
+            rest = add(form, multiply(a, centered), -1.0)
+            if one in atoms(rest):
+                continue
+            bias, rest = _bias(algebra, rest, statistics)
+            return Split([Forward(statistics, scale, bias, *given)], [], rest)
+    return None
+
+
+def _bias(algebra: Algebra, rest: Polynomial, statistics: Statistics) -> tuple[Polynomial, Polynomial]:
+    """The terms of what is left that are one number for each channel, and the others."""
+    kept = algebra.varies(statistics.x) - statistics.over
+    bias = {
+        monomial: value
+        for monomial, value in rest.items()
+        if algebra.varies(monomial) <= kept and all(algebra.leaf_of(one) is not None for one, _ in monomial)
+    }
+    return bias, {monomial: value for monomial, value in rest.items() if monomial not in bias}
+
+
+def _varying(algebra: Algebra, monomial: Monomial, over: Over) -> Monomial:
+    """The factors of a monomial that vary along axes."""
+    return part(monomial, lambda one: bool(algebra.varies(((one, 1),)) & over))[0]
+
+
+def _data(algebra: Algebra, monomial: Monomial, kept: Over) -> Monomial:
+    """The factors of a monomial that vary along other axes than the channels'."""
+    return part(monomial, lambda one: bool(algebra.varies(((one, 1),)) - kept))[0]
+
+
+def _marks(algebra: Algebra, forward: list[Forward], backward: list[Backward]) -> set[Atom]:
+    """The atoms that nothing is to be left of."""
+    found = {_only_atom(algebra.sum_over({one.statistics.x: 1.0}, one.statistics.over)) for one in forward}
+    found |= {one.statistics.variance.atom for one in forward if one.statistics.variance is not None}
+    for one in backward:
+        x, over, _, _, variance = one.group.statistics
+        found.add(_only_atom(algebra.sum_over({times(one.group.dY, x): 1.0}, over)))
+        found.add(_only_atom(dbias_of(algebra, one.group)))
+        found |= {variance.atom} if variance is not None else set()
+    return found - {-1}
+
+
+def _only_atom(form: Polynomial) -> Atom:
+    """The atom that a sum is; -1 if it is more than one."""
+    if len(form) == 1:
+        ((monomial, _),) = form.items()
+        if len(monomial) == 1:
+            return monomial[0][0]
+    return -1
+
+
+def _divided(p: Polynomial, q: Polynomial) -> Polynomial | None:
+    """P divided by a single term; None if it has several."""
+    if len(q) != 1:
+        return None
+    ((monomial, value),) = q.items()
+    return scaled(p, 1 / value, times(ONE, monomial, -1))

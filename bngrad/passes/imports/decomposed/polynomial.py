@@ -1,0 +1,130 @@
+"""Laurent polynomials: sums of numbers times powers of atoms, in one form for all that are equal.
+
+Exponents are counted in halves, so that a square root is a power, too: the exponent of x is 2, of 1 / sqrt(x) -1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Atom = int
+Monomial = tuple[tuple[Atom, int], ...]
+"""Atoms with their exponents in halves, in the order of the atoms."""
+
+Polynomial = dict[Monomial, float]
+"""A number for each monomial; none is 0."""
+
+ONE: Monomial = ()
+WHOLE = 2
+"""The exponent of an atom that is multiplied once."""
+
+ROUNDING = 1e-6
+"""What float32 constants, each rounded, may change of a number that is exact otherwise; relative."""
+
+
+def number(value: float) -> Polynomial:
+    """A constant."""
+    return {ONE: value} if value else {}
+
+
+def atom(one: Atom, exponent: int = WHOLE) -> Polynomial:
+    """A power of an atom."""
+    return {((one, exponent),): 1.0}
+
+
+def as_number(p: Polynomial) -> float | None:
+    """The value of a constant; None for others."""
+    if not p:
+        return 0.0
+    return p[ONE] if len(p) == 1 and ONE in p else None
+
+
+def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
+    """P + factor * q."""
+    result = dict(p)
+    for monomial, value in q.items():
+        old, new = result.get(monomial, 0.0), factor * value
+        total = old + new
+        if abs(total) <= ROUNDING * max(abs(old), abs(new)):
+            result.pop(monomial, None)
+        else:
+            result[monomial] = total
+    return result
+
+
+def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
+    """P * q."""
+    result: Polynomial = {}
+    for one, value in p.items():
+        result = add(result, {times(one, other): value * factor for other, factor in q.items()})
+    return result
+
+
+def scaled(p: Polynomial, factor: float, by: Monomial = ONE) -> Polynomial:
+    """P * factor * a monomial."""
+    return {times(one, by): value * factor for one, value in p.items()} if factor else {}
+
+
+def times(one: Monomial, other: Monomial, exponent: int = 1) -> Monomial:
+    """One * other ** exponent."""
+    if not other:
+        return one
+    powers = dict(one)
+    for base, power in other:
+        total = powers.get(base, 0) + power * exponent
+        if total:
+            powers[base] = total
+        else:
+            powers.pop(base, None)
+    return tuple(sorted(powers.items()))
+
+
+def equal(p: Polynomial, q: Polynomial) -> bool:
+    """Whether two polynomials have the same monomials, and numbers that differ by rounding at most."""
+    return p.keys() == q.keys() and all(
+        abs(value - q[monomial]) <= ROUNDING * max(abs(value), abs(q[monomial])) for monomial, value in p.items()
+    )
+
+
+def atoms(p: Polynomial | Iterable[Monomial]) -> set[Atom]:
+    """All atoms."""
+    return {one for monomial in p for one, _ in monomial}
+
+
+def part(monomial: Monomial, wanted: Callable[[Atom], bool]) -> tuple[Monomial, Monomial]:
+    """A monomial as a product: of the atoms that are wanted, and of the others."""
+    inside = tuple(power for power in monomial if wanted(power[0]))
+    return inside, tuple(power for power in monomial if not wanted(power[0]))
+
+
+def ratio(p: Polynomial, q: Polynomial) -> tuple[Monomial, float] | None:
+    """The monomial and number whose product with q is p; None if there is none."""
+    if len(p) != len(q) or not p:
+        return None
+    first = min(p)
+    for other in q:
+        by, factor = times(first, other, -1), p[first] / q[other]
+        if equal(p, scaled(q, factor, by)):
+            return by, factor
+    return None
+
+
+def substitute(p: Polynomial, values: Mapping[Atom, Polynomial]) -> Polynomial:
+    """Replaces atoms, in monomials that have them with a positive whole exponent, by polynomials."""
+    if not any(one in values for one in atoms(p)):
+        return p
+    result: Polynomial = {}
+    for monomial, value in p.items():
+        inside, rest = part(monomial, lambda one: one in values)
+        term: Polynomial = {rest: value}
+        for one, exponent in inside:
+            if exponent < 0 or exponent % WHOLE:
+                term = multiply(term, atom(one, exponent))
+                continue
+            for _ in range(exponent // WHOLE):
+                term = multiply(term, values[one])
+        result = add(result, term)
+    return result

@@ -1,0 +1,128 @@
+"""The proof of a match: the primitives and what replaces them give the same numbers, in float64.
+
+The data of one channel is plain, that of another has a mean of 1000, and that of a third a tiny variance. Where the
+sizes of all reduced axes are symbols, a run with one element a channel follows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bngrad.opset.reduction import ieee_warnings_off
+from bngrad.passes.imports.decomposed.evaluate import Evaluator
+from bngrad.passes.imports.decomposed.polynomial import atoms
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.forms import Forms
+    from bngrad.passes.imports.decomposed.polynomial import Monomial
+
+TOLERANCE = 1e-6
+"""Of the largest number of a value. The two are float64 and differ by 1e-9 where the mean is 1000."""
+
+_SMALLEST = 1e-3
+"""What all numbers may be smaller than, such as a dX that is 0 but for rounding, without counting more."""
+
+_CHANNELS = 3
+"""The most channels that are run, along each axis."""
+
+_MOST_ELEMENTS = 1 << 20
+"""Of the elements that are reduced, beyond which one channel is run."""
+
+_SYMBOLIC = (5, 4, 3, 2)
+"""Sizes for axes whose size is a symbol."""
+
+
+class Proof:
+    """Compares values with their replacements.
+
+    Args:
+        forms: The forms of the graph.
+        x: The data of the batch norm.
+        over: The axes that it reduces.
+    """
+
+    def __init__(self, forms: Forms, x: Monomial, over: Over) -> None:
+        self._forms, self._over = forms, over
+        leaves = (forms.algebra.leaf_of(one) for one, _ in x)
+        self._data = {value for value in leaves if value is not None}
+        self._positive = _variances(forms)
+        symbolic = bool(over) and not any(isinstance(forms.layouts.axes.size(axis), int) for axis in over)
+        draws = ["plain", "one element"] if symbolic else ["plain"]
+        if self._channel_size() < _CHANNELS:
+            draws += ["mean", "variance"]
+        self._evaluators = [self._evaluator(index, draw) for index, draw in enumerate(draws)]
+
+    def difference(self, old: ir.Value, new: ir.Value) -> float:
+        """The largest difference of two values, relative to the largest number.
+
+        Args:
+            old: What the graph computes.
+            new: What replaces it, in the same layout.
+        """
+        worst = 0.0
+        for evaluator in self._evaluators:
+            with ieee_warnings_off():
+                a, b = np.broadcast_arrays(evaluator.run(old), evaluator.run(new))
+                largest = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0), _SMALLEST)
+                apart = float(np.abs(a - b).max(initial=0.0) / largest)
+            if not np.isfinite(apart):
+                return float("inf")
+            worst = max(worst, apart)
+        return worst
+
+    def _channel_size(self) -> int:
+        return min(_CHANNELS, self._kept_number())
+
+    def _kept_number(self) -> int:
+        axes = {axis for value in self._data for axis in self._forms.varies(value)} - self._over
+        return max((self._size(axis, one_element=False) for axis in axes), default=1)
+
+    def _size(self, axis: int, *, one_element: bool) -> int:
+        size = self._forms.layouts.axes.size(axis)
+        if axis in self._over:
+            if not isinstance(size, int):
+                return 1 if one_element else _SYMBOLIC[axis % len(_SYMBOLIC)]
+            return size
+        most = 1 if self._reduced() > _MOST_ELEMENTS else _CHANNELS
+        return min(size, most) if isinstance(size, int) else most
+
+    def _reduced(self) -> int:
+        sizes = (self._forms.layouts.axes.size(axis) for axis in self._over)
+        return int(np.prod([size for size in sizes if isinstance(size, int)], dtype=np.int64))
+
+    def _evaluator(self, index: int, draw: str) -> Evaluator:
+        random = np.random.default_rng(index)
+
+        def leaf(value: ir.Value, shape: tuple[int, ...]) -> NDArray[np.float64]:
+            array = random.standard_normal(shape)
+            if value in self._positive:
+                return np.abs(array) + 0.1
+            return self._hard(value, array, draw) if value in self._data else array
+
+        return Evaluator(self._forms, lambda axis: self._size(axis, one_element=draw == "one element"), leaf)
+
+    def _hard(self, value: ir.Value, array: NDArray[np.float64], draw: str) -> NDArray[np.float64]:
+        """Data whose channels have other means and variances."""
+        layout = self._forms.layouts.of(value) or ()
+        kept = [place for place, one in enumerate(layout) if one and not set(one) & self._over]
+        shift, factor = {"mean": (1000.0, 1.0), "variance": (0.0, 1e-4)}.get(draw, (0.5, 1.0))
+        array = array * factor + shift
+        if kept and draw in ("plain", "one element") and array.shape[kept[0]] >= _CHANNELS:
+            by_channel = np.moveaxis(array, kept[0], 0)
+            by_channel[1] += 1000.0
+            by_channel[2] *= 1e-4
+        return array
+
+
+def _variances(forms: Forms) -> set[ir.Value]:
+    """The leaves that roots are taken of, which are positive."""
+    found = set()
+    for form in forms.algebra.bases():
+        found |= {value for one in atoms(form) if (value := forms.algebra.leaf_of(one)) is not None}
+    return found

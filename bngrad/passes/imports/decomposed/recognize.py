@@ -1,0 +1,96 @@
+"""Batch norm spelled in primitives -> the ops of ``bngrad``.
+
+::
+
+    Y = (X - mean(X)) / sqrt(var(X) + epsilon) * scale + bias, in any spelling
+    =>  Y, new_mean, new_var, saved_mean, saved_inv_std =
+            bngrad.BatchNormalizationTraining(X, scale, bias, 0, 0, axes)        {epsilon, momentum=0}
+
+    dX, dscale, dbias, the gradients of that, in any spelling
+    =>  dX, dscale, dbias = bngrad.BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes)
+
+With a momentum of 0 the new running statistics are those of the batch, which what is behind them reads: running
+averages stay the primitives that they are. A batch norm with given statistics becomes ONNX's BatchNormalization, and
+its gradient a BatchNormalizationGrad with training_mode = 0.
+
+A value is a batch norm if its normal form is (see `algebra` and `parts`), so that all spellings of a formula are one,
+and if the primitives and the op give the same numbers in float64 (see `proof`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.nodes import all_nodes
+from bngrad.graph.subgraphs import subgraphs
+from bngrad.opset.functions import DOMAIN, VERSION
+from bngrad.passes.imports.decomposed.graph_rewrite import GraphRewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from bngrad.passes.imports.decomposed.graph_rewrite import Candidate
+
+CANDIDATES = "bngrad.decomposed"
+"""The key in a model's ``meta`` for the candidates, see `candidates_of`."""
+
+_ROUNDS = 3
+
+
+class ImportDecomposedPass(ir.passes.InPlacePass):
+    """Recognizes batch norms, forward and backward, in the main graph, subgraphs and functions.
+
+    Matches: data of rank 2 to 8 with any layout, whose first dimension is reduced and one is not.
+    Leaves alone: everything that is not equal to a batch norm, with the reason in `candidates_of`.
+    Guarantees: names of outputs stay; the values of the graph differ by rounding.
+
+    Args:
+        kept: Initializers that are weights, not constants, even if all their elements are equal.
+        forward_only: Whether to leave gradients alone.
+    """
+
+    def __init__(self, *, kept: Collection[ir.Value] = (), forward_only: bool = False) -> None:
+        super().__init__()
+        self._kept, self._forward_only = frozenset(kept), forward_only
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Runs the pass."""
+        names = Names(model)
+        candidates: list[Candidate] = []
+        modified = False
+        for graph in _graphs(model):
+            refused: list[Candidate] = []
+            for turn in range(_ROUNDS):
+                rewrite = GraphRewrite(graph, names, self._kept, inner=turn > 0, forward_only=self._forward_only)
+                taken = rewrite.run()
+                candidates += taken
+                refused = rewrite.refused
+                modified |= bool(taken)
+                if not taken and turn:
+                    break
+            candidates += refused
+        if any(node.domain == DOMAIN for node in all_nodes(model)):
+            model.opset_imports.setdefault(DOMAIN, VERSION)
+            for function in model.functions.values():
+                if function.domain != DOMAIN and any(node.domain == DOMAIN for node in function):
+                    function.opset_imports.setdefault(DOMAIN, VERSION)
+        model.meta[CANDIDATES] = candidates
+        return ir.passes.PassResult(model, modified=modified)
+
+
+def candidates_of(model: ir.Model) -> list[Candidate]:
+    """What the pass found in a model: what it took, and what looks like a batch norm but is none."""
+    return list(model.meta.get(CANDIDATES, ()))
+
+
+def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph, its subgraphs, and those of functions other than the definitions of our ops."""
+    roots = [model.graph, *(one.graph for one in model.functions.values() if one.domain != DOMAIN)]
+    while roots:
+        graph = roots.pop()
+        yield graph
+        for node in list(graph):
+            roots += subgraphs(node)
