@@ -1,8 +1,9 @@
 """The atoms of the normal form, and what sums and powers of polynomials are.
 
-An atom is a leaf (a value that the arithmetic does not explain), a sum over axes of a product of atoms, the size of
-an axis, a variance plus epsilon, or another sum that was taken to a power. With S for sums over the reduced axes, N
-elements each, and P = variance + epsilon of X, the sum of squares is not independent, and never left standing::
+An atom is a leaf (a value that the arithmetic does not explain), a sum over axes of a product of atoms, the size
+of an axis, a variance plus epsilon, or another sum that was taken to a power. With S for sums over the reduced
+axes, N elements each, and P = variance + epsilon of X, the sum of squares is not independent, and never left
+standing::
 
     S(X * X) = N * (P - epsilon) + S(X)^2 / N
 
@@ -76,7 +77,7 @@ class Algebra:
         self._atoms: list[_Atom] = []
         self._leaves: dict[ir.Value, Atom] = {}
         self._sums: dict[tuple[Monomial, Over], Atom] = {}
-        self._sizes: dict[int, Atom] = {}
+        self._sizes: dict[int | str, Atom] = {}
         self._size_atoms: set[Atom] = set()
         self._bases: dict[frozenset[Monomial], list[tuple[Polynomial, Atom]]] = {}
         self._rules: dict[Atom, Polynomial] = {}
@@ -194,10 +195,12 @@ class Algebra:
         return len(self._atoms) - 1
 
     def _size(self, axis: int) -> Atom:
-        if axis not in self._sizes:
-            self._sizes[axis] = self._new(_Atom(_NOTHING, positive=True))
-            self._size_atoms.add(self._sizes[axis])
-        return self._sizes[axis]
+        """The atom for the size of an axis: one for each symbol."""
+        key = self.axes.size(axis) or axis
+        if key not in self._sizes:
+            self._sizes[key] = self._new(_Atom(_NOTHING, positive=True))
+            self._size_atoms.add(self._sizes[key])
+        return self._sizes[key]
 
     def _sum(self, inner: Monomial, over: Over) -> Polynomial:
         """The sum of a product whose factors all vary along the axes; a sum of a sum is one over all axes."""

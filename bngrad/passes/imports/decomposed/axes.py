@@ -1,8 +1,8 @@
 """The logical axes of values: which dimension of one value is which of another, through any change of shape.
 
-A layout gives each dimension of a value as the axes that it is made of: none for a dimension of size 1, several for
-one that a Reshape merged. Axes become equal where values meet elementwise, so that an axis has one number wherever
-it occurs.
+A layout gives each dimension of a value as the axes that it is made of: none for a dimension of size 1, several
+for one that a Reshape merged. Axes become equal where values meet elementwise, so that an axis has one number
+wherever it occurs.
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.passes.imports.decomposed.express import UnexpressedError, channels, singles
 from bngrad.passes.imports.decomposed.parts import dbias_of, dscale_of
-from bngrad.passes.imports.decomposed.polynomial import ONE, WHOLE
+from bngrad.passes.imports.decomposed.polynomial import ONE, WHOLE, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import onnx_ir as ir
 
+    from bngrad.passes.imports.decomposed.algebra import Variance
     from bngrad.passes.imports.decomposed.axes import Layout
     from bngrad.passes.imports.decomposed.express import Expressions
     from bngrad.passes.imports.decomposed.forms import Forms
@@ -40,6 +41,8 @@ class Made(NamedTuple):
     outputs: Sequence[ir.Value]
     forms: list[Polynomial | None]
     """The form of each output after the first; None for one that replaces nothing."""
+    unit: float = 1.0
+    """What the dY of a gradient is a multiple of."""
 
 
 class Builder:
@@ -80,8 +83,11 @@ class Builder:
         if key in self._made:
             return self._made[key]
         data = self._data(make, one.statistics, dtype, like)
-        scale, bias = (make.vector(form, data.channels, dtype) for form in (one.scale, one.bias))
-        made = self._training(make, one, data, (scale, bias), axes)
+        variance = one.statistics.variance
+        if variance is None:
+            made = self._inference(make, one, data)
+        else:
+            made = self._training(make, one, data, variance, axes)
         self._made[key] = made
         return made
 
@@ -92,13 +98,9 @@ class Builder:
                 made = self._made[_key(one, dtype)]
                 self.statistics.setdefault(one.statistics.variance.atom, made)
 
-    def _training(
-        self, make: Expressions, one: Forward, data: Data, parameters: Sequence[ir.Value], axes: AxesOf
-    ) -> Made:
+    def _training(self, make: Expressions, one: Forward, data: Data, variance: Variance, axes: AxesOf) -> Made:
         kind = statistics_dtype(data.value)
-        variance = one.statistics.variance
-        if variance is None:
-            return self._inference(make, one, data, parameters)
+        parameters = [make.vector(form, data.channels, data.dtype) for form in (one.scale, one.bias)]
         zeros = [make.filled(0.0, data.channels, kind) for _ in range(2)]
         outputs = make.bngrad(
             "BatchNormalizationTraining",
@@ -116,19 +118,17 @@ class Builder:
         deviation = self._algebra.deviation(variance)
         return Made(data, outputs, [None, deviation, one.statistics.mean, one.statistics.inv_std])
 
-    def _inference(self, make: Expressions, one: Forward, data: Data, parameters: Sequence[ir.Value]) -> Made:
+    def _inference(self, make: Expressions, one: Forward, data: Data) -> Made:
         """ONNX's own op, whose channels are dimension 1."""
-        kept = [place for place in range(len(data.layout)) if place not in data.axes]
-        if one.running_variance is None or len(kept) != 1:
-            raise UnexpressedError("its channels are not one dimension, which BatchNormalization requires")
-        order = [*data.axes[:1], kept[0], *data.axes[1:]]
-        layout = tuple(data.layout[place] for place in order)
+        if one.running_variance is None:
+            raise UnexpressedError("its variance is not given")
+        kept = tuple(axis for dimension in data.channels for axis in dimension)
+        reduced = [data.layout[place] for place in data.axes]
+        layout = (*reduced[:1], kept, *reduced[1:])
         x = make.moved(data.value, layout)
-        mean, variance = (
-            make.vector(form, data.channels, data.dtype) for form in (one.statistics.mean, one.running_variance)
-        )
-        y = make.op("BatchNormalization", x, *parameters, mean, variance, epsilon=one.epsilon)
-        y = make.made(y, layout, data.dtype)
+        forms = (one.scale, one.bias, one.statistics.mean, one.running_variance)
+        parameters = [make.vector(form, (kept,), data.dtype) for form in forms]
+        y = make.made(make.op("BatchNormalization", x, *parameters, epsilon=one.epsilon), layout, data.dtype)
         return Made(data, [make.moved(y, data.layout)], [])
 
     def backward(
@@ -155,9 +155,10 @@ class Builder:
         if key in self._made:
             return self._made[key]
         data = self._data(make, group.statistics, dtype, like)
-        dY = make.moved(make.data(group.dY, dtype, data.layout), data.layout)
+        dY, unit = make.data(group.dY, dtype, data.layout)
+        dY = make.moved(dY, data.layout)
         self.data.add(dY)
-        scale = make.vector({ONE: 1.0} if of is None else of.scale, data.channels, dtype)
+        scale = make.vector({ONE: 1.0} if of is None else scaled(of.scale, 1 / unit), data.channels, dtype)
         mean, inv_std = self._statistics(make, group.statistics, data, axes)
         training = group.statistics.variance is not None if of is None else of.training
         outputs = make.bngrad(
@@ -173,7 +174,7 @@ class Builder:
         make.made(outputs[0], data.layout, dtype)
         for output in outputs[1:]:
             make.made(output, data.channels, dtype)
-        made = Made(data, outputs, [dscale_of(self._algebra, group), dbias_of(self._algebra, group)])
+        made = Made(data, outputs, [dscale_of(self._algebra, group), dbias_of(self._algebra, group)], unit)
         self._made[key] = made
         return made
 
@@ -216,7 +217,9 @@ class Builder:
         return inverse
 
     def _data(self, make: Expressions, one: Statistics, dtype: ir.DataType, like: Layout) -> Data:
-        value = make.data(one.x, dtype, like)
+        value, unit = make.data(one.x, dtype, like)
+        if unit != 1.0:
+            raise UnexpressedError("no value is the data alone")
         layout = self._forms.layouts.of(value)
         assert layout is not None, "see `Expressions.data`"  # noqa: S101
         if any(set(dimension) & one.over and not set(dimension) <= one.over for dimension in layout):

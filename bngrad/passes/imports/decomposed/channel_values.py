@@ -1,7 +1,7 @@
 """The values of one number for each channel that batch-norm ops give: statistics, dscale and dbias.
 
-A value that is one of them is replaced. One that other ops read and that is a sum of some, scaled, such as a dscale
-plus weight decay, is computed of them.
+A value that is one of them is replaced. One that other ops read and that is a sum of some, scaled, such as a
+dscale plus weight decay, is computed of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bngrad.passes.imports.decomposed.parts import (
     dbias_of,
     dscale_of,
     given_variance,
+    is_given,
     is_of_channels,
 )
 from bngrad.passes.imports.decomposed.polynomial import (
@@ -47,16 +48,32 @@ class Gradients(NamedTuple):
 
 
 def gradient_groups(analysis: Analysis) -> list[Group]:
-    """The gradients of a graph: those with a dX, and those whose dscale something reads."""
+    """The gradients of a graph: those with a dX, and those of which something reads dscale and nothing else."""
     found = analysis.groups
+    data_with = _sums_in_data(analysis)
     for value in list(analysis.forms.found):
         form = analysis.forms.of(value)
         if len(form) < 2 or not _has_sum(analysis, form) or not analysis.is_read_elsewhere(value):
             continue
         for group in _groups_of(analysis, form):
-            if is_of_channels(analysis.algebra, form, group.statistics.over):
+            over = group.statistics.over
+            product = _sum_atom(analysis, times(group.dY, group.statistics.x), over)
+            if is_of_channels(analysis.algebra, form, over) and product not in data_with:
                 found.setdefault(group.key, group)
     return list(found.values())
+
+
+def _sums_in_data(analysis: Analysis) -> set[int]:
+    """The sums that data other than results is computed of: something like a dX, which is none."""
+    found = set()
+    for value in list(analysis.forms.found):
+        form = analysis.forms.of(value)
+        if value not in analysis.results and analysis.is_read_elsewhere(value):
+            for one in atoms(form):
+                summed = analysis.algebra.sum_of(one)
+                if summed is not None and any(analysis.algebra.varies(m) & summed[1] for m in form):
+                    found.add(one)
+    return found
 
 
 def marks_of(analysis: Analysis, group: Group) -> set[int]:
@@ -148,11 +165,11 @@ def _frozen_statistics(
     mean = ratio(by_total, by_product) if by_total and by_product else None
     if mean is None or mean[1] >= 0 or len(by_product) != 1:
         return None
-    if not mean[0] or any(analysis.algebra.leaf_of(one) is None for one in atoms((mean[0],))):
+    if not mean[0] or not all(is_given(analysis.algebra, one) for one in atoms((mean[0],))):
         return None
     (monomial,) = by_product
     roots = [one for one, _ in monomial if given_variance(analysis.algebra, one) is not None]
-    given = [one for one, exponent in monomial if analysis.algebra.leaf_of(one) is not None and exponent > 0]
+    given = [one for one, exponent in monomial if is_given(analysis.algebra, one) and exponent > 0]
     if len(roots) == 1 and (roots[0], -1) in monomial:
         inv_std = atom(roots[0], -1)
     elif not roots and len(given) == len(monomial) == 1:

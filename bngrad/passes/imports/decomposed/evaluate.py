@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from bngrad.passes.imports.decomposed.forms import Forms
 
+_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
 Array = Any  # NDArray[np.float64] or of booleans or integers
 
 
@@ -81,17 +83,17 @@ class Evaluator:
         node = value.producer()
         if node is None or node.domain == DOMAIN or node.op_type in ("Constant", "BatchNormalization"):
             return node is None or node.op_type == "Constant"
-        if value.dtype in (ir.DataType.INT64, ir.DataType.INT32) or node.graph is None:
+        if value.dtype in _INTEGERS or node.graph is None:
             return False
-        return node not in self._forms.layouts.explained or self._forms.is_leaf(value)
+        explained = node in self._forms.layouts.explained
+        return not explained or (self._forms.is_leaf(value) and value.dtype != ir.DataType.BOOL)
 
     def _given(self, value: ir.Value) -> Array:
+        if value.dtype in _INTEGERS:
+            return constant_of(value)
         filled = self._forms.layouts.filled(value)
         if filled is not None:
             return np.asarray(meant_number(filled, value.dtype))
-        constant = constant_of(value)
-        if constant is not None and constant.dtype.kind in "iu":
-            return constant
         return self._draw(value, self.shape(value))
 
     def _compute(self, node: ir.Node) -> None:
@@ -120,13 +122,15 @@ def _batch_norm(node: ir.Node, inputs: Sequence[Array]) -> Sequence[Array]:
         scale, bias, mean, variance = (np.expand_dims(one, over) for one in (scale, bias, mean, variance))
         return ((x - mean) / np.sqrt(variance + epsilon) * scale + bias,)
     if node.op_type == "BatchNormalizationStatistics":
-        return reference.batch_normalization_statistics(*inputs, epsilon)
+        return reference.batch_normalization_statistics(*inputs, epsilon=epsilon)
     if node.op_type == "BatchNormalizationTraining":
         momentum = float(read_attribute(node, "momentum", 0.9))
         unbiased = bool(read_attribute(node, "unbiased_running_var", 0))
-        return reference.batch_normalization_training(*inputs, epsilon, momentum, unbiased)
+        return reference.batch_normalization_training(
+            *inputs, epsilon=epsilon, momentum=momentum, unbiased_running_var=unbiased
+        )
     training = bool(read_attribute(node, "training_mode", 1))
-    return reference.batch_normalization_grad(*inputs, training)
+    return reference.batch_normalization_grad(*inputs, training_mode=training)
 
 
 def _fold(function: Callable[[Array, Array], Array]) -> Callable[[Evaluator, ir.Node], Array]:
@@ -145,7 +149,7 @@ def _one(function: Callable[[Array], Array]) -> Callable[[Evaluator, ir.Node], A
 
 def _cast(known: Evaluator, node: ir.Node) -> Array:
     x = np.asarray(known[node.inputs[0]])
-    return x if node.outputs[0].dtype in (ir.DataType.INT64, ir.DataType.INT32) else x.astype(np.float64)
+    return x if node.outputs[0].dtype in _INTEGERS else x.astype(np.float64)
 
 
 def _moved(known: Evaluator, node: ir.Node) -> Array:

@@ -62,8 +62,8 @@ class Expressions(NodeMaker):
             return None
         return extent.symbols[0] if extent.symbols else extent.number
 
-    def data(self, monomial: Monomial, dtype: ir.DataType, like: Layout | None = None) -> ir.Value:
-        """A value that is a product of leaves.
+    def data(self, monomial: Monomial, dtype: ir.DataType, like: Layout | None = None) -> tuple[ir.Value, float]:
+        """A value that is a product of leaves times a number, and that number.
 
         Args:
             monomial: The product.
@@ -71,15 +71,19 @@ class Expressions(NodeMaker):
             like: The layout that is preferred.
 
         Raises:
-            UnexpressedError: There is none.
+            UnexpressedError: There is none, and it cannot be made.
         """
-        found = [value for value in self._forms.with_form({monomial: 1.0}) if self._layouts.of(value) is not None]
-        varies = self._forms.algebra.varies(monomial)
-        found = [value for value in found if self._forms.varies(value) == varies]
+        found = self._forms.multiples(monomial)
+        if not found and like is not None:
+            return self.product(monomial, 1.0, like, dtype), 1.0
         if not found:
             raise UnexpressedError("no value is the data alone")
-        best = min(found, key=lambda value: (value.dtype != dtype, self._layouts.of(value) != like))
-        return self.typed(best, dtype)
+
+        def rank(one: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
+            return one[0].dtype != dtype, self._layouts.of(one[0]) != like, one[1] != 1.0
+
+        value, factor = min(found, key=rank)
+        return self.typed(value, dtype), factor
 
     def typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """A value in a type."""
@@ -124,9 +128,9 @@ class Expressions(NodeMaker):
         known = as_number(form)
         if known is not None:
             return self.filled(known, layout, dtype)
-        existing = self.existing(form, layout)
-        if existing is not None:
-            return self.moved(self.typed(existing, dtype), layout)
+        found = self.existing(form, layout)
+        if found is not None:
+            return self.moved(self.typed(found, dtype), layout)
         total: ir.Value | None = None
         for monomial, value in form.items():
             term = self._term(monomial, value, layout, dtype)
@@ -173,10 +177,7 @@ class Expressions(NodeMaker):
         Raises:
             UnexpressedError: The size of a dimension is not known.
         """
-        sizes = [self.size(dimension) for dimension in layout]
-        if not all(isinstance(size, int) for size in sizes):
-            raise UnexpressedError("the number of channels is not known")
-        return self.made(self.constant(np.full(sizes, number), dtype), layout, dtype)  # type: ignore[arg-type]
+        return self.made(self.constant(np.full(self._numbers(layout), number), dtype), layout, dtype)
 
     def existing(self, form: Polynomial, layout: Layout) -> ir.Value | None:
         """A value of a form that has leaves alone, which varies along no more axes than the layout has."""
@@ -221,10 +222,14 @@ class Expressions(NodeMaker):
         return self._expanded(self.moved(value, partial), layout)
 
     def _expanded(self, value: ir.Value, layout: Layout) -> ir.Value:
+        return self.made(self.op("Expand", value, self.int64(self._numbers(layout))), layout, value.dtype)
+
+    def _numbers(self, layout: Layout) -> list[int]:
         sizes = [self.size(dimension) for dimension in layout]
-        if not all(isinstance(size, int) for size in sizes):
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) < len(sizes):
             raise UnexpressedError("the number of channels is not known")
-        return self.made(self.op("Expand", value, self.int64(sizes)), layout, value.dtype)
+        return known
 
     def _reshaped(self, value: ir.Value, layout: Layout) -> ir.Value:
         """A value whose axes keep their order."""

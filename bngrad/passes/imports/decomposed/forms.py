@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bngrad.passes.imports.decomposed.constants import meant_number
 from bngrad.passes.imports.decomposed.layouts import equation_of, reduced_dimensions
-from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms, equal, number
+from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms, equal, number, ratio
 from bngrad.passes.imports.decomposed.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class Forms:
         self.found: dict[ir.Value, Polynomial] = {}
         self._by_terms: dict[frozenset[Monomial], list[ir.Value]] = {}
         self.before_multiplying: Callable[[ir.Value, ir.Value], None] = lambda *_: None
-        """Called for both factors of a product, each with the other, before it is made; it may make a leaf of one."""
+        """Called for both factors of a product, each with the other, before it is made.
+
+        It may make a leaf of one.
+        """
 
     def of(self, value: ir.Value) -> Polynomial:
         """The form of a value."""
@@ -59,6 +62,13 @@ class Forms:
     def with_form(self, form: Polynomial) -> list[ir.Value]:
         """The values that have a form."""
         return [value for value in self._by_terms.get(frozenset(form), ()) if equal(self.of(value), form)]
+
+    def multiples(self, monomial: Monomial) -> list[tuple[ir.Value, float]]:
+        """The values that are a monomial times a number, in all its axes, and the number."""
+        varies = self.algebra.varies(monomial)
+        values = self._by_terms.get(frozenset((monomial,)), ())
+        found = ((value, self.of(value)) for value in values if self.varies(value) == varies)
+        return [(value, form[monomial]) for value, form in found if form.keys() == {monomial}]
 
     def is_leaf(self, value: ir.Value) -> bool:
         """Whether a value is not explained by others."""
@@ -90,14 +100,19 @@ class Forms:
         return self.algebra.leaf(value, self.varies(value))
 
     def _is_plain_sum(self, form: Polynomial) -> bool:
-        """Whether a form adds data that has nothing to do with each other, such as two branches of a network."""
+        """Whether a form adds data alone: branches of a network, or products such as a derivative 1 - y * y of dY.
+
+        Terms that share data, but for a factor that is one number a channel, may be x * dY - mean * dY.
+        """
         if len(form) < 2 or any(self.algebra.leaf_of(one) is None for one in atoms(form)):
             return False
         varies = {one: self.algebra.varies(((one, 1),)) for one in atoms(form)}
         whole = frozenset().union(*varies.values())
-        data = [{one for one, _ in monomial if varies[one] == whole} for monomial in form]
-        data = [each for each in data if each]
-        return bool(whole) and any(not one & other for one in data for other in data)
+        data = [each for monomial in form if (each := {one for one, _ in monomial if varies[one] == whole})]
+        if not whole or len(data) < 2:
+            return False
+        alone = all(varies[one] == whole for one in atoms(form))
+        return alone or any(not one & other for one in data for other in data)
 
 
 def _input(known: Forms, node: ir.Node, index: int = 0) -> Polynomial | None:
@@ -262,7 +277,25 @@ def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
 def _where(known: Forms, node: ir.Node) -> Polynomial | None:
     condition = node.inputs[0]
     flag = None if condition is None else as_number(known.of(condition))
-    return None if flag is None else _input(known, node, 1 if flag else 2)
+    if flag is not None:
+        return _input(known, node, 1 if flag else 2)
+    return _guarded(known, node)
+
+
+def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
+    """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
+    test = None if node.inputs[0] is None else node.inputs[0].producer()
+    if test is None or (test.domain, test.op_type) != ("", "Equal") or _input(known, node, 1) != {}:
+        return None
+    factor, zero, product = _input(known, test, 0), _input(known, test, 1), _input(known, node, 2)
+    if not factor or zero != {} or product is None:
+        return None
+    if len(factor) == 1:
+        (monomial,) = factor
+        signed = [(one, exponent) for one, exponent in monomial if not known.algebra.is_power_base(one)]
+        multiple = all(dict(term).get(one, 0) >= exponent > 0 for term in product for one, exponent in signed)
+        return product if multiple else None
+    return product if ratio(product, factor) is not None else None
 
 
 def _compare(known: Forms, node: ir.Node) -> Polynomial | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.errors import UnsupportedNodeError
+from bngrad.errors import BngradError
 from bngrad.graph.fresh_names import int64_constant
 from bngrad.graph.nodes import remove_unused
 from bngrad.passes.imports.decomposed.analysis import Analysis
@@ -19,7 +19,7 @@ from bngrad.passes.imports.decomposed.channel_values import (
 )
 from bngrad.passes.imports.decomposed.express import Expressions, UnexpressedError
 from bngrad.passes.imports.decomposed.parts import Backward, Split
-from bngrad.passes.imports.decomposed.polynomial import as_number, atoms, equal
+from bngrad.passes.imports.decomposed.polynomial import as_number, atoms, equal, scaled
 from bngrad.passes.imports.decomposed.proof import TOLERANCE, Proof
 
 if TYPE_CHECKING:
@@ -119,16 +119,15 @@ class GraphRewrite:
         form = self._forms.of(value)
         if value in self._replaced or not form:
             return
-        make, frozen = self._maker(value), None
+        make, frozen, found = self._maker(value), None, None
         if group.statistics.variance is None and self._analysis.is_read_elsewhere(value):
             frozen = frozen_scale(self._analysis, form, group)
         kind = _kind(group.statistics, forward=False)
         try:
             if frozen is not None:
                 found = Split([], [Backward(group, frozen[0], training=False)], frozen[1])
-                new = self._builder.result(make, value, found, self._axes_of)
-            else:
-                new = self._combined(make, value, group)
+            result = self._builder.result
+            new = result(make, value, found, self._axes_of) if found else self._combined(make, value, group)
         except UnexpressedError as error:
             self._refuse(value, kind, str(error))
             return
@@ -152,7 +151,7 @@ class GraphRewrite:
         dtype = self._builder.dtype(value)
         made = self._builder.backward(make, group, dtype, layout, self._axes_of)
         terms = [
-            make.scaled(make.moved(output, layout), factor, layout, dtype)
+            make.scaled(make.moved(output, layout), scaled(factor, 1 / made.unit), layout, dtype)
             for output, factor in zip(made.outputs[1:], (found.factor, found.shift), strict=True)
             if factor
         ]
@@ -186,8 +185,8 @@ class GraphRewrite:
             self._proofs[key] = Proof(self._forms, *key)
         try:
             apart = self._proofs[key].difference(value, new)
-        except (KeyError, ValueError, UnsupportedNodeError) as error:
-            self._refuse(value, kind, f"it cannot be run in float64: {error}")
+        except (ArithmeticError, AssertionError, BngradError, LookupError, TypeError, ValueError) as error:
+            self._refuse(value, kind, f"it cannot be run in float64: {error!r}")
             return False
         if apart > TOLERANCE:
             self._refuse(value, kind, f"it differs from the op by {apart:.1e} in float64")

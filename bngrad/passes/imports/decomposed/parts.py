@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from bngrad.opset.functions import DOMAIN
 from bngrad.passes.imports.decomposed.polynomial import (
     ONE,
     WHOLE,
@@ -115,8 +116,14 @@ def given_variance(algebra: Algebra, one: Atom) -> tuple[Polynomial, float] | No
     if base is None or len(base) != 2 or ONE not in base or base[ONE] < 0:
         return None
     variance = {monomial: value for monomial, value in base.items() if monomial != ONE}
-    leaves = all(algebra.leaf_of(leaf) is not None for leaf in atoms(variance))
-    return (variance, base[ONE]) if leaves else None
+    return (variance, base[ONE]) if all(is_given(algebra, leaf) for leaf in atoms(variance)) else None
+
+
+def is_given(algebra: Algebra, one: Atom) -> bool:
+    """Whether an atom is a leaf, and no statistic that an op of ours computes."""
+    value = algebra.leaf_of(one)
+    maker = None if value is None else value.producer()
+    return value is not None and (maker is None or maker.domain != DOMAIN)
 
 
 def dscale_of(algebra: Algebra, group: Group) -> Polynomial:
@@ -267,7 +274,7 @@ def _frozen(algebra: Algebra, form: Polynomial) -> Split | None:
                 continue
             shift = {m: v for m, v in form.items() if one in atoms((m,)) and not algebra.varies(m) & over}
             mean = ratio(shift, a) if shift else None
-            if mean is None or any(algebra.leaf_of(each) is None for each in atoms((mean[0],))):
+            if mean is None or not all(is_given(algebra, each) for each in atoms((mean[0],))):
                 continue
             statistics = Statistics(x, over, {mean[0]: -mean[1]}, inv_std, None)
             centered = add({x: 1.0}, statistics.mean, -1.0)

@@ -1,7 +1,7 @@
 """The proof of a match: the primitives and what replaces them give the same numbers, in float64.
 
-The data of one channel is plain, that of another has a mean of 1000, and that of a third a tiny variance. Where the
-sizes of all reduced axes are symbols, a run with one element a channel follows.
+The data of one channel is plain, that of another has a mean of 1000, and that of a third a tiny variance. Where
+the sizes of all reduced axes are symbols, a run with one element a channel follows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Proof:
         leaves = (forms.algebra.leaf_of(one) for one, _ in x)
         self._data = {value for value in leaves if value is not None}
         self._positive = _variances(forms)
-        symbolic = bool(over) and not any(isinstance(forms.layouts.axes.size(axis), int) for axis in over)
+        sizes = {axis: forms.layouts.axes.size(axis) for axis in sorted(over)}
+        unknown = dict.fromkeys(size or axis for axis, size in sizes.items() if not isinstance(size, int))
+        self._symbols = {symbol: _SYMBOLIC[place % len(_SYMBOLIC)] for place, symbol in enumerate(unknown)}
+        symbolic = bool(over) and not any(isinstance(size, int) for size in sizes.values())
         draws = ["plain", "one element"] if symbolic else ["plain"]
         if self._channel_size() < _CHANNELS:
             draws += ["mean", "variance"]
@@ -85,9 +88,9 @@ class Proof:
 
     def _size(self, axis: int, *, one_element: bool) -> int:
         size = self._forms.layouts.axes.size(axis)
-        if axis in self._over:
-            if not isinstance(size, int):
-                return 1 if one_element else _SYMBOLIC[axis % len(_SYMBOLIC)]
+        if (size or axis) in self._symbols:
+            return 1 if one_element else self._symbols[size or axis]
+        if axis in self._over and isinstance(size, int):
             return size
         most = 1 if self._reduced() > _MOST_ELEMENTS else _CHANNELS
         return min(size, most) if isinstance(size, int) else most

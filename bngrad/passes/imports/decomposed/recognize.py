@@ -10,11 +10,11 @@
     =>  dX, dscale, dbias = bngrad.BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes)
 
 With a momentum of 0 the new running statistics are those of the batch, which what is behind them reads: running
-averages stay the primitives that they are. A batch norm with given statistics becomes ONNX's BatchNormalization, and
-its gradient a BatchNormalizationGrad with training_mode = 0.
+averages stay the primitives that they are. A batch norm with given statistics becomes ONNX's BatchNormalization,
+and its gradient a BatchNormalizationGrad with training_mode = 0.
 
-A value is a batch norm if its normal form is (see `algebra` and `parts`), so that all spellings of a formula are one,
-and if the primitives and the op give the same numbers in float64 (see `proof`).
+A value is a batch norm if its normal form is (see `algebra` and `parts`), so that all spellings of a formula are
+one, and if the primitives and the op give the same numbers in float64 (see `proof`).
 """
 
 from __future__ import annotations
