@@ -42,9 +42,17 @@ def rewrite(
     target: Target = ...,
     functions: bool = ...,
     fuse: bool = ...,
+    recognize: bool = ...,
 ) -> onnx.ModelProto: ...
 @overload
-def rewrite(model: ir.Model, *, target: Target = ..., functions: bool = ..., fuse: bool = ...) -> ir.Model: ...
+def rewrite(
+    model: ir.Model,
+    *,
+    target: Target = ...,
+    functions: bool = ...,
+    fuse: bool = ...,
+    recognize: bool = ...,
+) -> ir.Model: ...
 
 
 def rewrite(
@@ -53,6 +61,7 @@ def rewrite(
     target: Target = "stock",
     functions: bool = True,
     fuse: bool = True,
+    recognize: bool = True,
 ) -> onnx.ModelProto | ir.Model:
     """Converts a training graph: batch norms to ops of ``bngrad``, other training ops to standard ONNX.
 
@@ -63,6 +72,7 @@ def rewrite(
         functions: Whether to embed the definitions of the ops as model-local functions, so that the result runs
             without the native library.
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
+        recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
 
     Returns:
         The rewritten model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
@@ -73,8 +83,9 @@ def rewrite(
             checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
-    result = pipeline.rewrite(as_ir(model), target=target, functions=functions, fuse=fuse).model
-    return result if isinstance(model, ir.Model) else to_proto(result)
+    source = as_ir(model)
+    rewritten = pipeline.rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize)
+    return rewritten.model if isinstance(model, ir.Model) else to_proto(rewritten.model)
 
 
 @overload

@@ -57,5 +57,11 @@ def updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
         old: new
         for node in nodes
         for old, new in zip(node.inputs[3:5], node.outputs[1:3], strict=True)
-        if old is not None and new.name
+        if old is not None and new.name and not _is_replaced(node, old)
     }
+
+
+def _is_replaced(node: ir.Node, old: ir.Value) -> bool:
+    """Whether a statistic is a constant of which nothing is kept, so that it is no state."""
+    momentum = node.attributes.get("momentum")
+    return is_ours(node) and old.producer() is not None and momentum is not None and momentum.value == 0

@@ -32,7 +32,7 @@ from bngrad.autodiff.running_statistics import (
 from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
-from bngrad.graph.batch_norms import require_parameters
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES, require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
@@ -40,6 +40,7 @@ from bngrad.graph.same_values import origin
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.imports.tensorflow.node import is_training, keeps_statistics
 from bngrad.passes.imports.unknown_rank import collapse_spatial
@@ -83,6 +84,10 @@ def prepare(
     InferTypesPass()(model)
     require_possible(model)
     require_parameters(model)
+    weights = [value for value in model.graph.initializers.values() if value.dtype in SUPPORTED_DTYPES]
+    ImportDecomposedPass(
+        kept=[value for value in weights if value.shape is None or len(value.shape)], forward_only=True
+    )(model)
     if split_sequences(model.graph, names):
         InferTypesPass()(model)
     if _reshape_to_channels(model.graph, names):

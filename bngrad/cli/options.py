@@ -36,6 +36,13 @@ fuse_option = click.option(
     help="Fuse a ReLU gradient with the batch-norm gradient that follows it.",
 )
 
+recognize_option = click.option(
+    "--recognize/--no-recognize",
+    default=True,
+    show_default=True,
+    help="Replace batch norms that are spelled in primitives, such as Sub, Mul and ReduceMean.",
+)
+
 shared_statistics_option = click.option(
     "--shared-statistics",
     type=click.Choice(["separate", "chain"]),

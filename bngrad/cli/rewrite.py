@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from bngrad.cli.options import (
     fuse_option,
     json_option,
     model_argument,
+    recognize_option,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
 )
 @functions_option
 @fuse_option
+@recognize_option
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Print each candidate for a batch norm in primitives: the node, and why it was left alone if it was.",
+)
 @external_data_option
 @json_option
 @debug_option
@@ -45,6 +53,8 @@ def rewrite_command(
     target: Target,
     functions: bool,
     fuse: bool,
+    recognize: bool,
+    explain: bool,
     external_data: ExternalData | None,
     as_json: bool,
 ) -> None:
@@ -58,8 +68,9 @@ def rewrite_command(
 
     source = files.load(model)
     path = files.check_output(output, model, source)
-    result = rewrite(source, target=target, functions=functions, fuse=fuse)
+    result = rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize)
     files.save(result.model, path, external_data)
+    recognized = Counter(one.kind for one in result.candidates if one.taken)
     if as_json:
         document = {
             "model": str(model),
@@ -69,6 +80,8 @@ def rewrite_command(
             "lowered": result.lowered,
             "state": result.state,
             "notes": result.notes,
+            "recognized": recognized,
+            "candidates": [one._asdict() for one in result.candidates],
         }
         click.echo(json.dumps(document, indent=2))
     else:
@@ -76,7 +89,11 @@ def rewrite_command(
         lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())
         summary = [changed] if changed else []
         summary += [f"lowered to standard ONNX: {lowered}"] if lowered else []
+        found = ", ".join(f"{count} {kind}" for kind, count in recognized.items())
+        summary += [f"recognized in primitives: {found}"] if found else []
         summary += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
         click.echo(f"{path}: {'; '.join(summary)}")
         for note in result.notes:
             click.echo(f"note: {note}")
+        for one in result.candidates if explain else ():
+            click.echo(f"{one.name}: {one.kind}: {'recognized' if one.taken else one.reason}")

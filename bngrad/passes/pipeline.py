@@ -22,6 +22,7 @@ from bngrad.passes.base import STANDARD
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.aten.gradients import ImportAtenPass
+from bngrad.passes.imports.decomposed.recognize import CANDIDATES, ImportDecomposedPass, candidates_of
 from bngrad.passes.imports.directml import ImportDirectmlPass
 from bngrad.passes.imports.miopen.activation import ImportMiopenActivationPass
 from bngrad.passes.imports.miopen.backward import ImportMiopenBackwardPass
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bngrad.passes.base import RewritePass
+    from bngrad.passes.imports.decomposed.graph_rewrite import Candidate
 
 Target = Literal["stock", "training"]
 """What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
@@ -82,9 +84,18 @@ class Rewritten(NamedTuple):
     """The outputs that are new state (running statistics, accumulated gradients), by the input that takes them."""
     notes: list[str]
     """What else was changed, in words."""
+    candidates: list[Candidate]
+    """The batch norms in primitives that were recognized, and what looks like one but was left alone."""
 
 
-def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True, fuse: bool = True) -> Rewritten:
+def rewrite(
+    model: ir.Model,
+    *,
+    target: Target = "stock",
+    functions: bool = True,
+    fuse: bool = True,
+    recognize: bool = True,
+) -> Rewritten:
     """Returns a copy of a training graph that stock ONNX Runtime runs; tensors are shared with it.
 
     Its batch norms are ``bngrad`` ops, and its other training ops standard ONNX.
@@ -95,6 +106,7 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
             that a training build has kernels for on a CPU stay, but for batch norm.
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
+        recognize: Whether to make ops of batch norms that are spelled in primitives.
 
     Raises:
         InputError: There is no such target.
@@ -103,15 +115,17 @@ def rewrite(model: ir.Model, *, target: Target = "stock", functions: bool = True
     """
     require_choice("target", target, get_args(Target))
     before = _count(model)
-    result, lowered = for_target(model, target=target, functions=functions, fuse=fuse)
+    result, lowered = for_target(model, target=target, functions=functions, fuse=fuse, recognize=recognize)
     after = _count(result)
-    if not after and not lowered and not foreign_nodes(model):
+    candidates = candidates_of(result)
+    taken = any(one.taken for one in candidates)
+    if not after and not lowered and not taken and not foreign_nodes(model):
         raise ModelError(
             "the model has no batch norm in training mode, no batch-norm gradient and no other training op; "
             "expected a training graph (make one with bngrad differentiate)"
         )
     rewritten = {name: number - before[name] for name, number in after.items()}
-    return Rewritten(result, rewritten, lowered, state_of(result), notes_of(result))
+    return Rewritten(result, rewritten, lowered, state_of(result), notes_of(result), candidates)
 
 
 @without_collections()
@@ -121,6 +135,7 @@ def for_target(
     target: Target,
     functions: bool = True,
     fuse: bool = True,
+    recognize: bool = True,
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
     custom_ops: bool = False,
@@ -132,6 +147,7 @@ def for_target(
         target: See `rewrite`.
         functions: See `rewrite`.
         fuse: See `rewrite`.
+        recognize: See `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
         source: What the user gave, if the training graph was made of it.
@@ -144,7 +160,7 @@ def for_target(
     lower = any(_lowerable(model, target)) or any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
     infer = InferTypesPass()
     result = _run(model, RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET))
-    for key in (STATE, NOTES, STANDARD):  # of an earlier rewrite
+    for key in (STATE, NOTES, STANDARD, CANDIDATES):  # of an earlier rewrite
         result.meta.pop(key, None)
     result = _run(
         result,
@@ -158,6 +174,8 @@ def for_target(
         ReturnStatePass(),
         *(import_pass(unbiased_running_var=unbiased_running_var) for import_pass in IMPORTS),
         ImportTensorflowGradientsPass(),
+        # Behind the gradients of TensorFlow, which become primitives; what they write has types then.
+        *([infer, ImportDecomposedPass()] if recognize else []),
         *([FuseReluPass()] if fuse and target == "stock" else []),
     )
     require_possible(result)

@@ -122,15 +122,18 @@ def _batch_norm(node: ir.Node, inputs: Sequence[Array]) -> Sequence[Array]:
         scale, bias, mean, variance = (np.expand_dims(one, over) for one in (scale, bias, mean, variance))
         return ((x - mean) / np.sqrt(variance + epsilon) * scale + bias,)
     if node.op_type == "BatchNormalizationStatistics":
-        return reference.batch_normalization_statistics(*inputs, epsilon=epsilon)
+        x, axes = inputs
+        return reference.batch_normalization_statistics(x, axes, epsilon)
     if node.op_type == "BatchNormalizationTraining":
+        x, scale, bias, mean, variance, axes = inputs
         momentum = float(read_attribute(node, "momentum", 0.9))
         unbiased = bool(read_attribute(node, "unbiased_running_var", 0))
         return reference.batch_normalization_training(
-            *inputs, epsilon=epsilon, momentum=momentum, unbiased_running_var=unbiased
+            x, scale, bias, mean, variance, axes, epsilon, momentum, unbiased
         )
+    dy, x, scale, mean, inv_std, axes = inputs
     training = bool(read_attribute(node, "training_mode", 1))
-    return reference.batch_normalization_grad(*inputs, training_mode=training)
+    return reference.batch_normalization_grad(dy, x, scale, mean, inv_std, axes, training)
 
 
 def _fold(function: Callable[[Array, Array], Array]) -> Callable[[Evaluator, ir.Node], Array]:

@@ -49,7 +49,8 @@ class Expressions(NodeMaker):
     def made(self, value: ir.Value, layout: Layout, dtype: ir.DataType | None) -> ir.Value:
         """Gives a new value its layout, shape and type."""
         self._layouts.assign(value, layout)
-        value.dtype = dtype
+        if dtype is not None:
+            value.dtype = dtype
         value.shape = ir.Shape(self.size(dimension) for dimension in layout)
         return value
 
