@@ -76,7 +76,7 @@ class Evaluator:
 
     def _operands(self, node: ir.Node) -> list[ir.Value]:
         inputs = [one for one in node.inputs if one is not None]
-        moves = node.op_type in ("Reshape", "Expand", "Squeeze", "Unsqueeze", "ConstantOfShape")
+        moves = node.op_type in ("Reshape", "Expand", "Squeeze", "Tile", "Unsqueeze", "ConstantOfShape")
         return inputs[: 0 if node.op_type == "ConstantOfShape" else 1] if moves else inputs
 
     def _is_given(self, value: ir.Value) -> bool:
@@ -160,7 +160,7 @@ def _moved(known: Evaluator, node: ir.Node) -> Array:
     x = known[node.inputs[0]]
     if x.ndim == 0 or x.dtype.kind in "iu":
         return x
-    if node.op_type == "Expand":
+    if node.op_type in ("Expand", "Tile"):
         return np.broadcast_to(x, known.shape(node.outputs[0]))
     return x.reshape(known.shape(node.outputs[0]))
 
@@ -276,7 +276,7 @@ _OPS: Mapping[str, Callable[[Evaluator, ir.Node], Array]] = {
     "ReduceProd": _one(lambda x: np.asarray(np.prod(x))),
     "Clip": _clipped,
     "Where": lambda known, node: np.where(*(known[value] for value in node.inputs)),
-    **dict.fromkeys(("Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"), _moved),
+    **dict.fromkeys(("Expand", "Flatten", "Reshape", "Squeeze", "Tile", "Unsqueeze"), _moved),
     "Transpose": _transposed,
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare"), _reduced),
     "GlobalAveragePool": _pooled,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_TERMS = 96
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
-MOVES = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+MOVES = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"))
 """Ops whose output has the elements of input 0 in another shape."""
 
 _CHOICES = frozenset(("Abs", "Clip", "Max", "Relu", "Where"))

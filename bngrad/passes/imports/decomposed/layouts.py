@@ -239,6 +239,18 @@ def _expand(known: Layouts, node: ir.Node) -> Layout | None:
     return tuple(one or known.axes.new(size) for one, size in zip(padded, sizes, strict=True))
 
 
+def _tile(known: Layouts, node: ir.Node) -> Layout | None:
+    """Only where it repeats dimensions of size 1, as an Expand does."""
+    layout, sizes = known.of_input(node), sizes_of(node.outputs[0])
+    if layout is None or sizes is None or len(layout) != len(sizes):
+        return None
+    for dimension, size in zip(layout, sizes, strict=True):
+        extent = known.axes.extent(dimension)
+        if dimension and (size is None or extent != known.axes.extent(known.axes.new(size))):
+            return None
+    return _expand(known, node)
+
+
 def _matmul(known: Layouts, node: ir.Node) -> Layout | None:
     a, b = known.of_input(node, 0), known.of_input(node, 1)
     if a is None or b is None or not a or not b or not is_sum_by_matmul(known, node):
@@ -289,6 +301,7 @@ _RULES: dict[str, Callable[[Layouts, ir.Node], Layout | None]] = {
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Expand": _expand,
+    "Tile": _tile,
     "MatMul": _matmul,
     "Einsum": _einsum,
     "ConstantOfShape": _constant_of_shape,

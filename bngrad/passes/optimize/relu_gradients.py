@@ -1,0 +1,95 @@
+"""The gradient of a ReLU, as one op or in primitives: dZ where Z > 0, else 0.
+
+::
+
+    com.microsoft.ReluGrad(dZ, Z)
+    Where(Z > 0, dZ, 0);  Where(Z <= 0, 0, dZ);  Mul(dZ, Cast(Z > 0)), with 0 of any shape
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.graph.constant_value import constant_tensor
+from bngrad.graph.same_values import SAME_VALUES, origin
+from bngrad.opset.ort_dialect import MICROSOFT
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+class ReluGradient(NamedTuple):
+    """The operands of a ReLU's gradient."""
+
+    dZ: ir.Value
+    Z: ir.Value
+
+
+def relu_gradient(value: ir.Value) -> ReluGradient | None:
+    """What a value is the gradient of a ReLU of; None if it is none, or broadcasts an operand."""
+    node = value.producer()
+    if node is None:
+        return None
+    found: ReluGradient | None = None
+    if (node.domain, node.op_type) == (MICROSOFT, "ReluGrad"):
+        dZ, Z = node.inputs
+        return None if dZ is None or Z is None else ReluGradient(dZ, Z)
+    if (node.domain, node.op_type) == ("", "Where"):
+        condition, a, b = node.inputs
+        sign = _sign(condition)
+        dZ, other = (a, b) if sign is not None and sign[1] else (b, a)
+        if sign is not None and dZ is not None and _is_zero(other):
+            found = ReluGradient(dZ, sign[0])
+    elif (node.domain, node.op_type) == ("", "Mul"):
+        for dZ, mask in (node.inputs, node.inputs[::-1]):
+            sign = _sign(mask)
+            if sign is not None and sign[1] and dZ is not None and found is None:
+                found = ReluGradient(dZ, sign[0])
+    same = found is not None and all(_has_shape(one, value) and one.dtype == value.dtype for one in found)
+    return found if same else None
+
+
+def _sign(condition: ir.Value | None) -> tuple[ir.Value, bool] | None:
+    """The Z of a condition, and whether it says Z > 0, or else Z <= 0; None if it says something else."""
+    if condition is None:
+        return None
+    node = origin(condition, ("Cast", "Identity")).producer()
+    if node is None or node.domain:
+        return None
+    if node.op_type == "Not":
+        found = _sign(node.inputs[0])
+        return None if found is None else (found[0], not found[1])
+    if node.op_type not in _ABOVE or len(node.inputs) != 2:
+        return None
+    for place, above in enumerate(_ABOVE[node.op_type]):
+        Z, zero = node.inputs[place], node.inputs[1 - place]
+        if above is not None and Z is not None and _is_zero(zero):
+            return Z, above
+    return None
+
+
+_ABOVE = {
+    "Greater": (True, None),
+    "Less": (None, True),
+    "LessOrEqual": (False, None),
+    "GreaterOrEqual": (None, False),
+}
+"""What each comparison with 0 says of its first input, and of its second one: above 0, or not; None if neither."""
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Whether all elements of a value are the constant 0."""
+    if value is None:
+        return False
+    source = origin(value, SAME_VALUES)
+    maker = source.producer()
+    if maker is not None and (maker.domain, maker.op_type) == ("", "ConstantOfShape"):
+        filling = maker.attributes.get("value")
+        return filling is None or (not filling.is_ref() and not filling.as_tensor().numpy().any())
+    tensor = None if source.is_graph_input() else constant_tensor(source)
+    return tensor is not None and tensor.size == 1 and not tensor.numpy().any()
+
+
+def _has_shape(value: ir.Value, other: ir.Value) -> bool:
+    """Whether two values have one shape, as far as it is known."""
+    return value.shape is not None and value.shape == other.shape
