@@ -61,6 +61,9 @@ def _print(found: Inspection) -> None:
     for batch_norm in found.batch_norms:
         for hazard in batch_norm.hazards:
             console.print(f"hazard: {batch_norm.name}: {hazard}", markup=False, soft_wrap=True)
+    if found.in_primitives:
+        listed = ", ".join(f"{count} {kind}" for kind, count in found.in_primitives.items())
+        console.print(f"batch norms in primitives: {listed}", markup=False, soft_wrap=True)
     if found.not_in_stock:
         listed = ", ".join(f"{op} ({count})" for op, count in sorted(found.not_in_stock.items()))
         console.print(f"not in stock ONNX Runtime: {listed}", markup=False, soft_wrap=True)

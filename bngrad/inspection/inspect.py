@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,12 +18,14 @@ from bngrad.inspection.model_warnings import mode_notes, model_warnings
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
-from bngrad.opset.functions import DOMAIN
+from bngrad.opset.functions import DOMAIN, MIN_OPSET
 from bngrad.opset.known_shapes import known_shape, size_text
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
 from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
+from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 
 _FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
 _GRADIENT = {BATCH_NORM_GRAD: 1, (DOMAIN, "BatchNormalizationGrad"): 1, (DOMAIN, "BatchNormalizationReluGrad"): 2}
@@ -61,6 +64,8 @@ class Inspection:
     batch_norms: list[BatchNorm]
     not_in_stock: dict[str, int]
     """How many nodes there are of each op that stock ONNX Runtime does not have."""
+    in_primitives: dict[str, int] = field(default_factory=dict)
+    """How many batch norms of each kind are spelled in primitives, such as Sub and ReduceMean."""
     warnings: list[str] = field(default_factory=list)
     """What is probably wrong with a forward model that will be trained."""
     notes: list[str] = field(default_factory=list)
@@ -96,7 +101,19 @@ def inspect(model: ir.Model) -> Inspection:
     for node in unknown_to_stock(model):
         op = _op(node)
         unknown[op] = unknown.get(op, 0) + 1
-    return Inspection(default_opset(model) or 0, model.ir_version, batch_norms, unknown, warnings, notes)
+    version, ir_version = default_opset(model) or 0, model.ir_version
+    return Inspection(version, ir_version, batch_norms, unknown, _in_primitives(model), warnings, notes)
+
+
+def _in_primitives(model: ir.Model) -> dict[str, int]:
+    """How many batch norms `rewrite` recognizes, by kind; the model is rewritten."""
+    try:
+        model = RaiseOpsetPass(MIN_OPSET)(model).model
+        InferTypesPass()(model)
+        ImportDecomposedPass()(model)
+    except (ModelError, ir.passes.PassError):  # what rewrite refuses has a message of its own there
+        return {}
+    return dict(Counter(one.kind for one in candidates_of(model) if one.taken))
 
 
 def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bngrad.passes.base import RewritePass
-    from bngrad.passes.imports.decomposed.graph_rewrite import Candidate
+    from bngrad.passes.imports.decomposed.candidates import Candidate
 
 Target = Literal["stock", "training"]
 """What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""

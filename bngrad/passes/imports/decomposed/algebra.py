@@ -74,6 +74,10 @@ class Algebra:
         """The variance that an atom is."""
         self.variances_with: dict[Atom, list[Variance]] = {}
         """The variances of data that a leaf is a factor of."""
+        self.node: ir.Node | None = None
+        """The node that is visited."""
+        self.maker: list[ir.Node | None] = []
+        """The node that was visited when each atom was made."""
         self._atoms: list[_Atom] = []
         self._leaves: dict[ir.Value, Atom] = {}
         self._sums: dict[tuple[Monomial, Over], Atom] = {}
@@ -110,9 +114,9 @@ class Algebra:
         """The sum that an atom stands for, if it is one that was taken to a power and no variance."""
         return self._rules.get(one) if self.is_power_base(one) else None
 
-    def bases(self) -> Iterator[Polynomial]:
-        """All sums that were taken to a power, but variances of data."""
-        return (base for known in self._bases.values() for base, _ in known)
+    def bases(self) -> Iterator[tuple[Polynomial, Atom]]:
+        """All sums that were taken to a power, but variances of data, and the atoms for them."""
+        return (pair for known in self._bases.values() for pair in known)
 
     def extent(self, dimension: tuple[int, ...]) -> Polynomial:
         """The size of a dimension."""
@@ -192,6 +196,7 @@ class Algebra:
 
     def _new(self, info: _Atom) -> Atom:
         self._atoms.append(info)
+        self.maker.append(self.node)
         return len(self._atoms) - 1
 
     def _size(self, axis: int) -> Atom:

@@ -80,6 +80,7 @@ class Forms:
 
     def visit(self, node: ir.Node) -> None:
         """Finds the forms of a node's outputs."""
+        self.algebra.node = node
         self.sizes.visit(node)
         rule = _RULES.get(node.op_type) if node in self.layouts.explained else None
         form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -11,6 +11,7 @@ from bngrad.graph.fresh_names import int64_constant
 from bngrad.graph.nodes import remove_unused
 from bngrad.passes.imports.decomposed.analysis import Analysis
 from bngrad.passes.imports.decomposed.build import Builder
+from bngrad.passes.imports.decomposed.candidates import Candidate, lookalikes, name_of
 from bngrad.passes.imports.decomposed.channel_values import (
     as_gradients,
     frozen_scale,
@@ -30,18 +31,6 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.build import Made
     from bngrad.passes.imports.decomposed.parts import Group, Statistics
     from bngrad.passes.imports.decomposed.polynomial import Monomial
-
-
-class Candidate(NamedTuple):
-    """Something that is a batch norm, or looks like one."""
-
-    name: str
-    """The node that computes it."""
-    kind: str
-    """forward, backward, frozen forward or frozen backward."""
-    taken: bool
-    reason: str
-    """Why it was not taken; empty if it was."""
 
 
 class GraphRewrite:
@@ -85,6 +74,7 @@ class GraphRewrite:
             marked = (with_atom.get(each, ()) for each in (one, *mean))
             for value in dict.fromkeys(value for values in marked for value in values):
                 self._take_statistic(value, made)
+        self.refused += lookalikes(self._analysis)
         self._commit()
         return list(self._taken.values())
 
@@ -110,7 +100,7 @@ class GraphRewrite:
             self._builder.confirm(found, dtype)
             for one in found.forward:
                 key = one.statistics.x, one.statistics.over, value
-                self._taken[key] = Candidate(_name(value), _kind(one.statistics, forward=True), True, "")
+                self._taken[key] = Candidate(name_of(value), _kind(one.statistics, forward=True), True, "")
             for each in found.backward:
                 self._take_group(value, each.group)
 
@@ -136,7 +126,7 @@ class GraphRewrite:
 
     def _take_group(self, value: ir.Value, group: Group) -> None:
         kind = _kind(group.statistics, forward=False)
-        self._taken.setdefault(group.key, Candidate(_name(value), kind, True, ""))
+        self._taken.setdefault(group.key, Candidate(name_of(value), kind, True, ""))
 
     def _combined(self, make: Expressions, value: ir.Value, group: Group) -> ir.Value | None:
         """A value by the dscale and the dbias of a gradient; None if it is not to be replaced."""
@@ -216,7 +206,7 @@ class GraphRewrite:
         return False
 
     def _refuse(self, value: ir.Value, kind: str, reason: str) -> None:
-        self.refused.append(Candidate(_name(value), kind, False, reason))
+        self.refused.append(Candidate(name_of(value), kind, False, reason))
 
     def _maker(self, value: ir.Value) -> Expressions:
         return Expressions(self._forms, self._names, str(value.name), self._nodes)
@@ -259,8 +249,3 @@ class GraphRewrite:
 def _kind(statistics: Statistics, *, forward: bool) -> str:
     frozen = "frozen " if statistics.variance is None else ""
     return f"{frozen}{'forward' if forward else 'backward'}"
-
-
-def _name(value: ir.Value) -> str:
-    node = value.producer()
-    return str(value.name) if node is None or not node.name else node.name

@@ -126,6 +126,6 @@ class Proof:
 def _variances(forms: Forms) -> set[ir.Value]:
     """The leaves that roots are taken of, which are positive."""
     found = set()
-    for form in forms.algebra.bases():
+    for form, _ in forms.algebra.bases():
         found |= {value for one in atoms(form) if (value := forms.algebra.leaf_of(one)) is not None}
     return found

@@ -32,7 +32,7 @@ from bngrad.passes.imports.decomposed.graph_rewrite import GraphRewrite
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from bngrad.passes.imports.decomposed.graph_rewrite import Candidate
+    from bngrad.passes.imports.decomposed.candidates import Candidate
 
 CANDIDATES = "bngrad.decomposed"
 """The key in a model's ``meta`` for the candidates, see `candidates_of`."""

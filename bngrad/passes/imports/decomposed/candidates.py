@@ -1,0 +1,117 @@
+"""What is or looks like a batch norm, and why it is left alone if it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bngrad.passes.imports.decomposed.polynomial import ONE, WHOLE, atoms, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
+
+    from bngrad.passes.imports.decomposed.algebra import Over, Variance
+    from bngrad.passes.imports.decomposed.analysis import Analysis
+    from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
+
+
+class Candidate(NamedTuple):
+    """Something that is a batch norm, or looks like one."""
+
+    name: str
+    """The node that computes it."""
+    kind: str
+    """forward, backward, frozen forward or frozen backward."""
+    taken: bool
+    reason: str
+    """Why it was not taken; empty if it was."""
+
+
+def lookalikes(analysis: Analysis) -> list[Candidate]:
+    """The variances that normalize data, and the sums for a gradient, that are part of no batch norm."""
+    forward = {one.statistics.variance for each in analysis.results.values() for one in each.forward}
+    variances = analysis.algebra.variances.values()
+    found = [
+        Candidate(_node_name(analysis, one.atom), "forward", False, _reason(analysis, one))
+        for one in variances
+        if one not in forward
+    ]
+    for base, one in analysis.algebra.bases():
+        reason = _no_variance(analysis, base)
+        if reason:
+            found.append(Candidate(_node_name(analysis, one), "forward", False, reason))
+    return [*found, *_unfinished(analysis)]
+
+
+def name_of(value: ir.Value) -> str:
+    """The node that computes a value, or else the value."""
+    node = value.producer()
+    return str(value.name) if node is None or not node.name else node.name
+
+
+def _reason(analysis: Analysis, variance: Variance) -> str:
+    if not analysis.reduces_batch(variance.x, variance.over):
+        return (
+            "it normalizes over other axes than a batch norm, which reduces the first dimension of its data and "
+            "keeps one: a layer, group or instance normalization"
+        )
+    return f"no value is scale * ({_text(analysis, variance.x)} - mean) / sqrt(variance + epsilon) + bias"
+
+
+def _no_variance(analysis: Analysis, base: Polynomial) -> str:
+    """Why a sum that a root is taken of is no variance, if it has a sum of squares."""
+    for monomial in base:
+        for one, exponent in monomial:
+            summed = analysis.algebra.sum_of(one)
+            if summed is None or exponent != WHOLE or any(e % (2 * WHOLE) for _, e in summed[0]):
+                continue
+            x = tuple((each, e // 2) for each, e in summed[0])
+            text = _text(analysis, x)
+            if len(base.keys() - {ONE}) == 1:
+                return f"it does not subtract the mean of {text}: an RMS normalization"
+            return f"it is not the mean of ({text} - mean)^2 plus epsilon over one set of axes"
+    return ""
+
+
+def _unfinished(analysis: Analysis) -> Iterator[Candidate]:
+    """Data that is computed of a variance and of S(dY * x), but is no dX."""
+    seen: set[tuple[Monomial, Over]] = set()
+    for value, form in list(analysis.forms.found.items()):
+        marked = atoms(form) & analysis.algebra.variance_of.keys()
+        if value in analysis.results or not marked or not analysis.is_read_elsewhere(value):
+            continue
+        for one in marked:
+            x, over, _, _ = analysis.algebra.variance_of[one]
+            if (
+                (x, over) in seen
+                or not analysis.reduces_batch(x, over)
+                or not _has_product(analysis, form, x, over)
+            ):
+                continue
+            seen.add((x, over))
+            reason = f"it depends on the sum of dY * {_text(analysis, x)}, but not as the gradient of a batch norm"
+            yield Candidate(name_of(value), "backward", False, reason)
+
+
+def _has_product(analysis: Analysis, form: Polynomial, x: Monomial, over: Over) -> bool:
+    """Whether a form of data has a sum of x times other data."""
+    if not any(analysis.algebra.varies(monomial) & over for monomial in form):
+        return False
+    for one in atoms(form):
+        summed = analysis.algebra.sum_of(one)
+        if summed is not None and summed[1] == over:
+            rest = times(summed[0], x, -1)
+            if rest and rest != x and all(exponent > 0 for _, exponent in rest):
+                return True
+    return False
+
+
+def _node_name(analysis: Analysis, one: int) -> str:
+    node = analysis.algebra.maker[one]
+    return "" if node is None else node.name or str(node.outputs[0].name)
+
+
+def _text(analysis: Analysis, x: Monomial) -> str:
+    values = (analysis.algebra.leaf_of(one) for one, _ in x)
+    return " * ".join(str(value.name) if value is not None else "x" for value in values)
