@@ -235,8 +235,10 @@ class Algebra:
         powers = tuple((one, exponent * halves // WHOLE) for one, exponent in monomial)
         return {tuple(sorted(powers)): abs(value) ** (halves / WHOLE) * (-1 if value < 0 and halves % 4 else 1)}
 
-    def _power_of_sum(self, p: Polynomial, halves: int) -> Polynomial:
-        lead = abs(p[max(p)])
+    def _power_of_sum(self, p: Polynomial, halves: int) -> Polynomial | None:
+        lead = p[max(p)]
+        if lead < 0 and halves % WHOLE:
+            return None
         base = scaled(p, 1 / lead)
         known = self._bases.setdefault(frozenset(base), [])
         one = next((one for other, one in known if equal(base, other)), None)
@@ -244,7 +246,8 @@ class Algebra:
             one = self._new(_Atom(frozenset().union(*map(self.varies, base)), positive=True))
             known.append((base, one))
             self._rules[one] = base
-        return {((one, halves),): lead ** (halves / WHOLE)}
+        sign = -1 if lead < 0 and halves % (2 * WHOLE) else 1
+        return {((one, halves),): sign * abs(lead) ** (halves / WHOLE)}
 
     def _find_variance(self, p: Polynomial, *, create: bool = True) -> tuple[Variance, float, Monomial] | None:
         """The variance plus epsilon, number and monomial whose product a polynomial is; None if it is none."""

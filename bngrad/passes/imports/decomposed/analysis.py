@@ -9,7 +9,7 @@ from bngrad.passes.imports.decomposed.algebra import Algebra
 from bngrad.passes.imports.decomposed.forms import MOVES, Forms, is_choice
 from bngrad.passes.imports.decomposed.layouts import REDUCTIONS, Layouts, reduced_dimensions
 from bngrad.passes.imports.decomposed.parts import Group, split
-from bngrad.passes.imports.decomposed.polynomial import atoms
+from bngrad.passes.imports.decomposed.polynomial import as_number, atoms
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from bngrad.passes.imports.decomposed.algebra import Over
-    from bngrad.passes.imports.decomposed.parts import Split
+    from bngrad.passes.imports.decomposed.parts import Forward, Split
     from bngrad.passes.imports.decomposed.polynomial import Monomial
 
 
@@ -31,7 +31,7 @@ class Analysis:
     Args:
         nodes: The nodes of a graph in order, whose values have inferred types.
         kept: Initializers that are no constants, see `Layouts`.
-        inner: Whether values that only arithmetic reads are results, too.
+        inner: Whether a batch norm without scale and bias that only arithmetic reads is a result, too.
     """
 
     def __init__(self, nodes: Collection[ir.Node], kept: Collection[ir.Value], *, inner: bool) -> None:
@@ -48,9 +48,12 @@ class Analysis:
             for value in node.outputs:
                 if value in self.forms.found and self.is_read_elsewhere(value):
                     self._finish(value)
-        if inner:
-            for value in list(self.forms.found):
-                self._finish_inner(value)
+        variances = {one.statistics.variance for each in self.results.values() for one in each.forward}
+        for value in list(self.forms.found):
+            found = self._inner(value, affine=not inner)
+            if found is not None and not variances & {one.statistics.variance for one in found.forward}:
+                variances |= {one.statistics.variance for one in found.forward}
+                self.results[value] = found
 
     @property
     def groups(self) -> dict[object, Group]:
@@ -91,11 +94,15 @@ class Analysis:
         return False
 
     def _finish(self, value: ir.Value) -> None:
-        """Makes a value a leaf if it is the result of batch norms."""
+        """Makes a value a leaf if it is the result of batch norms.
+
+        A batch norm without scale and bias keeps its form: it may be what a gradient is written with.
+        """
         found = self._split(value)
         if found is not None:
             self.results[value] = found
-            self.forms.make_leaf(value)
+            if found.backward or found.rest or any(_is_affine(one) for one in found.forward):
+                self.forms.make_leaf(value)
 
     def _finish_factor(self, value: ir.Value, other: ir.Value) -> None:
         """The same for a dX that is multiplied by data, such as the mask of a ReLU, before that is done."""
@@ -108,14 +115,15 @@ class Analysis:
             self.results[value] = found
             self.forms.make_leaf(value)
 
-    def _finish_inner(self, value: ir.Value) -> None:
-        """The same for a forward batch norm that is part of a product, so that only arithmetic reads it."""
+    def _inner(self, value: ir.Value, *, affine: bool) -> Split | None:
+        """A forward batch norm that is part of a product, so that only arithmetic reads it."""
+        outputs = [node.outputs[0] for node, _ in readers(value) if node.outputs]
+        if value in self.results or all(self.forms.is_leaf(one) for one in outputs):
+            return None
         found = self._split(value)
-        if found is None or found.backward:
-            return
-        node_outputs = [node.outputs[0] for node, _ in readers(value) if node.outputs]
-        if any(self._split(one) is None and not self.forms.is_leaf(one) for one in node_outputs):
-            self.results[value] = found
+        if found is None or found.backward or (affine and not all(map(_is_affine, found.forward))):
+            return None
+        return found if any(not self.forms.is_leaf(one) and self._split(one) is None for one in outputs) else None
 
     def _split(self, value: ir.Value) -> Split | None:
         form = self.forms.of(value)
@@ -127,3 +135,8 @@ class Analysis:
         if all(self.reduces_batch(one.x, one.over) for one in found.statistics):
             return found
         return None
+
+
+def _is_affine(one: Forward) -> bool:
+    """Whether a batch norm has a scale or a bias."""
+    return as_number(one.scale) is None or bool(one.bias)

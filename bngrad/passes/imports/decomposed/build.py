@@ -155,7 +155,7 @@ class Builder:
         if key in self._made:
             return self._made[key]
         data = self._data(make, group.statistics, dtype, like)
-        dY, unit = make.data(group.dY, dtype, data.layout)
+        dY, unit = make.data(group.dY, dtype, self._algebra.varies(group.statistics.x), data.layout)
         dY = make.moved(dY, data.layout)
         self.data.add(dY)
         scale = make.vector({ONE: 1.0} if of is None else scaled(of.scale, 1 / unit), data.channels, dtype)
@@ -217,7 +217,7 @@ class Builder:
         return inverse
 
     def _data(self, make: Expressions, one: Statistics, dtype: ir.DataType, like: Layout) -> Data:
-        value, unit = make.data(one.x, dtype, like)
+        value, unit = make.data(one.x, dtype, self._algebra.varies(one.x), like)
         if unit != 1.0:
             raise UnexpressedError("no value is the data alone")
         layout = self._forms.layouts.of(value)

@@ -79,7 +79,7 @@ def _sums_in_data(analysis: Analysis) -> set[int]:
 def marks_of(analysis: Analysis, group: Group) -> set[int]:
     """The atoms of which a form has one if it has an output of a gradient."""
     x, over, _, inv_std, variance = group.statistics
-    sums = {_sum_atom(analysis, times(group.dY, x), over), _sum_atom(analysis, group.dY, over)}
+    sums = {_sum_atom(analysis, times(group.dY, x), over), *atoms(dbias_of(analysis.algebra, group))}
     return sums if variance is not None else sums | atoms(inv_std)
 
 
@@ -87,13 +87,13 @@ def as_gradients(analysis: Analysis, form: Polynomial, group: Group) -> Gradient
     """A form by the outputs of a gradient; None if it has none of them, or something else of them."""
     algebra = analysis.algebra
     product = _sum_atom(analysis, times(group.dY, group.statistics.x), group.statistics.over)
-    total = _sum_atom(analysis, group.dY, group.statistics.over)
     by_product = _coefficient(form, product)
     inverse = group.statistics.inv_std
     ((monomial, number),) = inverse.items()
     factor = scaled(by_product, 1 / number, times(ONE, monomial, -1))
     rest = add(form, algebra.product(factor, dscale_of(algebra, group)), -1.0)
-    shift = _coefficient(rest, total)
+    ((total, repeats),) = dbias_of(algebra, group).items()
+    shift = {times(m, total, -1): value / repeats for m, value in rest.items() if set(total) <= set(m)}
     rest = add(rest, algebra.product(shift, dbias_of(algebra, group)), -1.0)
     if not factor and not shift:
         return None
@@ -131,7 +131,7 @@ def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
             inner, over = summed
             for x in _candidates(analysis, inner, over):
                 dY = times(inner, x, -1)
-                if not dY or dY == x or any(e < 0 for _, e in dY) or not algebra.varies(dY) >= over:
+                if not dY or dY == x or any(e < 0 for _, e in dY):
                     continue
                 if not analysis.reduces_batch(x, over):
                     continue
@@ -161,7 +161,8 @@ def _frozen_statistics(
     """The given mean and inv_std of inv_std * (S(dY * x) - mean * S(dY)); there has to be a mean."""
     x, over, dY = term
     by_product = _coefficient(form, product)
-    by_total = _coefficient(form, _sum_atom(analysis, dY, over))
+    ((total, repeats),) = analysis.algebra.sum_over({dY: 1.0}, over).items()
+    by_total = {times(m, total, -1): value / repeats for m, value in form.items() if set(total) <= set(m)}
     mean = ratio(by_total, by_product) if by_total and by_product else None
     if mean is None or mean[1] >= 0 or len(by_product) != 1:
         return None

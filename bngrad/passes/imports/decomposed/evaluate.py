@@ -83,7 +83,7 @@ class Evaluator:
         node = value.producer()
         if node is None or node.domain == DOMAIN or node.op_type in ("Constant", "BatchNormalization"):
             return node is None or node.op_type == "Constant"
-        if value.dtype in _INTEGERS or node.graph is None:
+        if value.dtype in _INTEGERS or node.graph is None or self._forms.sizes.knows(node):
             return False
         explained = node in self._forms.layouts.explained
         return not explained or (self._forms.is_leaf(value) and value.dtype != ir.DataType.BOOL)

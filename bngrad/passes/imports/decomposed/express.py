@@ -63,20 +63,25 @@ class Expressions(NodeMaker):
             return None
         return extent.symbols[0] if extent.symbols else extent.number
 
-    def data(self, monomial: Monomial, dtype: ir.DataType, like: Layout | None = None) -> tuple[ir.Value, float]:
+    def data(
+        self, monomial: Monomial, dtype: ir.DataType, axes: Over, like: Layout | None = None
+    ) -> tuple[ir.Value, float]:
         """A value that is a product of leaves times a number, and that number.
 
         Args:
             monomial: The product.
             dtype: The type to return it in.
-            like: The layout that is preferred.
+            axes: The axes to return it with.
+            like: The layout that is preferred; it is made in it if no value has it.
 
         Raises:
             UnexpressedError: There is none, and it cannot be made.
         """
-        found = self._forms.multiples(monomial)
+        found = self._forms.multiples(monomial, axes)
         if not found and like is not None:
-            return self.product(monomial, 1.0, like, dtype), 1.0
+            made = self.product(monomial, 1.0, like, dtype)
+            have = self._layouts.of(made)
+            return self._expanded(made, like) if have != like else made, 1.0
         if not found:
             raise UnexpressedError("no value is the data alone")
 

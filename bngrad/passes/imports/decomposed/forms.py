@@ -63,11 +63,10 @@ class Forms:
         """The values that have a form."""
         return [value for value in self._by_terms.get(frozenset(form), ()) if equal(self.of(value), form)]
 
-    def multiples(self, monomial: Monomial) -> list[tuple[ir.Value, float]]:
-        """The values that are a monomial times a number, in all its axes, and the number."""
-        varies = self.algebra.varies(monomial)
+    def multiples(self, monomial: Monomial, axes: Over) -> list[tuple[ir.Value, float]]:
+        """The values of some axes that are a monomial times a number, and the number."""
         values = self._by_terms.get(frozenset((monomial,)), ())
-        found = ((value, self.of(value)) for value in values if self.varies(value) == varies)
+        found = ((value, self.of(value)) for value in values if self.varies(value) == axes)
         return [(value, form[monomial]) for value, form in found if form.keys() == {monomial}]
 
     def is_leaf(self, value: ir.Value) -> bool:
@@ -82,6 +81,11 @@ class Forms:
         """Finds the forms of a node's outputs."""
         self.algebra.node = node
         self.sizes.visit(node)
+        vector = self.sizes.of(node.outputs[0]) if node.outputs else None
+        if vector is not None and node.outputs[0].dtype in _FLOATS:
+            if len(vector) == 1:
+                self._find(node.outputs[0], vector[0])
+            return
         rule = _RULES.get(node.op_type) if node in self.layouts.explained else None
         form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)
         if form is None or len(form) > _MOST_TERMS or self._is_plain_sum(form):
@@ -129,9 +133,6 @@ def _cast(known: Forms, node: ir.Node) -> Polynomial | None:
     x, to = node.inputs[0], node.outputs[0].dtype
     if x is None or to not in _FLOATS:
         return None
-    sizes = known.sizes.of(x)
-    if sizes is not None:
-        return sizes[0] if len(sizes) == 1 else None
     if x.dtype == ir.DataType.BOOL:
         flag = as_number(known.of(x))
         return None if flag is None else number(flag)

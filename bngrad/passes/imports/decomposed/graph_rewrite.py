@@ -60,7 +60,8 @@ class GraphRewrite:
 
     def run(self) -> list[Candidate]:
         """Rewrites the graph, and returns what was taken."""
-        for value, found in self._analysis.results.items():
+        # Forward first: gradients take their statistics from there.
+        for value, found in sorted(self._analysis.results.items(), key=lambda item: bool(item[1].backward)):
             if not (self._forward_only and found.backward):
                 self._take(value, found)
         with_atom = self._values_by_atom()

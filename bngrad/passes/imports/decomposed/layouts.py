@@ -273,12 +273,17 @@ def _einsum(known: Layouts, node: ir.Node) -> Layout | None:
     for index, term in enumerate(terms):
         layout = known.of_input(node, index)
         filled = known.filled(node.inputs[index]) is not None
-        if layout is None or len(layout) != len(term) or not (filled or set(output) <= set(term)):
+        if layout is None or len(layout) != len(term) or not (filled or _divides(term, output)):
             return None
         for letter, dimension in zip(term, layout, strict=True):
             if not known.axes.equate(dimensions.setdefault(letter, dimension), dimension):
                 return None
     return tuple(dimensions[letter] for letter in output) if set(output) <= set(dimensions) else None
+
+
+def _divides(term: str, output: str) -> bool:
+    """Whether an operand is summed, or a factor of the output: no product of matrices."""
+    return set(output) <= set(term) or set(term) <= set(output)
 
 
 def _constant_of_shape(known: Layouts, node: ir.Node) -> Layout | None:

@@ -169,7 +169,7 @@ def _gradients(algebra: Algebra, form: Polynomial) -> Iterator[tuple[Monomial, O
             inner, over = summed
             x = _varying(algebra, monomial, over)
             dY = times(inner, x, -1)
-            if not x or not dY or any(e < 0 for _, e in (*x, *dY)) or not algebra.varies(dY) >= over:
+            if not x or not dY or any(e < 0 for _, e in (*x, *dY)):
                 continue
             if (x, over, dY) not in seen and dY != x:
                 seen.add((x, over, dY))
@@ -230,8 +230,8 @@ def _given_statistics(
     if any(exponent % WHOLE for _, exponent in monomial):
         return None
     inv_std = {tuple((one, exponent // 2) for one, exponent in monomial): factor**0.5}
-    total = ((_only_atom(algebra.sum_over({dY: 1.0}, over)), WHOLE),)
-    by_total = {times(m, total, -1): v for m, v in of_x.items() if set(total) <= set(m)}
+    ((total, repeats),) = algebra.sum_over({dY: 1.0}, over).items()
+    by_total = {times(m, total, -1): v / repeats for m, v in of_x.items() if set(total) <= set(m)}
     shift = ratio(by_total, by_product) if by_total else None
     if by_total and shift is None:
         return None

@@ -20,6 +20,8 @@ Vector = list[Polynomial]
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 _LONGEST = 16
+_OF_FLOATS = ("Cast", "Gather", "Identity", "ReduceProd", "Reshape", "Slice", "Squeeze", "Unsqueeze")
+"""Ops that also give sizes as floats."""
 
 
 class Sizes:
@@ -40,10 +42,16 @@ class Sizes:
             return None
         return [number(float(one)) for one in array.ravel()]
 
+    def knows(self, node: ir.Node) -> bool:
+        """Whether a node reads sizes that a node before it gave."""
+        return bool(node.inputs) and node.inputs[0] in self._found
+
     def visit(self, node: ir.Node) -> None:
         """Finds the output of a node."""
         rule = _RULES.get(node.op_type) if node.domain == "" else None
-        if rule is None or not node.outputs or node.outputs[0].dtype not in _INTEGERS:
+        if rule is None or not node.outputs:
+            return
+        if node.outputs[0].dtype not in _INTEGERS and (node.op_type not in _OF_FLOATS or not self.knows(node)):
             return
         try:
             found = rule(self, node)
