@@ -79,7 +79,7 @@ class Builder:
 
     def forward(self, make: Expressions, one: Forward, dtype: ir.DataType, like: Layout, axes: AxesOf) -> Made:
         """The op of a forward batch norm: Y, and its statistics if they are the batch's."""
-        key = _key(one, dtype)
+        key = (one.key, dtype)
         if key in self._made:
             return self._made[key]
         data = self._data(make, one.statistics, dtype, like)
@@ -95,7 +95,7 @@ class Builder:
         """Lets gradients take their statistics from the forward ops of a value."""
         for one in found.forward:
             if one.statistics.variance is not None:
-                made = self._made[_key(one, dtype)]
+                made = self._made[(one.key, dtype)]
                 self.statistics.setdefault(one.statistics.variance.atom, made)
 
     def _training(self, make: Expressions, one: Forward, data: Data, variance: Variance, axes: AxesOf) -> Made:
@@ -244,8 +244,3 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     AxesOf = Callable[[Sequence[int]], ir.Value]
-
-
-def _key(one: Forward, dtype: ir.DataType) -> object:
-    scale, bias = (frozenset(form.items()) for form in (one.scale, one.bias))
-    return one.statistics.x, one.statistics.over, scale, bias, dtype

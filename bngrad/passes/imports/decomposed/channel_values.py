@@ -57,8 +57,7 @@ def gradient_groups(analysis: Analysis) -> list[Group]:
             continue
         for group in _groups_of(analysis, form):
             over = group.statistics.over
-            product = _sum_atom(analysis, times(group.dY, group.statistics.x), over)
-            if is_of_channels(analysis.algebra, form, over) and product not in data_with:
+            if is_of_channels(analysis.algebra, form, over) and not data_with & _sums_of(analysis, group):
                 found.setdefault(group.key, group)
     return list(found.values())
 
@@ -78,9 +77,14 @@ def _sums_in_data(analysis: Analysis) -> set[int]:
 
 def marks_of(analysis: Analysis, group: Group) -> set[int]:
     """The atoms of which a form has one if it has an output of a gradient."""
-    x, over, _, inv_std, variance = group.statistics
-    sums = {_sum_atom(analysis, times(group.dY, x), over), *atoms(dbias_of(analysis.algebra, group))}
-    return sums if variance is not None else sums | atoms(inv_std)
+    sums = _sums_of(analysis, group)
+    return sums if group.statistics.variance is not None else sums | atoms(group.statistics.inv_std)
+
+
+def _sums_of(analysis: Analysis, group: Group) -> set[int]:
+    """S(dY * x) and S(dY)."""
+    x, over, _, _, _ = group.statistics
+    return {_sum_atom(analysis, times(group.dY, x), over), *atoms(dbias_of(analysis.algebra, group))}
 
 
 def as_gradients(analysis: Analysis, form: Polynomial, group: Group) -> Gradients | None:

@@ -100,8 +100,8 @@ class GraphRewrite:
         if self._put(value, new, found.statistics[0], kind):
             self._builder.confirm(found, dtype)
             for one in found.forward:
-                key = one.statistics.x, one.statistics.over, value
-                self._taken[key] = Candidate(name_of(value), _kind(one.statistics, forward=True), True, "")
+                kind = _kind(one.statistics, forward=True)
+                self._taken.setdefault(one.key, Candidate(name_of(value), kind, True, ""))
             for each in found.backward:
                 self._take_group(value, each.group)
 
@@ -126,7 +126,8 @@ class GraphRewrite:
             self._take_group(value, group)
 
     def _take_group(self, value: ir.Value, group: Group) -> None:
-        kind = _kind(group.statistics, forward=False)
+        training = group.key in self._analysis.groups
+        kind = "backward" if training else _kind(group.statistics, forward=False)
         self._taken.setdefault(group.key, Candidate(name_of(value), kind, True, ""))
 
     def _combined(self, make: Expressions, value: ir.Value, group: Group) -> ir.Value | None:

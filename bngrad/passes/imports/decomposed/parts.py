@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.imports.decomposed.polynomial import (
     ONE,
+    ROUNDING,
     WHOLE,
     add,
     atom,
@@ -55,6 +56,12 @@ class Forward(NamedTuple):
     running_variance: Polynomial | None = None
     """The variance of frozen statistics."""
     epsilon: float = 0.0
+
+    @property
+    def key(self) -> object:
+        """What tells it from others."""
+        scale, bias = (frozenset(form.items()) for form in (self.scale, self.bias))
+        return self.statistics.x, self.statistics.over, scale, bias
 
 
 class Group(NamedTuple):
@@ -198,7 +205,7 @@ def _backward(
     scale = _divided(a, statistics.inv_std)
     if not a or scale is None or not is_of_channels(algebra, a, over):
         return None
-    if variance is not None and variance.atom in atoms(scale):
+    if atoms(scale) & atoms(statistics.inv_std):
         return None
     group = Group(statistics, dY)
     centered = add({x: 1.0}, statistics.mean, -1.0)
@@ -227,7 +234,7 @@ def _given_statistics(
     if found is None or found[1] >= 0:
         return None
     monomial, factor = times(found[0], sizes), -found[1] * count
-    if any(exponent % WHOLE for _, exponent in monomial):
+    if any(exponent % WHOLE for _, exponent in monomial) or not _is_one_value(algebra, monomial, factor):
         return None
     inv_std = {tuple((one, exponent // 2) for one, exponent in monomial): factor**0.5}
     ((total, repeats),) = algebra.sum_over({dY: 1.0}, over).items()
@@ -237,6 +244,15 @@ def _given_statistics(
         return None
     mean = {} if shift is None else {shift[0]: -shift[1]}
     return Statistics(x, over, mean, inv_std, None), {monomial: factor}
+
+
+def _is_one_value(algebra: Algebra, squared: Monomial, factor: float) -> bool:
+    """Whether the square of an inv_std is that of one value, or the reciprocal of a given sum."""
+    if len(squared) != 1:
+        return False
+    ((one, exponent),) = squared
+    leaf = algebra.leaf_of(one) is not None
+    return (exponent == 2 * WHOLE and abs(factor - 1) <= ROUNDING) if leaf else exponent == -WHOLE
 
 
 def _forward(algebra: Algebra, form: Polynomial, variance: Variance) -> tuple[Forward, Polynomial] | None:
