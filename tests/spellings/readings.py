@@ -1,0 +1,279 @@
+"""Decides numerically whether an expression is a batch norm in any reading; a near miss is not.
+
+A reading of the forward pass is y = scale * (w - mean w) / sqrt(var w + e) + bias over any axes with the batch,
+for any value w without a reduction under it, any e, and any scale and bias that do not depend on the data.
+One of the backward pass is dX = k * (g - mean g - (x - mean x) * sum(g * (x - mean x)) / (M * (var x + e))), for
+any factor k of each channel.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import wraps
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spellings.expressions import topological
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from spellings.expressions import Node, Space
+
+    Leaves = Mapping[str, np.ndarray]
+
+DRAWS = 5
+DIFFERENT = 1e-3
+"""A relative distance above which something is no reading."""
+
+
+def _quiet(function):
+    """Without NumPy's warnings: a near miss may divide by zero."""
+
+    @wraps(function)
+    def run(*args, **kwargs):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of polyfit
+            return function(*args, **kwargs)
+
+    return run
+
+
+def finite(space: Space, roots: Sequence[Node], leaves: Leaves) -> bool:
+    return all(np.isfinite(value).all() and np.abs(value).max() < 1e6 for value in space.evaluate(roots, leaves))
+
+
+@_quiet
+def reads_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether any value of data under the roots is the forward pass.
+
+    Args:
+        space: Of the expressions.
+        roots: They.
+        draw: Draws leaves, those of these names anew.
+    """
+    inputs, others = _by_reduction(space, roots)
+    if not inputs or not others:
+        return False
+    nodes = [*inputs, *others]
+    runs = [
+        space.evaluate(nodes, draw({"x", "x2", "other", "mean", "mean2", "var", "var2"})) for _ in range(DRAWS)
+    ]
+    values = [np.stack(each) for each in zip(*runs, strict=True)]
+    if not all(np.isfinite(each).all() for each in values):
+        return True
+    for w in values[: len(inputs)]:
+        for axes in _axes(space):
+            along = tuple(axis + 1 for axis in axes)
+            mean, var = w.mean(axis=along, keepdims=True), w.var(axis=along, keepdims=True)
+            centered = w - mean
+            if var.min() < 1e-9:
+                continue
+            for y in values[len(inputs) :]:
+                if _is_normalized(y, centered, var, along):
+                    return True
+    return False
+
+
+def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: tuple[int, ...]) -> bool:
+    middle = y.mean(axis=along, keepdims=True)
+    slope = (y * centered).mean(axis=along, keepdims=True) / var
+    size = np.abs(y - middle).max()
+    if size == 0 or np.abs(y - middle - slope * centered).max() > DIFFERENT * size:
+        return False
+    offset = middle.reshape(DRAWS, -1)
+    if np.abs(offset - offset[:1]).max() > DIFFERENT * max(1e-3, np.abs(y).max()):
+        return False
+    slope, var = slope.reshape(DRAWS, -1), var.reshape(DRAWS, -1)
+    for a, v in zip(slope.T, var.T, strict=True):
+        if np.abs(a).min() == 0 or np.ptp(np.sign(a)):
+            return False
+        inverse = 1 / a**2
+        rise, start = np.polyfit(v, inverse, 1)
+        if np.abs(rise * v + start - inverse).max() > DIFFERENT * inverse.min():
+            return False
+        if rise * np.ptp(v) < 0.05 * inverse.max():
+            return False
+    return True
+
+
+@_quiet
+def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves], given: bool) -> bool:
+    """Whether any value of data under the roots is the backward pass with the batch's statistics.
+
+    Args:
+        space: Of the expressions.
+        roots: They.
+        draw: Draws leaves, those of these names anew.
+        given: Whether the statistics are the inputs mean and inv_std and not those of x.
+    """
+    plain, others = _gradients_by_reduction(space, roots)
+    x = space.leaf("x", space.all)
+    nodes = [x, *plain, *others]
+    names = {"dy", "dy2"}
+    runs = [draw(set())] + [draw(names) for _ in range(DRAWS)]
+    runs = [{**runs[0], **{name: run[name] for name in names if name in run}} for run in runs]
+    values = [np.stack(each) for each in zip(*(space.evaluate(nodes, run) for run in runs), strict=True)]
+    if not all(np.isfinite(each).all() for each in values):
+        return True
+    data = values[0][0]
+    for axes in _axes(space):
+        var = data.var(axis=axes, keepdims=True)
+        means = [data.mean(axis=axes, keepdims=True)]
+        if given:
+            if axes != tuple(sorted(space.reduced)):
+                continue
+            means = _given(runs[0], "mean", 0 * var)
+        for mean, g, u in product(means, values[1 : 1 + len(plain)], values[1 + len(plain) :]):
+            over = _over(u[1:] - u[:1], g[1:] - g[:1], data - mean, axes)
+            if over is None:
+                continue
+            epsilon = (over if given else over - var).ravel()
+            # A given inv_std may be anything.
+            if epsilon.min() > -1e-3 and (given or np.ptp(epsilon) < 1e-2):
+                return True
+    return False
+
+
+def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
+    """What may be a given statistic."""
+    return [*(leaves[key] for key in (name, f"{name}2") if key in leaves), *more]
+
+
+def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
+    """var + e for which u is the backward pass of g with any factor; None if there is none."""
+    along = tuple(axis + 1 for axis in axes)
+    first = g - g.mean(axis=along, keepdims=True)
+    dot = (g * centered).mean(axis=along, keepdims=True)
+    second = centered * dot
+    every = (0, *along)
+
+    def dot_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a * b).sum(axis=every, keepdims=True)
+
+    aa, ab, bb = dot_of(first, first), dot_of(first, second), dot_of(second, second)
+    ua, ub = dot_of(u, first), dot_of(u, second)
+    determinant = aa * bb - ab * ab
+    if np.min(determinant) < 1e-12 or np.abs(u).max() == 0:
+        return None
+    k = (ua * bb - ub * ab) / determinant
+    beta = (ub * aa - ua * ab) / determinant
+    if np.abs(u - k * first - beta * second).max() > DIFFERENT * np.abs(u).max():
+        return None
+    over = np.divide(-k, beta, out=np.full_like(k, np.inf), where=beta != 0)
+    return over[0]
+
+
+@_quiet
+def reads_frozen_forward(space: Space, y: Node, draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether y is scale * (x - mean) / sqrt(var + e) + bias of the inputs x, mean and var."""
+    x = space.leaf("x", space.all)
+    runs = [draw({"x", "mean", "var", "mean2", "var2", "x2"}) for _ in range(DRAWS)]
+    values, data = (np.stack(each) for each in zip(*(space.evaluate([y, x], run) for run in runs), strict=True))
+    if not np.isfinite(values).all():
+        return True
+    along = tuple(axis + 1 for axis in sorted(space.reduced))
+    middle = data.mean(axis=along, keepdims=True)
+    centered = data - middle
+    slope = (values * centered).mean(axis=along, keepdims=True) / (centered**2).mean(axis=along, keepdims=True)
+    offset = values.mean(axis=along, keepdims=True) - slope * middle
+    if np.abs(values - offset - slope * data).max() > DIFFERENT * np.abs(values).max():
+        return False
+    means = [*zip(*(_given(run, "mean", 0 * slope[0]) for run in runs), strict=True)]
+    variances = [*zip(*(_given(run, "var") for run in runs), strict=True)]
+    return any(
+        _constant(slope, offset + slope * np.stack(mean), np.stack(var)) for mean in means for var in variances
+    )
+
+
+def _constant(slope: np.ndarray, offset: np.ndarray, var: np.ndarray) -> bool:
+    slope, offset, var = (each.reshape(DRAWS, -1) for each in (slope, offset, var))
+    if np.ptp(offset, axis=0).max() > DIFFERENT * max(1.0, np.abs(offset).max()):
+        return False
+    for a, v in zip(slope.T, var.T, strict=True):
+        inverse = 1 / a**2
+        rise, start = np.polyfit(v, inverse, 1)
+        if np.abs(rise * v + start - inverse).max() > DIFFERENT * inverse.min() or rise <= 0:
+            return False
+    return True
+
+
+@_quiet
+def reads_frozen_backward(
+    space: Space, dx: Node | None, dscale: Node | None, draw: Callable[[set[str]], Leaves]
+) -> bool:
+    """Whether dX is a multiple of dY, and dscale a combination of sum dY * x and sum dY, for each channel."""
+    names = {"dy", "dy2"}
+    base = draw(set())
+    runs = [base] + [{**base, **{k: v for k, v in draw(names).items() if k in names}} for _ in range(2 * DRAWS)]
+    gated = [node for node in topological([each for each in (dx, dscale) if each]) if node.op == "gate"]
+    dys = [*gated, space.leaf("dy", space.all)]
+    return any(_frozen_with(space, dy, dx, dscale, runs) for dy in dys)
+
+
+def _frozen_with(space: Space, dy: Node, dx: Node | None, dscale: Node | None, runs: Sequence[Leaves]) -> bool:
+    g = np.stack([space.evaluate([dy], run)[0] for run in runs])
+    g = g[1:] - g[:1]
+    along = tuple(axis + 1 for axis in sorted(space.reduced))
+    every = (0, *along)
+    if dx is not None:
+        u = np.stack([space.evaluate([dx], run)[0] for run in runs])
+        u = u[1:] - u[:1]
+        k = (u * g).sum(axis=every, keepdims=True) / (g * g).sum(axis=every, keepdims=True)
+        if np.abs(u - k * g).max() > DIFFERENT * np.abs(u).max():
+            return False
+    if dscale is not None:
+        if dscale.axes != space.kept:
+            return False
+        d = np.stack([space.evaluate([dscale], run)[0] for run in runs])
+        d = (d[1:] - d[:1]).reshape(2 * DRAWS, -1)
+        x = runs[0]["x"]
+        first = (g * x).sum(axis=along).reshape(2 * DRAWS, -1)
+        second = g.sum(axis=along).reshape(2 * DRAWS, -1)
+        for i in range(d.shape[1]):
+            basis = np.stack([first[:, i], second[:, i]], axis=1)
+            fit = np.linalg.lstsq(basis, d[:, i], rcond=None)[0]
+            if np.abs(basis @ fit - d[:, i]).max() > DIFFERENT * np.abs(d[:, i]).max() or abs(fit[0]) < 1e-9:
+                return False
+    return True
+
+
+def _by_reduction(space: Space, roots: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """Data without a reduction under it, and with one; not what depends on a gradient."""
+    plain, others, reduced, gradient = [], [], set(), set()
+    for node in topological(roots):
+        if (node.op == "leaf" and node.value in ("dy", "dy2", "residual")) or any(
+            a in gradient for a in node.args
+        ):
+            gradient.add(node)
+            continue
+        if node.op in ("sum", "mean") or any(arg in reduced for arg in node.args):
+            reduced.add(node)
+        if node.axes == space.all:
+            (others if node in reduced else plain).append(node)
+    return plain, others
+
+
+def _gradients_by_reduction(space: Space, roots: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """Data that depends on dY without a reduction, and with one."""
+    plain, others, dependent, reduced = [], [], set(), set()
+    for node in topological(roots):
+        through = any(arg in dependent for arg in node.args)
+        if through and (node.op in ("sum", "mean") or any(arg in reduced for arg in node.args)):
+            reduced.add(node)
+        if through or (node.op == "leaf" and node.value in ("dy", "dy2")):
+            dependent.add(node)
+            if node.axes == space.all:
+                (others if node in reduced else plain).append(node)
+    return plain, others
+
+
+def _axes(space: Space) -> Iterator[tuple[int, ...]]:
+    """Every choice of axes with the batch that keeps one and reduces three elements or more."""
+    rest = sorted(space.all - {0})
+    for number in range(len(rest)):
+        for chosen in combinations(rest, number):
+            if space.size((0, *chosen)) >= 3:
+                yield (0, *chosen)
