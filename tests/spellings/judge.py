@@ -13,6 +13,7 @@ import onnxruntime as ort
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
+from bngrad.passes.prepare.infer_types import InferTypesPass
 from gradient_fuzz.interpreter import Interpreter
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def recognition(case: Case) -> Verdict:
     """What the pass makes of a case."""
     from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 
-    model = ir.from_proto(case.model)
+    model = InferTypesPass()(ir.from_proto(case.model)).model
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = ImportDecomposedPass()(model)
@@ -79,16 +81,12 @@ def recognition(case: Case) -> Verdict:
     of_near_miss = [kind for kind in case.not_taken if kind in taken]
     if of_near_miss:
         finds += [f"{kind} is taken, {'wrong' if wrong else 'but right'}" for kind in of_near_miss]
-    if not taken and proto.SerializeToString(deterministic=True) != _unchanged(case):
+    if not taken and proto.SerializeToString(deterministic=True) != before:
         finds.append("nothing is taken, and the model is changed")
     finds += wrong
     if finds:
         return Verdict("wrong", finds, proto)
     return Verdict(f"{', '.join(sorted(set(taken))) or 'nothing'} taken", [], proto)
-
-
-def _unchanged(case: Case) -> bytes:
-    return ir.to_proto(ir.from_proto(case.model)).SerializeToString(deterministic=True)
 
 
 def _reasons(candidates: list) -> str:
