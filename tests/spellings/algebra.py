@@ -214,7 +214,9 @@ def _(s, n, rng):
     if _is_square(n):
         v = _inverse_root_of(s, n.args[0])
         return s.recip(v) if v is not None else None
-    if n.op == "recip" and _positive(s, n.args[0]) and n.axes:
+    # A fourth root is nothing that anybody writes.
+    rooted = n.op == "recip" and (n.args[0].op == "sqrt" or (n.args[0].op == "pow" and abs(n.args[0].value) < 1))
+    if n.op == "recip" and not rooted and _positive(s, n.args[0]) and n.axes:
         root = rng.choice([s.rsqrt, lambda v: s.pow(v, -0.5)])(n.args[0])
         return s.mul(root, root)
     return None

@@ -198,7 +198,11 @@ def _reads(space: Space, outputs: dict[str, Node], data: _Data, kind: str, formu
         case "forward":
             return readings.reads_forward(space, roots, data.draw)
         case "backward":
-            return readings.reads_backward(space, roots, data.draw, given=formula.task == "backward")
+            given = formula.task == "backward"
+            # A dscale that is right is taken, whatever dX is.
+            return (
+                "dscale" in outputs and readings.reads_frozen_backward(space, None, outputs["dscale"], data.draw)
+            ) or (readings.reads_backward(space, roots, data.draw, given=given))
         case "frozen forward":
             return readings.reads_frozen_forward(space, outputs["Y"], data.draw)
         case _:

@@ -86,6 +86,11 @@ def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: 
     offset = middle.reshape(DRAWS, -1)
     if np.abs(offset - offset[:1]).max() > DIFFERENT * max(1e-3, np.abs(y).max()):
         return False
+    return _is_inverse_root(slope, var)
+
+
+def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
+    """Whether slope = s / sqrt(var + e) for any s and e of each channel."""
     slope, var = slope.reshape(DRAWS, -1), var.reshape(DRAWS, -1)
     for a, v in zip(slope.T, var.T, strict=True):
         if np.abs(a).min() == 0 or np.ptp(np.sign(a)):
@@ -168,9 +173,9 @@ def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, .
 
 @_quiet
 def reads_frozen_forward(space: Space, y: Node, draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether y is scale * (x - mean) / sqrt(var + e) + bias of the inputs x, mean and var."""
+    """Whether y is scale / sqrt(var + e) * x + bias for a given var; the mean may be anything that is given."""
     x = space.leaf("x", space.all)
-    runs = [draw({"x", "mean", "var", "mean2", "var2", "x2"}) for _ in range(DRAWS)]
+    runs = [draw({"x", "x2", "var", "var2"}) for _ in range(DRAWS)]
     values, data = (np.stack(each) for each in zip(*(space.evaluate([y, x], run) for run in runs), strict=True))
     if not np.isfinite(values).all():
         return True
@@ -181,62 +186,56 @@ def reads_frozen_forward(space: Space, y: Node, draw: Callable[[set[str]], Leave
     offset = values.mean(axis=along, keepdims=True) - slope * middle
     if np.abs(values - offset - slope * data).max() > DIFFERENT * np.abs(values).max():
         return False
-    means = [*zip(*(_given(run, "mean", 0 * slope[0]) for run in runs), strict=True)]
     variances = [*zip(*(_given(run, "var") for run in runs), strict=True)]
-    return any(
-        _constant(slope, offset + slope * np.stack(mean), np.stack(var)) for mean in means for var in variances
-    )
-
-
-def _constant(slope: np.ndarray, offset: np.ndarray, var: np.ndarray) -> bool:
-    slope, offset, var = (each.reshape(DRAWS, -1) for each in (slope, offset, var))
-    if np.ptp(offset, axis=0).max() > DIFFERENT * max(1.0, np.abs(offset).max()):
-        return False
-    for a, v in zip(slope.T, var.T, strict=True):
-        inverse = 1 / a**2
-        rise, start = np.polyfit(v, inverse, 1)
-        if np.abs(rise * v + start - inverse).max() > DIFFERENT * inverse.min() or rise <= 0:
-            return False
-    return True
+    return any(_is_inverse_root(slope, np.stack(var)) for var in variances)
 
 
 @_quiet
-def reads_frozen_backward(
-    space: Space, dx: Node | None, dscale: Node | None, draw: Callable[[set[str]], Leaves]
-) -> bool:
-    """Whether dX is a multiple of dY, and dscale a combination of sum dY * x and sum dY, for each channel."""
+def reads_frozen_backward(space: Space, dx: Node | None, dscale: Node, draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether dX is a multiple of a gradient, and dscale a combination of its sum and that with x, for each channel.
+
+    Args:
+        space: Of the expressions.
+        dx: The gradient by x; None if it need not be one.
+        dscale: The gradient by the scale.
+        draw: Draws leaves, those of these names anew.
+    """
+    if dscale.axes != space.kept:
+        return False
+    roots = [dscale] if dx is None else [dx, dscale]
+    plain, _ = _gradients_by_reduction(space, roots)
     names = {"dy", "dy2"}
-    base = draw(set())
-    runs = [base] + [{**base, **{k: v for k, v in draw(names).items() if k in names}} for _ in range(2 * DRAWS)]
-    gated = [node for node in topological([each for each in (dx, dscale) if each]) if node.op == "gate"]
-    dys = [*gated, space.leaf("dy", space.all)]
-    return any(_frozen_with(space, dy, dx, dscale, runs) for dy in dys)
+    runs = [draw(set())] + [draw(names) for _ in range(2 * DRAWS)]
+    runs = [{**runs[0], **{name: run[name] for name in names if name in run}} for run in runs]
+    values = [
+        np.stack(each) for each in zip(*(space.evaluate([*roots, *plain], run) for run in runs), strict=True)
+    ]
+    if not all(np.isfinite(each).all() for each in values):
+        return True
+    changes = [each[1:] - each[:1] for each in values]
+    return any(
+        (dx is None or _is_multiple(space, changes[0], g))
+        and _is_dot(space, changes[len(roots) - 1], g, runs[0]["x"])
+        for g in changes[len(roots) :]
+    )
 
 
-def _frozen_with(space: Space, dy: Node, dx: Node | None, dscale: Node | None, runs: Sequence[Leaves]) -> bool:
-    g = np.stack([space.evaluate([dy], run)[0] for run in runs])
-    g = g[1:] - g[:1]
+def _is_multiple(space: Space, u: np.ndarray, g: np.ndarray) -> bool:
+    every = (0, *(axis + 1 for axis in sorted(space.reduced)))
+    k = (u * g).sum(axis=every, keepdims=True) / (g * g).sum(axis=every, keepdims=True)
+    return bool(np.abs(u - k * g).max() <= DIFFERENT * np.abs(u).max())
+
+
+def _is_dot(space: Space, d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
     along = tuple(axis + 1 for axis in sorted(space.reduced))
-    every = (0, *along)
-    if dx is not None:
-        u = np.stack([space.evaluate([dx], run)[0] for run in runs])
-        u = u[1:] - u[:1]
-        k = (u * g).sum(axis=every, keepdims=True) / (g * g).sum(axis=every, keepdims=True)
-        if np.abs(u - k * g).max() > DIFFERENT * np.abs(u).max():
+    first, second, wanted = (
+        each.reshape(len(g), -1).T for each in ((g * x).sum(axis=along), g.sum(axis=along), d)
+    )
+    for with_x, alone, result in zip(first, second, wanted, strict=True):
+        basis = np.stack([with_x, alone], axis=1)
+        fit = np.linalg.lstsq(basis, result, rcond=None)[0]
+        if np.abs(basis @ fit - result).max() > DIFFERENT * np.abs(result).max() or abs(fit[0]) < 1e-9:
             return False
-    if dscale is not None:
-        if dscale.axes != space.kept:
-            return False
-        d = np.stack([space.evaluate([dscale], run)[0] for run in runs])
-        d = (d[1:] - d[:1]).reshape(2 * DRAWS, -1)
-        x = runs[0]["x"]
-        first = (g * x).sum(axis=along).reshape(2 * DRAWS, -1)
-        second = g.sum(axis=along).reshape(2 * DRAWS, -1)
-        for i in range(d.shape[1]):
-            basis = np.stack([first[:, i], second[:, i]], axis=1)
-            fit = np.linalg.lstsq(basis, d[:, i], rcond=None)[0]
-            if np.abs(basis @ fit - d[:, i]).max() > DIFFERENT * np.abs(d[:, i]).max() or abs(fit[0]) < 1e-9:
-                return False
     return True
 
 
