@@ -38,14 +38,17 @@ if TYPE_CHECKING:
 CHUNK = 50
 """Cases that a process is given at a time."""
 MOST_SHOWN = 200
-MAKERS: dict[str, Callable[[int, int], Case]] = {"spellings": make_spelling, "near misses": make_near_miss}
+MOST_STEPS = 40
+MAKERS: dict[str, Callable[..., Case]] = {"spellings": make_spelling, "near misses": make_near_miss}
 
 
-def run_case(what: str, seed: int, index: int, *, generator_only: bool = False) -> tuple[Verdict, Case | None]:
+def run_case(
+    what: str, seed: int, index: int, *arguments: int, generator_only: bool = False
+) -> tuple[Verdict, Case | None]:
     """Makes and judges a case; an exception is a find."""
     case = None
     try:
-        case = MAKERS[what](seed, index)
+        case = MAKERS[what](seed, index, *arguments)
         return judge(case, index, generator_only=generator_only), case
     except Exception as error:  # noqa: BLE001 - every exception is a find
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -137,7 +140,15 @@ def main(
 
 
 def _show(what: str, seed: int, index: int, *, generator_only: bool) -> None:
+    """A case; a spelling with as few of its rewrites as still fail."""
     verdict, case = run_case(what, seed, index, generator_only=generator_only)
+    if verdict.finds and what == "spellings":
+        for steps in range(MOST_STEPS):
+            fewer, smaller = run_case(what, seed, index, steps, generator_only=generator_only)
+            if fewer.finds:
+                print(f"fails with {steps} of its rewrites; all: {verdict.finds}")
+                verdict, case = fewer, smaller
+                break
     if case is not None:
         print(case.story)
         print("taken:", case.taken, "not taken:", case.not_taken)

@@ -111,8 +111,13 @@ class _Data:
         return values
 
 
-def make_spelling(seed: int, index: int) -> Case:
+def make_spelling(seed: int, index: int, steps: int | None = None) -> Case:
     """Returns one batch norm in one of its equivalent spellings.
+
+    Args:
+        seed: Of the campaign.
+        index: The number of the case.
+        steps: How many of its rewrites are applied; all of them if it is not given.
 
     Raises:
         UnsoundError: It is not equal to the reference.
@@ -122,8 +127,11 @@ def make_spelling(seed: int, index: int) -> Case:
     space = _draw_space(rng)
     formula = draw_formula(space, rng, task)
     names = list(formula.outputs)
-    roots, used = rewritten(space, [formula.outputs[name] for name in names], rng, _draw_steps(rng))
-    case, leaves = _case(space, rng, dict(zip(names, roots, strict=True)), index)
+    drawn = _draw_steps(rng)
+    first = [formula.outputs[name] for name in names]
+    roots, used = rewritten(space, first, rng, drawn if steps is None else min(steps, drawn))
+    emission = random.Random(f"model {seed} {index}")  # noqa: S311
+    case, leaves = _case(space, emission, dict(zip(names, roots, strict=True)), index)
     expected = _expected(space, formula, leaves)
     for name, value in case.outputs.items():
         exact = expected[name].reshape(value.shape)
@@ -131,18 +139,21 @@ def make_spelling(seed: int, index: int) -> Case:
         if not distance <= RELATIVE_ERROR * np.abs(exact).max() + 1e-12:
             raise UnsoundError(f"{name} is {distance} away; {task}, {formula.used}, {used}")
     case.used = [*formula.used, *used, *case.used]
-    case.taken = _to_be_taken(formula)
+    case.taken = _to_be_taken(formula, len(space.kept))
     case.story = f"{task} of {', '.join(names)}; sizes {space.sizes}, reduced {sorted(space.reduced)}"
     return case
 
 
-def _to_be_taken(formula: Formula) -> tuple[str, ...]:
+def _to_be_taken(formula: Formula, channels: int) -> tuple[str, ...]:
     """What a match is required of: all that says what it is."""
     kinds = EXPECTED_OF_TASK[formula.task]
     if formula.task == "frozen backward":
         # dY times a factor is nothing but that; with dscale it is a batch norm's gradient.
         return kinds if "dscale" in formula.outputs else ()
     if formula.task == "backward" and "dX" not in formula.outputs:
+        return ()
+    if formula.task == "frozen forward" and channels > 1:
+        # ONNX's BatchNormalization has one dimension of channels.
         return ()
     return kinds
 
@@ -198,17 +209,18 @@ def _reads(space: Space, outputs: dict[str, Node], data: _Data, kind: str, formu
         case "forward":
             return readings.reads_forward(space, roots, data.draw)
         case "backward":
-            given = formula.task == "backward"
-            # A dscale that is right is taken, whatever dX is.
-            return (
-                "dscale" in outputs and readings.reads_frozen_backward(space, None, outputs["dscale"], data.draw)
-            ) or (readings.reads_backward(space, roots, data.draw, given=given))
+            # A dscale that is right may be taken, whatever dX is.
+            return _reads_scale(space, outputs, data) or readings.reads_backward(
+                space, roots, data.draw, given=formula.task == "backward"
+            )
         case "frozen forward":
             return readings.reads_frozen_forward(space, outputs["Y"], data.draw)
         case _:
-            return "dscale" not in outputs or readings.reads_frozen_backward(
-                space, outputs.get("dX"), outputs["dscale"], data.draw
-            )
+            return "dscale" not in outputs or _reads_scale(space, outputs, data)
+
+
+def _reads_scale(space: Space, outputs: dict[str, Node], data: _Data) -> bool:
+    return "dscale" in outputs and readings.reads_scale_gradient(space, outputs["dscale"], data.draw)
 
 
 def _draw_steps(rng: random.Random) -> int:

@@ -71,8 +71,8 @@ def recognition(case: Case) -> Verdict:
         warnings.simplefilter("ignore")
         result = ImportDecomposedPass()(model)
     candidates = result.model.meta["bngrad.decomposed"]
-    taken = [candidate.kind for candidate in candidates if candidate.taken]
     proto = ir.to_proto(result.model)
+    taken = [kind for node in proto.graph.node if (kind := _kind(node))]
     finds = [f"{kind} is not taken; {_reasons(candidates)}" for kind in case.taken if kind not in taken]
     if case.taken and not finds:
         left = [node.op_type for node in proto.graph.node if node.op_type in REDUCTIONS]
@@ -87,6 +87,14 @@ def recognition(case: Case) -> Verdict:
     if finds:
         return Verdict("wrong", finds, proto)
     return Verdict(f"{', '.join(sorted(set(taken))) or 'nothing'} taken", [], proto)
+
+
+def _kind(node: onnx.NodeProto) -> str | None:
+    """What an op that the pass makes is."""
+    if node.op_type == "BatchNormalizationGrad":
+        training = next(each.i for each in node.attribute if each.name == "training_mode")
+        return "backward" if training else "frozen backward"
+    return {"BatchNormalizationTraining": "forward", "BatchNormalization": "frozen forward"}.get(node.op_type)
 
 
 def _reasons(candidates: list) -> str:

@@ -143,7 +143,7 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
 
 
 def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
-    """What may be a given statistic."""
+    """The leaves that may be a value."""
     return [*(leaves[key] for key in (name, f"{name}2") if key in leaves), *more]
 
 
@@ -173,57 +173,46 @@ def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, .
 
 @_quiet
 def reads_frozen_forward(space: Space, y: Node, draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether y is scale / sqrt(var + e) * x + bias for a given var; the mean may be anything that is given."""
-    x = space.leaf("x", space.all)
+    """Whether y is scale / sqrt(var + e) * w + bias for a given var, any bias, and any data w under y."""
+    inputs, _ = _by_reduction(space, [y])
     runs = [draw({"x", "x2", "var", "var2"}) for _ in range(DRAWS)]
-    values, data = (np.stack(each) for each in zip(*(space.evaluate([y, x], run) for run in runs), strict=True))
-    if not np.isfinite(values).all():
+    results = zip(*(space.evaluate([y, *inputs], run) for run in runs), strict=True)
+    values, *data = (np.stack(each) for each in results)
+    if not all(np.isfinite(each).all() for each in (values, *data)):
         return True
-    along = tuple(axis + 1 for axis in sorted(space.reduced))
-    middle = data.mean(axis=along, keepdims=True)
-    centered = data - middle
-    slope = (values * centered).mean(axis=along, keepdims=True) / (centered**2).mean(axis=along, keepdims=True)
-    offset = values.mean(axis=along, keepdims=True) - slope * middle
-    if np.abs(values - offset - slope * data).max() > DIFFERENT * np.abs(values).max():
-        return False
     variances = [*zip(*(_given(run, "var") for run in runs), strict=True)]
-    return any(_is_inverse_root(slope, np.stack(var)) for var in variances)
+    slopes = [_slope(space, values, x) for x in data]
+    return any(
+        _is_inverse_root(slope, np.stack(var)) for slope in slopes if slope is not None for var in variances
+    )
+
+
+def _slope(space: Space, y: np.ndarray, x: np.ndarray) -> np.ndarray | None:
+    """a of y = a x + b for each channel; None if it is not that."""
+    along = tuple(axis + 1 for axis in sorted(space.reduced))
+    middle = x.mean(axis=along, keepdims=True)
+    centered = x - middle
+    slope = (y * centered).mean(axis=along, keepdims=True) / (centered**2).mean(axis=along, keepdims=True)
+    offset = y.mean(axis=along, keepdims=True) - slope * middle
+    return None if np.abs(y - offset - slope * x).max() > DIFFERENT * np.abs(y).max() else slope
 
 
 @_quiet
-def reads_frozen_backward(space: Space, dx: Node | None, dscale: Node, draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether dX is a multiple of a gradient, and dscale a combination of its sum and that with x, for each channel.
-
-    Args:
-        space: Of the expressions.
-        dx: The gradient by x; None if it need not be one.
-        dscale: The gradient by the scale.
-        draw: Draws leaves, those of these names anew.
-    """
+def reads_scale_gradient(space: Space, dscale: Node, draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether dscale is a combination of sum g * x and sum g for each channel, of any gradient g under it."""
     if dscale.axes != space.kept:
         return False
-    roots = [dscale] if dx is None else [dx, dscale]
-    plain, _ = _gradients_by_reduction(space, roots)
+    plain, _ = _gradients_by_reduction(space, [dscale])
     names = {"dy", "dy2"}
     runs = [draw(set())] + [draw(names) for _ in range(2 * DRAWS)]
     runs = [{**runs[0], **{name: run[name] for name in names if name in run}} for run in runs]
     values = [
-        np.stack(each) for each in zip(*(space.evaluate([*roots, *plain], run) for run in runs), strict=True)
+        np.stack(each) for each in zip(*(space.evaluate([dscale, *plain], run) for run in runs), strict=True)
     ]
     if not all(np.isfinite(each).all() for each in values):
         return True
-    changes = [each[1:] - each[:1] for each in values]
-    return any(
-        (dx is None or _is_multiple(space, changes[0], g))
-        and _is_dot(space, changes[len(roots) - 1], g, runs[0]["x"])
-        for g in changes[len(roots) :]
-    )
-
-
-def _is_multiple(space: Space, u: np.ndarray, g: np.ndarray) -> bool:
-    every = (0, *(axis + 1 for axis in sorted(space.reduced)))
-    k = (u * g).sum(axis=every, keepdims=True) / (g * g).sum(axis=every, keepdims=True)
-    return bool(np.abs(u - k * g).max() <= DIFFERENT * np.abs(u).max())
+    wanted, *gradients = (each[1:] - each[:1] for each in values)
+    return any(_is_dot(space, wanted, g, x) for g in gradients for x in _given(runs[0], "x"))
 
 
 def _is_dot(space: Space, d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
