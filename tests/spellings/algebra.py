@@ -214,9 +214,8 @@ def _(s, n, rng):
     if _is_square(n):
         v = _inverse_root_of(s, n.args[0])
         return s.recip(v) if v is not None else None
-    # A fourth root is nothing that anybody writes.
-    rooted = n.op == "recip" and (n.args[0].op == "sqrt" or (n.args[0].op == "pow" and abs(n.args[0].value) < 1))
-    if n.op == "recip" and not rooted and _positive(s, n.args[0]) and n.axes:
+    # Not of other positive values: nobody writes a fourth root.
+    if n.op == "recip" and n.args[0] in s.positive:
         root = rng.choice([s.rsqrt, lambda v: s.pow(v, -0.5)])(n.args[0])
         return s.mul(root, root)
     return None

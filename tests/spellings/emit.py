@@ -31,7 +31,8 @@ class Emitter(Reducing):
     def emit(self, node: Node) -> Value:
         """The value of a node, made now or before."""
         value = self._made.get(node)
-        if value is not None and self.rng.random() < self.sharing:
+        # A mask is outside of the batch norm, and what is outside is one value.
+        if value is not None and (node.op == "gate" or self.rng.random() < self.sharing):
             return value
         method = getattr(self, f"_{node.op}", None)
         if node.op in ELEMENTWISE:

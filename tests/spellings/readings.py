@@ -135,7 +135,7 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
             over = _over(u[1:] - u[:1], g[1:] - g[:1], data - mean, axes)
             if over is None:
                 continue
-            epsilon = (over if given else over - var).ravel()
+            epsilon = (over if given else over - var)[~np.isnan(over)]
             # A given inv_std may be anything.
             if epsilon.min() > -1e-3 and (given or np.ptp(epsilon) < 1e-2):
                 return True
@@ -148,7 +148,10 @@ def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
 
 
 def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
-    """var + e for which u is the backward pass of g with any factor; None if there is none."""
+    """var + e for which u is the backward pass of g with any factor; None if there is none.
+
+    It is NaN for a channel without a gradient.
+    """
     along = tuple(axis + 1 for axis in axes)
     first = g - g.mean(axis=along, keepdims=True)
     dot = (g * centered).mean(axis=along, keepdims=True)
@@ -161,14 +164,14 @@ def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, .
     aa, ab, bb = dot_of(first, first), dot_of(first, second), dot_of(second, second)
     ua, ub = dot_of(u, first), dot_of(u, second)
     determinant = aa * bb - ab * ab
-    if np.min(determinant) < 1e-12 or np.abs(u).max() == 0:
+    live = determinant > 1e-12  # A ReLU may leave nothing of a channel.
+    if not live.any() or np.abs(u).max() == 0:
         return None
-    k = (ua * bb - ub * ab) / determinant
-    beta = (ub * aa - ua * ab) / determinant
+    k = np.where(live, (ua * bb - ub * ab) / determinant, 0.0)
+    beta = np.where(live, (ub * aa - ua * ab) / determinant, 0.0)
     if np.abs(u - k * first - beta * second).max() > DIFFERENT * np.abs(u).max():
         return None
-    over = np.divide(-k, beta, out=np.full_like(k, np.inf), where=beta != 0)
-    return over[0]
+    return np.where(live, -k / beta, np.nan)[0]
 
 
 @_quiet
@@ -223,7 +226,9 @@ def _is_dot(space: Space, d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
     for with_x, alone, result in zip(first, second, wanted, strict=True):
         basis = np.stack([with_x, alone], axis=1)
         fit = np.linalg.lstsq(basis, result, rcond=None)[0]
-        if np.abs(basis @ fit - result).max() > DIFFERENT * np.abs(result).max() or abs(fit[0]) < 1e-9:
+        if np.abs(basis @ fit - result).max() > DIFFERENT * np.abs(result).max():
+            return False
+        if np.abs(basis).max() > 0 and abs(fit[0]) < 1e-9:
             return False
     return True
 
