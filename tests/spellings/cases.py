@@ -214,7 +214,7 @@ def _reads(space: Space, outputs: dict[str, Node], data: _Data, kind: str, formu
                 space, roots, data.draw, given=formula.task == "backward"
             )
         case "frozen forward":
-            return readings.reads_frozen_forward(space, outputs["Y"], data.draw)
+            return readings.reads_frozen_forward(space, roots, data.draw)
         case _:
             return "dscale" not in outputs or _reads_scale(space, outputs, data)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from functools import wraps
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,32 +114,37 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
         draw: Draws leaves, those of these names anew.
         given: Whether the statistics are the inputs mean and inv_std and not those of x.
     """
+    data, _ = _by_reduction(space, roots)
     plain, others = _gradients_by_reduction(space, roots)
-    x = space.leaf("x", space.all)
-    nodes = [x, *plain, *others]
-    names = {"dy", "dy2"}
-    runs = [draw(set())] + [draw(names) for _ in range(DRAWS)]
-    runs = [{**runs[0], **{name: run[name] for name in names if name in run}} for run in runs]
-    values = [np.stack(each) for each in zip(*(space.evaluate(nodes, run) for run in runs), strict=True)]
+    runs = _with_other_gradients(draw, DRAWS)
+    results = zip(*(space.evaluate([*data, *plain, *others], run) for run in runs), strict=True)
+    values = [np.stack(each) for each in results]
     if not all(np.isfinite(each).all() for each in values):
         return True
-    data = values[0][0]
-    for axes in _axes(space):
-        var = data.var(axis=axes, keepdims=True)
-        means = [data.mean(axis=axes, keepdims=True)]
-        if given:
-            if axes != tuple(sorted(space.reduced)):
-                continue
-            means = _given(runs[0], "mean", 0 * var)
-        for mean, g, u in product(means, values[1 : 1 + len(plain)], values[1 + len(plain) :]):
-            over = _over(u[1:] - u[:1], g[1:] - g[:1], data - mean, axes)
-            if over is None:
-                continue
-            epsilon = (over if given else over - var)[~np.isnan(over)]
-            # A given inv_std may be anything.
-            if epsilon.min() > -1e-3 and (given or np.ptp(epsilon) < 1e-2):
-                return True
+    changes = [each[1:] - each[:1] for each in values[len(data) :]]
+    readings = product(_axes(space), values[: len(data)], changes[: len(plain)])
+    for axes, (x, *_), g in readings:
+        if given and axes != tuple(sorted(space.reduced)):
+            continue
+        var = x.var(axis=axes, keepdims=True)
+        for mean in _given(runs[0], "mean", 0 * var) if given else [x.mean(axis=axes, keepdims=True)]:
+            for u in changes[len(plain) :]:
+                over = _over(u, g, x - mean, axes)
+                if over is None:
+                    continue
+                epsilon = (over if given else over - var)[~np.isnan(over)]
+                # A given inv_std may be anything.
+                if epsilon.min() > -1e-3 and (given or np.ptp(epsilon) < 1e-2):
+                    return True
     return False
+
+
+def _with_other_gradients(draw: Callable[[set[str]], Leaves], number: int) -> list[Leaves]:
+    """One draw of all leaves, and some that differ from it in gradients."""
+    first = draw(set())
+    names = {"dy", "dy2"}
+    others = [draw(names) for _ in range(number)]
+    return [first, *({**first, **{name: other[name] for name in names if name in other}} for other in others)]
 
 
 def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
@@ -175,19 +180,16 @@ def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, .
 
 
 @_quiet
-def reads_frozen_forward(space: Space, y: Node, draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether y is scale / sqrt(var + e) * w + bias for a given var, any bias, and any data w under y."""
-    inputs, _ = _by_reduction(space, [y])
+def reads_frozen_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether any data under the roots is scale / sqrt(var + e) * w + bias for a given var and any data w."""
+    inputs, _ = _by_reduction(space, roots)
     runs = [draw({"x", "x2", "var", "var2"}) for _ in range(DRAWS)]
-    results = zip(*(space.evaluate([y, *inputs], run) for run in runs), strict=True)
-    values, *data = (np.stack(each) for each in results)
-    if not all(np.isfinite(each).all() for each in (values, *data)):
+    data = [np.stack(each) for each in zip(*(space.evaluate(inputs, run) for run in runs), strict=True)]
+    if not all(np.isfinite(each).all() for each in data):
         return True
-    variances = [*zip(*(_given(run, "var") for run in runs), strict=True)]
-    slopes = [_slope(space, values, x) for x in data]
-    return any(
-        _is_inverse_root(slope, np.stack(var)) for slope in slopes if slope is not None for var in variances
-    )
+    variances = [np.stack(each) for each in zip(*(_given(run, "var") for run in runs), strict=True)]
+    slopes = [slope for y, x in permutations(data, 2) if (slope := _slope(space, y, x)) is not None]
+    return any(_is_inverse_root(slope, var) for slope, var in product(slopes, variances))
 
 
 def _slope(space: Space, y: np.ndarray, x: np.ndarray) -> np.ndarray | None:
@@ -205,17 +207,15 @@ def reads_scale_gradient(space: Space, dscale: Node, draw: Callable[[set[str]], 
     """Whether dscale is a combination of sum g * x and sum g for each channel, of any gradient g under it."""
     if dscale.axes != space.kept:
         return False
+    data, _ = _by_reduction(space, [dscale])
     plain, _ = _gradients_by_reduction(space, [dscale])
-    names = {"dy", "dy2"}
-    runs = [draw(set())] + [draw(names) for _ in range(2 * DRAWS)]
-    runs = [{**runs[0], **{name: run[name] for name in names if name in run}} for run in runs]
-    values = [
-        np.stack(each) for each in zip(*(space.evaluate([dscale, *plain], run) for run in runs), strict=True)
-    ]
+    runs = _with_other_gradients(draw, 2 * DRAWS)
+    results = zip(*(space.evaluate([dscale, *data, *plain], run) for run in runs), strict=True)
+    values = [np.stack(each) for each in results]
     if not all(np.isfinite(each).all() for each in values):
         return True
-    wanted, *gradients = (each[1:] - each[:1] for each in values)
-    return any(_is_dot(space, wanted, g, x) for g in gradients for x in _given(runs[0], "x"))
+    wanted, *gradients = (each[1:] - each[:1] for each in (values[0], *values[1 + len(data) :]))
+    return any(_is_dot(space, wanted, g, x[0]) for g in gradients for x in values[1 : 1 + len(data)])
 
 
 def _is_dot(space: Space, d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
