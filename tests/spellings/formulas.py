@@ -240,12 +240,12 @@ def _add_backward(draw: _Draw, x: Node, y: Node | None) -> None:
         formula.residual = True
         formula.used.append("another gradient added to dX")
         results["dX"] = s.add(results["dX"], draw.leaf("residual", full=True))
-    asked = set(results)
-    if rng.random() < 0.3 and len(asked) > 1:
-        asked = {"dX"} | {name for name in asked if rng.random() < 0.5}
-    if formula.task == "frozen backward" and rng.random() < 0.8:
-        asked |= {"dscale"} & set(results)
-    formula.outputs.update({name: node for name, node in results.items() if name in asked})
+    asked = list(results)
+    if rng.random() < 0.3:
+        asked = [name for name in asked if name == "dX" or rng.random() < 0.5]
+    if formula.task == "frozen backward" and "dscale" in results and rng.random() < 0.8:
+        asked.append("dscale")
+    formula.outputs.update({name: results[name] for name in results if name in asked})
 
 
 def _add_others(draw: _Draw, x: Node) -> None:

@@ -191,7 +191,8 @@ def _(s, n, _rng):
 
 @_mutation("parameter of another axis")
 def _(s, n, _rng):
-    if n.op == "leaf" and n.axes == s.kept and s.reduced - {0}:
+    # A bias or a mean of another axis is another term beside a batch norm.
+    if n.op == "leaf" and n.axes == s.kept and n.value in ("gamma", "inv_std", "var") and s.reduced - {0}:
         return s.leaf(f"{n.value}_elsewhere", frozenset({max(s.reduced)}))
     return None
 

@@ -92,7 +92,10 @@ def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: 
 def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
     """Whether slope = s / sqrt(var + e) for any s and e of each channel."""
     slope, var = slope.reshape(DRAWS, -1), var.reshape(DRAWS, -1)
-    for a, v in zip(slope.T, var.T, strict=True):
+    for slopes, variances in zip(slope.T, var.T, strict=True):
+        a, v = slopes[np.isfinite(slopes)], variances[np.isfinite(slopes)]
+        if len(a) < 3:  # a ReLU left nothing of the channel
+            continue
         if np.abs(a).min() == 0 or np.ptp(np.sign(a)):
             return False
         inverse = 1 / a**2
@@ -205,8 +208,9 @@ def _slope(space: Space, y: np.ndarray, x: np.ndarray) -> np.ndarray | None:
 @_quiet
 def reads_scale_gradient(space: Space, dscale: Node, draw: Callable[[set[str]], Leaves]) -> bool:
     """Whether dscale is a combination of sum g * x and sum g for each channel, of any gradient g under it."""
-    if dscale.axes != space.kept:
+    if 0 in dscale.axes or not dscale.axes:
         return False
+    along = tuple(sorted(space.all - dscale.axes))
     data, _ = _by_reduction(space, [dscale])
     plain, _ = _gradients_by_reduction(space, [dscale])
     runs = _with_other_gradients(draw, 2 * DRAWS)
@@ -215,11 +219,11 @@ def reads_scale_gradient(space: Space, dscale: Node, draw: Callable[[set[str]], 
     if not all(np.isfinite(each).all() for each in values):
         return True
     wanted, *gradients = (each[1:] - each[:1] for each in (values[0], *values[1 + len(data) :]))
-    return any(_is_dot(space, wanted, g, x[0]) for g in gradients for x in values[1 : 1 + len(data)])
+    return any(_is_dot(along, wanted, g, x[0]) for g in gradients for x in values[1 : 1 + len(data)])
 
 
-def _is_dot(space: Space, d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
-    along = tuple(axis + 1 for axis in sorted(space.reduced))
+def _is_dot(axes: tuple[int, ...], d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
+    along = tuple(axis + 1 for axis in axes)
     first, second, wanted = (
         each.reshape(len(g), -1).T for each in ((g * x).sum(axis=along), g.sum(axis=along), d)
     )
