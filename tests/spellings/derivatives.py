@@ -76,8 +76,5 @@ def _reduced(space: Space, g: Node, node: Node, arg: Node, rng: random.Random) -
     present = extra & g.axes
     if present:
         g = space.sum(g, present)
-    absent = extra - present
-    if absent == space.reduced:
-        return space.mul(space.count(), g) if rng.random() < 0.5 else space.sum(space.expand(g))
-    assert not absent, (node.op, absent)
+    assert extra == present, (node.op, extra, present)
     return g

@@ -2,8 +2,8 @@
 
 A reading of the forward pass is y = scale * (w - mean w) / sqrt(var w + e) + bias over any axes with the batch,
 for any value w without a reduction under it, any e, and any scale and bias that do not depend on the data.
-One of the backward pass is dX = k * (g - mean g - (x - mean x) * sum(g * (x - mean x)) / (M * (var x + e))), for
-any factor k of each channel.
+One of the backward pass is dX = k * (g - mean g - (x - mean x) * sum(g * (x - mean x)) * r / M), for any factors k
+and r > 0 of each channel.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
         rise, start = np.polyfit(v, inverse, 1)
         if np.abs(rise * v + start - inverse).max() > DIFFERENT * inverse.min():
             return False
-        if rise * np.ptp(v) < 0.05 * inverse.max():
+        if rise * np.ptp(v) < 0.01 * inverse.max():
             return False
     return True
 
@@ -129,16 +129,12 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
     for axes, (x, *_), g in readings:
         if given and axes != tuple(sorted(space.reduced)):
             continue
-        var = x.var(axis=axes, keepdims=True)
-        for mean in _given(runs[0], "mean", 0 * var) if given else [x.mean(axis=axes, keepdims=True)]:
-            for u in changes[len(plain) :]:
-                over = _over(u, g, x - mean, axes)
-                if over is None:
-                    continue
-                epsilon = (over if given else over - var)[~np.isnan(over)]
-                # A given inv_std may be anything.
-                if epsilon.min() > -1e-3 and (given or np.ptp(epsilon) < 1e-2):
-                    return True
+        mean = x.mean(axis=axes, keepdims=True)
+        for center in _given(runs[0], "mean", 0 * mean) if given else [mean]:
+            over = (_over(u, g, x - center, axes) for u in changes[len(plain) :])
+            # inv_std may be anything of a channel.
+            if any(each is not None and np.all(each[~np.isnan(each)] > 0) for each in over):
+                return True
     return False
 
 
@@ -156,7 +152,7 @@ def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
 
 
 def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
-    """var + e for which u is the backward pass of g with any factor; None if there is none.
+    """1 / r for which u is the backward pass of g with any k; None if there is none.
 
     It is NaN for a channel without a gradient.
     """
@@ -206,20 +202,27 @@ def _slope(space: Space, y: np.ndarray, x: np.ndarray) -> np.ndarray | None:
 
 
 @_quiet
-def reads_scale_gradient(space: Space, dscale: Node, draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether dscale is a combination of sum g * x and sum g for each channel, of any gradient g under it."""
-    if 0 in dscale.axes or not dscale.axes:
-        return False
-    along = tuple(sorted(space.all - dscale.axes))
-    data, _ = _by_reduction(space, [dscale])
-    plain, _ = _gradients_by_reduction(space, [dscale])
+def reads_scale_gradient(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether any dscale under the roots is a combination of sum g * w and sum g, of any gradient g and data w.
+
+    A dscale is an output, or what something other than arithmetic reads.
+    """
+    choices = [arg for node in topological(roots) if node.op in ("relu", "abs", "gate") for arg in node.args]
+    wanted = [node for node in dict.fromkeys((*roots, *choices)) if node.axes and 0 not in node.axes]
+    data, _ = _by_reduction(space, roots)
+    plain, _ = _gradients_by_reduction(space, roots)
     runs = _with_other_gradients(draw, 2 * DRAWS)
-    results = zip(*(space.evaluate([dscale, *data, *plain], run) for run in runs), strict=True)
+    results = zip(*(space.evaluate([*data, *plain, *wanted], run) for run in runs), strict=True)
     values = [np.stack(each) for each in results]
     if not all(np.isfinite(each).all() for each in values):
         return True
-    wanted, *gradients = (each[1:] - each[:1] for each in (values[0], *values[1 + len(data) :]))
-    return any(_is_dot(along, wanted, g, x[0]) for g in gradients for x in values[1 : 1 + len(data)])
+    changes = [each[1:] - each[:1] for each in values[len(data) :]]
+    for node, change in zip(wanted, changes[len(plain) :], strict=True):
+        axes = tuple(sorted(space.all - node.axes))
+        pairs = product(changes[: len(plain)], values[: len(data)])
+        if np.abs(change).max() > 0 and any(_is_dot(axes, change, g, x[0]) for g, x in pairs):
+            return True
+    return False
 
 
 def _is_dot(axes: tuple[int, ...], d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:

@@ -161,11 +161,13 @@ def _(s, n, _rng):
 
 
 @rewrite("sum of an expansion")
-def _(s, n, _rng):
-    a = n.args[0] if n.args else None
-    if n.op == "sum" and n.value == s.reduced and a.op == "expand" and not a.args[0].axes & s.reduced:
-        new = s.mul(s.count(), a.args[0])
-        return new if new.axes == n.axes else None
+def _(s, n, rng):
+    if n.op == "sum" and n.value == s.reduced and n.args[0].op == "expand":
+        a = n.args[0].args[0]
+        return s.mul(s.count(), a) if a.axes == s.kept else None
+    pair = operands(n, "mul", rng)
+    if pair and pair[0].op == "count" and pair[1].axes == s.kept:
+        return s.sum(s.expand(pair[1]))
     return None
 
 
