@@ -124,15 +124,6 @@ def _(s, n, _rng):
     return None
 
 
-@_mutation("other epsilon in one place")
-def _(s, n, _rng):
-    if n.op == "add" and n.axes:
-        for shift, v in (n.args, n.args[::-1]):
-            if shift.op == "const" and shift.value not in (0, 1):
-                return s.add(v, s.const(shift.value * 3))
-    return None
-
-
 @_mutation("root missing")
 def _(s, n, _rng):
     if n.op == "sqrt" and n.axes:

@@ -220,7 +220,8 @@ def reads_scale_gradient(space: Space, roots: Sequence[Node], draw: Callable[[se
     for node, change in zip(wanted, changes[len(plain) :], strict=True):
         axes = tuple(sorted(space.all - node.axes))
         pairs = product(changes[: len(plain)], values[: len(data)])
-        if np.abs(change).max() > 0 and any(_is_dot(axes, change, g, x[0]) for g, x in pairs):
+        # Where a ReLU left no gradient, there is nothing to tell.
+        if np.abs(change).max() == 0 or any(_is_dot(axes, change, g, x[0]) for g, x in pairs):
             return True
     return False
 

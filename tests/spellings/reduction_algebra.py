@@ -160,17 +160,6 @@ def _(s, n, _rng):
     return s.mean(s.pow(s.sub(x, mean), 2), axes)
 
 
-@rewrite("sum of an expansion")
-def _(s, n, rng):
-    if n.op == "sum" and n.value == s.reduced and n.args[0].op == "expand":
-        a = n.args[0].args[0]
-        return s.mul(s.count(), a) if a.axes == s.kept else None
-    pair = operands(n, "mul", rng)
-    if pair and pair[0].op == "count" and pair[1].axes == s.kept:
-        return s.sum(s.expand(pair[1]))
-    return None
-
-
 @rewrite("center the other factor")
 def _(s, n, rng):
     """sum(dy * (x - mean x)) = sum((dy - mean dy) * x), as automatic differentiation of centering has it."""
