@@ -55,6 +55,7 @@ class Case:
         outputs: Its outputs in float64, by name.
         taken: Kinds of matches that must be found.
         not_taken: Kinds of matches that must not be found.
+        alone: Whether nothing else reads the statistics, so that no reduction may be left.
         used: The forms, rewrites and mutations that it is made of.
     """
 
@@ -64,6 +65,7 @@ class Case:
     outputs: dict[str, np.ndarray]
     taken: tuple[str, ...] = ()
     not_taken: tuple[str, ...] = ()
+    alone: bool = False
     used: list[str] = field(default_factory=list)
 
 
@@ -131,6 +133,7 @@ def make_spelling(seed: int, index: int, steps: int | None = None) -> Case:
         if not distance <= RELATIVE_ERROR * np.abs(exact).max() + 1e-12:
             raise UnsoundError(f"{name} is {distance} away; {task}, {formula.used}, {used}")
     case.used = [*formula.used, *used, *case.used]
+    case.alone = {"Y", "Z", "dX", "dscale", "dbias"}.issuperset(names)
     case.taken = _to_be_taken(formula, len(space.kept))
     case.story = f"{task} of {', '.join(names)}; sizes {space.sizes}, reduced {sorted(space.reduced)}"
     return case
