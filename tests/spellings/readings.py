@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from functools import wraps
-from itertools import combinations, permutations, product
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Leaves = Mapping[str, np.ndarray]
 
 DRAWS = 5
+FEWEST_DRAWS = 3
+GRADIENTS = ("dy", "dy2")
 DIFFERENT = 1e-3
 """A relative distance above which something is no reading."""
 
@@ -54,27 +56,25 @@ def reads_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]]
         roots: They.
         draw: Draws leaves, those of these names anew.
     """
-    inputs, others = _by_reduction(space, roots)
-    if not inputs or not others:
-        return False
-    nodes = [*inputs, *others]
-    runs = [
-        space.evaluate(nodes, draw({"x", "x2", "other", "mean", "mean2", "var", "var2"})) for _ in range(DRAWS)
-    ]
-    values = [np.stack(each) for each in zip(*runs, strict=True)]
+    inputs, results = _data(space, roots, gradients=False)
+    runs = [draw({"x", "x2", "other", "mean", "mean2", "var", "var2"}) for _ in range(DRAWS)]
+    values = _evaluated(space, [*inputs, *results], runs)
     if not all(np.isfinite(each).all() for each in values):
         return True
-    for w in values[: len(inputs)]:
-        for axes in _axes(space):
-            along = tuple(axis + 1 for axis in axes)
-            mean, var = w.mean(axis=along, keepdims=True), w.var(axis=along, keepdims=True)
-            centered = w - mean
-            if var.min() < 1e-9:
-                continue
-            for y in values[len(inputs) :]:
-                if _is_normalized(y, centered, var, along):
-                    return True
+    for w, axes in product(values[: len(inputs)], _axes(space)):
+        along = tuple(axis + 1 for axis in axes)
+        mean, var = w.mean(axis=along, keepdims=True), w.var(axis=along, keepdims=True)
+        live = var.reshape(DRAWS, -1).min(axis=1) > 1e-9  # A ReLU may leave nothing of a channel.
+        if live.sum() < FEWEST_DRAWS:
+            return True
+        if any(_is_normalized(y[live], (w - mean)[live], var[live], along) for y in values[len(inputs) :]):
+            return True
     return False
+
+
+def _evaluated(space: Space, nodes: Sequence[Node], runs: Sequence[Leaves]) -> list[np.ndarray]:
+    """The values of nodes in all draws."""
+    return [np.stack(each) for each in zip(*(space.evaluate(nodes, run) for run in runs), strict=True)]
 
 
 def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: tuple[int, ...]) -> bool:
@@ -83,18 +83,17 @@ def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: 
     size = np.abs(y - middle).max()
     if size == 0 or np.abs(y - middle - slope * centered).max() > DIFFERENT * size:
         return False
-    offset = middle.reshape(DRAWS, -1)
-    if np.abs(offset - offset[:1]).max() > DIFFERENT * max(1e-3, np.abs(y).max()):
+    if np.abs(middle - middle[:1]).max() > DIFFERENT * max(1e-3, np.abs(y).max()):
         return False
     return _is_inverse_root(slope, var)
 
 
 def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
     """Whether slope = s / sqrt(var + e) for any s and e of each channel."""
-    slope, var = slope.reshape(DRAWS, -1), var.reshape(DRAWS, -1)
+    slope, var = slope.reshape(len(slope), -1), var.reshape(len(slope), -1)
     for slopes, variances in zip(slope.T, var.T, strict=True):
         a, v = slopes[np.isfinite(slopes)], variances[np.isfinite(slopes)]
-        if len(a) < 3:  # a ReLU left nothing of the channel
+        if len(a) < FEWEST_DRAWS:
             continue
         if np.abs(a).min() == 0 or np.ptp(np.sign(a)):
             return False
@@ -117,11 +116,10 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
         draw: Draws leaves, those of these names anew.
         given: Whether the statistics are the inputs mean and inv_std and not those of x.
     """
-    data, _ = _by_reduction(space, roots)
-    plain, others = _gradients_by_reduction(space, roots)
+    data, _ = _data(space, roots, gradients=False)
+    plain, others = _data(space, roots, gradients=True)
     runs = _with_other_gradients(draw, DRAWS)
-    results = zip(*(space.evaluate([*data, *plain, *others], run) for run in runs), strict=True)
-    values = [np.stack(each) for each in results]
+    values = _evaluated(space, [*data, *plain, *others], runs)
     if not all(np.isfinite(each).all() for each in values):
         return True
     changes = [each[1:] - each[:1] for each in values[len(data) :]]
@@ -141,9 +139,8 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
 def _with_other_gradients(draw: Callable[[set[str]], Leaves], number: int) -> list[Leaves]:
     """One draw of all leaves, and some that differ from it in gradients."""
     first = draw(set())
-    names = {"dy", "dy2"}
-    others = [draw(names) for _ in range(number)]
-    return [first, *({**first, **{name: other[name] for name in names if name in other}} for other in others)]
+    others = [draw(set(GRADIENTS)) for _ in range(number)]
+    return [first, *({**first, **{name: other[name] for name in GRADIENTS if name in other}} for other in others)]
 
 
 def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
@@ -181,13 +178,14 @@ def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, .
 @_quiet
 def reads_frozen_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
     """Whether any data under the roots is scale / sqrt(var + e) * w + bias for a given var and any data w."""
-    inputs, _ = _by_reduction(space, roots)
+    inputs, results = _data(space, roots, gradients=False)
     runs = [draw({"x", "x2", "var", "var2"}) for _ in range(DRAWS)]
-    data = [np.stack(each) for each in zip(*(space.evaluate(inputs, run) for run in runs), strict=True)]
-    if not all(np.isfinite(each).all() for each in data):
+    values = _evaluated(space, [*inputs, *results], runs)
+    if not all(np.isfinite(each).all() for each in values):
         return True
     variances = [np.stack(each) for each in zip(*(_given(run, "var") for run in runs), strict=True)]
-    slopes = [slope for y, x in permutations(data, 2) if (slope := _slope(space, y, x)) is not None]
+    pairs = product(values[len(inputs) :], values[: len(inputs)])
+    slopes = [slope for y, x in pairs if (slope := _slope(space, y, x)) is not None]
     return any(_is_inverse_root(slope, var) for slope, var in product(slopes, variances))
 
 
@@ -209,11 +207,10 @@ def reads_scale_gradient(space: Space, roots: Sequence[Node], draw: Callable[[se
     """
     choices = [arg for node in topological(roots) if node.op in ("relu", "abs", "gate") for arg in node.args]
     wanted = [node for node in dict.fromkeys((*roots, *choices)) if node.axes and 0 not in node.axes]
-    data, _ = _by_reduction(space, roots)
-    plain, _ = _gradients_by_reduction(space, roots)
+    data, _ = _data(space, roots, gradients=False)
+    plain, _ = _data(space, roots, gradients=True)
     runs = _with_other_gradients(draw, 2 * DRAWS)
-    results = zip(*(space.evaluate([*data, *plain, *wanted], run) for run in runs), strict=True)
-    values = [np.stack(each) for each in results]
+    values = _evaluated(space, [*data, *plain, *wanted], runs)
     if not all(np.isfinite(each).all() for each in values):
         return True
     changes = [each[1:] - each[:1] for each in values[len(data) :]]
@@ -236,39 +233,27 @@ def _is_dot(axes: tuple[int, ...], d: np.ndarray, g: np.ndarray, x: np.ndarray) 
         fit = np.linalg.lstsq(basis, result, rcond=None)[0]
         if np.abs(basis @ fit - result).max() > DIFFERENT * np.abs(result).max():
             return False
-        if np.abs(basis).max() > 0 and abs(fit[0]) < 1e-9:
+        if np.abs(with_x).max() > 0 and abs(fit[0]) < 1e-9:
             return False
     return True
 
 
-def _by_reduction(space: Space, roots: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """Data without a reduction under it, and with one; not what depends on a gradient."""
-    plain, others, reduced, gradient = [], [], set(), set()
-    for node in topological(roots):
-        if (node.op == "leaf" and node.value in ("dy", "dy2", "residual")) or any(
-            a in gradient for a in node.args
-        ):
-            gradient.add(node)
-            continue
-        if node.op in ("sum", "mean") or any(arg in reduced for arg in node.args):
-            reduced.add(node)
-        if node.axes == space.all:
-            (others if node in reduced else plain).append(node)
-    return plain, others
+def _data(space: Space, roots: Sequence[Node], *, gradients: bool) -> tuple[list[Node], list[Node]]:
+    """Data that a batch norm may be of, and all that it may be: what depends on a gradient, or what does not.
 
-
-def _gradients_by_reduction(space: Space, roots: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """Data that depends on dY without a reduction, and with one."""
-    plain, others, dependent, reduced = [], [], set(), set()
+    The former are inputs, results of ops other than arithmetic, and products of two of them.
+    """
+    atoms, others, dependent = [], [], set()
     for node in topological(roots):
-        through = any(arg in dependent for arg in node.args)
-        if through and (node.op in ("sum", "mean") or any(arg in reduced for arg in node.args)):
-            reduced.add(node)
-        if through or (node.op == "leaf" and node.value in ("dy", "dy2")):
+        if node.value in GRADIENTS or any(arg in dependent for arg in node.args):
             dependent.add(node)
-            if node.axes == space.all:
-                (others if node in reduced else plain).append(node)
-    return plain, others
+        if node.axes != space.all or (node in dependent) != gradients or node.value == "residual":
+            continue
+        others.append(node)
+        product_of_data = node.op in ("mul", "pow") and all(arg.axes == space.all for arg in node.args)
+        if node.op in ("leaf", "relu", "abs", "gate") or product_of_data:
+            atoms.append(node)
+    return atoms, others
 
 
 def _axes(space: Space) -> Iterator[tuple[int, ...]]:
