@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels mutants lint format bench matrix networks clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -61,6 +61,11 @@ fuzz: $(READY)
 FUZZ_GRADIENTS ?= --count 30000 --seed 1
 fuzz-gradients: $(READY)
 	$(BIN)/python tests/gradient_fuzz/campaign.py $(FUZZ_GRADIENTS)
+
+# Batch norm in primitives, spelled at random, and near misses; --only 42 shows one case again.
+SPELLINGS ?= --count 20000 --seed 1
+spellings: $(READY)
+	$(BIN)/python tests/spellings/campaign.py $(SPELLINGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
