@@ -127,13 +127,40 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
     for axes, (x, *_), g in readings:
         if given and axes != tuple(sorted(space.reduced)):
             continue
-        mean = x.mean(axis=axes, keepdims=True)
-        for center in _given(runs[0], "mean", 0 * mean) if given else [mean]:
-            over = (_over(u, g, x - center, axes) for u in changes[len(plain) :])
-            # inv_std may be anything of a channel.
-            if any(each is not None and np.all(each[~np.isnan(each)] > 0) for each in over):
-                return True
+        read = _is_gradient_with_any_mean if given else _is_gradient
+        if any(read(u, g, x, axes) for u in changes[len(plain) :]):
+            return True
     return False
+
+
+def _is_gradient(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
+    over = _over(u, g, x - x.mean(axis=axes, keepdims=True), axes)
+    return over is not None and bool(np.all(over[~np.isnan(over)] > 0))
+
+
+def _is_gradient_with_any_mean(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
+    """The same with x - m for any m of each channel.
+
+    With G = sum g and D = sum g x it is a g + b G + c x D + d (x G + D), where m = -d / c and b = -a / M + c m^2.
+    """
+    kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
+    data = np.transpose(x, (*kept, *axes)).reshape(int(np.prod([x.shape[axis] for axis in kept], dtype=int)), -1)
+    forward = (0, *(axis + 1 for axis in (*kept, *axes)))
+    us, gs = (np.transpose(each, forward).reshape(len(each), *data.shape) for each in (u, g))
+    for channel, row in enumerate(data):
+        dx, dy = us[:, channel], gs[:, channel]
+        if np.abs(dy).max() == 0:
+            continue
+        total, dot = dy.sum(axis=1, keepdims=True), (dy * row).sum(axis=1, keepdims=True)
+        terms = [dy, total + 0 * row, row * dot, row * total + dot]
+        basis = np.stack([term.ravel() for term in terms], axis=1)
+        a, b, c, d = fit = np.linalg.lstsq(basis, dx.ravel(), rcond=None)[0]
+        size = np.abs(dx).max()
+        if np.abs(basis @ fit - dx.ravel()).max() > DIFFERENT * size or c * a >= 0:
+            return False
+        if abs(b + a / row.size - d * d / c) * np.abs(total).max() > DIFFERENT * size:
+            return False
+    return True
 
 
 def _with_other_gradients(draw: Callable[[set[str]], Leaves], number: int) -> list[Leaves]:
@@ -250,7 +277,7 @@ def _data(space: Space, roots: Sequence[Node], *, gradients: bool) -> tuple[list
         if node.axes != space.all or (node in dependent) != gradients or node.value == "residual":
             continue
         others.append(node)
-        product_of_data = node.op in ("mul", "pow") and all(arg.axes == space.all for arg in node.args)
+        product_of_data = node.op in ("mul", "pow") and not any(arg.axes <= space.kept for arg in node.args)
         if node.op in ("leaf", "relu", "abs", "gate") or product_of_data:
             atoms.append(node)
     return atoms, others
