@@ -154,7 +154,10 @@ def _is_gradient_with_any_mean(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes
         total, dot = dy.sum(axis=1, keepdims=True), (dy * row).sum(axis=1, keepdims=True)
         terms = [dy, total + 0 * row, row * dot, row * total + dot]
         basis = np.stack([term.ravel() for term in terms], axis=1)
-        a, b, c, d = fit = np.linalg.lstsq(basis, dx.ravel(), rcond=None)[0]
+        fit, _, rank, _ = np.linalg.lstsq(basis, dx.ravel(), rcond=1e-9)
+        if rank < len(terms):  # A ReLU left one gradient of the channel, which does not tell.
+            continue
+        a, b, c, d = fit
         size = np.abs(dx).max()
         if np.abs(basis @ fit - dx.ravel()).max() > DIFFERENT * size or c * a >= 0:
             return False
@@ -211,6 +214,7 @@ def reads_frozen_forward(space: Space, roots: Sequence[Node], draw: Callable[[se
     if not all(np.isfinite(each).all() for each in values):
         return True
     variances = [np.stack(each) for each in zip(*(_given(run, "var") for run in runs), strict=True)]
+    variances += [1 / each for each in variances]
     pairs = product(values[len(inputs) :], values[: len(inputs)])
     slopes = [slope for y, x in pairs if (slope := _slope(space, y, x)) is not None]
     return any(_is_inverse_root(slope, var) for slope, var in product(slopes, variances))
