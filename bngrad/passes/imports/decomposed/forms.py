@@ -133,6 +133,9 @@ def _cast(known: Forms, node: ir.Node) -> Polynomial | None:
     x, to = node.inputs[0], node.outputs[0].dtype
     if x is None or to not in _FLOATS:
         return None
+    vector = known.sizes.of(x)
+    if vector is not None:
+        return vector[0] if len(vector) == 1 else None
     if x.dtype == ir.DataType.BOOL:
         flag = as_number(known.of(x))
         return None if flag is None else number(flag)
