@@ -42,6 +42,7 @@ class Forms:
         self.layouts, self.algebra = layouts, algebra
         self.sizes = Sizes(layouts, algebra)
         self.found: dict[ir.Value, Polynomial] = {}
+        self._batch_axes = layouts.batch_axes()
         self._by_terms: dict[frozenset[Monomial], list[ir.Value]] = {}
         self.before_multiplying: Callable[[ir.Value, ir.Value], None] = lambda *_: None
         """Called for both factors of a product, each with the other, before it is made.
@@ -116,7 +117,7 @@ class Forms:
         data = [each for monomial in form if (each := {one for one, _ in monomial if varies[one] == whole})]
         if not whole or len(data) < 2:
             return False
-        alone = all(varies[one] == whole for one in atoms(form))
+        alone = bool(whole & self._batch_axes) and all(varies[one] == whole for one in atoms(form))
         return alone or any(not one & other for one in data for other in data)
 
 

@@ -60,6 +60,8 @@ class Layouts:
         self._filled: dict[ir.Value, float | None] = {}
         self.explained: set[ir.Node] = set()
         """The nodes whose rule gave the layout of their output."""
+        self._reduced: list[Layout] = []
+        """The dimensions that each reduction of the first dimension reduces, if it keeps others."""
         self._found: dict[ir.Value, Layout | None] = {}
         for node in graph:
             self._visit(node)
@@ -90,6 +92,16 @@ class Layouts:
             return self.of(value)
         sizes = sizes_of(value)
         return None if sizes is None else self.axes.layout(sizes)
+
+    def batch_axes(self) -> frozenset[int]:
+        """The axes that are reduced along with the first dimension of data: parameters do not have them."""
+        dimensions = (self.axes.basic(one) for layout in self._reduced for one in layout)
+        return frozenset(axis for one in dimensions for axis in one)
+
+    def note_reduction(self, reduced: Layout, kept: Layout) -> None:
+        """Takes note of a reduction whose first dimension is reduced."""
+        if any(kept):
+            self._reduced.append(reduced)
 
     def assign(self, value: ir.Value, layout: Layout) -> None:
         """Gives a new value its layout."""
@@ -169,6 +181,9 @@ def _reduction(known: Layouts, node: ir.Node) -> Layout | None:
     dimensions = None if layout is None else reduced_dimensions(node, len(layout))
     if layout is None or dimensions is None:
         return None
+    if 0 in dimensions:
+        kept = tuple(one for place, one in enumerate(layout) if place not in dimensions)
+        known.note_reduction(tuple(layout[place] for place in dimensions), kept)
     keep = read_attribute(node, "keepdims", 1)
     return tuple(
         () if place in dimensions else one for place, one in enumerate(layout) if keep or place not in dimensions
