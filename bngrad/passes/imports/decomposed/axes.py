@@ -149,9 +149,18 @@ class Axes:
         return parts
 
     def _parts(self, axis: int) -> Dimension:
-        parts = self._made_of.get(axis)
-        if parts is None:
-            return (axis,)
-        basic = tuple(one for part in parts for one in self._parts(part))
-        self._made_of[axis] = basic
-        return basic
+        """The basic axes of one, to which all on the way to them are shortened."""
+        waiting = [axis]
+        while waiting:
+            parts = self._made_of.get(waiting[-1], ())
+            made = [part for part in parts if part in self._made_of]
+            longer = [part for part in made if any(one in self._made_of for one in self._made_of[part])]
+            if longer:
+                waiting += longer
+                continue
+            if made:
+                self._made_of[waiting[-1]] = tuple(
+                    one for part in parts for one in self._made_of.get(part, (part,))
+                )
+            waiting.pop()
+        return self._made_of.get(axis, (axis,))

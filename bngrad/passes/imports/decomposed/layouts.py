@@ -63,11 +63,20 @@ class Layouts:
         self._reduced: list[Layout] = []
         """The dimensions that each reduction of the first dimension reduces, if it keeps others."""
         self._found: dict[ir.Value, Layout | None] = {}
+        self._resolved: dict[ir.Value, Layout | None] | None = None
         for node in graph:
             self._visit(node)
+        self._resolved = {}  # no axis becomes equal to another, or is split, from now on
 
     def of(self, value: ir.Value) -> Layout | None:
         """The layout of a value; None if its rank is unknown, or an axis occurs in two of its dimensions."""
+        if self._resolved is None:
+            return self._resolve(value)
+        if value not in self._resolved:
+            self._resolved[value] = self._resolve(value)
+        return self._resolved[value]
+
+    def _resolve(self, value: ir.Value) -> Layout | None:
         if value not in self._found:
             sizes = sizes_of(value)
             self._found[value] = None if sizes is None else self.axes.layout(sizes)
@@ -106,6 +115,8 @@ class Layouts:
     def assign(self, value: ir.Value, layout: Layout) -> None:
         """Gives a new value its layout."""
         self._found[value] = layout
+        if self._resolved is not None:
+            self._resolved.pop(value, None)
 
     def _visit(self, node: ir.Node) -> None:
         rule = _RULES.get(node.op_type) if node.domain == "" else None
