@@ -48,6 +48,7 @@ class GraphRewrite:
         self, graph: ir.Graph, names: Names, kept: Collection[ir.Value], *, inner: bool, forward_only: bool
     ) -> None:
         self._graph, self._names, self._forward_only = graph, names, forward_only
+        self._places = {node: place for place, node in enumerate(graph)}
         self._analysis = Analysis(list(graph), kept, inner=inner)
         self._forms = self._analysis.forms
         self._builder = Builder(self._forms)
@@ -195,6 +196,7 @@ class GraphRewrite:
         Its data is not: the value is computed from that.
         """
         data = self._builder.data
+        place = self._place(value)
         seen: set[ir.Value] = set()
         waiting = [] if node is None else [one for one in node.inputs if one is not None]
         while waiting:
@@ -202,10 +204,16 @@ class GraphRewrite:
             if one is value:
                 return True
             maker = one.producer()
-            if one not in seen and one not in data and maker is not None:
+            # Nodes in front of the value do not read it; new ones have no place.
+            if one not in seen and one not in data and maker is not None and self._place(one) >= place:
                 waiting += [each for each in maker.inputs if each is not None]
             seen.add(one)
         return False
+
+    def _place(self, value: ir.Value) -> int:
+        """Where a value is in the order of the graph: -1 for inputs, and behind all others for new ones."""
+        maker = value.producer()
+        return -1 if maker is None else self._places.get(maker, len(self._places))
 
     def _refuse(self, value: ir.Value, kind: str, reason: str) -> None:
         self.refused.append(Candidate(name_of(value), kind, False, reason))
