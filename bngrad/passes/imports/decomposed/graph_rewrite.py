@@ -72,8 +72,8 @@ class GraphRewrite:
                 for value in dict.fromkeys(value for values in marked for value in values):
                     self._take_gradient(value, group)
         for one, made in self._builder.statistics.items():
-            mean = atoms(made.forms[2] or {})
-            marked = (with_atom.get(each, ()) for each in (one, *mean))
+            sums = (each for each in atoms(made.forms[2] or {}) if self._analysis.algebra.sum_of(each) is not None)
+            marked = (with_atom.get(each, ()) for each in (one, *sums))
             for value in dict.fromkeys(value for values in marked for value in values):
                 self._take_statistic(value, made)
         self.refused += lookalikes(self._analysis)
