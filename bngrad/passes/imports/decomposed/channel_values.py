@@ -16,7 +16,6 @@ from bngrad.passes.imports.decomposed.parts import (
     dscale_of,
     given_variance,
     is_given,
-    is_of_channels,
 )
 from bngrad.passes.imports.decomposed.polynomial import (
     ONE,
@@ -56,8 +55,10 @@ def gradient_groups(analysis: Analysis) -> list[Group]:
         if len(form) < 2 or not _has_sum(analysis, form) or not analysis.is_read_elsewhere(value):
             continue
         for group in _groups_of(analysis, form):
-            over = group.statistics.over
-            if is_of_channels(analysis.algebra, form, over) and not data_with & _sums_of(analysis, group):
+            if data_with & _sums_of(analysis, group):
+                continue
+            gradients = as_gradients(analysis, form, group)
+            if gradients is not None and gradients.factor:
                 found.setdefault(group.key, group)
     return list(found.values())
 
