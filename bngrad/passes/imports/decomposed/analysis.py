@@ -12,11 +12,12 @@ from bngrad.passes.imports.decomposed.parts import Group, split
 from bngrad.passes.imports.decomposed.polynomial import as_number, atoms
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     import onnx_ir as ir
 
     from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.axes import Layout
     from bngrad.passes.imports.decomposed.parts import Forward, Split
     from bngrad.passes.imports.decomposed.polynomial import Monomial
 
@@ -81,17 +82,21 @@ class Analysis:
         layout = None if value is None else self.layouts.of(value)
         if not layout or value is None:
             return False
-        if layout[0]:
-            return set(layout[0]) <= over and (not set().union(*layout) <= over or () in layout)
-        return any(self._reduces_first(one) for one in self.forms.with_form({x: 1.0}))
+        if not layout[0]:
+            return any(not one[0] and 0 in dimensions for one, dimensions in self._reductions(x))
+        if not set(layout[0]) <= over:
+            return False
+        if not set().union(*layout) <= over:
+            return True
+        return () in layout and all(len(dimensions) < len(one) for one, dimensions in self._reductions(x))
 
-    def _reduces_first(self, value: ir.Value) -> bool:
-        """Whether a reduction of a value reduces its first dimension, whose size is 1."""
-        for node, _ in readers(value):
+    def _reductions(self, x: Monomial) -> Iterator[tuple[Layout, list[int]]]:
+        """The layouts of the values that are the data and are reduced, and the dimensions that are."""
+        for value in self.forms.with_form({x: 1.0}):
             layout = self.layouts.of(value)
-            if node.op_type in REDUCTIONS and layout is not None and node in self.layouts.explained:
-                return 0 in (reduced_dimensions(node, len(layout)) or ())
-        return False
+            for node, _ in readers(value) if layout else ():
+                if node.op_type in REDUCTIONS and node in self.layouts.explained and layout:
+                    yield layout, reduced_dimensions(node, len(layout)) or []
 
     def _finish(self, value: ir.Value) -> None:
         """Makes a value a leaf if it is the result of batch norms.
