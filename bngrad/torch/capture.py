@@ -23,7 +23,9 @@ from bngrad.torch.no_grad import detach_no_grad
 from bngrad.torch.translations import translations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch.export import ExportedProgram
 
     from bngrad.torch.example import Example
 
@@ -56,7 +58,7 @@ def capture(
         ModelError: PyTorch cannot trace the module.
         UnsupportedNodeError: PyTorch cannot write an op of it as ONNX, or a gradient is not its own.
     """
-    with _quiet():
+    with quiet():
         try:
             with refuse_new_hooks() if gradients else contextlib.nullcontext(), CrossEntropyInOps():
                 program = torch.export.export(
@@ -67,13 +69,30 @@ def capture(
         except Exception as error:
             raise ModelError(f"torch.export cannot trace the module: {first_line(error)}") from error
         detach_no_grad(program)
+    model = write_onnx(program, translations())
+    _turn_on_dropout(model.graph)
+    return model
+
+
+def write_onnx(program: ExportedProgram, table: Mapping[Callable[..., Any], Callable[..., Any]]) -> ir.Model:
+    """Writes a program as ONNX, without optimizations.
+
+    Args:
+        program: The program.
+        table: Translations of ops that take precedence over the exporter's.
+
+    Raises:
+        ModelError: PyTorch's exporter fails.
+        UnsupportedNodeError: It cannot write an op as ONNX.
+    """
+    with quiet():
         try:
             made = torch.onnx.export(
                 program,
                 dynamo=True,
                 optimize=False,
                 opset_version=OPSET,
-                custom_translation_table=translations(),
+                custom_translation_table=dict(table),
                 verbose=False,
             )
         except Exception as error:
@@ -89,7 +108,6 @@ def capture(
             raise ModelError(f"torch.onnx.export cannot write the module: {first_line(error)}") from error
         assert made is not None, "it was not asked to write a file"  # noqa: S101
         model: ir.Model = made.model
-        _turn_on_dropout(model.graph)
         return model
 
 
@@ -110,7 +128,7 @@ def clean_up(model: ir.Model) -> None:
     """
     # onnxscript fails to fold a split into parts of a computed size.
     split_sequences(model.graph, Names(model))
-    with _quiet():
+    with quiet():
         optimizer.fold_constants(model)
         _remove_zero_biases(model.graph)
         optimizer.remove_unused_nodes(model)
@@ -128,7 +146,7 @@ def _remove_zero_biases(graph: ir.Graph) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps what PyTorch's exporters tell of their own affairs from the user."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
     levels = [one.level for one in loggers]

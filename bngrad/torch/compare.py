@@ -70,19 +70,30 @@ def compare_steps(
         check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
         return check
     made = differentiate(quiet, defaults=False)
-    run = _session(made.model)
     outputs = {made.loss: LOSS}
     outputs |= {output: gradient_name(name) for name, output in made.gradients.items()}
     outputs |= {output: f"{name}{NEW}" for name, output in made.running_statistics.items()}
+    run_graph = graph_runner(made.model, outputs)
+    with nullcontext() if quiet is model else NothingRandom():
+        compare_graph(check, forward, example, run_graph, trained, steps=steps)
+    return check
+
+
+def graph_runner(model: ir.Model, outputs: Mapping[str, str]) -> Callable[[Arrays], Arrays]:
+    """Returns a function that runs a training graph.
+
+    Args:
+        model: The training graph, without defaults of its inputs.
+        outputs: The name under which the function returns each output.
+    """
+    run = _session(model)
     inputs = [one.name for one in run.get_inputs()]
 
     def run_graph(feeds: Arrays) -> Arrays:
         values = run.run(list(outputs), {name: feeds[name] for name in inputs})
         return dict(zip(outputs.values(), values, strict=True))
 
-    with nullcontext() if quiet is model else NothingRandom():
-        compare_graph(check, forward, example, run_graph, trained, steps=steps)
-    return check
+    return run_graph
 
 
 def compare_graph(

@@ -69,13 +69,17 @@ def refuse_functions(loss: torch.Tensor) -> None:
             )
 
 
-def refuse_registered_hooks(module: torch.nn.Module) -> None:
+def refuse_registered_hooks(module: torch.nn.Module, *, of_modules: bool = True) -> None:
     """Refuses a module with hooks on gradients.
+
+    Args:
+        module: The module.
+        of_modules: Whether to refuse hooks of modules, too, and not of parameters alone.
 
     Raises:
         UnsupportedNodeError: It has one; the message names the module or parameter.
     """
-    for name, one in module.named_modules():
+    for name, one in module.named_modules() if of_modules else ():
         if one._backward_hooks or one._backward_pre_hooks:
             raise UnsupportedNodeError(
                 f"module {user_name(name)!r} has a backward hook; {_ADVICE}: remove the hook"

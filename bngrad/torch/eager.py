@@ -114,7 +114,8 @@ class _Pass(torch.nn.Module):
 
     def forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         values: tuple[torch.Tensor, ...] = self.forward_module(*arguments)
-        refuse_functions(values[0])
+        if not self.forward_module.custom_gradients:
+            refuse_functions(values[0])
         if self._wrt and values[0].requires_grad:
             torch.autograd.backward(values[0], inputs=self._wrt, retain_graph=True)
         return values

@@ -62,6 +62,28 @@ def export_training(
         model = capture(forward, example, shapes, gradients=True)
         output_names = list(forward.output_names)
     name_values(model, forward, example, output_names)
+    used, buffers = make_state_inputs(model, forward, trained)
+    _refuse_shared_statistics(model, buffers)
+    stop_statistics(model.graph)
+    define(model)
+    info = ForwardInfo(LOSS, used, buffers)
+    write_forward_info(model, info)
+    return Exported(model, info, export_warnings(model, forward, example, dynamic_batch=dynamic_batch))
+
+
+def make_state_inputs(
+    model: ir.Model, forward: Forward, trained: Collection[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Makes inputs with defaults of the trained parameters and of the buffers that the pass changes.
+
+    Args:
+        model: The exported model, with its names; it is changed, and constants are computed.
+        forward: The module and its loss.
+        trained: The parameters to train, by the user's names.
+
+    Returns:
+        The parameters that the model uses, and the output with the next value of each buffer.
+    """
     new = {f"{name}{NEW}": name for name in forward.untrained()}
     buffers = {new[name]: name for value in model.graph.outputs if (name := str(value.name)) in new}
     for name in buffers:
@@ -74,12 +96,7 @@ def export_training(
         model.graph.initializers.setdefault(name, kept[name])
     used = [name for name in trained if name in model.graph.initializers and model.graph.initializers[name].uses()]
     _remove_unused_inputs(model, trained)
-    _refuse_shared_statistics(model, buffers)
-    stop_statistics(model.graph)
-    define(model)
-    info = ForwardInfo(LOSS, used, buffers)
-    write_forward_info(model, info)
-    return Exported(model, info, _warnings(model, forward, example, dynamic_batch=dynamic_batch))
+    return used, buffers
 
 
 def export_inference(forward: Forward, example: Example, *, dynamic_batch: bool = True) -> ir.Model:
@@ -144,7 +161,8 @@ def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None
                     )
 
 
-def _warnings(model: ir.Model, forward: Forward, example: Example, *, dynamic_batch: bool) -> list[str]:
+def export_warnings(model: ir.Model, forward: Forward, example: Example, *, dynamic_batch: bool) -> list[str]:
+    """What is probably not intended."""
     found = []
     if not any(one.training for one in forward.module.modules()):
         found.append(

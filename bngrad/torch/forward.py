@@ -34,11 +34,19 @@ class Forward(torch.nn.Module):
     Args:
         module: The module.
         loss_fn: The loss function; None if the module returns its loss.
+        custom_gradients: Whether gradients that the module defines are part of what is exported.
     """
 
-    def __init__(self, module: torch.nn.Module, loss_fn: Callable[..., torch.Tensor] | None) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss_fn: Callable[..., torch.Tensor] | None,
+        *,
+        custom_gradients: bool = False,
+    ) -> None:
         super().__init__()
         self.module = module
+        self.custom_gradients = custom_gradients
         self.loss_fn = loss_fn  # registered as a submodule if it is one
         self._recorded = _Recorded()
         self.taken: set[str] = set()

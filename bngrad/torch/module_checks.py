@@ -24,7 +24,7 @@ def require_exportable(forward: Forward) -> None:
         InputError: A tensor has no values, is complex, or shares memory with another, or names collide.
         UnsupportedNodeError: A submodule is a ScriptModule, or has a hook on gradients.
     """
-    refuse_registered_hooks(forward)
+    refuse_registered_hooks(forward, of_modules=not forward.custom_gradients)
     for name, one in forward.named_modules():
         if isinstance(one, torch.jit.ScriptModule):
             raise UnsupportedNodeError(

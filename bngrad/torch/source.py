@@ -8,6 +8,7 @@ import torch
 
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed
+from bngrad.opset.gradient_names import gradient_name
 from bngrad.torch.compare import compare_steps
 from bngrad.torch.eager import run_eager
 from bngrad.torch.example import read_example
@@ -19,11 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from bngrad.torch.example import Example
+    from bngrad.validation.report import Check
 
     Loss = Callable[..., torch.Tensor]
 
-_WRONG = 1e3
+WRONG = 1e3
 """How many times PyTorch's own error a result may be off before it is refused; rounding stays far below."""
+
+
+class Read(NamedTuple):
+    """What users give, read and checked."""
+
+    forward: Forward
+    example: Example
+    trained: list[str]
+    """The parameters to train that the loss depends on."""
+    warnings: list[str]
+    """What is probably not intended."""
 
 
 class Source(NamedTuple):
@@ -45,13 +58,40 @@ def read_source(
     input_names: Sequence[str] | None,
 ) -> Source:
     """Reads the arguments, and exports the module."""
+    read = read_arguments(module, loss_fn, example, wanted, input_names)
+    exported = export_training(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch)
+    exported.warnings.extend(read.warnings)
+    return Source(read.forward, read.example, read.trained, exported)
+
+
+def read_arguments(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401
+    wanted: Collection[str] | None,
+    input_names: Sequence[str] | None,
+    *,
+    custom_gradients: bool = False,
+) -> Read:
+    """Reads the arguments, and runs the module once in PyTorch.
+
+    Args:
+        module: The module.
+        loss_fn: The loss function.
+        example: The tensors of one batch.
+        wanted: The parameters to train; by default those that require a gradient.
+        input_names: Names for the tensors of the example.
+        custom_gradients: Whether the module may define gradients of its own.
+    """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
-    forward = Forward(module, loss_function(loss_fn))
+    forward = Forward(module, loss_function(loss_fn), custom_gradients=custom_gradients)
     require_exportable(forward)
-    reserved = {LOSS, *forward.tensors(), *(f"{name}{NEW}" for name in forward.tensors())}
-    read = read_example(module, loss_fn, example, input_names, reserved)
-    forward.taken.update(read.names)
+    names = forward.tensors()
+    reserved = {LOSS, *names, *(f"{name}{NEW}" for name in names)}
+    gradients = {gradient_name(name) for name in names} if custom_gradients else set()
+    read = read_example(module, loss_fn, example, input_names, reserved | gradients)
+    forward.taken.update(read.names, gradients)
     trained = [
         name for name, one in forward.tensors().items() if one.requires_grad and (wanted is None or name in wanted)
     ]
@@ -66,13 +106,13 @@ def read_source(
     trained = [name for name in trained if name in eager.gradients]
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
-    exported = export_training(forward, read, trained, dynamic_batch=dynamic_batch)
+    warnings = []
     if eager.changes.attributes:
-        exported.warnings.append(
+        warnings.append(
             f"the forward pass changes {listed(eager.changes.attributes)}, which the graph has as constants; if "
             "they take part in the computation, register a buffer"
         )
-    return Source(forward, read, trained, exported)
+    return Read(forward, read, trained, warnings)
 
 
 def loss_function(loss_fn: Loss | None) -> Loss | None:
@@ -90,7 +130,15 @@ def loss_function(loss_fn: Loss | None) -> Loss | None:
 def check_source(source: Source) -> None:
     """Refuses what PyTorch's exporter wrote wrongly."""
     model = source.exported.model
-    check = compare_steps(source.forward, source.example, model, source.trained, steps=1, limit=_WRONG)
+    require_equal(compare_steps(source.forward, source.example, model, source.trained, steps=1, limit=WRONG))
+
+
+def require_equal(check: Check) -> None:
+    """Refuses a model of one step that does not compute what PyTorch does.
+
+    Raises:
+        ModelError: A value differs by more than the limit of the check.
+    """
     if check.failures:
         worst = check.failures[0]
         raise ModelError(

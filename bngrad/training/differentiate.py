@@ -177,7 +177,7 @@ def differentiate(
     )
     state = _state(result.graph, [*made.gradients, *running])
     if not defaults:
-        _remove_defaults(result.graph, state)
+        remove_defaults(result.graph, state)
     return Differentiated(result, made.loss, made.gradients, running, warnings, notes, input_of_loss, state)
 
 
@@ -210,7 +210,7 @@ def _state(graph: ir.Graph, names: Iterable[str]) -> dict[str, ir.TensorProtocol
     return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
-def _remove_defaults(graph: ir.Graph, names: Iterable[str]) -> None:
+def remove_defaults(graph: ir.Graph, names: Iterable[str]) -> None:
     """Leaves inputs that have to be fed: languages other than Python drop or refuse what is fed for the others."""
     for name in names:
         graph.initializers.pop(name).const_value = None

@@ -1,0 +1,1 @@
+"""Training graphs whose backward pass PyTorch's autograd makes."""

@@ -1,0 +1,102 @@
+"""ATen ops that a traced step has in smaller ones: batch norm, cross entropy, adaptive pooling, resampling."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._decomp import get_decompositions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_ATEN = torch.ops.aten
+
+_PYTORCHS = (
+    # torch.onnx.export writes batch norm in inference mode, and a wrong total weight of nll_loss.
+    _ATEN.native_batch_norm,
+    _ATEN._native_batch_norm_legit,
+    _ATEN._native_batch_norm_legit_functional,
+    _ATEN.native_batch_norm_backward,
+    _ATEN.nll_loss_forward,
+    _ATEN.nll_loss_backward,
+    _ATEN.nll_loss2d_forward,
+    _ATEN.nll_loss2d_backward,
+)
+"""Those that have a decomposition of PyTorch's."""
+
+_UPSAMPLINGS = (
+    *(f"{kind}{rank}d" for rank in (1, 2, 3) for kind in ("upsample_nearest", "_upsample_nearest_exact")),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"),
+)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """What `make_fx` takes as its table of decompositions."""
+    table: dict[Any, Callable[..., Any]] = dict(get_decompositions(_PYTORCHS))
+    for rank in (2, 3):
+        forward, backward = (getattr(_ATEN, f"_adaptive_avg_pool{rank}d{kind}") for kind in ("", "_backward"))
+        table[forward.default] = _adaptive_average_pool
+        table[backward.default] = _adaptive_average_pool_backward
+    for name in _UPSAMPLINGS:
+        table[getattr(_ATEN, f"{name}_backward").default] = partial(
+            _upsample_backward, getattr(_ATEN, name).default
+        )
+    return table
+
+
+def _adaptive_average_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """Windows i of n have the elements from floor(i S / n) to ceil((i + 1) S / n): a linear map of each axis."""
+    for axis in range(-len(output_size), 0):
+        if x.shape[axis] != output_size[axis]:
+            x = _along(x, axis, _means(int(x.shape[axis]), int(output_size[axis]), x).T)
+    return x
+
+
+def _adaptive_average_pool_backward(grad_output: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The transposed maps; the batch and the channels have equal sizes on both sides."""
+    for axis in range(1 - x.ndim, 0):
+        if x.shape[axis] != grad_output.shape[axis]:
+            means = _means(int(x.shape[axis]), int(grad_output.shape[axis]), x)
+            grad_output = _along(grad_output, axis, means)
+    return grad_output
+
+
+def _upsample_backward(
+    upsample: Callable[..., torch.Tensor],
+    grad_output: torch.Tensor,
+    output_size: Sequence[int],
+    input_size: Sequence[int],
+    *options: Any,  # noqa: ANN401 - align_corners, and the scales
+) -> torch.Tensor:
+    """The transpose of each axis' linear map, whose matrix is what the op makes of the unit vectors."""
+    rank = len(output_size)
+    scales = list(options[len(options) - rank :])
+    for offset in range(rank):
+        axis, size = offset - rank, int(input_size[2 + offset])
+        if size == output_size[offset] and scales[offset] is None:
+            continue
+        one = [1] * rank
+        units = torch.eye(size, dtype=grad_output.dtype).reshape(
+            [1, size, *one[:offset], size, *one[offset + 1 :]]
+        )
+        sizes = [*one[:offset], int(output_size[offset]), *one[offset + 1 :]]
+        of_axis = [scale if index == offset else None for index, scale in enumerate(scales)]
+        matrix = upsample(units, sizes, *options[: len(options) - rank], *of_axis).reshape(size, -1)
+        grad_output = _along(grad_output, axis, matrix.T)
+    return grad_output
+
+
+def _along(x: torch.Tensor, axis: int, matrix: torch.Tensor) -> torch.Tensor:
+    return torch.matmul(x.transpose(axis, -1), matrix).transpose(axis, -1)
+
+
+def _means(size: int, windows: int, like: torch.Tensor) -> torch.Tensor:
+    """[windows, size]: the share of each element in each mean."""
+    rows = []
+    for index in range(windows):
+        begin, end = index * size // windows, math.ceil((index + 1) * size / windows)
+        rows.append([1 / (end - begin) if begin <= at < end else 0.0 for at in range(size)])
+    return torch.tensor(rows, dtype=like.dtype)
