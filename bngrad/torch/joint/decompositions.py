@@ -7,7 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._decomp import get_decompositions
+from torch._decomp import decomposition_table, get_decompositions
+from torch._refs import native_layer_norm
+
+from bngrad.errors import UnsupportedNodeError
+from bngrad.torch.joint.translations import joint_translations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,13 +23,10 @@ _PYTORCHS = (
     _ATEN.native_batch_norm,
     _ATEN._native_batch_norm_legit,
     _ATEN._native_batch_norm_legit_functional,
-    _ATEN.native_batch_norm_backward,
     _ATEN.nll_loss_forward,
-    _ATEN.nll_loss_backward,
     _ATEN.nll_loss2d_forward,
-    _ATEN.nll_loss2d_backward,
 )
-"""Those that have a decomposition of PyTorch's."""
+"""Those of a forward pass that have a decomposition of PyTorch's."""
 
 _UPSAMPLINGS = (
     *(f"{kind}{rank}d" for rank in (1, 2, 3) for kind in ("upsample_nearest", "_upsample_nearest_exact")),
@@ -34,8 +35,20 @@ _UPSAMPLINGS = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What `make_fx` takes as its table of decompositions."""
+    """What `make_fx` takes as its table of decompositions; gradients of `joint_translations` are not among them."""
+    translated = joint_translations()
     table: dict[Any, Callable[..., Any]] = dict(get_decompositions(_PYTORCHS))
+    table |= {
+        gradient: decomposed
+        for gradient, decomposed in decomposition_table.items()
+        if "_backward" in str(gradient) and gradient not in translated
+    }
+    table[_ATEN.var_mean.correction] = _variance_and_mean
+    table[_ATEN.native_layer_norm.default] = _layer_norm
+    table[_ATEN.adaptive_max_pool2d.default] = _adaptive_max_pool
+    table[_ATEN.adaptive_max_pool3d.default] = _adaptive_max_pool
+    table[_ATEN.adaptive_max_pool2d_backward.default] = _adaptive_max_pool_backward
+    table[_ATEN.adaptive_max_pool3d_backward.default] = _adaptive_max_pool_backward
     for rank in (2, 3):
         forward, backward = (getattr(_ATEN, f"_adaptive_avg_pool{rank}d{kind}") for kind in ("", "_backward"))
         table[forward.default] = _adaptive_average_pool
@@ -45,6 +58,45 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             _upsample_backward, getattr(_ATEN, name).default
         )
     return table
+
+
+def _variance_and_mean(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.var(x, dim, correction=correction, keepdim=keepdim), torch.mean(x, dim, keepdim=keepdim)
+
+
+def _layer_norm(x: torch.Tensor, *arguments: Any) -> Any:  # noqa: ANN401
+    """ONNX's LayerNormalization has float32 statistics of float64."""
+    return native_layer_norm(x, *arguments) if x.dtype == torch.float64 else NotImplemented
+
+
+def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows of one size, one behind the other, are those of a max pooling."""
+    kernel = _windows(x, output_size)
+    pool = _ATEN.max_pool2d_with_indices if len(kernel) == 2 else _ATEN.max_pool3d_with_indices
+    result: tuple[torch.Tensor, torch.Tensor] = pool(x, kernel)
+    return result
+
+
+def _adaptive_max_pool_backward(grad_output: torch.Tensor, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    kernel = _windows(x, indices.shape[2:])
+    no, one = [0] * len(kernel), [1] * len(kernel)
+    rank = len(kernel)
+    pool = _ATEN.max_pool2d_with_indices_backward if rank == 2 else _ATEN.max_pool3d_with_indices_backward
+    result: torch.Tensor = pool(grad_output, x, kernel, kernel, no, one, False, indices)
+    return result
+
+
+def _windows(x: torch.Tensor, output_size: Sequence[int]) -> list[int]:
+    sizes = [int(size) for size in x.shape[x.ndim - len(output_size) :]]
+    wanted = [int(size) for size in output_size]
+    if any(size % number for size, number in zip(sizes, wanted, strict=True)):
+        raise UnsupportedNodeError(
+            f"the module has an adaptive max pooling of {sizes} elements to {wanted}, with windows that differ in "
+            "size; expected an output size that divides that of the input"
+        )
+    return [size // number for size, number in zip(sizes, wanted, strict=True)]
 
 
 def _adaptive_average_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
