@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import onnx
+    import onnx_ir as ir
     import torch
 
     from bngrad.torch.source import Read
@@ -72,30 +73,34 @@ def import_joint(
     """
     read = read_arguments(module, loss_fn, example, None, input_names, custom_gradients=True)
     joint = joint_graph(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch)
-    made, _ = for_target(joint.model, target="stock", functions=functions)
+    made, _ = for_target(joint.model, target="stock", functions=functions, recognize=recognize)
     warnings = export_warnings(joint.model, read.forward, read.example, dynamic_batch=dynamic_batch)
     warnings += read.warnings
     write_training_graph(
         made, loss=LOSS, gradients=joint.gradients, running_statistics=joint.buffers, warnings=warnings
     )
     if check:
-        _require_pytorchs(read, joint)
+        _require_pytorchs(read, joint, made, recognize=recognize)
     if not defaults:
         remove_defaults(made.graph, [*joint.gradients, *joint.buffers])
     warn(warnings)
     return to_proto(made)
 
 
-def _require_pytorchs(read: Read, joint: JointGraph) -> None:
+def _require_pytorchs(read: Read, joint: JointGraph, made: ir.Model, *, recognize: bool) -> None:
     """Compares a step with PyTorch, in which nothing is random."""
-    quiet = nothing_random(joint.model) if random_nodes(joint.model) else joint.model
     check = Check("PyTorch", unit="x PyTorch's own error", limit=WRONG, required=True)
-    if left := random_nodes(quiet):
-        check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
-        return
-    model, _ = for_target(quiet, target="stock", functions=False)
+    random = bool(random_nodes(joint.model))
+    if random:
+        quiet = nothing_random(joint.model)
+        if left := random_nodes(quiet):
+            check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
+            return
+        model, _ = for_target(quiet, target="stock", functions=False, recognize=recognize)
+    else:
+        model = made.clone()
     remove_defaults(model.graph, [*joint.gradients, *joint.buffers])
     run_graph = graph_runner(model, {name: name for name in joint.outputs})
-    with nullcontext() if quiet is joint.model else NothingRandom():
+    with NothingRandom() if random else nullcontext():
         compare_graph(check, read.forward, read.example, run_graph, read.trained, steps=1)
     require_equal(check)

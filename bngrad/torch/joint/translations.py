@@ -16,6 +16,7 @@ from bngrad.errors import UnsupportedNodeError
 from bngrad.opset import onnx_registry
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.torch.onnx_ops import op
+from bngrad.torch.scalars import scalar_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ def joint_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     _register_schemas()
     aten = torch.ops.aten
     return {
+        aten.scalar_tensor.default: scalar_tensor,
         aten.convolution_backward.default: _convolution_backward,
         aten.threshold_backward.default: _threshold_backward,
         aten.max_pool2d_with_indices.default: _max_pool,
