@@ -34,17 +34,16 @@ def rng_arrays(seed, **shapes):
 
 
 def network(weights, data):
-    """Adds the gradient of a loss(weights, data) to the table."""
+    """Adds the gradient of the decorated loss(weights, data) to the table, under its name."""
+    return lambda loss: add(loss.__name__, loss, weights, data)
 
-    def add(loss):
-        def step(weights, data):
-            value, grad = jax.value_and_grad(loss)(weights, data)
-            return {"loss": value, "grad": grad}
 
-        NETWORKS[loss.__name__] = step, weights, data
-        return loss
+def add(name, loss, weights, data):
+    def step(weights, data):
+        value, grad = jax.value_and_grad(loss)(weights, data)
+        return {"loss": value, "grad": grad}
 
-    return add
+    NETWORKS[name if name.startswith("not_") else f"jax_{name}"] = step, weights, data
 
 
 # Batch norms in jax.numpy
@@ -125,6 +124,7 @@ def mse(y, data):
 
 DENSE = rng_arrays(0, w1=(5, 4), g1=4, b1=4, w2=(4, 6), g2=6, b2=6, w3=(6, 3))
 DENSE_DATA = rng_arrays(1, x=(8, 5), t=(8, 3))
+SMALL = {key: DENSE[key] for key in ("w1", "g1", "b1")} | rng_arrays(1, w3=(4, 3))
 CONV = rng_arrays(2, k1=(3, 3, 2, 4), g1=4, b1=4, k2=(3, 3, 4, 5), g2=5, b2=5, w=(5, 3))
 CONV_DATA = rng_arrays(3, x=(4, 6, 6, 2), t=(4, 3))
 
@@ -147,20 +147,41 @@ def conv_network(norm):
     return loss
 
 
-def named(name, loss):
-    loss.__name__ = name
+def small_network(norm):
+    def loss(p, d):
+        return mse(jax.nn.relu(norm(d["x"] @ p["w1"], p["g1"], p["b1"])) @ p["w3"], d)
+
     return loss
 
 
-for norm in (centered, fast, with_var, affine, standardized, expanded):
-    network(DENSE, DENSE_DATA)(named(f"dense_{norm.__name__}", dense_network(norm)))
-    network(CONV, CONV_DATA)(named(f"conv_{norm.__name__}", conv_network(norm)))
-    network(CONV, CONV_DATA)(named(f"conv_{norm.__name__}_n", conv_network(norm)))
-    network(DENSE, DENSE_DATA)(named(f"dense_{norm.__name__}_n", dense_network(norm)))
-network(DENSE, DENSE_DATA)(named("dense_silu", dense_network(with_var, jax.nn.silu)))
-network(DENSE, DENSE_DATA)(named("dense_tanh", dense_network(fast, jnp.tanh)))
-network(DENSE, DENSE_DATA)(named("dense_remat", dense_network(jax.checkpoint(with_var))))
-network(DENSE, DENSE_DATA)(named("dense_jit", dense_network(jax.jit(with_var))))
+NORMS = {
+    "centered": centered,
+    "fast": fast,
+    "with_var": with_var,
+    "affine": affine,
+    "standardized": standardized,
+    "expanded": expanded,
+}
+for batch in ("", "_n"):
+    for key, norm in NORMS.items():
+        add(f"{key}{batch}", small_network(norm), SMALL, DENSE_DATA)
+        add(f"dense_{key}{batch}", dense_network(norm), DENSE, DENSE_DATA)
+        add(f"conv_{key}{batch}", conv_network(norm), CONV, CONV_DATA)
+add("dense_silu", dense_network(with_var, jax.nn.silu), DENSE, DENSE_DATA)
+add("dense_tanh", dense_network(fast, jnp.tanh), DENSE, DENSE_DATA)
+add("dense_gelu", dense_network(with_var, jax.nn.gelu), DENSE, DENSE_DATA)
+add("dense_remat", dense_network(jax.checkpoint(with_var)), DENSE, DENSE_DATA)
+add("dense_jit", dense_network(jax.jit(with_var)), DENSE, DENSE_DATA)
+
+
+@network(DENSE, DENSE_DATA)
+def unbiased(p, d):
+    """Divided by N - 1, which is a batch norm with another epsilon and scale."""
+
+    def norm(x, scale, bias):
+        return scale * (x - x.mean(0)) / jnp.sqrt(x.var(0, ddof=1) + EPSILON) + bias
+
+    return dense_network(norm)(p, d)
 
 
 @network(CONV, {"x": CONV_DATA["x"].transpose(0, 3, 1, 2), "t": CONV_DATA["t"]})
@@ -313,21 +334,34 @@ class Conv(nnx.Module):
         return self.linear(x.mean((1, 2)))
 
 
+class Small(nnx.Module):
+    def __init__(self, **options):
+        rngs = nnx.Rngs(0)
+        self.conv = nnx.Conv(2, 4, (3, 3), use_bias=False, rngs=rngs)
+        self.bn = nnx.BatchNorm(4, rngs=rngs, **options)
+        self.linear = nnx.Linear(4, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(nnx.relu(self.bn(self.conv(x))).mean((1, 2)))
+
+
 for kind, fast_variance in (("fast", True), ("centered", False)):
     for suffix in ("", "_n"):
-        flax_nnx(f"nnx_dense_{kind}{suffix}", Dense(use_fast_variance=fast_variance), DENSE_DATA)
-        flax_nnx(f"nnx_conv_{kind}{suffix}", Conv(use_fast_variance=fast_variance), CONV_DATA)
-flax_nnx("nnx_frozen", Conv(use_running_average=True), CONV_DATA, frozen=True)
-flax_nnx("nnx_half", Dense(dtype=jnp.float16), DENSE_DATA)
-flax_nnx("nnx_no_scale", Dense(use_scale=False), DENSE_DATA)
+        flax_nnx(f"flax_nnx_{kind}{suffix}", Small(use_fast_variance=fast_variance), CONV_DATA)
+        flax_nnx(f"flax_nnx_dense_{kind}{suffix}", Dense(use_fast_variance=fast_variance), DENSE_DATA)
+        flax_nnx(f"flax_nnx_conv_{kind}{suffix}", Conv(use_fast_variance=fast_variance), CONV_DATA)
+flax_nnx("flax_nnx_frozen", Conv(use_running_average=True), CONV_DATA, frozen=True)
+flax_nnx("flax_nnx_half", Dense(dtype=jnp.float16), DENSE_DATA)
+flax_nnx("flax_nnx_no_scale", Dense(use_scale=False), DENSE_DATA)
 
 
 class Linen(linen.Module):
     fast: bool
+    features: tuple[int, ...]
 
     @linen.compact
     def __call__(self, x):
-        for features in (4, 5):
+        for features in self.features:
             x = linen.Conv(features, (3, 3), use_bias=False)(x)
             x = linen.relu(linen.BatchNorm(use_running_average=False, use_fast_variance=self.fast)(x))
         return linen.Dense(3)(x.mean((1, 2)))
@@ -347,9 +381,10 @@ def flax_linen(name, model, data):
     NETWORKS[name] = step, variables, data
 
 
-flax_linen("linen_fast", Linen(fast=True), CONV_DATA)
-flax_linen("linen_centered", Linen(fast=False), CONV_DATA)
-flax_linen("linen_fast_n", Linen(fast=True), CONV_DATA)
+for kind, fast_variance in (("fast", True), ("centered", False)):
+    flax_linen(f"flax_linen_{kind}", Linen(fast=fast_variance, features=(4,)), CONV_DATA)
+    flax_linen(f"flax_linen_conv_{kind}", Linen(fast=fast_variance, features=(4, 5)), CONV_DATA)
+    flax_linen(f"flax_linen_conv_{kind}_n", Linen(fast=fast_variance, features=(4, 5)), CONV_DATA)
 
 
 # No batch norms
@@ -362,15 +397,15 @@ class Masked(Dense):
         return self.linear3(nnx.relu(self.bn2(self.linear2(x), mask=mask)))
 
 
-flax_nnx("not_masked", Masked(), DENSE_DATA)
-flax_nnx("not_layer_norm", Conv(nnx.LayerNorm), CONV_DATA)
-flax_nnx("not_rms_norm", Conv(nnx.RMSNorm), CONV_DATA)
-flax_nnx("not_group_norm", Conv(lambda n, rngs: nnx.GroupNorm(n, 2, rngs=rngs)), CONV_DATA)
-flax_nnx("not_instance_norm", Conv(nnx.InstanceNorm), CONV_DATA)
+flax_nnx("not_flax_masked", Masked(), DENSE_DATA)
+flax_nnx("not_flax_layer_norm", Conv(nnx.LayerNorm), CONV_DATA)
+flax_nnx("not_flax_rms_norm", Conv(nnx.RMSNorm), CONV_DATA)
+flax_nnx("not_flax_group_norm", Conv(lambda n, rngs: nnx.GroupNorm(n, 2, rngs=rngs)), CONV_DATA)
+flax_nnx("not_flax_instance_norm", Conv(nnx.InstanceNorm), CONV_DATA)
 
 
 @network(DENSE, DENSE_DATA)
-def not_ghost(p, d):
+def not_jax_ghost(p, d):
     """Ghost batch norm: statistics of parts of the batch."""
 
     def norm(x, scale, bias):
@@ -380,17 +415,7 @@ def not_ghost(p, d):
 
 
 @network(DENSE, DENSE_DATA)
-def not_unbiased(p, d):
-    """Divided by N - 1."""
-
-    def norm(x, scale, bias):
-        return scale * (x - x.mean(0)) / jnp.sqrt(x.var(0, ddof=1) + EPSILON) + bias
-
-    return dense_network(norm)(p, d)
-
-
-@network(DENSE, DENSE_DATA)
-def not_epsilon_outside(p, d):
+def not_jax_epsilon_outside(p, d):
     def norm(x, scale, bias):
         return scale * (x - x.mean(0)) / (jnp.sqrt(x.var(0)) + EPSILON) + bias
 
@@ -405,10 +430,11 @@ def write(name, folder):
         (n,) = jax.export.symbolic_shape("N")
         example = {k: jax.ShapeDtypeStruct((n, *v.shape[1:]), v.dtype) for k, v in data.items()}
     model = export(function, weights, example)
+    del model.graph.value_info[:]  # for shorter files
     feeds = flat(weights) | flat(data)
     onnx.save(model, folder / f"{name}.onnx")
     used = {value.name for value in model.graph.input}
-    np.savez(
+    np.savez_compressed(
         folder / f"{name}.npz",
         **{k: v for k, v in feeds.items() if k in used},
         **flat(jax.jit(function)(weights, data)),

@@ -92,6 +92,13 @@ def sufficient(x, scale, offset):
     return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-3)
 
 
+def tf_small(norm):
+    def loss(p, _, d):
+        return mse(tf.nn.relu(norm(d["x"] @ p["w1"], p["g1"], p["b1"])) @ p["w3"], d), {}
+
+    return loss
+
+
 def tf_dense(norm):
     def loss(p, _, d):
         h = tf.nn.tanh(norm(d["x"] @ p["w1"], p["g1"], p["b1"]))
@@ -112,9 +119,11 @@ def tf_conv(norm):
 
 DENSE = arrays(0, w1=(5, 4), g1=4, b1=4, w2=(4, 6), g2=6, b2=6, w3=(6, 3))
 DENSE_DATA = arrays(1, x=(8, 5), t=(8, 3))
+SMALL = {key: DENSE[key] for key in ("w1", "g1", "b1")} | arrays(1, w3=(4, 3))
 CONV = arrays(2, k1=(3, 3, 2, 4), g1=4, b1=4, k2=(3, 3, 4, 5), g2=5, b2=5, w=(5, 3))
 CONV_DATA = arrays(3, x=(4, 6, 6, 2), t=(4, 3))
 for norm in (with_moments, fast, sufficient):
+    add(f"tf_{norm.__name__}", tf_small(norm), SMALL, {}, DENSE_DATA)
     add(f"tf_dense_{norm.__name__}", tf_dense(norm), DENSE, {}, DENSE_DATA)
     add(f"tf_conv_{norm.__name__}", tf_conv(norm), CONV, {}, CONV_DATA)
 
@@ -172,6 +181,12 @@ def bn(x, **options):
 def dense(x):
     x = layers.ReLU()(bn(layers.Dense(4)(x)))
     return layers.Dense(3)(layers.Activation("tanh")(bn(layers.Dense(6)(x))))
+
+
+@functional
+def conv2d(x):
+    x = layers.ReLU()(bn(layers.Conv2D(4, 3, padding="same", use_bias=False)(x)))
+    return layers.Dense(3)(layers.GlobalAveragePooling2D()(x))
 
 
 @functional
@@ -245,6 +260,7 @@ SEQUENCE_DATA = arrays(4, x=(4, 7, 5), t=(4, 3))
 VOLUME_DATA = arrays(4, x=(3, 4, 3, 4, 2), t=(3, 3))
 add_keras("keras_dense", dense, DENSE_DATA)
 add_keras("keras_dense", dense, DENSE_DATA, captured=True)
+add_keras("keras_conv2d", conv2d, CONV_DATA)
 add_keras("keras_cnn", cnn, CONV_DATA)
 add_keras("keras_cnn", cnn, CONV_DATA, captured=True)
 add_keras("keras_conv1d", conv1d, SEQUENCE_DATA)
@@ -329,7 +345,7 @@ def write(name, folder):
     onnx.checker.check_model(model)
     onnx.save(model, folder / f"{name}.onnx")
     used = {value.name for value in model.graph.input}
-    np.savez(folder / f"{name}.npz", **{k: v for k, v in feeds.items() if k in used}, **expected)
+    np.savez_compressed(folder / f"{name}.npz", **{k: v for k, v in feeds.items() if k in used}, **expected)
 
 
 def rename(model, names):
