@@ -63,6 +63,8 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) ->
             results = [_convolution(*inputs, **parameters)]
         elif primitive.name == "dot_general" and _is_transposed(*inputs, **parameters):
             results = [_product(*inputs, **parameters)]
+        elif primitive.name == "rev":
+            results = [_reversed(*inputs, **parameters)]
         else:
             results = primitive.bind(*inputs, **primitive.get_bind_params(parameters))
             results = results if primitive.multiple_results else [results]
@@ -78,6 +80,13 @@ def _is_transposed(left: Any, right: Any, *, dimension_numbers: Any, **_: Any) -
 def _product(left: Any, right: Any, *, dimension_numbers: Any, **parameters: Any) -> Any:  # noqa: ANN401
     (_, summed), batch = dimension_numbers
     return jax.lax.dot_general_p.bind(left.T, right, dimension_numbers=(((1,), summed), batch), **parameters)
+
+
+def _reversed(x: Any, *, dimensions: Sequence[int]) -> Any:  # noqa: ANN401
+    """Elements in reverse order, by constant indices: of jax2onnx's Range no reader knows the size."""
+    for axis in dimensions:
+        x = jnp.take(x, np.arange(x.shape[axis])[::-1], axis=axis)
+    return x
 
 
 def _convolution(  # the parameters of conv_general_dilated_p
