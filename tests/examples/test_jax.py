@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -126,14 +127,25 @@ def test_refuses(make, message):
         jax.model_of(make(nnx.Rngs(0)))
 
 
+def three_steps(script):
+    """What an example prints of three steps, in ONNX Runtime and in JAX."""
+    networks()
+    command = [sys.executable, EXAMPLES / "jax" / script, "--steps", "3", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
 @pytest.mark.long
 def test_example():
-    networks()
-    script = EXAMPLES / "jax" / "train.py"
-    done = subprocess.run(
-        [sys.executable, script, "--steps", "3", "--json"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    got = json.loads(done.stdout)
+    got = three_steps("train.py")
     want = {"losses": got["losses_in_jax"], "state": got["state_in_jax"], "logits": got["logits_in_onnxruntime"]}
     require_same(got["losses"], got["state"], got["logits"], want)
+
+
+@pytest.mark.long
+def test_step_of_jax():
+    """A training step of JAX and optax, whose batch norms are recognized."""
+    got = three_steps("gradients.py")
+    np.testing.assert_allclose(got["losses"], got["losses_in_jax"], rtol=1e-6)
+    assert Counter(got["ops"]) == {"BatchNormalizationTraining": 2, "BatchNormalizationReluGrad": 2}
