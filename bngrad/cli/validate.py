@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 @model_argument
 @click.option(
     "--against",
-    type=click.Choice(["ort", "reference", "numeric"]),
+    type=click.Choice(["ort", "reference", "numeric", "torch"]),
     default="ort",
     show_default=True,
     help="Reference to compare with: ONNX Runtime's gradient builder and kernels (ort); NumPy in float64 and "
-    "central differences (reference); or central differences of the loss alone (numeric). The last two accept any "
-    "MODEL that differentiate accepts, and need no oracle.",
+    "central differences (reference); central differences of the loss alone (numeric); or PyTorch's autograd "
+    "(torch). The last three need no oracle and accept any MODEL that differentiate accepts, torch if PyTorch has "
+    "its ops. torch needs PyTorch.",
 )
 @click.option(
     "--provider",

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from bngrad.errors import InputError, UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes
+from bngrad.validation.autograd import PYTORCH, against_autograd, load_autograd
 from bngrad.validation.common_values import CommonValues
-from bngrad.validation.double import forward_in_float64, whole_in_float64
+from bngrad.validation.double import forward_in_float64, too_large, whole_in_float64
 from bngrad.validation.float64 import Evaluator, evaluate
 from bngrad.validation.forward import Forward, forward_of, forward_part
 from bngrad.validation.inputs import feeds_of
@@ -71,6 +72,9 @@ class Checks:
     def run(self) -> Iterator[Check]:
         """Runs the checks that apply to the subject."""
         against = self._subject.against
+        if against == "torch":
+            yield from self._autograd()
+            return
         if against != "numeric":
             yield self._lock_step()
         if against == "ort":
@@ -148,6 +152,39 @@ class Checks:
             progress=self._shown("whole graphs against the noise floor"),
         )
 
+    def _autograd(self) -> Iterator[Check]:
+        subject = self._subject
+        assert subject.forward is not None and subject.loss is not None, "see find_subject"  # noqa: PT018, S101
+        reference = load_autograd()(subject.forward, subject.loss, subject.gradients, subject.options)
+        if reference.note:
+            self.notes.append(reference.note)
+        self._progress("PyTorch in float64", None)
+        try:
+            tested = self._tested
+        except UnsupportedNodeError as error:
+            yield Check("PyTorch's autograd", unit="relative", limit=0.0, skipped=str(error))
+        else:
+            yield against_autograd(
+                reference,
+                subject.tested,
+                tested,
+                subject.feeds,
+                kinds=self._kinds,
+                gradients=subject.gradients,
+                loss=subject.loss,
+                seed=self._seed,
+            )
+        yield on_stock(
+            subject.tested,
+            reference,
+            subject.feeds,
+            kinds={name: kind for name, kind in self._kinds.items() if name in reference.outputs},
+            providers=self._providers,
+            seed=self._seed,
+            against=PYTORCH,
+            progress=self._shown("stock ONNX Runtime against PyTorch"),
+        )
+
     def _numeric(self) -> Iterator[Check]:
         subject = self._subject
         loss = subject.loss or _only_scalar(subject.original)
@@ -193,11 +230,15 @@ class Checks:
         return forward
 
     def _on_stock(self) -> Check:
+        tested = self._subject.tested
+        names = [str(value.name) for value in tested.graph.outputs]
         return on_stock(
-            self._subject.tested,
+            tested,
             self._tested,
             self._subject.feeds,
-            kinds=self._kinds,
+            kinds={name: self._kinds.get(name, "other output") for name in names},
+            against=EXACT,
+            skipped=too_large(self._subject.feeds),
             providers=self._providers,
             seed=self._seed,
             progress=self._shown("stock ONNX Runtime against float64"),

@@ -61,7 +61,7 @@ def whole_in_float64(
     except (UnsupportedNodeError, EvaluationError) as error:
         check.skipped = str(error)
         return check
-    return _compared(check, want, tested, feeds, kinds, "original")
+    return compared(check, want, tested, feeds, kinds, "original")
 
 
 def forward_in_float64(
@@ -86,10 +86,10 @@ def forward_in_float64(
     except (UnsupportedNodeError, EvaluationError) as error:
         check.skipped = str(error)
         return check
-    return _compared(check, want, tested, feeds, kinds, "forward model")
+    return compared(check, want, tested, feeds, kinds, "forward model")
 
 
-def _compared(
+def compared(
     check: Check,
     want: Mapping[str, Array],
     tested: Evaluator,
@@ -97,30 +97,47 @@ def _compared(
     kinds: Mapping[str, str],
     against: str,
 ) -> Check:
+    """Compares expected outputs with those of a training graph, and adds the rows to a check.
+
+    Args:
+        check: The check, whose limit decides.
+        want: The expected outputs by name.
+        tested: The training graph.
+        feeds: Its inputs.
+        kinds: The kind of each output.
+        against: What computed the expected outputs.
+    """
     try:
         got = tested.from_any(feeds, list(want))
     except UnsupportedNodeError as error:
         check.skipped = str(error)
         return check
     except EvaluationError as error:
-        check.rows = [_row(name, kinds[name], against, note=str(error)) for name in want]
+        check.rows = [_row(check, name, kinds[name], against, note=str(error)) for name in want]
         return check
     largest = max((float(np.linalg.norm(value)) for value in want.values()), default=0.0)
     for name, value in want.items():
         if got[name].shape != value.shape:
             note = f"shape {list(got[name].shape)}; expected {list(value.shape)}"
-            check.rows.append(_row(name, kinds[name], against, note=note))
+            check.rows.append(_row(check, name, kinds[name], against, note=note))
             continue
         difference = absolute_difference(got[name], value)
         norm = max(float(np.linalg.norm(value)), 1e-6 * largest)
         distance = float(np.linalg.norm(difference))
         measure = 0.0 if distance == 0 else distance / norm if norm else np.inf
         largest_difference = float(difference.max(initial=0.0))
-        check.rows.append(_row(name, kinds[name], against, max_abs=largest_difference, measure=measure))
+        check.rows.append(_row(check, name, kinds[name], against, max_abs=largest_difference, measure=measure))
     return check
 
 
 def _row(
-    name: str, kind: str, against: str, *, max_abs: float = np.inf, measure: float = np.inf, note: str = ""
+    check: Check,
+    name: str,
+    kind: str,
+    against: str,
+    *,
+    max_abs: float = np.inf,
+    measure: float = np.inf,
+    note: str = "",
 ) -> Row:
-    return Row(name, name, kind, TESTED, against, max_abs, measure, measure, measure <= LIMIT, note)
+    return Row(name, name, kind, TESTED, against, max_abs, measure, measure, measure <= check.limit, note)

@@ -60,6 +60,11 @@ def find_subject(
     described = described_training_graph(source)
     is_rewritten = described is not None or any(n.domain == DOMAIN for n in all_nodes(source))
     if is_rewritten or any(_is_training_op(node) for node in all_nodes(source)):
+        if against == "torch":
+            raise ModelError(
+                f"{name} is a training graph; expected a forward model, which PyTorch can differentiate: pass it, "
+                "and this graph with --rewritten, or use --against reference or numeric"
+            )
         for field, value in options._asdict().items():
             if value and field != "loss":
                 option = field.replace("_", "-")

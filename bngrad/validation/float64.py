@@ -146,11 +146,12 @@ def _unknown_ops(model: ir.Model) -> Iterator[str]:
         if function is not None:
             for attribute in node.attributes.keys() - attributes_of(function):
                 yield f"{node.domain or 'ai.onnx'}.{node.op_type} with {attribute}"
-        elif node.domain != "" or not _is_in_evaluator(node.op_type, model.opset_imports.get("", 1)):
+        elif node.domain != "" or not is_in_evaluator(node.op_type, model.opset_imports.get("", 1)):
             yield f"{node.domain or 'ai.onnx'}.{node.op_type}"
 
 
-def _is_in_evaluator(op_type: str, opset: int) -> bool:
+def is_in_evaluator(op_type: str, opset: int) -> bool:
+    """Returns whether onnx's reference evaluator implements an op of the default domain."""
     try:
         load_op("", op_type, opset, evaluator_cls=ReferenceEvaluator)
     except NotImplementedError:

@@ -21,7 +21,7 @@ from bngrad.validation.noise import one_ulp_away
 from bngrad.validation.report import Check, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -145,7 +145,7 @@ class _Points:
     def __iter__(self) -> Iterator[_Point]:
         for index in range(POINTS):
             if index == len(self._found):
-                self._found.append(self._at(self._feeds if index == 0 else self._nearby()))
+                self._found.append(self._at(self._feeds if index == 0 else self._moved()))
             yield self._found[index]
 
     def loss_at(self, feeds: Mapping[str, Array]) -> float:
@@ -162,13 +162,18 @@ class _Points:
         rounding = max(rounding, ROUNDING * abs(loss))
         return _Point(dict(feeds), loss, rounding, self._tested.from_any(feeds, list(self._gradients.values())))
 
-    def _nearby(self) -> dict[str, Array]:
-        feeds = dict(self._feeds)
-        for name in self._gradients:
-            value = feeds[name].astype(np.float64)
-            size = float(np.sqrt(np.mean(np.square(value)))) if value.size else 0.0
-            feeds[name] = value + POINT_DISTANCE * (size or 1.0) * self._generator.standard_normal(value.shape)
-        return feeds
+    def _moved(self) -> dict[str, Array]:
+        return nearby(self._feeds, self._gradients, self._generator)
+
+
+def nearby(feeds: Mapping[str, Array], names: Iterable[str], generator: np.random.Generator) -> dict[str, Array]:
+    """Returns inputs of which those of some names are moved by `POINT_DISTANCE`, in float64."""
+    moved = dict(feeds)
+    for name in names:
+        value = moved[name].astype(np.float64)
+        size = float(np.sqrt(np.mean(np.square(value)))) if value.size else 0.0
+        moved[name] = value + POINT_DISTANCE * (size or 1.0) * generator.standard_normal(value.shape)
+    return moved
 
 
 def _checked(points: _Points, wrt: str, output: str, generator: np.random.Generator) -> Row | str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-Against = Literal["ort", "reference", "numeric"]
+Against = Literal["ort", "reference", "numeric", "torch"]
 
 
 class Options(NamedTuple):

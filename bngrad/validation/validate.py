@@ -10,10 +10,12 @@ reference  the ops of ``bngrad`` in lock-step with NumPy in float64, the whole g
            checks of `numeric`
 numeric    the outputs of the forward model in float64, and all gradients against central differences of
            its loss
+torch      the loss, outputs, gradients and new running statistics against PyTorch, which runs and
+           differentiates the forward model in float64
 ========== ==============================================================================================
 
-Only `ort` needs the oracle. Models that ORT's builder does not support are compared as for `reference`, with a
-note.
+Only `ort` needs the oracle, and only `torch` needs PyTorch. Models that ORT's builder does not support are
+compared as for `reference`, with a note.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from bngrad.opset.functions import DOMAIN
 from bngrad.runtime import native_library
 from bngrad.runtime.session import PROVIDERS, Provider
 from bngrad.training.differentiate import Builder, RunningVariance
+from bngrad.validation.autograd import load_autograd
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.find_subject import find_subject
 from bngrad.validation.lockstep import Tolerance
@@ -81,8 +84,8 @@ def validate(
     Args:
         model: A forward model with a loss, as `differentiate` accepts it; or a training graph from ORT's gradient
             builder; or, for ``numeric``, any training graph for stock ONNX Runtime. It is not modified.
-        against: ``ort``, ``reference`` or ``numeric``. If ORT's builder does not support the model, ``ort``
-            becomes ``reference``, with a note in the report.
+        against: ``ort``, ``reference``, ``numeric`` or ``torch``. If ORT's builder does not support the model,
+            ``ort`` becomes ``reference``, with a note in the report.
         provider: The implementations of the ops to check.
         builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.
         rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
@@ -107,7 +110,9 @@ def validate(
 
     Raises:
         InputError: An argument is invalid.
-        ModelError: The model cannot be differentiated.
+        ModelError: The model cannot be differentiated; or, for ``torch``, it is a training graph.
+        UnsupportedNodeError: For ``torch``, an op has no equivalent in PyTorch.
+        VersionError: For ``torch``, PyTorch is missing.
         OracleError: The oracle is needed, but cannot be installed or failed.
         LibraryError: The provider is ``native``, and its library is missing.
 
@@ -115,6 +120,8 @@ def validate(
         BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.
     """
     require_choice("against", against, get_args(Against))
+    if against == "torch":
+        load_autograd()  # before the work, if PyTorch is missing
     require_choice("builder", builder, get_args(Builder))
     if running_variance is not None:
         require_choice("running variance", running_variance, get_args(RunningVariance))
@@ -158,7 +165,7 @@ def validate(
             notes=notes + subject.notes + unsupported,
             warnings=warnings,
         )
-        if (inside := batch_norms_inside(subject.original)) and subject.against != "numeric":
+        if (inside := batch_norms_inside(subject.original)) and subject.against in ("ort", "reference"):
             report.notes.append(
                 f"{len(inside)} batch norms are in subgraphs or functions, where lock-step cannot check them: "
                 f"{inside[0]!r}"

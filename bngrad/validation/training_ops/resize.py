@@ -49,14 +49,23 @@ def resize_grad(
     for place, axis in enumerate(along):
         ends = None if roi is None or not roi.size else roi[[place, place + len(along)]]
         scale = None if scales is None or not scales.size else scales[place]
-        matrix = _resized_identity(X.shape[axis], dY.shape[axis], ends, scale, how)
+        matrix = resized_identity(X.shape[axis], dY.shape[axis], ends, scale, how)
         dX = np.moveaxis(np.tensordot(matrix, dX, axes=(1, axis)), 0, axis)
     return dX
 
 
-def _resized_identity(
+def resized_identity(
     before: int, after: int, ends: Array | None, scale: float | None, attributes: dict[str, Any]
 ) -> Array:
+    """Returns what onnx's reference evaluator makes of the rows of an identity matrix.
+
+    Args:
+        before: The size of the axis.
+        after: Its size after Resize.
+        ends: The start and end of the axis in the roi; None without.
+        scale: The scale; None to follow from the sizes.
+        attributes: Those of the node.
+    """
     feeds: dict[str, Any] = {"rows": np.eye(before)}
     if ends is not None:
         feeds["roi"] = np.array([0, ends[0], 1, ends[1]])

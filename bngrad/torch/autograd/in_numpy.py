@@ -1,0 +1,118 @@
+"""Runs single nodes in NumPy, with onnx's reference evaluator: those that no gradient passes.
+
+They are the ops that have no function in the table, such as NonZero, and those that draw random numbers, which
+must be the numbers of the graph under test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.nodes import describe
+from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.validation.float64 import is_in_evaluator
+from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Value: TypeAlias = torch.Tensor | list[torch.Tensor]
+
+_ZERO = ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size")
+"""The ops whose output does not depend on the elements of their input, or jumps: their gradient is zero."""
+_DROPOUT = ("", "Dropout")
+
+
+def can_run(node: ir.Node, opset: int) -> bool:
+    """Returns whether NumPy has an implementation of a node's op."""
+    return (node.domain, node.op_type) in FUNCTIONS or (node.domain == "" and is_in_evaluator(node.op_type, opset))
+
+
+def run(node: ir.Node, values: Mapping[str, Value], opset: int) -> list[Value]:
+    """Returns the outputs of a node.
+
+    Args:
+        node: The node.
+        values: The tensors in reach, by name.
+        opset: The version of the default domain.
+
+    Raises:
+        UnsupportedNodeError: A gradient passes the node.
+    """
+    names = _reads(node)
+    inputs = {name: values[name] for name in names}
+    if (node.domain, node.op_type) == _DROPOUT:
+        return _dropout(node, inputs, opset)
+    found = _evaluated(node, {name: _array(value) for name, value in inputs.items()}, opset)
+    floats = any(
+        one.is_floating_point() for value in found for one in (value if isinstance(value, list) else [value])
+    )
+    differentiated = [name for name, value in inputs.items() if _needs_gradient(value)]
+    if floats and differentiated and node.op_type not in _ZERO:
+        raise UnsupportedNodeError(
+            f"{describe(node)} has no function in PyTorch, and a gradient passes it through {differentiated[0]!r}"
+        )
+    return found
+
+
+def _dropout(node: ir.Node, inputs: Mapping[str, Value], opset: int) -> list[Value]:
+    """The input times what Dropout makes of ones, which draws the same numbers."""
+    x = inputs[str(node.inputs[0].name)]  # type: ignore[union-attr]
+    assert isinstance(x, torch.Tensor), "checked by onnx"  # noqa: S101
+    ones = {name: _array(value) for name, value in inputs.items()}
+    ones[str(node.inputs[0].name)] = np.ones(x.shape)  # type: ignore[union-attr]
+    scale, *mask = _evaluated(node, ones, opset)
+    assert isinstance(scale, torch.Tensor), "as the input"  # noqa: S101
+    return [x * scale, *mask]
+
+
+def _evaluated(node: ir.Node, arrays: Mapping[str, Any], opset: int) -> list[Value]:
+    named = [str(value.name) for value in node.outputs if value.name]
+    inputs, outputs = (list(map(helper.make_empty_tensor_value_info, names)) for names in (arrays, named))
+    graph = helper.make_graph([ir.to_proto(node)], "node", inputs, outputs)
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=imports)
+    with np.errstate(all="ignore"):
+        results = ReferenceEvaluator(model, new_ops=OP_RUNS).run(None, dict(arrays))
+    found = iter(results)
+    return [_value(next(found)) if value.name else torch.empty(0) for value in node.outputs]
+
+
+def _reads(node: ir.Node) -> list[str]:
+    """The names of what a node reads, also in its subgraphs."""
+    names = {str(value.name): None for value in node.inputs if value is not None and value.name}
+    for attribute in node.attributes.values():
+        graphs: Sequence[ir.Graph] = ()
+        if attribute.type == ir.AttributeType.GRAPH:
+            graphs = [attribute.as_graph()]
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            graphs = attribute.as_graphs()
+        for graph in graphs:
+            own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+            own |= {value.name for inner in graph.all_nodes() for value in inner.outputs}
+            read = [value for inner in graph.all_nodes() for value in inner.inputs if value is not None]
+            names |= {str(value.name): None for value in (*read, *graph.outputs) if value.name not in own}
+    return list(names)
+
+
+def _needs_gradient(value: Value) -> bool:
+    return any(one.requires_grad for one in (value if isinstance(value, list) else [value]))
+
+
+def _array(value: Value) -> Any:  # noqa: ANN401 - an array, or a list of them
+    return [_array(one) for one in value] if isinstance(value, list) else value.detach().numpy()
+
+
+def _value(result: Any) -> Value:  # noqa: ANN401 - what the evaluator returns
+    return (
+        [torch.from_numpy(np.array(one)) for one in result]
+        if isinstance(result, list)
+        else torch.from_numpy(np.array(result))
+    )

@@ -1,0 +1,185 @@
+"""A forward model in PyTorch, in float64: its outputs, and the gradients that PyTorch's autograd computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from bngrad.autodiff.prepare_forward import OPSET, with_modes
+from bngrad.errors import BngradError, UnsupportedNodeError
+from bngrad.graph.nodes import default_opset, describe
+from bngrad.torch.autograd import in_numpy, ops
+from bngrad.torch.autograd.table import OPS, UnsupportedFormError
+from bngrad.torch.capture import first_line
+from bngrad.validation.float64 import EvaluationError
+from bngrad.validation.seeding import seed_random_ops
+from bngrad.validation.widening import widened, widened_array
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from bngrad.validation.subject import Options
+
+    Array = NDArray[Any]
+    Value: TypeAlias = torch.Tensor | list[torch.Tensor]
+
+assert ops, "the table is filled by the import"  # noqa: S101
+ELSEWHERE = "use --against reference or numeric"
+
+
+class _OldOpError(Exception):
+    """An op is older than its function."""
+
+
+class Autograd:
+    """A forward model that PyTorch runs and differentiates.
+
+    Batch norms get their modes, and their new running statistics the names that they have in the training graph.
+    The model keeps its opset if the table has its ops at it; else the opset is raised, as `differentiate` does.
+
+    Args:
+        model: The forward model, as `bngrad.differentiate` accepts it. It is not modified.
+        loss: The name of the loss.
+        gradients: The names of the gradients, by those of the inputs, initializers and constants that they belong
+            to.
+        options: The options by which the model is differentiated.
+
+    Raises:
+        UnsupportedNodeError: An op has no equivalent in PyTorch.
+    """
+
+    def __init__(self, model: ir.Model, loss: str, gradients: Mapping[str, str], options: Options) -> None:
+        self._loss, self._gradients, self.note = loss, dict(gradients), ""
+        try:
+            self._prepare(model, default_opset(model) or OPSET, options)
+        except _OldOpError as error:
+            self.note = f"the forward model was raised to opset {OPSET} for PyTorch: {error}"
+            try:
+                self._prepare(model, OPSET, options)
+            except _OldOpError as old:
+                raise UnsupportedNodeError(f"{old}; {ELSEWHERE}") from None
+
+    def _prepare(self, model: ir.Model, opset: int, options: Options) -> None:
+        own, _ = with_modes(
+            model,
+            opset,
+            frozen=options.frozen,
+            training=options.training,
+            shared_statistics=options.shared_statistics,
+        )
+        own.functions.clear()  # those that are left define ops of the table
+        wide = widened(ir.to_proto(own))
+        self._opset = wide.opset_imports.get("", opset)
+        seed_random_ops(wide.graph.all_nodes(), self._opset)
+        for node in wide.graph:
+            self._require_known(node)
+            if options.unbiased and node.op_type == "BatchNormalization":
+                node.attributes["unbiased_running_var"] = ir.AttrInt64("unbiased_running_var", 1)
+        self._graph = wide.graph
+        self._inputs = {str(value.name) for value in (*wide.graph.inputs, *wide.graph.initializers.values())}
+
+    def _require_known(self, node: ir.Node) -> None:
+        entry = OPS.get((node.domain, node.op_type))
+        if entry is None:
+            if in_numpy.can_run(node, self._opset):
+                return  # refused when it runs, if a gradient passes it
+            raise UnsupportedNodeError(f"{describe(node)} has no equivalent in PyTorch; {ELSEWHERE}")
+        if unknown := sorted(node.attributes.keys() - entry.attributes):
+            raise _OldOpError(
+                f"{describe(node)} has the attribute {unknown[0]}, which its form for PyTorch has not"
+            )
+        if node.domain == "":
+            version = onnx.defs.get_schema(node.op_type, self._opset).since_version
+            if version < entry.since:
+                raise _OldOpError(f"{describe(node)} has version {version}; expected {entry.since} or newer")
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the values that a call returns: outputs of the model, the loss and the gradients."""
+        named = [str(value.name) for value in self._graph.outputs]
+        return list(dict.fromkeys([self._loss, *named, *self._gradients.values()]))
+
+    def __call__(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
+        """Runs the model, and differentiates its loss.
+
+        Args:
+            feeds: All inputs without a default, and any other inputs, initializers and constants; names that the
+                model has not are ignored. Floats are converted to float64.
+            outputs: Names of the values to return; None for all.
+
+        Raises:
+            UnsupportedNodeError: PyTorch cannot compute a form of an op.
+            EvaluationError: The evaluation failed.
+        """
+        values: dict[str, Value] = {
+            str(value.name): _tensor(value.const_value.numpy())
+            for value in self._graph.initializers.values()
+            if value.const_value is not None
+        }
+        for name, array in feeds.items():
+            if name in self._inputs or name in self._gradients:
+                values[name] = _tensor(array)
+        leaves = []
+        for name in self._gradients:
+            leaf = values[name]
+            assert isinstance(leaf, torch.Tensor), "float inputs are tensors"  # noqa: S101
+            leaves.append(leaf.requires_grad_())
+        for node in self._graph:
+            if any(value.name in self._gradients for value in node.outputs):
+                continue  # a constant that is fed
+            for value, result in zip(node.outputs, self._results(node, values), strict=False):
+                if value.name:
+                    values[str(value.name)] = result
+        return self._found(values, leaves, self.outputs if outputs is None else outputs)
+
+    def _found(
+        self, values: Mapping[str, Value], leaves: Sequence[torch.Tensor], outputs: Sequence[str]
+    ) -> dict[str, Array]:
+        loss = values[self._loss]
+        assert isinstance(loss, torch.Tensor), "a float scalar"  # noqa: S101
+        if loss.requires_grad:
+            gradients: Sequence[torch.Tensor] = torch.autograd.grad(
+                loss.sum(), leaves, allow_unused=True, materialize_grads=True
+            )
+        else:
+            gradients = [torch.zeros_like(leaf) for leaf in leaves]
+        found = {name: one.detach().numpy() for name, one in values.items() if isinstance(one, torch.Tensor)}
+        found |= {name: one.numpy() for name, one in zip(self._gradients.values(), gradients, strict=True)}
+        return {name: found[name] for name in outputs}
+
+    def _results(self, node: ir.Node, values: Mapping[str, Value]) -> Sequence[Value]:
+        entry = OPS.get((node.domain, node.op_type))
+        try:
+            if entry is None:
+                return in_numpy.run(node, values, self._opset)
+            inputs = [values[str(value.name)] if value is not None else None for value in node.inputs]
+            attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+            if "outputs" in entry.attributes:
+                attributes["outputs"] = len(node.outputs)
+            results = entry.function(*inputs, **attributes)
+        except UnsupportedFormError as error:
+            raise UnsupportedNodeError(
+                f"{describe(node)} has no equivalent in PyTorch: {error}; {ELSEWHERE}"
+            ) from None
+        except BngradError:
+            raise
+        except Exception as error:
+            raise EvaluationError(f"PyTorch cannot run {describe(node)}: {first_line(error)}") from error
+        found = results if isinstance(results, tuple) else (results,)
+        if missing := [
+            value.name for value in node.outputs[len(found) :] if value.uses() or value.is_graph_output()
+        ]:
+            raise UnsupportedNodeError(
+                f"{describe(node)} has the output {missing[0]!r}, which PyTorch does not give; {ELSEWHERE}"
+            )
+        return found
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    return torch.from_numpy(np.array(widened_array(array)))

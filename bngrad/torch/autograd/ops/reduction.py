@@ -1,0 +1,82 @@
+"""Reductions; axes are an input or, in older opsets, an attribute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bngrad.torch.autograd.table import UnsupportedFormError, numbers, op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def _product(x: Tensor, axes: Sequence[int]) -> Tensor:
+    for axis in axes:
+        x = x.prod(axis, keepdim=True)
+    return x
+
+
+_REDUCTIONS: dict[str, Callable[[Tensor, Sequence[int]], Tensor]] = {
+    "ReduceL1": lambda x, axes: x.abs().sum(axes, keepdim=True),
+    "ReduceL2": lambda x, axes: torch.linalg.vector_norm(x, dim=axes, keepdim=True),
+    "ReduceLogSum": lambda x, axes: x.sum(axes, keepdim=True).log(),
+    "ReduceLogSumExp": lambda x, axes: torch.logsumexp(x, axes, keepdim=True),
+    "ReduceMax": lambda x, axes: torch.amax(x, axes, keepdim=True),
+    "ReduceMean": lambda x, axes: x.mean(axes, keepdim=True),
+    "ReduceMin": lambda x, axes: torch.amin(x, axes, keepdim=True),
+    "ReduceProd": _product,
+    "ReduceSum": lambda x, axes: x.sum(axes, keepdim=True),
+    "ReduceSumSquare": lambda x, axes: x.square().sum(axes, keepdim=True),
+}
+"""Each keeps the axes that it reduces."""
+
+
+def _register(name: str, reduced: Callable[[Tensor, Sequence[int]], Tensor]) -> None:
+    @op(name)
+    def reduction(
+        x: Tensor,
+        given: Tensor | None = None,
+        *,
+        axes: Sequence[int] | None = None,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        wanted = axes if given is None else numbers(given)
+        if not wanted and noop_with_empty_axes:
+            if name not in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
+                raise UnsupportedFormError("it has noop_with_empty_axes = 1 and no axes")
+            return x.clone()
+        every = sorted(axis % x.ndim for axis in wanted) if wanted else list(range(x.ndim))
+        result = reduced(x, every) if every else reduced(x.reshape(1), [0]).reshape(())
+        return result if keepdims or not every else result.squeeze(every)
+
+
+for _name, _reduced in _REDUCTIONS.items():
+    _register(_name, _reduced)
+
+
+@op("GlobalAveragePool")
+def global_average_pool(x: Tensor) -> Tensor:
+    """The mean over the spatial axes."""
+    return x.mean(list(range(2, x.ndim)), keepdim=True)
+
+
+@op("GlobalMaxPool")
+def global_max_pool(x: Tensor) -> Tensor:
+    """The largest over the spatial axes."""
+    return torch.amax(x, list(range(2, x.ndim)), keepdim=True)
+
+
+@op("CumSum")
+def cumulative_sum(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """The sums of all elements up to each along an axis; with exclusive, without it."""
+    (dim,) = numbers(axis)
+    x = x.flip(dim) if reverse else x
+    if exclusive:
+        zero = torch.zeros_like(x.narrow(dim, 0, min(1, x.shape[dim])))
+        x = torch.cat([zero, x.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim)
+    x = torch.cumsum(x, dim)
+    return x.flip(dim) if reverse else x

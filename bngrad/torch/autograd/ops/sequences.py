@@ -1,0 +1,42 @@
+"""Sequences of tensors, which exporters write for splits and chunks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bngrad.torch.autograd.table import numbers, op
+
+
+@op("SplitToSequence")
+def split_to_sequence(
+    x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, keepdims: int = 1
+) -> tuple[list[Tensor]]:
+    """Parts of given sizes, of one size, or of 1."""
+    if sizes is None:
+        return ([one if keepdims else one.squeeze(axis) for one in torch.split(x, 1, axis)],)
+    return (list(torch.split(x, numbers(sizes) if sizes.ndim else int(sizes.item()), axis)),)
+
+
+@op("SequenceConstruct")
+def sequence_construct(*parts: Tensor) -> tuple[list[Tensor]]:
+    """All inputs."""
+    return (list(parts),)
+
+
+@op("SequenceAt")
+def sequence_at(sequence: list[Tensor], position: Tensor) -> Tensor:
+    """The tensor at a position."""
+    return sequence[int(position.item())]
+
+
+@op("SequenceLength")
+def sequence_length(sequence: list[Tensor]) -> Tensor:
+    """The number of tensors."""
+    return torch.tensor(len(sequence))
+
+
+@op("ConcatFromSequence")
+def concat_from_sequence(sequence: list[Tensor], *, axis: int, new_axis: int = 0) -> Tensor:
+    """All tensors, one after the other, or along a new axis."""
+    return torch.stack(sequence, axis) if new_axis else torch.cat(sequence, axis)

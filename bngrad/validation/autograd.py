@@ -1,0 +1,127 @@
+"""Comparison of a training graph with PyTorch, which runs and differentiates the forward model in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.graph.nodes import all_nodes
+from bngrad.validation.double import LIMIT, compared, too_large
+from bngrad.validation.numeric import POINTS, nearby
+from bngrad.validation.report import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from bngrad.validation.float64 import Evaluator
+    from bngrad.validation.subject import Options
+
+    Array = NDArray[Any]
+
+PYTORCH = "PyTorch"
+"""The name of this reference in reports."""
+
+_ROUNDINGS = 16
+"""The limit, in roundings of the narrowest type of a graph, in which its constants, such as 1 / sqrt(2), are."""
+
+_SPACINGS = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+
+
+class Autograd(Protocol):
+    """A forward model that PyTorch runs and differentiates; see `bngrad.torch.autograd.model.Autograd`."""
+
+    note: str
+    """What was changed so that PyTorch can run the model; empty if nothing was."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The names of the values that it computes, as the training graph names them."""
+        ...
+
+    def __call__(self, feeds: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        """Returns values by name, for the inputs of the training graph."""
+        ...
+
+
+class AutogradType(Protocol):
+    """The class of `Autograd`."""
+
+    def __call__(self, model: ir.Model, loss: str, gradients: Mapping[str, str], options: Options) -> Autograd:
+        """Prepares a forward model."""
+        ...
+
+
+def load_autograd() -> AutogradType:
+    """Returns the class that runs models in PyTorch.
+
+    It is imported by name: PyTorch is optional, and nothing outside of `bngrad.torch` may depend on that package.
+
+    Raises:
+        VersionError: PyTorch is missing.
+    """
+    found: AutogradType = import_module("bngrad.torch.autograd.model").Autograd
+    return found
+
+
+def against_autograd(
+    reference: Autograd,
+    tested: ir.Model,
+    in_float64: Evaluator,
+    feeds: Mapping[str, Array],
+    *,
+    kinds: Mapping[str, str],
+    gradients: Mapping[str, str],
+    loss: str,
+    seed: int,
+) -> Check:
+    """Compares the loss, outputs, gradients and new running statistics of a training graph with PyTorch's.
+
+    At a kink of the loss, PyTorch may choose another subgradient. A gradient that differs is therefore compared
+    again for slightly different inputs, where an error remains and the kink does not.
+
+    Args:
+        reference: The forward model in PyTorch.
+        tested: The graph under test.
+        in_float64: The same graph in float64.
+        feeds: The inputs.
+        kinds: The kind of each output.
+        gradients: The gradient outputs, by the names of the inputs that they belong to.
+        loss: The name of the loss.
+        seed: Seed of the different inputs.
+    """
+    check = Check("PyTorch's autograd", unit="relative", limit=_limit(tested))
+    check.skipped = too_large(feeds)
+    if check.skipped:
+        return check
+    names = [name for name in kinds if name in reference.outputs]
+    want = reference(feeds, [loss, *names])
+    if not np.isfinite(value := want[loss]).all():
+        check.undecided["gradients"] = f"the loss is {value} for these inputs; pass others with --inputs"
+        return check
+    compared(check, {name: want[name] for name in names}, in_float64, feeds, kinds, PYTORCH)
+    generator = np.random.default_rng([seed, 1])
+    for _ in range(POINTS - 1):
+        doubtful = [row.tensor for row in check.failures if row.kind == "gradient" and np.isfinite(row.measure)]
+        if not doubtful:
+            break
+        moved = nearby(feeds, gradients, generator)
+        again = Check(check.name, check.unit, check.limit)
+        compared(again, reference(moved, doubtful), in_float64, moved, kinds, PYTORCH)
+        closer = {row.tensor: replace(row, note="beside a kink") for row in again.rows if row.passed}
+        check.rows = [closer.get(row.tensor, row) for row in check.rows]
+    if at_kink := sum(bool(row.note) and row.passed for row in check.rows):
+        check.notes.append(f"{at_kink} gradients differ at a kink of the loss; they were compared beside it")
+    return check
+
+
+def _limit(model: ir.Model) -> float:
+    types = {
+        value.dtype for node in all_nodes(model) for value in (*node.inputs, *node.outputs) if value is not None
+    }
+    return max(LIMIT, *(_ROUNDINGS * spacing for dtype, spacing in _SPACINGS.items() if dtype in types), 0.0)
