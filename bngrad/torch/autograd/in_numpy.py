@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import describe
 from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.torch.autograd.table import ELSEWHERE
 from bngrad.validation.float64 import is_in_evaluator
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
 
@@ -35,13 +36,14 @@ def can_run(node: ir.Node, opset: int) -> bool:
     return (node.domain, node.op_type) in FUNCTIONS or (node.domain == "" and is_in_evaluator(node.op_type, opset))
 
 
-def run(node: ir.Node, values: Mapping[str, Value], opset: int) -> list[Value]:
-    """Returns the outputs of a node.
+def run(node: ir.Node, values: Mapping[str, Value], opset: int, *, first: int = 0) -> list[Value]:
+    """Returns the outputs of a node, or the last of them.
 
     Args:
         node: The node.
         values: The tensors in reach, by name.
         opset: The version of the default domain.
+        first: The index of the first output to return.
 
     Raises:
         UnsupportedNodeError: A gradient passes the node.
@@ -50,14 +52,13 @@ def run(node: ir.Node, values: Mapping[str, Value], opset: int) -> list[Value]:
     inputs = {name: values[name] for name in names}
     if (node.domain, node.op_type) == _DROPOUT:
         return _dropout(node, inputs, opset)
-    found = _evaluated(node, {name: _array(value) for name, value in inputs.items()}, opset)
+    found = _evaluated(node, {name: _array(value) for name, value in inputs.items()}, opset)[first:]
     floats = any(
         one.is_floating_point() for value in found for one in (value if isinstance(value, list) else [value])
     )
-    differentiated = [name for name, value in inputs.items() if _needs_gradient(value)]
-    if floats and differentiated and node.op_type not in _ZERO:
+    if floats and any(map(_needs_gradient, inputs.values())) and node.op_type not in _ZERO:
         raise UnsupportedNodeError(
-            f"{describe(node)} has no function in PyTorch, and a gradient passes it through {differentiated[0]!r}"
+            f"{describe(node)} has no equivalent in PyTorch, and a gradient passes it; {ELSEWHERE}"
         )
     return found
 

@@ -13,7 +13,7 @@ from bngrad.autodiff.prepare_forward import OPSET, with_modes
 from bngrad.errors import BngradError, UnsupportedNodeError
 from bngrad.graph.nodes import default_opset, describe
 from bngrad.torch.autograd import in_numpy, ops
-from bngrad.torch.autograd.table import OPS, UnsupportedFormError
+from bngrad.torch.autograd.table import ELSEWHERE, OPS, UnsupportedFormError
 from bngrad.torch.capture import first_line
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.seeding import seed_random_ops
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     Value: TypeAlias = torch.Tensor | list[torch.Tensor]
 
 assert ops, "the table is filled by the import"  # noqa: S101
-ELSEWHERE = "use --against reference or numeric"
 
 
-class _OldOpError(Exception):
-    """An op is older than its function."""
+class _NotInTableError(Exception):
+    """An op has no function, or is older than it; in a newer opset it may have one."""
 
 
 class Autograd:
@@ -58,11 +57,11 @@ class Autograd:
         self._loss, self._gradients, self.note = loss, dict(gradients), ""
         try:
             self._prepare(model, default_opset(model) or OPSET, options)
-        except _OldOpError as error:
+        except _NotInTableError as error:
             self.note = f"the forward model was raised to opset {OPSET} for PyTorch: {error}"
             try:
                 self._prepare(model, OPSET, options)
-            except _OldOpError as old:
+            except _NotInTableError as old:
                 raise UnsupportedNodeError(f"{old}; {ELSEWHERE}") from None
 
     def _prepare(self, model: ir.Model, opset: int, options: Options) -> None:
@@ -89,15 +88,15 @@ class Autograd:
         if entry is None:
             if in_numpy.can_run(node, self._opset):
                 return  # refused when it runs, if a gradient passes it
-            raise UnsupportedNodeError(f"{describe(node)} has no equivalent in PyTorch; {ELSEWHERE}")
+            raise _NotInTableError(f"{describe(node)} has no equivalent in PyTorch")
         if unknown := sorted(node.attributes.keys() - entry.attributes):
-            raise _OldOpError(
+            raise _NotInTableError(
                 f"{describe(node)} has the attribute {unknown[0]}, which its form for PyTorch has not"
             )
         if node.domain == "":
             version = onnx.defs.get_schema(node.op_type, self._opset).since_version
             if version < entry.since:
-                raise _OldOpError(f"{describe(node)} has version {version}; expected {entry.since} or newer")
+                raise _NotInTableError(f"{describe(node)} has version {version}; expected {entry.since} or newer")
 
     @property
     def outputs(self) -> list[str]:
@@ -172,12 +171,8 @@ class Autograd:
         except Exception as error:
             raise EvaluationError(f"PyTorch cannot run {describe(node)}: {first_line(error)}") from error
         found = results if isinstance(results, tuple) else (results,)
-        if missing := [
-            value.name for value in node.outputs[len(found) :] if value.uses() or value.is_graph_output()
-        ]:
-            raise UnsupportedNodeError(
-                f"{describe(node)} has the output {missing[0]!r}, which PyTorch does not give; {ELSEWHERE}"
-            )
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[len(found) :]):
+            return [*found, *in_numpy.run(node, values, self._opset, first=len(found))]
         return found
 
 

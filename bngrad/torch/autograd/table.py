@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
     Function: TypeAlias = Callable[..., Result]
 
+ELSEWHERE = "use --against reference or numeric"
+"""What to do about a model that PyTorch cannot run."""
+
 
 class UnsupportedFormError(Exception):
     """A function cannot compute this form of its op; the message says what the node has, after its name."""

@@ -34,7 +34,7 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
     """The slices of x at indices along an axis."""
     axis %= x.ndim
     flat = x.index_select(axis, _counted(indices, x.shape[axis]).flatten())
-    return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return flat.reshape([*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]])
 
 
 @op("GatherElements")
@@ -51,7 +51,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     batches = x.shape[:batch_dims]
     flat, which = x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1)
     parts = [one[_places(one, index)] for one, index in zip(flat, which, strict=True)]
-    return torch.stack(parts).reshape(*batches, *parts[0].shape)
+    return torch.stack(parts).reshape([*batches, *parts[0].shape])
 
 
 def _places(x: Tensor, indices: Tensor) -> tuple[Tensor, ...]:

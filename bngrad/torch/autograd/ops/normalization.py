@@ -122,7 +122,9 @@ def local_response_norm(
 @op("LpNormalization")
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """X over its p-norm, and 0 where that is 0."""
-    return functional.normalize(x, float(p), axis, torch.finfo(x.dtype).tiny)
+    length = torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    empty = length == 0
+    return torch.where(empty, 0.0, x / torch.where(empty, 1.0, length))
 
 
 @op("MeanVarianceNormalization")

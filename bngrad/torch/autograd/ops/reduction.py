@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +13,13 @@ from bngrad.torch.autograd.table import UnsupportedFormError, numbers, op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+def _extreme(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
+    if any(x.shape[axis] == 0 for axis in axes):  # which PyTorch refuses
+        sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        return x.new_full(sizes, -inf if largest else inf)
+    return (torch.amax if largest else torch.amin)(x, axes, keepdim=True)
 
 
 def _product(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -24,9 +33,9 @@ _REDUCTIONS: dict[str, Callable[[Tensor, Sequence[int]], Tensor]] = {
     "ReduceL2": lambda x, axes: torch.linalg.vector_norm(x, dim=axes, keepdim=True),
     "ReduceLogSum": lambda x, axes: x.sum(axes, keepdim=True).log(),
     "ReduceLogSumExp": lambda x, axes: torch.logsumexp(x, axes, keepdim=True),
-    "ReduceMax": lambda x, axes: torch.amax(x, axes, keepdim=True),
+    "ReduceMax": partial(_extreme, largest=True),
     "ReduceMean": lambda x, axes: x.mean(axes, keepdim=True),
-    "ReduceMin": lambda x, axes: torch.amin(x, axes, keepdim=True),
+    "ReduceMin": partial(_extreme, largest=False),
     "ReduceProd": _product,
     "ReduceSum": lambda x, axes: x.sum(axes, keepdim=True),
     "ReduceSumSquare": lambda x, axes: x.square().sum(axes, keepdim=True),
