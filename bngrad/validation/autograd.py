@@ -101,7 +101,7 @@ def against_autograd(
         check.undecided["gradients"] = f"the loss is {want[loss]} for these inputs; pass others with --inputs"
         return check
     for name in [name for name, kind in kinds.items() if kind == "gradient" and not np.isfinite(want[name]).all()]:
-        check.undecided[name] = "PyTorch's own is not finite, as of a NaN that is multiplied by 0"
+        check.undecided[name] = "PyTorch's own gradient is not finite"
         del want[name]
     if isinstance(in_float64, str):
         check.skipped = in_float64

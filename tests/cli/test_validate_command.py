@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -208,3 +209,11 @@ def test_nothing_compared_is_a_finding(capsys):
     onnx.save(onnx.parser.parse_model(text), "model.onnx")
     assert run(["validate", "model.onnx", "--against", "numeric", "--provider", "function"]) == 1
     assert "central differences: nothing was compared" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
+def test_pytorch_is_needed_for_torch_alone(capsys):
+    assert run(["validate", "model.onnx", "--against", "torch"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "bngrad: error: bngrad.torch needs PyTorch 2.9 or newer; install it: pip install 'bngrad[torch]'"
+    ]

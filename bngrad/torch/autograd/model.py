@@ -117,13 +117,13 @@ class Autograd:
             EvaluationError: The evaluation failed.
         """
         values: dict[str, Value] = {
-            str(value.name): _tensor(value.const_value.numpy())
+            str(value.name): _tensor(str(value.name), value.const_value.numpy())
             for value in self._graph.initializers.values()
             if value.const_value is not None
         }
         for name, array in feeds.items():
             if name in self._inputs or name in self._gradients:
-                values[name] = _tensor(array)
+                values[name] = _tensor(name, array)
         leaves = []
         for name in self._gradients:
             leaf = values[name]
@@ -176,5 +176,8 @@ class Autograd:
         return found
 
 
-def _tensor(array: Array) -> torch.Tensor:
-    return torch.from_numpy(np.array(widened_array(array)))
+def _tensor(name: str, array: Array) -> torch.Tensor:
+    try:
+        return torch.from_numpy(np.array(widened_array(array)))
+    except TypeError:
+        raise UnsupportedNodeError(f"{name!r} is {array.dtype}, which PyTorch has not; {ELSEWHERE}") from None

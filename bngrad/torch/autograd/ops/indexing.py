@@ -123,7 +123,7 @@ def top_k(
     sorted: int = 1,  # noqa: A002, ARG001 - of ONNX
 ) -> tuple[Tensor, Tensor]:
     """The largest or smallest elements along an axis, and their places."""
-    values, places = torch.sort(x, axis, descending=bool(largest), stable=True)
+    values, places = torch.sort(x, dim=axis, descending=bool(largest), stable=True)
     count = int(k.item())
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 

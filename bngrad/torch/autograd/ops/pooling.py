@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bngrad.torch.autograd.table import op
+from bngrad.torch.autograd.table import UnsupportedFormError, op
 from bngrad.torch.autograd.windows import padded, unfolded, windows
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def max_pool(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     """The largest element of each window."""
+    if not x.is_floating_point():
+        raise UnsupportedFormError("it is not of floats")
     along = windows(
         x.shape[2:],
         kernel_shape,

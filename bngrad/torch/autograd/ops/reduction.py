@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def _extreme(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
     if any(x.shape[axis] == 0 for axis in axes):  # which PyTorch refuses
+        if not x.is_floating_point():
+            raise UnsupportedFormError("it has no elements to reduce, and is not of floats")
         sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
         return x.new_full(sizes, -inf if largest else inf)
     return (torch.amax if largest else torch.amin)(x, axes, keepdim=True)

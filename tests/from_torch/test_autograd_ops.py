@@ -1,0 +1,138 @@
+"""The ops that PyTorch runs for ``validate --against torch``: on onnx's cases, and with every gradient rule."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+from autodiff.cases import TABLES
+from autodiff.gradient_cases import feeds_of, forward, lowered
+from bngrad.autodiff.rules import RULES
+from bngrad.errors import UnsupportedNodeError
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.torch.autograd import ops
+from bngrad.torch.autograd.model import Autograd
+from bngrad.torch.autograd.table import OPS
+from bngrad.validation.float64 import evaluate
+from bngrad.validation.subject import Options
+
+assert ops, "it fills the table"
+IN_NUMPY = {("", name) for name in ("Bernoulli", "Dropout", "EyeLike", "RandomNormalLike", "RandomUniformLike")}
+IN_TRAINING_GRAPHS = {BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
+SEQUENCES = {name for _, name in OPS if "Sequence" in name and name != "ReverseSequence"}
+"""Their cases have several nodes; `test_sequences` has one."""
+REFUSED = {
+    "GRU": {"gru_batchwise": "it has layout = 1"},
+    "LSTM": {"lstm_batchwise": "it has layout = 1", "lstm_with_peepholes": "it has peepholes"},
+    "MaxPool": {"maxpool_2d_uint8": "it is not of floats"},
+    "RNN": {"simple_rnn_batchwise": "it has layout = 1"},
+    "ReduceMax": {"reduce_max_empty_set_bool": "it has no elements to reduce"},
+    "Resize": {
+        f"resize_{way}sample_sizes_nearest_{policy}": f"it has keep_aspect_ratio_policy {policy}"
+        for way in ("up", "down")
+        for policy in ("not_larger", "not_smaller")
+    },
+}
+"""What PyTorch lacks, of onnx's cases."""
+TYPES = {
+    getattr(onnx.TensorProto, name)
+    for name in ("BOOL", "DOUBLE", "FLOAT", "FLOAT16", "INT8", "INT16", "INT32", "INT64", "UINT8")
+}
+"""Of onnx's cases: those of other types are left out."""
+LIMIT = 2e-6
+"""Of gradients, whose graphs have constants in float."""
+
+
+def test_every_gradient_rule_has_a_function():
+    assert RULES.keys() - OPS.keys() == IN_NUMPY | IN_TRAINING_GRAPHS
+
+
+@cache
+def onnx_cases():
+    """onnx's tests of single nodes, by op type."""
+    from onnx.backend.test.loader import load_model_tests
+
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for test in load_model_tests(kind="node"):
+            if test.model is not None and len(test.model.graph.node) == 1 and test.data_sets:
+                found.setdefault(test.model.graph.node[0].op_type, []).append(test)
+    return found
+
+
+@pytest.mark.parametrize("op_type", sorted(name for domain, name in OPS if domain == ""))
+def test_onnx_cases(op_type):
+    compared, refused = 0, {}
+    for test in onnx_cases().get(op_type, []):
+        graph = test.model.graph
+        (inputs, outputs), *_ = test.data_sets
+        if not all(_has_type(value) for value in (*graph.input, *graph.output)):
+            continue
+        names = [value.name for value in graph.output]
+        feeds = {value.name: _array(array) for value, array in zip(graph.input, inputs, strict=False)}
+        try:
+            found = Autograd(ir.from_proto(test.model), names[0], {}, Options())(feeds, names)
+        except UnsupportedNodeError as error:
+            refused[test.name.removeprefix("test_")] = str(error)
+            continue
+        for name, want in zip(names, outputs, strict=True):
+            np.testing.assert_allclose(found[name], _array(want), rtol=1e-3, atol=1e-5, err_msg=test.name)
+        compared += 1
+    assert bool(compared) != (op_type in SEQUENCES)
+    expected = REFUSED.get(op_type, {})
+    assert refused.keys() == expected.keys()
+    for name, message in refused.items():
+        assert message.startswith(f"{op_type} node ")
+        assert expected[name] in message
+        assert message.endswith("use --against reference or numeric")
+
+
+def _has_type(value):
+    return value.type.WhichOneof("value") == "tensor_type" and value.type.tensor_type.elem_type in TYPES
+
+
+def _array(value):
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def test_sequences():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2,6] x) => (float[6,2] y, float[2,2,2] z, int64 n, float loss)
+        <int64[3] sizes = {1, 2, 3}, int64 i = {1}>
+    {
+        parts = SplitToSequence<axis = 1>(x, sizes)
+        at = SequenceAt(parts, i)
+        other = SequenceConstruct(at, at)
+        z = ConcatFromSequence<axis = 0, new_axis = 1>(other)
+        ones = SplitToSequence<axis = 1, keepdims = 0>(x)
+        y = ConcatFromSequence<axis = 0, new_axis = 1>(ones)
+        n = SequenceLength(ones)
+        loss = ReduceSum<keepdims = 0>(z)
+    }""")
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    found = Autograd(ir.from_proto(model), "loss", {"x": "x_grad"}, Options())({"x": x})
+    assert found["n"] == 6
+    np.testing.assert_array_equal(found["y"], x.T)
+    np.testing.assert_array_equal(found["z"], np.stack([x[:, 1:3]] * 2))
+    np.testing.assert_array_equal(found["x_grad"], np.repeat([[0, 2, 2, 0, 0, 0]], 2, axis=0))
+
+
+@pytest.mark.parametrize("case", [case for cases in TABLES.values() for case in cases], ids=str)
+def test_gradient_rules(case):
+    """The rules' own cases: the loss and each gradient, of the lowered graph in NumPy and of PyTorch."""
+    feeds, names = feeds_of(case, case.dims[0]), ["loss", *case.gradients]
+    model = ir.from_proto(forward(case))
+    got = Autograd(model, "loss", dict(zip(case.wrt, case.gradients, strict=True)), Options())(feeds, names)
+    want = evaluate(lowered(case), feeds, names)
+    for name in names:
+        assert got[name].shape == want[name].shape
+        assert np.linalg.norm(got[name] - want[name]) <= LIMIT * max(np.linalg.norm(want[name]), 1e-6), name
