@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 PYTORCH = "PyTorch"
 """The name of this reference in reports."""
 
-_ROUNDINGS = 16
-"""The limit, in roundings of the narrowest type of a graph, in which its constants, such as 1 / sqrt(2), are."""
-
-_SPACINGS = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+_LIMITS = {ir.DataType.FLOAT: 2e-6, ir.DataType.FLOAT16: 4e-3, ir.DataType.BFLOAT16: 3e-2}
+"""The limits of graphs with narrower floats than double: their constants, such as 1 / sqrt(2), are rounded."""
 
 
 class Autograd(Protocol):
@@ -128,4 +126,4 @@ def _limit(model: ir.Model) -> float:
     types = {
         value.dtype for node in all_nodes(model) for value in (*node.inputs, *node.outputs) if value is not None
     }
-    return max(LIMIT, *(_ROUNDINGS * spacing for dtype, spacing in _SPACINGS.items() if dtype in types), 0.0)
+    return max((limit for dtype, limit in _LIMITS.items() if dtype in types), default=LIMIT)

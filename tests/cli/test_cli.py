@@ -353,9 +353,9 @@ ERRORS = {
         ),
     ),
     "unknown-against": (
-        ["validate", "model.onnx", "--against", "torch"],
+        ["validate", "model.onnx", "--against", "jax"],
         (
-            "Invalid value for '--against': 'torch' is not one of 'ort', 'reference', 'numeric' "
+            "Invalid value for '--against': 'jax' is not one of 'ort', 'reference', 'numeric', 'torch' "
             "(see bngrad validate --help)"
         ),
     ),

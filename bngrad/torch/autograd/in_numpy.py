@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from bngrad.autodiff.prepare_forward import OPSET as NEWER
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import describe
 from bngrad.opset.ort_dialect import MICROSOFT
@@ -32,8 +34,12 @@ _DROPOUT = ("", "Dropout")
 
 
 def can_run(node: ir.Node, opset: int) -> bool:
-    """Returns whether NumPy has an implementation of a node's op."""
-    return (node.domain, node.op_type) in FUNCTIONS or (node.domain == "" and is_in_evaluator(node.op_type, opset))
+    """Returns whether NumPy has an implementation of a node's op, which newer opsets do not replace by another."""
+    if (node.domain, node.op_type) in FUNCTIONS:
+        return True
+    if node.domain != "" or not is_in_evaluator(node.op_type, opset):
+        return False
+    return not (onnx.defs.has(node.op_type, NEWER) and onnx.defs.get_schema(node.op_type, NEWER).deprecated)
 
 
 def run(node: ir.Node, values: Mapping[str, Value], opset: int, *, first: int = 0) -> list[Value]:

@@ -143,9 +143,12 @@ class Autograd:
         loss = values[self._loss]
         assert isinstance(loss, torch.Tensor), "a float scalar"  # noqa: S101
         if loss.requires_grad:
-            gradients: Sequence[torch.Tensor] = torch.autograd.grad(
-                loss.sum(), leaves, allow_unused=True, materialize_grads=True
-            )
+            try:
+                gradients: Sequence[torch.Tensor] = torch.autograd.grad(
+                    loss.sum(), leaves, allow_unused=True, materialize_grads=True
+                )
+            except RuntimeError as error:
+                raise EvaluationError(f"PyTorch cannot differentiate the model: {first_line(error)}") from error
         else:
             gradients = [torch.zeros_like(leaf) for leaf in leaves]
         found = {name: one.detach().numpy() for name, one in values.items() if isinstance(one, torch.Tensor)}

@@ -60,7 +60,9 @@ def negative_log_likelihood_loss(
 def _loss(log_prob: Tensor, labels: Tensor, weights: Tensor | None, ignored: int, reduction: str) -> Tensor:
     labels = labels.long()
     if weights is None or not weights.requires_grad:
-        return functional.nll_loss(log_prob, labels, weights, ignore_index=ignored, reduction=reduction)
+        # Its backward pass refuses some layouts that its forward pass accepts.
+        scores = log_prob.contiguous()
+        return functional.nll_loss(scores, labels, weights, ignore_index=ignored, reduction=reduction)
     # PyTorch has no gradient with respect to the weights.
     kept = labels != ignored
     chosen = torch.where(kept, labels, 0)
