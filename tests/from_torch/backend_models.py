@@ -1,0 +1,76 @@
+"""onnx's own backend models, validated against PyTorch: python tests/from_torch/backend_models.py [--every N].
+
+It prints how many ended how. The loss, the inputs and what is differentiated are those of
+`gradient_fuzz.backend_models`; inputs that a model has no gradient of are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import bngrad  # noqa: E402
+from gradient_fuzz.backend_models import NOT_TRIED, backend_tests, case_of  # noqa: E402
+from gradient_fuzz.cases import Case  # noqa: E402
+
+AGREES, NO_NUMBER, NO_GRADIENT = "PyTorch agrees", "the loss is no number", "it has no gradient"
+
+
+def end_of(test) -> str:
+    """How a test of onnx ends."""
+    warnings.simplefilter("ignore")
+    try:
+        case = case_of(test)
+    except (TypeError, ValueError) as error:
+        return f"{NOT_TRIED}{type(error).__name__}"
+    if not isinstance(case, Case):
+        return NOT_TRIED + case
+    wrt = [name for name in case.wrt if _has_gradient(case, name)]
+    if not wrt:
+        return NO_GRADIENT
+    names = {value.name for value in case.model.graph.input}
+    try:
+        report = bngrad.validate(
+            case.model,
+            against="torch",
+            provider="function",
+            loss="loss",
+            wrt=wrt,
+            inputs={name: array for name, array in case.feeds.items() if name in names},
+        )
+    except bngrad.BngradError as error:
+        return f"refused: {error}"
+    if report.passed:
+        return AGREES
+    return NO_NUMBER if "the loss is" in report.reason else report.reason
+
+
+def _has_gradient(case: Case, name: str) -> bool:
+    try:
+        bngrad.differentiate(case.model, loss="loss", wrt=[name])
+    except bngrad.BngradError:
+        return False
+    return True
+
+
+@click.command()
+@click.option("--every", default=1, help="Every n-th model alone.")
+def main(every: int) -> None:
+    """Print how many models ended how, and the names of those that do not agree."""
+    ends = {test.name: end_of(test) for test in backend_tests()[::every]}
+    for name, end in ends.items():
+        if not end.startswith((AGREES, NO_NUMBER, NO_GRADIENT, NOT_TRIED)):
+            click.echo(f"{name}: {end}", err=True)
+    for end, count in Counter(ends.values()).most_common():
+        click.echo(f"| {count} | {end} |")
+
+
+if __name__ == "__main__":
+    main()
