@@ -50,8 +50,8 @@ WRONG = {
     "rewrite-target": Wrong(bngrad.rewrite, {"target": "ort"}, "target is 'ort'; expected one of stock, training"),
     "validate-against": Wrong(
         bngrad.validate,
-        {"against": "torch"},
-        "against is 'torch'; expected one of ort, reference, numeric",
+        {"against": "jax"},
+        "against is 'jax'; expected one of ort, reference, numeric, torch",
     ),
     "validate-builder": Wrong(
         bngrad.validate,

@@ -375,7 +375,7 @@ REFUSED = {
     ),
     "no-such-dimension": ({"dims": {"Q": 3}}, InputError, "there is no symbolic dimension 'Q'"),
     "no-such-variance": ({"running_variance": "best"}, InputError, "running variance is 'best'; expected"),
-    "no-such-reference": ({"against": "torch"}, InputError, "against is 'torch'; expected"),
+    "no-such-reference": ({"against": "jax"}, InputError, "against is 'jax'; expected"),
 }
 
 

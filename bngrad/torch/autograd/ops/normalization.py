@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EPSILON = float32(1e-5)
 
 
-@op("BatchNormalization", since=9)
+@op("BatchNormalization", since=14)
 def batch_norm(
     x: Tensor,
     scale: Tensor,
@@ -26,7 +26,6 @@ def batch_norm(
     *,
     epsilon: float = _EPSILON,
     momentum: float = float32(0.9),
-    spatial: int = 1,  # noqa: ARG001 - written by old exporters, and ignored since opset 9
     training_mode: int = 0,
     unbiased_running_var: int = 0,
 ) -> tuple[Tensor, ...]:
