@@ -49,10 +49,8 @@ def end_of(test) -> str:
         )
     except bngrad.BngradError as error:
         return f"refused: {error}"
-    if report.passed:
-        return AGREES
     if report.checks[0].passed:
-        return IN_FLOAT64
+        return AGREES if report.passed else IN_FLOAT64
     return NO_NUMBER if "the loss is" in report.reason else report.reason
 
 
