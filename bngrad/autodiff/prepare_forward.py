@@ -32,7 +32,8 @@ from bngrad.autodiff.running_statistics import (
 from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
-from bngrad.graph.batch_norms import SUPPORTED_DTYPES, require_parameters
+from bngrad.autodiff.weights import default_weights
+from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
@@ -65,6 +66,7 @@ def prepare(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
     shared_statistics: SharedStatistics | None = None,
+    wrt: Sequence[str] | None = None,
 ) -> ir.Model:
     """Returns a copy of a forward model that `add_gradients` can differentiate.
 
@@ -74,6 +76,7 @@ def prepare(
             the others follow the model, see `set_modes`.
         training: The same for those that use the batch's statistics.
         shared_statistics: How batch norms that read the same running statistic are separated.
+        wrt: Names of the weights; by default all that are. Others may be constants of a batch norm in primitives.
 
     Raises:
         ModelError: The model is a training graph, its opset cannot be raised, its modes cannot be set, or its
@@ -84,10 +87,9 @@ def prepare(
     InferTypesPass()(model)
     require_possible(model)
     require_parameters(model)
-    weights = [value for value in model.graph.initializers.values() if value.dtype in SUPPORTED_DTYPES]
-    ImportDecomposedPass(
-        kept=[value for value in weights if value.shape is None or len(value.shape)], forward_only=True
-    )(model)
+    graph = model.graph
+    weights = default_weights(graph) if wrt is None else [v for v in graph.initializers.values() if v.name in wrt]
+    ImportDecomposedPass(kept=weights, forward_only=True)(model)
     if split_sequences(model.graph, names):
         InferTypesPass()(model)
     if _reshape_to_channels(model.graph, names):

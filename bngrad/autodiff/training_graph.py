@@ -65,7 +65,7 @@ def training_graph(
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient.
     """
-    result = prepare(model, frozen=frozen, training=training, shared_statistics=shared_statistics)
+    result = prepare(model, frozen=frozen, training=training, shared_statistics=shared_statistics, wrt=wrt or None)
     for node in result.graph:
         if unbiased_running_var and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
             node.meta[UNBIASED] = True

@@ -68,6 +68,8 @@ def _sign(condition: ir.Value | None) -> tuple[ir.Value, bool] | None:
     return None
 
 
+_MOST_ELEMENTS = 1 << 24
+
 _ABOVE = {
     "Greater": (True, None),
     "Less": (None, True),
@@ -87,7 +89,7 @@ def _is_zero(value: ir.Value | None) -> bool:
         filling = maker.attributes.get("value")
         return filling is None or (not filling.is_ref() and not filling.as_tensor().numpy().any())
     tensor = None if source.is_graph_input() else constant_tensor(source)
-    return tensor is not None and tensor.size == 1 and not tensor.numpy().any()
+    return tensor is not None and 0 < tensor.size <= _MOST_ELEMENTS and not tensor.numpy().any()
 
 
 def _has_shape(value: ir.Value, other: ir.Value) -> bool:

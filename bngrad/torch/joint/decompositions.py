@@ -35,7 +35,7 @@ _UPSAMPLINGS = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What `make_fx` takes as its table of decompositions; gradients of `joint_translations` are not among them."""
+    """The decompositions for `make_fx`, without the gradients that `joint_translations` has."""
     translated = joint_translations()
     table: dict[Any, Callable[..., Any]] = dict(get_decompositions(_PYTORCHS))
     table |= {

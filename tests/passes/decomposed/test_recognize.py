@@ -10,6 +10,7 @@ from spelled import BACKWARD, FORWARD, HEADER, graph, kinds, op_counts, recogniz
 from bngrad.passes import pipeline
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from pass_models import find
 
 TRAINING = {"BatchNormalizationTraining": 1}
 BOTH = {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1}
@@ -149,14 +150,14 @@ def test_scale_and_bias_may_be_absent():
     require_same_numbers(proto, model)
 
 
-def test_a_bias_in_front_is_left_out():
-    """A batch norm takes away what is added to each channel; the mean that others read has it."""
+def test_a_bias_in_front_is_data():
+    """A batch norm takes it away, but its gradient may be asked for, and the mean has it."""
     body = "u = Add (data, shift)" + FORWARD["centered"].replace("(x,", "(u,") + "mean = Identity (m)"
     inputs = ", double[4,3,5,5] data, double[1,3,1,1] shift"
-    proto, model, candidates = recognized(
-        graph(body, outputs="double[4,3,5,5] y, double[1,3,1,1] mean", inputs=inputs)
-    )
+    outputs = "double[4,3,5,5] y, double[1,3,1,1] mean"
+    proto, model, candidates = recognized(graph(body, outputs=outputs, inputs=inputs))
     assert kinds(candidates) == {"forward": 1}
+    assert find(model, "BatchNormalizationTraining").inputs[0].name == "u"
     require_same_numbers(proto, model)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bngrad.passes.imports.decomposed.constants import meant_number
 from bngrad.passes.imports.decomposed.layouts import equation_of, reduced_dimensions
-from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms, equal, number, ratio
+from bngrad.passes.imports.decomposed.polynomial import WHOLE, add, as_number, atoms, equal, number, ratio
 from bngrad.passes.imports.decomposed.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Forms:
         return self.algebra.leaf(value, self.varies(value))
 
     def _is_plain_sum(self, form: Polynomial) -> bool:
-        """Whether a form adds data alone: branches of a network, or products such as a derivative 1 - y * y of dY.
+        """Whether a form adds data alone: branches of a network, a bias, or products such as dY - dY * y * y.
 
         Terms that share data, but for a factor that is one number a channel, may be x * dY - mean * dY.
         """
@@ -114,11 +114,18 @@ class Forms:
             return False
         varies = {one: self.algebra.varies(((one, 1),)) for one in atoms(form)}
         whole = frozenset().union(*varies.values())
-        data = [each for monomial in form if (each := {one for one, _ in monomial if varies[one] == whole})]
-        if not whole or len(data) < 2:
+        if not whole:
             return False
+        data = [each for monomial in form if (each := {one for one, _ in monomial if varies[one] == whole})]
+        if len(data) == 1 and self._adds_bias(form):
+            return True
         alone = bool(whole & self._batch_axes) and all(varies[one] == whole for one in atoms(form))
-        return alone or any(not one & other for one in data for other in data)
+        return len(data) > 1 and (alone or any(not one & other for one in data for other in data))
+
+    def _adds_bias(self, form: Polynomial) -> bool:
+        """Whether a form is data plus one number for each channel, whose gradient may be asked for."""
+        alone = all(len(monomial) == 1 and monomial[0][1] == WHOLE for monomial in form)
+        return alone and all(value == 1.0 and self.algebra.varies(term) for term, value in form.items())
 
 
 def _input(known: Forms, node: ir.Node, index: int = 0) -> Polynomial | None:
