@@ -13,6 +13,7 @@ from bngrad.passes.imports.decomposed.parts import (
     Statistics,
     batch_statistics,
     dbias_of,
+    divides,
     dscale_of,
     given_variance,
     is_given,
@@ -136,7 +137,7 @@ def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
             inner, over = summed
             for x in _candidates(analysis, inner, over):
                 dY = times(inner, x, -1)
-                if not dY or dY == x or any(e < 0 for _, e in dY):
+                if not dY or dY == x:
                     continue
                 if not analysis.reduces_batch(x, over):
                     continue
@@ -152,12 +153,8 @@ def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
 def _candidates(analysis: Analysis, inner: Monomial, over: Over) -> list[Monomial]:
     """The parts of a product that may be x: those with a variance, else each factor that is data."""
     with_variance = [one for base, _ in inner for one in analysis.algebra.variances_with.get(base, ())]
-    known = [one.x for one in with_variance if one.over == over and _divides(one.x, inner)]
+    known = [one.x for one in with_variance if one.over == over and divides(one.x, inner)]
     return list(dict.fromkeys(known)) or [((one, WHOLE),) for one, exponent in inner if exponent >= WHOLE]
-
-
-def _divides(x: Monomial, inner: Monomial) -> bool:
-    return all(dict(inner).get(one, 0) >= exponent for one, exponent in x)
 
 
 def _frozen_statistics(

@@ -176,7 +176,7 @@ def _gradients(algebra: Algebra, form: Polynomial) -> Iterator[tuple[Monomial, O
             inner, over = summed
             x = _varying(algebra, monomial, over)
             dY = times(inner, x, -1)
-            if not x or not dY or any(e < 0 for _, e in (*x, *dY)):
+            if not x or not dY or not divides(x, inner):
                 continue
             if (x, over, dY) not in seen and dY != x:
                 seen.add((x, over, dY))
@@ -218,6 +218,11 @@ def _backward(
     if atoms(rest) & _marks(algebra, [], [Backward(group, scale, training=True)]):
         return None
     return Backward(group, scale, training=True), rest
+
+
+def divides(x: Monomial, inner: Monomial) -> bool:
+    """Whether a product has all factors of another."""
+    return all(dict(inner).get(one, 0) >= exponent > 0 for one, exponent in x)
 
 
 def _given_statistics(
