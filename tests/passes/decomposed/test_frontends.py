@@ -38,7 +38,7 @@ RECOGNIZED = {
     "tf_fast_step": Want(STEP, {"ReduceMean": 1}),
     "onnxad_torch_4d": Want(STEP, {"ReduceSum": 1}),
     "tf_with_moments_forward": Want({"forward": 1}, {"ReduceMean": 1}),
-    "keras_conv1d_forward": Want({"forward": 1}, {"ReduceMean": 3}),
+    "keras_conv1d_forward": Want({"forward": 1}, {"ReduceMean": 2}),
 }
 """What is left computes losses, means over space, and the gradients of biases."""
 OTHERS = ["not_flax_masked", "not_jax_ghost", "not_keras_group_norm_step"]

@@ -16,6 +16,7 @@ WRT = ["x", "scale", "bias"]
 def test_gradients(form, rank, relu):
     model, values = own_graphs.forward(form, rank, relu=relu), own_graphs.feeds(rank)
     result = bngrad.differentiate(model, loss="loss", wrt=WRT, defaults=False)
-    assert batch_norms(result) == (1, 1, 1)
-    assert primitives(result) == {"ReduceSum": 1}
+    if form != "matmul":  # there the ones may be weights, see `prepare_forward`
+        assert batch_norms(result) == (1, 1, 1)
+        assert primitives(result) == {"ReduceSum": 1}
     require_close(outputs(result, values), own_graphs.expected(values, relu=relu), 1e-5)
