@@ -1,6 +1,6 @@
 """All networks of `jax_graphs.py`, `keras_graphs.py` and `onnxad_graphs.py`, exported anew.
 
-BNGRAD_JAX_PYTHON, BNGRAD_KERAS_PYTHON and BNGRAD_ONNX_AD_PYTHON name interpreters that have the packages; else an
+BNGRAD_JAX_PYTHON, BNGRAD_KERAS_PYTHON and BNGRAD_ONNXAD_PYTHON name interpreters that have the packages; else an
 environment is made.
 """
 
