@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _FEWEST_TERMS = 3
-"""Of the form of a dX."""
+"""Of the form of a dX, and of a batch norm with a bias."""
 
 
 class Analysis:
@@ -47,7 +47,7 @@ class Analysis:
         for node in nodes:
             self.forms.visit(node)
             for value in node.outputs:
-                if value in self.forms.found and self.is_read_elsewhere(value):
+                if value in self.forms.found:
                     self._finish(value)
         variances = {one.statistics.variance for each in self.results.values() for one in each.forward}
         for value in list(self.forms.found):
@@ -101,13 +101,19 @@ class Analysis:
     def _finish(self, value: ir.Value) -> None:
         """Makes a value a leaf if it is the result of batch norms.
 
-        A batch norm without scale and bias keeps its form: it may be what a gradient is written with.
+        It is if something other than arithmetic reads it, or if it has a scale and a bias and is not rounded to
+        16 bits next. A batch norm without them keeps its form: it may be what a gradient is written with.
         """
-        found = self._split(value)
-        if found is not None:
-            self.results[value] = found
-            if found.backward or found.rest or any(_is_affine(one) for one in found.forward):
-                self.forms.make_leaf(value)
+        read_elsewhere = self.is_read_elsewhere(value)
+        found = self._split(value) if read_elsewhere or len(self.forms.found[value]) >= _FEWEST_TERMS else None
+        whole = (
+            found is not None and _is_whole(found) and not any(node.op_type == "Cast" for node, _ in value.uses())
+        )
+        if found is None or not (read_elsewhere or whole):
+            return
+        self.results[value] = found
+        if found.backward or found.rest or any(_is_affine(one) for one in found.forward):
+            self.forms.make_leaf(value)
 
     def _finish_factor(self, value: ir.Value, other: ir.Value) -> None:
         """The same for a dX that is multiplied by data, such as the mask of a ReLU, before that is done."""
@@ -145,3 +151,10 @@ class Analysis:
 def _is_affine(one: Forward) -> bool:
     """Whether a batch norm has a scale or a bias."""
     return as_number(one.scale) is None or bool(one.bias)
+
+
+def _is_whole(found: Split) -> bool:
+    """Whether a value is one batch norm with scale and bias."""
+    if found.backward or found.rest or len(found.forward) != 1:
+        return False
+    return as_number(found.forward[0].scale) is None and bool(found.forward[0].bias)
