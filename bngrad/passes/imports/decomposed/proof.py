@@ -31,8 +31,8 @@ _SMALLEST = 1e-3
 _CHANNELS = 3
 """The most channels that are run, along each axis."""
 
-_MOST_ELEMENTS = 1 << 20
-"""Of the elements that are reduced, beyond which one channel is run."""
+_MOST_ELEMENTS = 1 << 18
+"""Of the elements that are reduced, beyond which one channel is run, and no plain data."""
 
 _SYMBOLIC = (5, 4, 3, 2)
 """Sizes for axes whose size is a symbol."""
@@ -56,9 +56,11 @@ class Proof:
         unknown = dict.fromkeys(size or axis for axis, size in sizes.items() if not isinstance(size, int))
         self._symbols = {symbol: _SYMBOLIC[place % len(_SYMBOLIC)] for place, symbol in enumerate(unknown)}
         symbolic = bool(over) and not any(isinstance(size, int) for size in sizes.values())
-        draws = ["plain", "one element"] if symbolic else ["plain"]
-        if self._channel_size() < _CHANNELS:
-            draws += ["mean", "variance"]
+        draws = ["mean", "variance"] if self._channel_size() < _CHANNELS else []
+        if not draws or self._reduced() <= _MOST_ELEMENTS:
+            draws.append("plain")
+        if symbolic:
+            draws.append("one element")
         self._evaluators = [self._evaluator(index, draw) for index, draw in enumerate(draws)]
 
     def difference(self, old: ir.Value, new: ir.Value) -> float:
