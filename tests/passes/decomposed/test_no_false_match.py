@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import onnx_ir as ir
 import pytest
 from other_norms import BATCHES, NORMS, batch_norm, ghost_batch_norm, instance_norm_as_batch_norm, model_of
@@ -10,6 +14,9 @@ import bngrad
 from bngrad.passes.imports.decomposed.axes import Axes
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from gradient_fuzz import backend_models
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "measurements" / "recognition.md"
 
 CASES = [
     pytest.param(norm, layout, batch, id=f"{norm.__name__}-{layout}-{batch}")
@@ -65,3 +72,22 @@ def test_long_chain_of_equal_axes():
         assert axes.equate(last, following)
         last = following
     assert axes.basic(first) == last
+
+
+def test_some_backend_models():
+    ran = walk("--every", "60")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("| 0 |") == 3, ran.stdout
+
+
+@pytest.mark.long
+def test_backend_models():
+    """The table in docs/measurements/recognition.md is that of now, and nothing is taken."""
+    ran = walk()
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() in DOCUMENT.read_text(encoding="utf-8")
+
+
+def walk(*arguments):
+    program = Path(backend_models.__file__).with_name("backend_matches.py")
+    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, check=False)

@@ -1,0 +1,82 @@
+"""onnx's backend models, and their gradients: what the pass takes in them.
+
+    python tests/gradient_fuzz/backend_matches.py
+
+It prints the table of docs/measurements/recognition.md, and exits with 1 if it takes a batch norm in any: none of
+the models has one in primitives.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import click
+import onnx
+import onnx_ir as ir
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import bngrad
+from bngrad.errors import BngradError
+from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from gradient_fuzz.backend_models import backend_tests, case_of
+from gradient_fuzz.cases import Case
+
+WHAT = ("forward graphs", "forward graphs, as differentiate prepares them", "training graphs")
+
+
+def taken(proto: onnx.ModelProto, *, forward_only: bool = False) -> list[str]:
+    """The kinds of the batch norms that the pass takes."""
+    model = ir.from_proto(proto)
+    InferTypesPass()(model)
+    ImportDecomposedPass(forward_only=forward_only)(model)
+    return [one.kind for one in candidates_of(model) if one.taken]
+
+
+def graph_of(test: object) -> onnx.ModelProto:
+    """The forward model of a test."""
+    return test.model if test.model is not None else onnx.load(Path(test.model_dir) / "model.onnx")
+
+
+def training_graph(test: object) -> onnx.ModelProto | None:
+    """The gradient of a test's model, batch norms of which would be ops already; None if it has none."""
+    try:
+        case = case_of(test)
+        if isinstance(case, Case):
+            return bngrad.differentiate(case.model, loss="loss", wrt=list(case.wrt), functions=False)
+    except (BngradError, TypeError, ValueError):
+        pass
+    return None
+
+
+@click.command()
+@click.option("--every", default=1, help="Every n-th model alone.")
+def main(every: int) -> None:
+    """Print how many graphs there are, and how many batch norms the pass takes in them."""
+    warnings.simplefilter("ignore")
+    graphs, matches = Counter(dict.fromkeys(WHAT, 0)), Counter(dict.fromkeys(WHAT, 0))
+    for test in backend_tests()[::every]:
+        forward, gradient = graph_of(test), training_graph(test)
+        found = {WHAT[0]: taken(forward), WHAT[1]: taken(forward, forward_only=True)}
+        if gradient is not None:
+            ours = [node.op_type for node in gradient.graph.node if node.domain == "bngrad"]
+            has_own = any(node.op_type == "BatchNormalization" for node in forward.graph.node)
+            found[WHAT[2]] = taken(gradient) + ([] if has_own else ours)
+        for what, kinds in found.items():
+            graphs[what] += 1
+            matches[what] += len(kinds)
+            if kinds:
+                print(f"TAKEN {test.name}: {what}: {kinds}", file=sys.stderr)
+    print("| what | graphs | taken |\n|---|---|---|")
+    for what in WHAT:
+        print(f"| {what} | {graphs[what]:,} | {matches[what]} |")
+    sys.exit(1 if matches.total() else 0)
+
+
+if __name__ == "__main__":
+    main()
