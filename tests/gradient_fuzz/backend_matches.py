@@ -20,7 +20,7 @@ import onnx_ir as ir
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import bngrad
+from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import BngradError
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -30,9 +30,8 @@ from gradient_fuzz.cases import Case
 WHAT = ("forward graphs", "forward graphs, as differentiate prepares them", "training graphs")
 
 
-def taken(proto: onnx.ModelProto, *, forward_only: bool = False) -> list[str]:
+def taken(model: ir.Model, *, forward_only: bool = False) -> list[str]:
     """The kinds of the batch norms that the pass takes."""
-    model = ir.from_proto(proto)
     InferTypesPass()(model)
     ImportDecomposedPass(forward_only=forward_only)(model)
     return [one.kind for one in candidates_of(model) if one.taken]
@@ -43,12 +42,12 @@ def graph_of(test: object) -> onnx.ModelProto:
     return test.model if test.model is not None else onnx.load(Path(test.model_dir) / "model.onnx")
 
 
-def training_graph(test: object) -> onnx.ModelProto | None:
-    """The gradient of a test's model, batch norms of which would be ops already; None if it has none."""
+def gradients_of(test: object) -> ir.Model | None:
+    """The training graph of a test's model, before it is rewritten; None if it has none."""
     try:
         case = case_of(test)
         if isinstance(case, Case):
-            return bngrad.differentiate(case.model, loss="loss", wrt=list(case.wrt), functions=False)
+            return training_graph(ir.from_proto(case.model), loss="loss", wrt=list(case.wrt)).model
     except (BngradError, TypeError, ValueError):
         pass
     return None
@@ -61,12 +60,13 @@ def main(every: int) -> None:
     warnings.simplefilter("ignore")
     graphs, matches = Counter(dict.fromkeys(WHAT, 0)), Counter(dict.fromkeys(WHAT, 0))
     for test in backend_tests()[::every]:
-        forward, gradient = graph_of(test), training_graph(test)
-        found = {WHAT[0]: taken(forward), WHAT[1]: taken(forward, forward_only=True)}
-        if gradient is not None:
-            ours = [node.op_type for node in gradient.graph.node if node.domain == "bngrad"]
-            has_own = any(node.op_type == "BatchNormalization" for node in forward.graph.node)
-            found[WHAT[2]] = taken(gradient) + ([] if has_own else ours)
+        forward, gradients = graph_of(test), gradients_of(test)
+        found = {
+            WHAT[0]: taken(ir.from_proto(forward)),
+            WHAT[1]: taken(ir.from_proto(forward), forward_only=True),
+        }
+        if gradients is not None:
+            found[WHAT[2]] = taken(gradients)
         for what, kinds in found.items():
             graphs[what] += 1
             matches[what] += len(kinds)
