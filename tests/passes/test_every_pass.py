@@ -45,6 +45,10 @@ MODELS = {
     "ImportAtenPass": f"""g ({X} dy, {X} x, {C} s, {C} m, {C} v) => ({X} dx)
         {{ [f] dx, ds, db = aten.native_batch_norm_backward
             <train = 1, eps = 0.001, output_mask = [1, 1, 1]> (dy, x, s, , , m, v) }}""",
+    "ImportDecomposedPass": f"""g ({X} x, {P} s, {P} b) => ({X} y) {{
+        eps = Constant <value_float = 0.001> ()
+        m = ReduceMean <axes = [0, 2, 3]> (x) c = Sub (x, m) q = Mul (c, c) v = ReduceMean <axes = [0, 2, 3]> (q)
+        ve = Add (v, eps) r = Sqrt (ve) h = Div (c, r) u = Mul (h, s) [f] y = Add (u, b) }}""",
     "LowerTrainingPass": """g (float[2,3] dy, float[2,3] y) => (float[2,3] dx)
         { [a] du = com.microsoft.ReluGrad (dy, y) [b] dx = com.microsoft.TanhGrad (du, y) }""",
     "ChainSumsPass": """g (float[N] a, float[N] b, float[N] c) => (float[N] y)
