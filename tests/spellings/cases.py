@@ -19,7 +19,7 @@ from spellings.builder import TYPES
 from spellings.emit import Emitter
 from spellings.expressions import Space, topological
 from spellings.formulas import TASKS, draw_formula
-from spellings.mutations import MUTATIONS, all_reductions_changed, mutated
+from spellings.mutations import MUTATIONS, TASKS_OF, all_reductions_changed, mutated
 from spellings.rewrite import rewritten
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def make_near_miss(seed: int, index: int) -> Case:
 
 
 def _near_miss(rng: random.Random, mutation: str, index: int) -> Case | None:
-    task = rng.choice(TASKS)
+    task = rng.choice(TASKS_OF.get(mutation, TASKS))
     space = _draw_space(rng)
     formula = draw_formula(space, rng, task, epsilon=rng.choice([0.5, 0.25, 1.0]))
     names = list(formula.outputs)
@@ -177,6 +177,8 @@ def _near_miss(rng: random.Random, mutation: str, index: int) -> Case | None:
     else:
         changed = mutated(space, roots, rng, mutation)
     if changed is None or any(root.axes == frozenset() for root in changed):
+        return None
+    if not any(node.op == "leaf" and node.axes == space.all for node in topological(changed)):
         return None
     roots, more = rewritten(space, changed, rng, rng.choice([0, 0, 2, 6]))
     outputs = dict(zip(names, roots, strict=True))

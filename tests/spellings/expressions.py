@@ -43,7 +43,6 @@ COMPUTE = {
     "recip": np.reciprocal,
     "abs": np.abs,
     "identity": lambda a: a,
-    "expand": lambda a: a,
     "relu": lambda a: np.maximum(a, 0.0),
     "gate": lambda a, z: np.where(z > 0, a, 0.0),
 }
@@ -159,7 +158,10 @@ class Space:
         return self.make(op, a, value=axes, axes=a.axes - axes)
 
     def evaluate(self, roots: Iterable[Node], leaves: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The values of nodes in float64; each has all dimensions, of size 1 where it does not vary."""
+        """The values of nodes in float64; each has all dimensions, of size 1 where it does not vary.
+
+        Leaves may have more dimensions in front, such as one of draws.
+        """
         values: dict[Node, np.ndarray] = {}
         roots = list(roots)
         with np.errstate(all="ignore"):
@@ -174,12 +176,14 @@ class Space:
                 elif node.op == "pow":
                     value = args[0] ** node.value
                 elif node.op in REDUCTIONS:
-                    value = getattr(np, node.op)(args[0], axis=tuple(sorted(node.value)), keepdims=True)
+                    axes = tuple(sorted(axis - len(self.sizes) for axis in node.value))
+                    value = np.add.reduce(args[0], axis=axes, keepdims=True)
+                    if node.op == "mean":
+                        value = value / self.size(node.value)
+                elif node.op == "expand":
+                    value = np.broadcast_to(args[0], np.broadcast_shapes(args[0].shape, self.sizes))
                 else:
                     value = COMPUTE[node.op](*args)
-                if node.axes:
-                    shape = tuple(n if axis in node.axes else 1 for axis, n in enumerate(self.sizes))
-                    value = np.broadcast_to(value, shape)
                 values[node] = value
         return [values[root] for root in roots]
 
@@ -187,16 +191,14 @@ class Space:
 def topological(roots: Iterable[Node]) -> list[Node]:
     """All nodes under roots, each after its operands."""
     done: dict[Node, None] = {}
-    stack = [(root, False) for root in reversed(list(roots))]
+    stack = [*roots][::-1]
     while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
-        if expanded:
-            done[node] = None
+        node = stack[-1]
+        waiting = [] if node in done else [arg for arg in node.args if arg not in done]
+        if waiting:
+            stack.extend(waiting[::-1])
         else:
-            stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(node.args) if arg not in done)
+            done[stack.pop()] = None
     return list(done)
 
 

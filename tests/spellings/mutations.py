@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spellings.expressions import replaced, replaced_once, topological
+from spellings.formulas import TASKS
 
 if TYPE_CHECKING:
     import random
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 
 MUTATIONS: dict[str, Mutation] = {}
 """By the name under which they are counted."""
+TASKS_OF: dict[str, tuple[str, ...]] = {}
+"""What each makes a near miss of."""
 
 
-def _mutation(name: str) -> Callable[[Mutation], Mutation]:
+def _mutation(name: str, *tasks: str) -> Callable[[Mutation], Mutation]:
     def register(function: Mutation) -> Mutation:
         MUTATIONS[name] = function
+        TASKS_OF[name] = tasks or TASKS
         return function
 
     return register
@@ -166,11 +170,10 @@ def _(s, n, _rng):
     return None
 
 
-@_mutation("another parameter in one place")
+@_mutation("another mean in one place", "backward")
 def _(s, n, _rng):
-    if n.op == "leaf" and n.value in ("mean", "inv_std", "var"):
-        return s.leaf(f"{n.value}2", n.axes)
-    return None
+    # Another inv_std is another scale.
+    return replaced(s, [n], s.leaf("mean", s.kept), s.leaf("mean2", s.kept))[0] if n.axes == s.all else None
 
 
 @_mutation("another value's statistic")

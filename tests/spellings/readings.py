@@ -74,7 +74,12 @@ def reads_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]]
 
 def _evaluated(space: Space, nodes: Sequence[Node], runs: Sequence[Leaves]) -> list[np.ndarray]:
     """The values of nodes in all draws."""
-    return [np.stack(each) for each in zip(*(space.evaluate(nodes, run) for run in runs), strict=True)]
+    leaves = {name: np.stack([run[name] for run in runs]) for name in runs[0]}
+    size = len(space.sizes)
+    return [
+        value if value.ndim > size else np.broadcast_to(value, (len(runs), *value.shape))
+        for value in space.evaluate(nodes, leaves)
+    ]
 
 
 def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: tuple[int, ...]) -> bool:
@@ -181,7 +186,7 @@ def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
 def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
     """1 / r for which u is the backward pass of g with any k; None if there is none.
 
-    It is NaN for a channel without a gradient.
+    It is NaN for a channel whose x or g is constant, which has no second term.
     """
     along = tuple(axis + 1 for axis in axes)
     first = g - g.mean(axis=along, keepdims=True)
@@ -196,9 +201,9 @@ def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, .
     ua, ub = dot_of(u, first), dot_of(u, second)
     determinant = aa * bb - ab * ab
     live = determinant > 1e-12  # A ReLU may leave nothing of a channel.
-    if not live.any() or np.abs(u).max() == 0:
+    if np.abs(u).max() == 0:
         return None
-    k = np.where(live, (ua * bb - ub * ab) / determinant, 0.0)
+    k = np.where(live, (ua * bb - ub * ab) / determinant, np.where(aa > 0, ua / aa, 0.0))
     beta = np.where(live, (ub * aa - ua * ab) / determinant, 0.0)
     if np.abs(u - k * first - beta * second).max() > DIFFERENT * np.abs(u).max():
         return None
@@ -272,7 +277,8 @@ def _is_dot(axes: tuple[int, ...], d: np.ndarray, g: np.ndarray, x: np.ndarray) 
 def _data(space: Space, roots: Sequence[Node], *, gradients: bool) -> tuple[list[Node], list[Node]]:
     """Data that a batch norm may be of, and all that it may be: what depends on a gradient, or what does not.
 
-    The former are inputs, results of ops other than arithmetic, and products of two of them.
+    The former are inputs, results of ops other than arithmetic, and products of two of them or of one and a
+    parameter that varies along reduced axes.
     """
     atoms, others, dependent = [], [], set()
     for node in topological(roots):
@@ -284,7 +290,12 @@ def _data(space: Space, roots: Sequence[Node], *, gradients: bool) -> tuple[list
         product_of_data = node.op in ("mul", "pow") and not any(arg.axes <= space.kept for arg in node.args)
         if node.op in ("leaf", "relu", "abs", "gate") or product_of_data:
             atoms.append(node)
-    return atoms, others
+    elsewhere = [
+        node
+        for node in topological(roots)
+        if node.op == "leaf" and node.axes != space.all and not node.axes <= space.kept
+    ]
+    return [*atoms, *(space.mul(one, leaf) for one in atoms for leaf in elsewhere)], others
 
 
 def _axes(space: Space) -> Iterator[tuple[int, ...]]:
