@@ -20,6 +20,7 @@ from bngrad.passes.imports.decomposed.polynomial import (
     ROUNDING,
     WHOLE,
     add,
+    as_number,
     atom,
     atoms,
     multiply,
@@ -300,7 +301,7 @@ def _frozen(algebra: Algebra, form: Polynomial) -> Split | None:
             statistics = Statistics(x, over, {mean[0]: -mean[1]}, inv_std, None)
             centered = add({x: 1.0}, statistics.mean, -1.0)
             rest = add(form, multiply(a, centered), -1.0)
-            if one in atoms(rest):
+            if one in atoms(rest) or as_number(coefficient(algebra, rest, x, over)) is None:
                 continue
             bias, rest = _bias(algebra, rest, statistics)
             return Split([Forward(statistics, scale, bias, *given)], [], rest)
