@@ -85,6 +85,8 @@ class Evaluator:
             return node is None or node.op_type == "Constant"
         if value.dtype in _INTEGERS or node.graph is None or self._forms.sizes.knows(node):
             return False
+        if value in self._forms.opened:
+            return False
         explained = node in self._forms.layouts.explained
         return not explained or (self._forms.is_leaf(value) and value.dtype != ir.DataType.BOOL)
 
@@ -158,6 +160,8 @@ def _cast(known: Evaluator, node: ir.Node) -> Array:
 def _moved(known: Evaluator, node: ir.Node) -> Array:
     """A change of shape, which the layout has; a constant that is one number has no shape."""
     x = known[node.inputs[0]]
+    if x.ndim and x.size == 1 and node.op_type in ("Reshape", "Squeeze") and not known.shape(node.outputs[0]):
+        return x.reshape(())
     if x.ndim == 0 or x.dtype.kind in "iu":
         return x
     if node.op_type in ("Expand", "Tile"):
