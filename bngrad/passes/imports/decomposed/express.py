@@ -12,6 +12,8 @@ import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.builder import NodeMaker
+from bngrad.passes.imports.decomposed.forms import MOVES
+from bngrad.passes.imports.decomposed.layouts import REDUCTIONS
 from bngrad.passes.imports.decomposed.polynomial import WHOLE, as_number, atoms
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ class Expressions(NodeMaker):
         Raises:
             UnexpressedError: There is none, and it cannot be made.
         """
-        found = self._forms.multiples(monomial, axes)
+        wanted = atoms((monomial,))
+        found = [one for one in self._forms.multiples(monomial, axes) if self._is_made_of(one[0], wanted)]
         if not found and like is not None:
             made = self.product(monomial, 1.0, like, dtype)
             have = self._layouts.of(made)
@@ -86,10 +89,24 @@ class Expressions(NodeMaker):
             raise UnexpressedError("no value is the data alone")
 
         def rank(one: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
-            return one[0].dtype != dtype, self._layouts.of(one[0]) != like, one[1] != 1.0
+            return one[1] != 1.0, one[0].dtype != dtype, self._layouts.of(one[0]) != like
 
         value, factor = min(found, key=rank)
         return self.typed(value, dtype), factor
+
+    def _is_made_of(self, value: ir.Value, wanted: set[int]) -> bool:
+        """Whether a value is computed of some atoms alone: x + mean(x - mean) is x, but needs the mean."""
+        waiting, seen = [value], set[ir.Value]()
+        while waiting:
+            one = waiting.pop()
+            node = one.producer()
+            if not atoms(self._forms.of(one)) <= wanted:
+                return False
+            if node is not None and one not in seen and not self._forms.is_leaf(one):
+                inputs = node.inputs[:1] if node.op_type in MOVES | REDUCTIONS else node.inputs
+                waiting += [each for each in inputs if each is not None]
+            seen.add(one)
+        return True
 
     def typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """A value in a type."""
