@@ -130,6 +130,29 @@ def test_frozen_statistics():
     require_same_numbers(proto, model)
 
 
+def test_a_frozen_batch_norm_has_the_whole_slope():
+    """x * (scale + inv_std) is none beside x * scale."""
+    body = FROZEN.replace("xhat = Mul (c, r)", "k = Add (r, scale)").replace("Mul (xhat, scale)", "Mul (c, k)")
+    proto, model, candidates = recognized(graph(body, inputs=GIVEN))
+    assert kinds(candidates) == {}
+    assert op_counts(model) == op_counts(ir.from_proto(proto))
+
+
+GIVEN_INV_STD = ", double[1,3,1,1] mean, double[1,3,1,1] inv_std"
+
+
+def test_a_residual_that_is_added_to_a_part_of_dx():
+    """A sum of a * dY and other data is data itself, but not where the rest of a dX is added."""
+    body = f"c = Sub (x, mean) r = Identity (inv_std) {BACKWARD['torch']}"
+    body = body.replace("t = Sub (dy, through)", "").replace("u = Sub (t, sn)", "u = Add (through, sn)")
+    body = body.replace("dx = Mul (u, rs)", "part = Mul (u, rs)")
+    body += " direct = Mul (dy, rs) sum = Add (direct, other) dx = Sub (sum, part)"
+    proto, model, candidates = recognized(graph(body, inputs=GIVEN_INV_STD + ", double[4,3,5,5] other"))
+    assert kinds(candidates) == {"backward": 1}
+    assert op_counts(model)["ReduceSum"] == 0
+    require_same_numbers(proto, model)
+
+
 def test_a_backward_pass_whose_statistics_are_given():
     body = "c = Sub (x, mean) r = Identity (inv_std)" + BACKWARD["torch"]
     inputs = ", double[1,3,1,1] mean, double[1,3,1,1] inv_std"

@@ -9,7 +9,7 @@ from bngrad.passes.imports.decomposed.algebra import Algebra
 from bngrad.passes.imports.decomposed.forms import MOVES, Forms, is_choice
 from bngrad.passes.imports.decomposed.layouts import REDUCTIONS, Layouts, reduced_dimensions
 from bngrad.passes.imports.decomposed.parts import Group, split
-from bngrad.passes.imports.decomposed.polynomial import as_number, atoms
+from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.algebra import Over
     from bngrad.passes.imports.decomposed.axes import Layout
     from bngrad.passes.imports.decomposed.parts import Forward, Split
-    from bngrad.passes.imports.decomposed.polynomial import Monomial
+    from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
 
 
 _FEWEST_TERMS = 3
@@ -142,10 +142,23 @@ class Analysis:
             return None
         found = split(self.algebra, form)
         if found is None:
+            # The a * dY of a dX may be in a sum with other data.
+            leaves = sorted(form.keys() & self.forms.plain_sums.keys())
+            found = split(self.algebra, self._with_summands(form, leaves)) if leaves else None
+            if found is not None:
+                self.forms.opened.update(self.algebra.leaf_of(one) for one in atoms(leaves))
+        if found is None:
             return None
         if all(self.reduces_batch(one.x, one.over) for one in found.statistics):
             return found
         return None
+
+    def _with_summands(self, form: Polynomial, leaves: Collection[Monomial]) -> Polynomial:
+        """A form with sums of data instead of the leaves that they are."""
+        for leaf in leaves:
+            factor = form[leaf]
+            form = add(add(form, {leaf: factor}, -1.0), self.forms.plain_sums[leaf], factor)
+        return form
 
 
 def _is_affine(one: Forward) -> bool:

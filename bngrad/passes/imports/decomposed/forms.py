@@ -42,6 +42,10 @@ class Forms:
         self.layouts, self.algebra = layouts, algebra
         self.sizes = Sizes(layouts, algebra)
         self.found: dict[ir.Value, Polynomial] = {}
+        self.plain_sums: dict[Monomial, Polynomial] = {}
+        """The leaves that are sums of data, and those."""
+        self.opened: set[ir.Value | None] = set()
+        """The leaves that a match takes as the sums that they are."""
         self._batch_axes = layouts.batch_axes()
         self._by_terms: dict[frozenset[Monomial], list[ir.Value]] = {}
         self.before_multiplying: Callable[[ir.Value, ir.Value], None] = lambda *_: None
@@ -89,7 +93,11 @@ class Forms:
             return
         rule = _RULES.get(node.op_type) if node in self.layouts.explained else None
         form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)
-        if form is None or len(form) > _MOST_TERMS or self._is_plain_sum(form):
+        if form is None or len(form) > _MOST_TERMS:
+            return
+        if self._is_plain_sum(form):
+            (leaf,) = self._leaf(node.outputs[0])
+            self.plain_sums[leaf] = form
             return
         self._find(node.outputs[0], form)
 
