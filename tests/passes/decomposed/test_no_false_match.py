@@ -19,7 +19,11 @@ from gradient_fuzz import backend_models
 DOCUMENT = Path(__file__).parents[3] / "docs" / "measurements" / "recognition.md"
 
 CASES = [
-    pytest.param(norm, layout, batch, id=f"{norm.__name__}-{layout}-{batch}")
+    pytest.param(
+        *(norm, layout, batch),
+        id=f"{norm.__name__}-{layout}-{batch}",
+        marks=[] if batch == BATCHES[-1] or layout == next(iter(layouts)) else [pytest.mark.long],
+    )
     for norm, layouts in NORMS.items()
     for layout in layouts
     for batch in BATCHES
