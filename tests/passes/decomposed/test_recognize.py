@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -12,6 +15,7 @@ from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, can
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from pass_models import find
 
+DOCUMENT = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "dialects" / "primitives.md"
 TRAINING = {"BatchNormalizationTraining": 1}
 BOTH = {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1}
 
@@ -346,3 +350,16 @@ def test_a_relu_in_front_becomes_part_of_the_gradient(mask):
     result = pipeline.rewrite(ir.from_proto(onnx.parser.parse_model(text)))
     assert result.rewritten == {"BatchNormalizationTraining": 1, "BatchNormalizationReluGrad": 1}
     assert "Where" not in op_counts(result.model)
+
+
+def test_the_example_of_the_documentation():
+    before, after = (
+        onnx.parser.parse_model(text)
+        for text in re.findall(r"```onnx\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    )
+    model = ir.to_proto(pipeline.rewrite(ir.from_proto(before), functions=False).model)
+
+    def shown(proto):
+        return [(node.op_type, list(node.input), list(node.output)) for node in proto.graph.node]
+
+    assert shown(model) == shown(after)
