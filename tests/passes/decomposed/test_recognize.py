@@ -145,6 +145,21 @@ def test_a_frozen_batch_norm_has_the_whole_slope():
 GIVEN_INV_STD = ", double[1,3,1,1] mean, double[1,3,1,1] inv_std"
 
 
+def test_dimensions_that_are_merged_in_other_ways():
+    """Inv_std is expanded to [4, 3, 6, 2], and x is [4, 3, 2, 3, 2]: both are [4, 3, 12]."""
+    body = FORWARD["centered"].replace(
+        "xhat = Mul (c, r)",
+        """merged = Constant <value_ints = [4, 3, 12]> () whole = Constant <value_ints = [4, 3, 2, 3, 2]> ()
+        parts = Constant <value_ints = [4, 3, 6, 2]> () flat = Constant <value_ints = [1, 3, 1, 1]> ()
+        r4 = Reshape (r, flat) wide = Expand (r4, parts) rm = Reshape (wide, merged) cm = Reshape (c, merged)
+        xhatm = Mul (cm, rm) xhat = Reshape (xhatm, whole)""",
+    )
+    text = graph(body, shape="4,3,2,3,2", parameter="1,3,1,1,1", axes="0, 2, 3, 4")
+    proto, model, candidates = recognized(text)
+    assert kinds(candidates) == {"forward": 1}
+    require_same_numbers(proto, model)
+
+
 def test_a_residual_that_is_added_to_a_part_of_dx():
     """A sum of a * dY and other data is data itself, but not where the rest of a dX is added."""
     body = f"c = Sub (x, mean) r = Identity (inv_std) {BACKWARD['torch']}"

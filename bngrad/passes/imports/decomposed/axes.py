@@ -79,11 +79,15 @@ class Axes:
             self._made_of[one[0]] = other
         elif len(other) == 1:
             self._made_of[other[0]] = one
-        elif len(one) == len(other):
-            return all(self.equate((a,), (b,)) for a, b in zip(one, other, strict=True))
         else:
-            return False
+            return self._equate_first(one, other) or self._equate_first(other, one)
         return True
+
+    def _equate_first(self, one: Dimension, other: Dimension) -> bool:
+        """Equates the first axis of one dimension with the first ones of another, and what follows."""
+        first = self.extent(one[:1])
+        place = next((place for place in range(1, len(other)) if self.extent(other[:place]) == first), None)
+        return place is not None and self.equate(one[:1], other[:place]) and self.equate(one[1:], other[place:])
 
     def broadcast(self, layouts: Sequence[Layout]) -> Layout | None:
         """The layout of an elementwise result; None if sizes do not match, or may not."""
