@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -46,6 +47,8 @@ class Forms:
         """The leaves that are sums of data, and those."""
         self.opened: set[ir.Value | None] = set()
         """The leaves that a match takes as the sums that they are."""
+        self.compares_with_zero = False
+        """Whether a comparison was decided that a variance of 0, or x - mean = 0, decides otherwise."""
         self._batch_axes = layouts.batch_axes()
         self._by_terms: dict[frozenset[Monomial], list[ir.Value]] = {}
         self.before_multiplying: Callable[[ir.Value, ir.Value], None] = lambda *_: None
@@ -92,12 +95,17 @@ class Forms:
                 self._find(node.outputs[0], vector[0])
             return
         rule = _RULES.get(node.op_type) if node in self.layouts.explained else None
-        form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)
+        try:
+            form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)
+        except ArithmeticError:  # a power of a constant is no float64
+            return
         if form is None or len(form) > _MOST_TERMS:
             return
         if self._is_plain_sum(form):
             (leaf,) = self._leaf(node.outputs[0])
             self.plain_sums[leaf] = form
+            return
+        if not all(isfinite(value) and value for value in form.values()):
             return
         self._find(node.outputs[0], form)
 
@@ -197,7 +205,7 @@ def _pow(known: Forms, node: ir.Node) -> Polynomial | None:
     base, exponent = _input(known, node, 0), node.inputs[1]
     sizes = known.sizes.of(exponent)
     power = as_number(sizes[0]) if sizes else None if exponent is None else as_number(known.of(exponent))
-    if base is None or power is None or power * 2 != int(power * 2) or not 0 < abs(power) <= 4:
+    if base is None or power is None or not 0 < abs(power) <= 4 or power * 2 != int(power * 2):
         return None
     return known.algebra.power(base, int(power * 2))
 
@@ -311,6 +319,7 @@ def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
     factor, zero, product = _input(known, test, 0), _input(known, test, 1), _input(known, node, 2)
     if not factor or zero != {} or product is None:
         return None
+    known.compares_with_zero = True
     if len(factor) == 1:
         (monomial,) = factor
         signed = [(one, exponent) for one, exponent in monomial if not known.algebra.is_power_base(one)]
@@ -330,8 +339,9 @@ def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
     difference = add(a, b, -1.0)
     sign = as_number(difference)
     if sign is None and (not a or not b):
-        positive = known.algebra.is_variance(a or b) or known.algebra.is_positive(a or b)
-        sign = (1.0 if a else -1.0) if positive else None
+        varies = known.algebra.is_variance(a or b)
+        known.compares_with_zero |= varies
+        sign = (1.0 if a else -1.0) if varies or known.algebra.is_positive(a or b) else None
     if sign is None or (not difference and as_number(a) is None and not known.algebra.is_variance(a)):
         return None
     return number(float(_COMPARISONS[node.op_type](sign, 0.0)))

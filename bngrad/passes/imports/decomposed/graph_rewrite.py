@@ -18,8 +18,9 @@ from bngrad.passes.imports.decomposed.channel_values import (
     gradient_groups,
     marks_of,
 )
+from bngrad.passes.imports.decomposed.cycles import values_in_cycle
 from bngrad.passes.imports.decomposed.express import Expressions, UnexpressedError
-from bngrad.passes.imports.decomposed.parts import Backward, Split
+from bngrad.passes.imports.decomposed.parts import Backward, Split, batch_statistics
 from bngrad.passes.imports.decomposed.polynomial import as_number, atoms, equal, scaled
 from bngrad.passes.imports.decomposed.proof import TOLERANCE, Proof
 
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from bngrad.graph.fresh_names import Names
-    from bngrad.passes.imports.decomposed.algebra import Over
+    from bngrad.passes.imports.decomposed.algebra import Over, Variance
     from bngrad.passes.imports.decomposed.build import Made
     from bngrad.passes.imports.decomposed.parts import Group, Statistics
     from bngrad.passes.imports.decomposed.polynomial import Monomial
+
+_CYCLE = "its scale or bias depends on its statistics"
 
 
 class GraphRewrite:
@@ -75,7 +78,8 @@ class GraphRewrite:
             sums = (each for each in atoms(made.forms[2] or {}) if self._analysis.algebra.sum_of(each) is not None)
             marked = (with_atom.get(each, ()) for each in (one, *sums))
             for value in dict.fromkeys(value for values in marked for value in values):
-                self._take_statistic(value, made)
+                self._take_statistic(value, made, self._analysis.algebra.variance_of[one])
+        self._break_cycles()
         self.refused += lookalikes(self._analysis)
         self._commit()
         return list(self._taken.values())
@@ -155,7 +159,7 @@ class GraphRewrite:
             total = make.made(make.op("Add", total, term), layout, dtype)
         return total
 
-    def _take_statistic(self, value: ir.Value, made: Made) -> None:
+    def _take_statistic(self, value: ir.Value, made: Made, variance: Variance) -> None:
         """Replaces a value that is a statistic of a forward op."""
         form, layout = self._forms.of(value), self._forms.layouts.of(value)
         if value in self._replaced or layout is None or value.dtype is None:
@@ -168,7 +172,7 @@ class GraphRewrite:
                 new = make.moved(make.typed(output, value.dtype), layout)
             except UnexpressedError:
                 return
-            self._replaced[value] = new
+            self._put(value, new, batch_statistics(self._analysis.algebra, variance), "forward")
             return
 
     def _put(self, value: ir.Value, new: ir.Value, statistics: Statistics, kind: str) -> bool:
@@ -185,7 +189,7 @@ class GraphRewrite:
             self._refuse(value, kind, f"it differs from the op by {apart:.1e} in float64")
             return False
         if self._depends(new.producer(), value):
-            self._refuse(value, kind, "its scale or bias depends on its statistics")
+            self._refuse(value, kind, _CYCLE)
             return False
         self._replaced[value] = new
         return True
@@ -229,6 +233,19 @@ class GraphRewrite:
             self._axes[key] = int64_constant(key, name)
         return self._axes[key].outputs[0]
 
+    def _break_cycles(self) -> None:
+        """Leaves values alone whose replacements depend on each other: statistics first."""
+        while cycle := values_in_cycle(self._replaced):
+            results = self._analysis.results
+            value = next((one for one in cycle if one not in results), cycle[0])
+            del self._replaced[value]
+            if value in results:
+                name = name_of(value)
+                self._taken = {key: one for key, one in self._taken.items() if one.name != name}
+                self._refuse(
+                    value, _kind(results[value].statistics[0], forward=bool(results[value].forward)), _CYCLE
+                )
+
     def _commit(self) -> None:
         """Puts the new nodes into the graph, and removes those that nothing reads any more."""
         new_nodes = [*self._axes.values(), *self._nodes]
@@ -253,6 +270,8 @@ class GraphRewrite:
         named.add(new)
         name, old.name = old.name, self._names.fresh(f"{old.name}_replaced")
         new.name, new.type, new.shape = name, old.type or new.type, old.shape or new.shape
+        new.doc_string = old.doc_string
+        new.metadata_props.update(old.metadata_props)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 

@@ -138,8 +138,8 @@ class Layouts:
 
 
 def sizes_of(value: ir.Value) -> list[Size] | None:
-    """The shape of a value as numbers, symbols, and None; None if its rank is unknown."""
-    if value.shape is None:
+    """The shape of a value as numbers, symbols, and None; None if its rank is unknown, or it has no elements."""
+    if value.shape is None or 0 in value.shape:
         return None
     return [size if isinstance(size, int) else size.value for size in value.shape]
 

@@ -1,7 +1,8 @@
 """The proof of a match: the primitives and what replaces them give the same numbers, in float64.
 
 The data of one channel is plain, that of another has a mean of 1000, and that of a third a tiny variance. Where
-the sizes of all reduced axes are symbols, a run with one element a channel follows.
+the sizes of all reduced axes are symbols, a run with one element a channel follows. So does one
+with data that is 0 where the graph compares a variance, or x - mean, with 0.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Proof:
             draws.append("plain")
         if symbolic:
             draws.append("one element")
-        self._evaluators = [self._evaluator(index, draw) for index, draw in enumerate(draws)]
+        if forms.compares_with_zero:
+            draws.append("zero")
+        self._evaluators = {draw: self._evaluator(index, draw) for index, draw in enumerate(draws)}
 
     def difference(self, old: ir.Value, new: ir.Value) -> float:
         """The largest difference of two values, relative to the largest number.
@@ -71,9 +74,11 @@ class Proof:
             new: What replaces it, in the same layout.
         """
         worst = 0.0
-        for evaluator in self._evaluators:
+        for draw, evaluator in self._evaluators.items():
             with ieee_warnings_off():
                 a, b = np.broadcast_arrays(evaluator.run(old), evaluator.run(new))
+                if draw == "zero":  # without epsilon, both may be 0 / 0
+                    a, b = (np.where(np.isfinite(a) | np.isfinite(b), each, 0.0) for each in (a, b))
                 largest = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0), _SMALLEST)
                 apart = float(np.abs(a - b).max(initial=0.0) / largest)
             if not np.isfinite(apart):
@@ -116,7 +121,7 @@ class Proof:
         """Data whose channels have other means and variances."""
         layout = self._forms.layouts.of(value) or ()
         kept = [place for place, one in enumerate(layout) if one and not set(one) & self._over]
-        shift, factor = {"mean": (1000.0, 1.0), "variance": (0.0, 1e-4)}.get(draw, (0.5, 1.0))
+        shift, factor = {"mean": (1000.0, 1.0), "variance": (0.0, 1e-4), "zero": (0.0, 0.0)}.get(draw, (0.5, 1.0))
         array = array * factor + shift
         if kept and draw in ("plain", "one element") and array.shape[kept[0]] >= _CHANNELS:
             by_channel = np.moveaxis(array, kept[0], 0)
