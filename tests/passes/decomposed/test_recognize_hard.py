@@ -19,6 +19,7 @@ from spelled import (
     require_same_numbers,
 )
 
+import bngrad
 from bngrad.io.files import to_proto
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
@@ -174,3 +175,20 @@ def test_outputs_keep_what_is_said_of_them():
     for value in to_proto(model).graph.output:
         assert value.doc_string == f"about {value.name}"
         assert [(one.key, one.value) for one in value.metadata_props] == [("key", value.name)]
+
+
+@pytest.mark.parametrize(("case", "taken"), [("a root that is never 0", 0), ("none", 1)])
+def test_gradients_of_channels_of_equal_elements(case, taken):
+    """A choice by the variance whose results are equal where it is 0 may have another gradient there."""
+    body = DEAD_CHANNELS[case][0] if case in DEAD_CHANNELS else FORM
+    proto = onnx.parser.parse_model(
+        graph(f"{body} l = Mul (y, dy) loss = ReduceSum <keepdims = 0> (l)", outputs="double loss")
+    )
+    result = bngrad.differentiate(proto, loss="loss", wrt=["x"], functions=True)
+    assert sum(node.op_type == "BatchNormalizationGrad" for node in result.graph.node) == taken
+    feeds = random_feeds(proto)
+    feeds["x"][:, 1] = 2.0
+    (_, got) = ReferenceEvaluator(result).run(["loss", "x_grad"], feeds)
+    root = np.where(case == "none", np.sqrt(0.001), 0.001)  # ve, which the graph divides by there
+    centered = feeds["dy"][:, 1] - feeds["dy"][:, 1].mean()
+    np.testing.assert_allclose(got[:, 1], centered / root * feeds["scale"][0, 1, 0, 0], rtol=1e-6)

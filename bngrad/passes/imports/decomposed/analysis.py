@@ -33,12 +33,15 @@ class Analysis:
         nodes: The nodes of a graph in order, whose values have inferred types.
         kept: Initializers that are no constants, see `Layouts`.
         inner: Whether a batch norm without scale and bias that only arithmetic reads is a result, too.
+        guards: See `Forms`.
     """
 
-    def __init__(self, nodes: Collection[ir.Node], kept: Collection[ir.Value], *, inner: bool) -> None:
+    def __init__(
+        self, nodes: Collection[ir.Node], kept: Collection[ir.Value], *, inner: bool, guards: bool
+    ) -> None:
         self.layouts = Layouts(nodes, kept)
         self.algebra = Algebra(self.layouts.axes)
-        self.forms = Forms(self.layouts, self.algebra)
+        self.forms = Forms(self.layouts, self.algebra, guards=guards)
         self.forms.before_multiplying = self._finish_factor
         self.results: dict[ir.Value, Split] = {}
         """The values that are batch norms, or sums of some and other data."""

@@ -37,10 +37,12 @@ class Forms:
     Args:
         layouts: The layouts of its values.
         algebra: Where atoms are made.
+        guards: Whether to decide comparisons that only a variance of 0, or x - mean = 0, decides otherwise. The
+            gradient of what they choose may differ there, even if what they choose does not.
     """
 
-    def __init__(self, layouts: Layouts, algebra: Algebra) -> None:
-        self.layouts, self.algebra = layouts, algebra
+    def __init__(self, layouts: Layouts, algebra: Algebra, *, guards: bool) -> None:
+        self.layouts, self.algebra, self.guards = layouts, algebra, guards
         self.sizes = Sizes(layouts, algebra)
         self.found: dict[ir.Value, Polynomial] = {}
         self.plain_sums: dict[Monomial, Polynomial] = {}
@@ -48,7 +50,7 @@ class Forms:
         self.opened: set[ir.Value | None] = set()
         """The leaves that a match takes as the sums that they are."""
         self.compares_with_zero = False
-        """Whether a comparison was decided that a variance of 0, or x - mean = 0, decides otherwise."""
+        """Whether one of these comparisons was decided."""
         self._batch_axes = layouts.batch_axes()
         self._by_terms: dict[frozenset[Monomial], list[ir.Value]] = {}
         self.before_multiplying: Callable[[ir.Value, ir.Value], None] = lambda *_: None
@@ -314,7 +316,12 @@ def _where(known: Forms, node: ir.Node) -> Polynomial | None:
 def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
     """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
     test = None if node.inputs[0] is None else node.inputs[0].producer()
-    if test is None or (test.domain, test.op_type) != ("", "Equal") or _input(known, node, 1) != {}:
+    if (
+        not known.guards
+        or test is None
+        or (test.domain, test.op_type) != ("", "Equal")
+        or _input(known, node, 1) != {}
+    ):
         return None
     factor, zero, product = _input(known, test, 0), _input(known, test, 1), _input(known, node, 2)
     if not factor or zero != {} or product is None:
@@ -339,7 +346,7 @@ def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
     difference = add(a, b, -1.0)
     sign = as_number(difference)
     if sign is None and (not a or not b):
-        varies = known.algebra.is_variance(a or b)
+        varies = known.guards and known.algebra.is_variance(a or b)
         known.compares_with_zero |= varies
         sign = (1.0 if a else -1.0) if varies or known.algebra.is_positive(a or b) else None
     if sign is None or (not difference and as_number(a) is None and not known.algebra.is_variance(a)):

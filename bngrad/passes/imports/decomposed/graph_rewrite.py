@@ -52,7 +52,7 @@ class GraphRewrite:
     ) -> None:
         self._graph, self._names, self._forward_only = graph, names, forward_only
         self._places = {node: place for place, node in enumerate(graph)}
-        self._analysis = Analysis(list(graph), kept, inner=inner)
+        self._analysis = Analysis(list(graph), kept, inner=inner, guards=not forward_only)
         self._forms = self._analysis.forms
         self._builder = Builder(self._forms)
         self._axes: dict[tuple[int, ...], ir.Node] = {}

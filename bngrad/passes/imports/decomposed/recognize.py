@@ -49,7 +49,7 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
 
     Args:
         kept: Initializers that are weights, not constants, even if all their elements are equal.
-        forward_only: Whether to leave gradients alone.
+        forward_only: Whether to leave gradients alone, as the graph is differentiated next.
     """
 
     def __init__(self, *, kept: Collection[ir.Value] = (), forward_only: bool = False) -> None:
