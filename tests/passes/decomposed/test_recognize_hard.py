@@ -192,3 +192,19 @@ def test_gradients_of_channels_of_equal_elements(case, taken):
     root = np.where(case == "none", np.sqrt(0.001), 0.001)  # ve, which the graph divides by there
     centered = feeds["dy"][:, 1] - feeds["dy"][:, 1].mean()
     np.testing.assert_allclose(got[:, 1], centered / root * feeds["scale"][0, 1, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("statistic", ["m", "v", "ve", "r", "xhat"])
+def test_losses_may_read_statistics(statistic):
+    body = f"""{FORM} l = Mul (y, dy) first = ReduceSum <keepdims = 0> (l)
+        e = Exp ({statistic}) second = ReduceSum <keepdims = 0> (e) loss = Add (first, second)"""
+    proto = onnx.parser.parse_model(graph(body, outputs="double loss"))
+    result = bngrad.differentiate(proto, loss="loss", wrt=["x"], functions=True)
+    assert "BatchNormalizationGrad" in {node.op_type for node in result.graph.node}
+    feeds = random_feeds(proto)
+    step = np.zeros_like(feeds["x"])
+    step[1, 2, 3, 4] = 1e-5
+    loss, gradient = ReferenceEvaluator(result).run(["loss", "x_grad"], feeds)
+    ends = (ReferenceEvaluator(proto).run(None, feeds | {"x": feeds["x"] + one})[0] for one in (step, -step))
+    np.testing.assert_allclose(gradient[1, 2, 3, 4], np.subtract(*ends) / 2e-5, rtol=1e-4, atol=1e-6)
+    assert np.isfinite(loss)

@@ -50,10 +50,11 @@ class Builder:
 
     Args:
         forms: The forms of its values.
+        differentiable: Whether only those statistics replace values that have a gradient: the running ones.
     """
 
-    def __init__(self, forms: Forms) -> None:
-        self._forms, self._algebra = forms, forms.algebra
+    def __init__(self, forms: Forms, *, differentiable: bool) -> None:
+        self._forms, self._algebra, self._differentiable = forms, forms.algebra, differentiable
         self._made: dict[object, Made] = {}
         self.data: set[ir.Value] = set()
         """The values that ops take as data."""
@@ -116,7 +117,9 @@ class Builder:
         for output in outputs[1:]:
             make.made(output, data.channels, kind)
         deviation = self._algebra.deviation(variance)
-        return Made(data, outputs, [None, deviation, one.statistics.mean, one.statistics.inv_std])
+        mean, inv_std = one.statistics.mean, one.statistics.inv_std
+        running = [mean, deviation, None, None]
+        return Made(data, outputs, running if self._differentiable else [None, deviation, mean, inv_std])
 
     def _inference(self, make: Expressions, one: Forward, data: Data) -> Made:
         """ONNX's own op, whose channels are dimension 1."""

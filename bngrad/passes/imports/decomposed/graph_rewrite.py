@@ -54,7 +54,7 @@ class GraphRewrite:
         self._places = {node: place for place, node in enumerate(graph)}
         self._analysis = Analysis(list(graph), kept, inner=inner, guards=not forward_only)
         self._forms = self._analysis.forms
-        self._builder = Builder(self._forms)
+        self._builder = Builder(self._forms, differentiable=forward_only)
         self._axes: dict[tuple[int, ...], ir.Node] = {}
         self._nodes: list[ir.Node] = []
         self._replaced: dict[ir.Value, ir.Value] = {}
