@@ -22,6 +22,7 @@ from bngrad.opset.functions import DOMAIN, MIN_OPSET
 from bngrad.opset.known_shapes import known_shape, size_text
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
+from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
 from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
@@ -108,9 +109,11 @@ def inspect(model: ir.Model) -> Inspection:
 def _in_primitives(model: ir.Model) -> dict[str, int]:
     """How many batch norms `rewrite` recognizes, by kind; the model is rewritten."""
     try:
-        model = RaiseOpsetPass(MIN_OPSET)(model).model
-        InferTypesPass()(model)
-        ImportDecomposedPass()(model)
+        gradients = ImportTensorflowGradientsPass()
+        foreign = any(map(gradients.matches, op_nodes(model)))
+        model = RaiseOpsetPass(gradients.minimum if foreign else MIN_OPSET)(model).model
+        for one in (InferTypesPass(), gradients, InferTypesPass(), ImportDecomposedPass()):
+            one(model)
     except (ModelError, ir.passes.PassError):  # what rewrite refuses has a message of its own there
         return {}
     return dict(Counter(one.kind for one in candidates_of(model) if one.taken))

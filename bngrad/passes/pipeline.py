@@ -45,7 +45,7 @@ from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from bngrad.passes.base import RewritePass
     from bngrad.passes.imports.decomposed.candidates import Candidate
@@ -122,10 +122,18 @@ def rewrite(
     if not after and not lowered and not taken and not foreign_nodes(model):
         raise ModelError(
             "the model has no batch norm in training mode, no batch-norm gradient and no other training op; "
-            "expected a training graph (make one with bngrad differentiate)"
+            f"expected a training graph (make one with bngrad differentiate){_lookalike(candidates)}"
         )
     rewritten = {name: number - before[name] for name, number in after.items()}
     return Rewritten(result, rewritten, lowered, state_of(result), notes_of(result), candidates)
+
+
+def _lookalike(candidates: Sequence[Candidate]) -> str:
+    """Why the first of what looks like a batch norm in primitives is none."""
+    if not candidates:
+        return ""
+    others = f" ({len(candidates) - 1} more)" if len(candidates) > 1 else ""
+    return f"; node {candidates[0].name!r} looks like a batch norm, but {candidates[0].reason}{others}"
 
 
 @without_collections()
