@@ -30,7 +30,7 @@ from bngrad.passes.imports.decomposed.polynomial import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import onnx_ir as ir
 
@@ -100,6 +100,14 @@ class Algebra:
         """What an atom is the sum of, and over which axes."""
         info = self._atoms[one]
         return None if info.summed is None else (info.summed, info.over)
+
+    def sums_in(self, form: Iterable[Monomial]) -> Iterator[tuple[Monomial, Atom, Monomial, Over]]:
+        """The sums that are factors of monomials: the monomial, the atom, what is summed, and over which axes."""
+        for monomial in form:
+            for one, exponent in monomial:
+                info = self._atoms[one]
+                if info.summed is not None and exponent == WHOLE:
+                    yield monomial, one, info.summed, info.over
 
     def varies(self, monomial: Monomial) -> Over:
         """The axes that a monomial varies along."""

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.same_values import readers
 from bngrad.passes.imports.decomposed.algebra import Algebra
-from bngrad.passes.imports.decomposed.forms import MOVES, Forms, is_choice
+from bngrad.passes.imports.decomposed.choice_rules import is_choice
+from bngrad.passes.imports.decomposed.form_rules import MOVES
+from bngrad.passes.imports.decomposed.forms import Forms
 from bngrad.passes.imports.decomposed.layouts import REDUCTIONS, Layouts, reduced_dimensions
-from bngrad.passes.imports.decomposed.parts import Group, split
+from bngrad.passes.imports.decomposed.parts import split
 from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from bngrad.passes.imports.decomposed.algebra import Over
     from bngrad.passes.imports.decomposed.axes import Layout
-    from bngrad.passes.imports.decomposed.parts import Forward, Split
+    from bngrad.passes.imports.decomposed.batch_norm import Forward, Group, Split
     from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+from bngrad.passes.imports.decomposed.batch_norm import dbias_of, dscale_of
 from bngrad.passes.imports.decomposed.express import UnexpressedError, channels, singles
-from bngrad.passes.imports.decomposed.parts import dbias_of, dscale_of
 from bngrad.passes.imports.decomposed.polynomial import ONE, WHOLE, scaled
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from bngrad.passes.imports.decomposed.algebra import Variance
     from bngrad.passes.imports.decomposed.axes import Layout
+    from bngrad.passes.imports.decomposed.batch_norm import Backward, Forward, Group, Split, Statistics
     from bngrad.passes.imports.decomposed.express import Expressions
     from bngrad.passes.imports.decomposed.forms import Forms
-    from bngrad.passes.imports.decomposed.parts import Backward, Forward, Group, Split, Statistics
     from bngrad.passes.imports.decomposed.polynomial import Polynomial
 
 

@@ -61,16 +61,13 @@ def _reason(analysis: Analysis, variance: Variance) -> str:
 
 def _no_variance(analysis: Analysis, base: Polynomial) -> str:
     """Why a sum that a root is taken of is no variance, if it has a sum of squares."""
-    for monomial in base:
-        for one, exponent in monomial:
-            summed = analysis.algebra.sum_of(one)
-            if summed is None or exponent != WHOLE or any(e % (2 * WHOLE) for _, e in summed[0]):
-                continue
-            x = tuple((each, e // 2) for each, e in summed[0])
-            text = _text(analysis, x)
-            if len(base.keys() - {ONE}) == 1:
-                return f"it does not subtract the mean of {text}: an RMS normalization"
-            return f"it is not the mean of ({text} - mean)^2 plus epsilon over one set of axes"
+    for _, _, inner, _ in analysis.algebra.sums_in(base):
+        if any(exponent % (2 * WHOLE) for _, exponent in inner):
+            continue
+        text = _text(analysis, tuple((one, exponent // 2) for one, exponent in inner))
+        if len(base.keys() - {ONE}) == 1:
+            return f"it does not subtract the mean of {text}: an RMS normalization"
+        return f"it is not the mean of ({text} - mean)^2 plus epsilon over one set of axes"
     return ""
 
 
@@ -98,13 +95,8 @@ def _has_product(analysis: Analysis, form: Polynomial, x: Monomial, over: Over) 
     """Whether a form of data has a sum of x times other data."""
     if not any(analysis.algebra.varies(monomial) & over for monomial in form):
         return False
-    for one in atoms(form):
-        summed = analysis.algebra.sum_of(one)
-        if summed is not None and summed[1] == over:
-            rest = times(summed[0], x, -1)
-            if rest and rest != x and all(exponent > 0 for _, exponent in rest):
-                return True
-    return False
+    products = (times(inner, x, -1) for _, _, inner, along in analysis.algebra.sums_in(form) if along == over)
+    return any(dY and dY != x and all(exponent > 0 for _, exponent in dY) for dY in products)
 
 
 def _node_name(analysis: Analysis, one: int) -> str:

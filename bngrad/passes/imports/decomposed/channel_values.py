@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bngrad.passes.imports.decomposed.parts import (
+from bngrad.passes.imports.decomposed.batch_norm import (
     Group,
     Statistics,
     batch_statistics,
@@ -70,9 +70,8 @@ def _sums_in_data(analysis: Analysis) -> set[int]:
     for value in list(analysis.forms.found):
         form = analysis.forms.of(value)
         if value not in analysis.results and analysis.is_read_elsewhere(value):
-            for one in atoms(form):
-                summed = analysis.algebra.sum_of(one)
-                if summed is not None and any(analysis.algebra.varies(m) & summed[1] for m in form):
+            for _, one, _, over in analysis.algebra.sums_in(form):
+                if any(analysis.algebra.varies(m) & over for m in form):
                     found.add(one)
     return found
 
@@ -129,25 +128,20 @@ def frozen_scale(analysis: Analysis, form: Polynomial, group: Group) -> tuple[Po
 def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
     """The gradients whose dscale a form may have: S(dY * x) * inv_std, minus a mean."""
     algebra = analysis.algebra
-    for monomial in form:
-        for one, exponent in monomial:
-            summed = algebra.sum_of(one)
-            if summed is None or exponent != WHOLE:
+    for _, one, inner, over in algebra.sums_in(form):
+        for x in _candidates(analysis, inner, over):
+            dY = times(inner, x, -1)
+            if not dY or dY == x:
                 continue
-            inner, over = summed
-            for x in _candidates(analysis, inner, over):
-                dY = times(inner, x, -1)
-                if not dY or dY == x:
-                    continue
-                if not analysis.reduces_batch(x, over):
-                    continue
-                variance = algebra.variances.get((x, over))
-                if variance is not None:
-                    yield Group(batch_statistics(algebra, variance), dY)
-                    continue
-                frozen = _frozen_statistics(analysis, form, one, (x, over, dY))
-                if frozen is not None:
-                    yield Group(frozen, dY)
+            if not analysis.reduces_batch(x, over):
+                continue
+            variance = algebra.variances.get((x, over))
+            if variance is not None:
+                yield Group(batch_statistics(algebra, variance), dY)
+                continue
+            frozen = _frozen_statistics(analysis, form, one, (x, over, dY))
+            if frozen is not None:
+                yield Group(frozen, dY)
 
 
 def _candidates(analysis: Analysis, inner: Monomial, over: Over) -> list[Monomial]:

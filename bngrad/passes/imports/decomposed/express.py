@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.builder import NodeMaker
-from bngrad.passes.imports.decomposed.forms import MOVES
+from bngrad.passes.imports.decomposed.form_rules import MOVES
 from bngrad.passes.imports.decomposed.layouts import REDUCTIONS
 from bngrad.passes.imports.decomposed.polynomial import WHOLE, as_number, atoms
 

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import operator
 from math import isfinite
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.passes.imports.decomposed.choice_rules import CHOICE_RULES
 from bngrad.passes.imports.decomposed.constants import meant_number
-from bngrad.passes.imports.decomposed.layouts import equation_of, reduced_dimensions
-from bngrad.passes.imports.decomposed.polynomial import WHOLE, add, as_number, atoms, equal, number, ratio
+from bngrad.passes.imports.decomposed.form_rules import FLOATS, FORM_RULES
+from bngrad.passes.imports.decomposed.polynomial import WHOLE, atoms, equal, number
 from bngrad.passes.imports.decomposed.sizes import Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from bngrad.passes.imports.decomposed.algebra import Algebra, Over
-    from bngrad.passes.imports.decomposed.axes import Layout
     from bngrad.passes.imports.decomposed.layouts import Layouts
     from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
 
 _MOST_TERMS = 96
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
-MOVES = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"))
-"""Ops whose output has the elements of input 0 in another shape."""
-
-_CHOICES = frozenset(("Abs", "Clip", "Max", "Relu", "Where"))
-"""Ops that arithmetic explains only where they keep a variance from being negative."""
+_RULES = FORM_RULES | CHOICE_RULES
 
 
 class Forms:
@@ -63,7 +56,7 @@ class Forms:
         """The form of a value."""
         if value not in self.found:
             filled = self.layouts.filled(value)
-            if filled is not None and value.dtype in (*_FLOATS, ir.DataType.BOOL):
+            if filled is not None and value.dtype in (*FLOATS, ir.DataType.BOOL):
                 self.found[value] = number(meant_number(filled, value.dtype))
             else:
                 self.make_leaf(value)
@@ -92,7 +85,7 @@ class Forms:
         self.algebra.node = node
         self.sizes.visit(node)
         vector = self.sizes.of(node.outputs[0]) if node.outputs else None
-        if vector is not None and node.outputs[0].dtype in _FLOATS:
+        if vector is not None and node.outputs[0].dtype in FLOATS:
             if len(vector) == 1:
                 self._find(node.outputs[0], vector[0])
             return
@@ -144,255 +137,3 @@ class Forms:
         """Whether a form is data plus one number for each channel, whose gradient may be asked for."""
         alone = all(len(monomial) == 1 and monomial[0][1] == WHOLE for monomial in form)
         return alone and all(value == 1.0 and self.algebra.varies(term) for term, value in form.items())
-
-
-def _input(known: Forms, node: ir.Node, index: int = 0) -> Polynomial | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None else known.of(value)
-
-
-def _same(known: Forms, node: ir.Node) -> Polynomial | None:
-    return _input(known, node)
-
-
-def _cast(known: Forms, node: ir.Node) -> Polynomial | None:
-    x, to = node.inputs[0], node.outputs[0].dtype
-    if x is None or to not in _FLOATS:
-        return None
-    vector = known.sizes.of(x)
-    if vector is not None:
-        return vector[0] if len(vector) == 1 else None
-    if x.dtype == ir.DataType.BOOL:
-        flag = as_number(known.of(x))
-        return None if flag is None else number(flag)
-    return known.of(x) if x.dtype in _FLOATS else None
-
-
-def _add(known: Forms, node: ir.Node) -> Polynomial | None:
-    if node.outputs[0].dtype not in _FLOATS:
-        return None
-    total: Polynomial = {}
-    for index in range(len(node.inputs)):
-        term = _input(known, node, index)
-        if term is None:
-            return None
-        total = add(total, term, -1.0 if node.op_type == "Sub" and index else 1.0)
-    return total
-
-
-def _neg(known: Forms, node: ir.Node) -> Polynomial | None:
-    x = _input(known, node)
-    return None if x is None else add({}, x, -1.0)
-
-
-def _mul(known: Forms, node: ir.Node) -> Polynomial | None:
-    a, b = node.inputs
-    if a is None or b is None or node.outputs[0].dtype not in _FLOATS:
-        return None
-    if a is not b:
-        known.before_multiplying(a, b)
-        known.before_multiplying(b, a)
-    return known.algebra.product(known.of(a), known.of(b))
-
-
-def _div(known: Forms, node: ir.Node) -> Polynomial | None:
-    a, b = _input(known, node, 0), _input(known, node, 1)
-    if a is None or b is None or node.outputs[0].dtype not in _FLOATS:
-        return None
-    inverse = known.algebra.power(b, -2)
-    return None if inverse is None else known.algebra.product(a, inverse)
-
-
-def _pow(known: Forms, node: ir.Node) -> Polynomial | None:
-    base, exponent = _input(known, node, 0), node.inputs[1]
-    sizes = known.sizes.of(exponent)
-    power = as_number(sizes[0]) if sizes else None if exponent is None else as_number(known.of(exponent))
-    if base is None or power is None or not 0 < abs(power) <= 4 or power * 2 != int(power * 2):
-        return None
-    return known.algebra.power(base, int(power * 2))
-
-
-def _root(known: Forms, node: ir.Node) -> Polynomial | None:
-    x = _input(known, node)
-    return None if x is None else known.algebra.power(x, 1)
-
-
-def _reciprocal(known: Forms, node: ir.Node) -> Polynomial | None:
-    x = _input(known, node)
-    return None if x is None else known.algebra.power(x, -2)
-
-
-def _reduce(known: Forms, node: ir.Node) -> Polynomial | None:
-    x = node.inputs[0]
-    layout = None if x is None else known.layouts.at(x)
-    if x is None or layout is None or node.outputs[0].dtype not in _FLOATS:
-        return None
-    dimensions = reduced_dimensions(node, len(layout))
-    if dimensions is None:
-        return None
-    return _reduced(known, known.of(x), [layout[one] for one in dimensions], node.op_type)
-
-
-def _pool(known: Forms, node: ir.Node) -> Polynomial | None:
-    x = node.inputs[0]
-    layout = None if x is None else known.layouts.of(x)
-    return None if x is None or layout is None else _reduced(known, known.of(x), layout[2:], "ReduceMean")
-
-
-def _reduced(
-    known: Forms, form: Polynomial, dimensions: Iterable[tuple[int, ...]], op_type: str
-) -> Polynomial | None:
-    over = frozenset(axis for dimension in dimensions for axis in dimension)
-    if op_type == "ReduceSumSquare":
-        form = known.algebra.product(form, form)
-    total = known.algebra.sum_over(form, over)
-    if op_type != "ReduceMean":
-        return total
-    share = known.algebra.power(known.algebra.extent(tuple(over)), -2)
-    return None if share is None else known.algebra.product(total, share)
-
-
-def _matmul(known: Forms, node: ir.Node) -> Polynomial | None:
-    a, b = node.inputs
-    layouts = [None if value is None else known.layouts.of(value) for value in (a, b)]
-    if a is None or b is None:
-        return None
-    place, data = (-2, b) if known.layouts.filled(a) is not None else (-1, a)
-    layout = layouts[1] if data is b else layouts[0]
-    if layout is None or not layout:
-        return None
-    product = known.algebra.product(known.of(a), known.of(b))
-    return known.algebra.sum_over(product, frozenset(layout[place if len(layout) > 1 else -1]))
-
-
-def _einsum(known: Forms, node: ir.Node) -> Polynomial | None:
-    parsed = equation_of(node)
-    if parsed is None:
-        return None
-    terms, output = parsed
-    over: set[int] = set()
-    product = number(1.0)
-    seen: set[str] = set()
-    data_first = sorted(range(len(terms)), key=lambda index: known.layouts.filled(node.inputs[index]) is not None)
-    for index in data_first:
-        value = node.inputs[index]
-        layout: Layout | None = None if value is None else known.layouts.at(value)
-        if value is None or layout is None:
-            return None
-        product = known.algebra.product(product, known.of(value))
-        for letter, dimension in zip(terms[index], layout, strict=True):
-            if letter not in output and letter not in seen:
-                over |= set(dimension)
-            seen.add(letter)
-    return known.algebra.sum_over(product, frozenset(over))
-
-
-def _constant_of_shape(known: Forms, node: ir.Node) -> Polynomial | None:  # noqa: ARG001
-    value = node.attributes.get("value")
-    if node.outputs[0].dtype not in _FLOATS or (value is not None and value.is_ref()):
-        return None
-    return number(0.0 if value is None else float(value.as_tensor().numpy().item()))
-
-
-def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
-    """A variance that is kept from being negative is the variance."""
-    forms = [known.of(value) for value in node.inputs if value is not None]
-    if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        return None
-    moving = [form for form in forms if form]
-    if node.op_type in ("Clip", "Max") and (len(forms) != 2 or len(moving) != 1):
-        return None
-    return moving[0] if len(moving) == 1 and known.algebra.is_variance(moving[0]) else None
-
-
-def _where(known: Forms, node: ir.Node) -> Polynomial | None:
-    condition = node.inputs[0]
-    flag = None if condition is None else as_number(known.of(condition))
-    if flag is not None:
-        return _input(known, node, 1 if flag else 2)
-    return _guarded(known, node)
-
-
-def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
-    """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
-    test = None if node.inputs[0] is None else node.inputs[0].producer()
-    if (
-        not known.guards
-        or test is None
-        or (test.domain, test.op_type) != ("", "Equal")
-        or _input(known, node, 1) != {}
-    ):
-        return None
-    factor, zero, product = _input(known, test, 0), _input(known, test, 1), _input(known, node, 2)
-    if not factor or zero != {} or product is None:
-        return None
-    known.compares_with_zero = True
-    if len(factor) == 1:
-        (monomial,) = factor
-        signed = [(one, exponent) for one, exponent in monomial if not known.algebra.is_power_base(one)]
-        multiple = all(dict(term).get(one, 0) >= exponent > 0 for term in product for one, exponent in signed)
-        return product if multiple else None
-    return product if ratio(product, factor) is not None else None
-
-
-def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
-    """A comparison of constants, of sizes with 0, or that only a variance of 0 decides.
-
-    The last is taken for positive: x - mean, which all that depends on it is multiplied with, is 0 there.
-    """
-    a, b = _input(known, node, 0), _input(known, node, 1)
-    if a is None or b is None or node.inputs[0] is None or node.inputs[0].dtype not in _FLOATS:
-        return None
-    difference = add(a, b, -1.0)
-    sign = as_number(difference)
-    if sign is None and (not a or not b):
-        varies = known.guards and known.algebra.is_variance(a or b)
-        known.compares_with_zero |= varies
-        sign = (1.0 if a else -1.0) if varies or known.algebra.is_positive(a or b) else None
-    if sign is None or (not difference and as_number(a) is None and not known.algebra.is_variance(a)):
-        return None
-    return number(float(_COMPARISONS[node.op_type](sign, 0.0)))
-
-
-def _logic(known: Forms, node: ir.Node) -> Polynomial | None:
-    flags = [as_number(known.of(value)) for value in node.inputs if value is not None]
-    if not flags or None in flags:
-        return None
-    if node.op_type == "Not":
-        return number(float(not flags[0]))
-    return number(float((all if node.op_type == "And" else any)(flags)))
-
-
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    "Equal": operator.eq,
-    "Greater": operator.gt,
-    "GreaterOrEqual": operator.ge,
-    "Less": operator.lt,
-    "LessOrEqual": operator.le,
-}
-
-_RULES: dict[str, Callable[[Forms, ir.Node], Polynomial | None]] = {
-    **dict.fromkeys(MOVES, _same),
-    **dict.fromkeys(("Cast", "CastLike"), _cast),
-    **dict.fromkeys(("Add", "Sub", "Sum"), _add),
-    "Neg": _neg,
-    "Mul": _mul,
-    "Div": _div,
-    "Pow": _pow,
-    "Sqrt": _root,
-    "Reciprocal": _reciprocal,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceSumSquare"), _reduce),
-    "GlobalAveragePool": _pool,
-    "MatMul": _matmul,
-    "Einsum": _einsum,
-    "ConstantOfShape": _constant_of_shape,
-    **dict.fromkeys(("Abs", "Clip", "Max", "Relu"), _variance_kept),
-    "Where": _where,
-    **dict.fromkeys(_COMPARISONS, _compare),
-    **dict.fromkeys(("And", "Not", "Or"), _logic),
-}
-
-
-def is_choice(node: ir.Node) -> bool:
-    """Whether a node reads its inputs for more than their arithmetic."""
-    return node.op_type in _CHOICES or node.op_type not in _RULES or node.op_type in _COMPARISONS

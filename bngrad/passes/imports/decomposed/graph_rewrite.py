@@ -10,6 +10,7 @@ from bngrad.errors import BngradError
 from bngrad.graph.fresh_names import int64_constant
 from bngrad.graph.nodes import remove_unused
 from bngrad.passes.imports.decomposed.analysis import Analysis
+from bngrad.passes.imports.decomposed.batch_norm import Backward, Split, batch_statistics
 from bngrad.passes.imports.decomposed.build import Builder
 from bngrad.passes.imports.decomposed.candidates import Candidate, lookalikes, name_of
 from bngrad.passes.imports.decomposed.channel_values import (
@@ -20,7 +21,6 @@ from bngrad.passes.imports.decomposed.channel_values import (
 )
 from bngrad.passes.imports.decomposed.cycles import values_in_cycle
 from bngrad.passes.imports.decomposed.express import Expressions, UnexpressedError
-from bngrad.passes.imports.decomposed.parts import Backward, Split, batch_statistics
 from bngrad.passes.imports.decomposed.polynomial import as_number, atoms, equal, scaled
 from bngrad.passes.imports.decomposed.proof import TOLERANCE, Proof
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from bngrad.graph.fresh_names import Names
     from bngrad.passes.imports.decomposed.algebra import Over, Variance
+    from bngrad.passes.imports.decomposed.batch_norm import Group, Statistics
     from bngrad.passes.imports.decomposed.build import Made
-    from bngrad.passes.imports.decomposed.parts import Group, Statistics
     from bngrad.passes.imports.decomposed.polynomial import Monomial
 
 _CYCLE = "its scale or bias depends on its statistics"

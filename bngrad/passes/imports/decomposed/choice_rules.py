@@ -1,0 +1,111 @@
+"""The normal forms of choices: what keeps a variance from being negative, and a product from being NaN."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+from bngrad.passes.imports.decomposed.form_rules import FLOATS, FORM_RULES, form_of_input
+from bngrad.passes.imports.decomposed.polynomial import add, as_number, number, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx_ir as ir
+
+    from bngrad.passes.imports.decomposed.forms import Forms
+    from bngrad.passes.imports.decomposed.polynomial import Polynomial
+
+
+def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
+    """A variance that is kept from being negative is the variance."""
+    forms = [known.of(value) for value in node.inputs if value is not None]
+    if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return None
+    moving = [form for form in forms if form]
+    if node.op_type in ("Clip", "Max") and (len(forms) != 2 or len(moving) != 1):
+        return None
+    return moving[0] if len(moving) == 1 and known.algebra.is_variance(moving[0]) else None
+
+
+def _where(known: Forms, node: ir.Node) -> Polynomial | None:
+    condition = node.inputs[0]
+    flag = None if condition is None else as_number(known.of(condition))
+    if flag is not None:
+        return form_of_input(known, node, 1 if flag else 2)
+    return _guarded(known, node)
+
+
+def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
+    """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
+    test = None if node.inputs[0] is None else node.inputs[0].producer()
+    if (
+        not known.guards
+        or test is None
+        or (test.domain, test.op_type) != ("", "Equal")
+        or form_of_input(known, node, 1) != {}
+    ):
+        return None
+    factor, zero, product = (
+        form_of_input(known, test, 0),
+        form_of_input(known, test, 1),
+        form_of_input(known, node, 2),
+    )
+    if not factor or zero != {} or product is None:
+        return None
+    known.compares_with_zero = True
+    if len(factor) == 1:
+        (monomial,) = factor
+        signed = [(one, exponent) for one, exponent in monomial if not known.algebra.is_power_base(one)]
+        multiple = all(dict(term).get(one, 0) >= exponent > 0 for term in product for one, exponent in signed)
+        return product if multiple else None
+    return product if ratio(product, factor) is not None else None
+
+
+def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
+    """A comparison of constants, of sizes with 0, or that only a variance of 0 decides.
+
+    The last is taken for positive: x - mean, which all that depends on it is multiplied with, is 0 there.
+    """
+    a, b = form_of_input(known, node, 0), form_of_input(known, node, 1)
+    if a is None or b is None or node.inputs[0] is None or node.inputs[0].dtype not in FLOATS:
+        return None
+    difference = add(a, b, -1.0)
+    sign = as_number(difference)
+    if sign is None and (not a or not b):
+        varies = known.guards and known.algebra.is_variance(a or b)
+        known.compares_with_zero |= varies
+        sign = (1.0 if a else -1.0) if varies or known.algebra.is_positive(a or b) else None
+    if sign is None or (not difference and as_number(a) is None and not known.algebra.is_variance(a)):
+        return None
+    return number(float(_COMPARISONS[node.op_type](sign, 0.0)))
+
+
+def _logic(known: Forms, node: ir.Node) -> Polynomial | None:
+    flags = [as_number(known.of(value)) for value in node.inputs if value is not None]
+    if not flags or None in flags:
+        return None
+    if node.op_type == "Not":
+        return number(float(not flags[0]))
+    return number(float((all if node.op_type == "And" else any)(flags)))
+
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "Equal": operator.eq,
+    "Greater": operator.gt,
+    "GreaterOrEqual": operator.ge,
+    "Less": operator.lt,
+    "LessOrEqual": operator.le,
+}
+
+CHOICE_RULES: dict[str, Callable[[Forms, ir.Node], Polynomial | None]] = {
+    **dict.fromkeys(("Abs", "Clip", "Max", "Relu"), _variance_kept),
+    "Where": _where,
+    **dict.fromkeys(_COMPARISONS, _compare),
+    **dict.fromkeys(("And", "Not", "Or"), _logic),
+}
+
+
+def is_choice(node: ir.Node) -> bool:
+    """Whether a node reads its inputs for more than their arithmetic."""
+    return node.op_type not in FORM_RULES
