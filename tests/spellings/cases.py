@@ -185,7 +185,7 @@ def _near_miss(rng: random.Random, mutation: str, index: int) -> Case | None:
     data = _Data(space, roots, rng.randrange(1 << 30), TensorProto.DOUBLE)
     if not readings.finite(space, roots, data.draw(set())):
         return None
-    not_taken = tuple(kind for kind in EXPECTED_OF_TASK[task] if not _reads(space, outputs, data, kind, formula))
+    not_taken = tuple(kind for kind in EXPECTED_OF_TASK[task] if not _reads(space, outputs, data, kind))
     if not not_taken:
         return None
     case, _ = _case(space, rng, outputs, index)
@@ -200,15 +200,15 @@ def _near_miss(rng: random.Random, mutation: str, index: int) -> Case | None:
     return case
 
 
-def _reads(space: Space, outputs: dict[str, Node], data: _Data, kind: str, formula: Formula) -> bool:
+def _reads(space: Space, outputs: dict[str, Node], data: _Data, kind: str) -> bool:
     roots = list(outputs.values())
     match kind:
         case "forward":
             return readings.reads_forward(space, roots, data.draw)
         case "backward":
             # A dscale that is right may be taken, whatever dX is.
-            return readings.reads_scale_gradient(space, roots, data.draw) or readings.reads_backward(
-                space, roots, data.draw, given=formula.task == "backward"
+            return any(
+                read(space, roots, data.draw) for read in (readings.reads_scale_gradient, readings.reads_backward)
             )
         case "frozen forward":
             return readings.reads_frozen_forward(space, roots, data.draw)

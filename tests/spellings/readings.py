@@ -2,8 +2,8 @@
 
 A reading of the forward pass is y = scale * (w - mean w) / sqrt(var w + e) + bias over any axes with the batch,
 for any value w without a reduction under it, any e, and any scale and bias that do not depend on the data.
-One of the backward pass is dX = k * (g - mean g - (x - mean x) * sum(g * (x - mean x)) * r / M), for any factors k
-and r > 0 of each channel.
+One of the backward pass is dX = k * (g - mean g - (x - m) * sum(g * (x - m)) * r / M), for the mean of x or any
+given m, such as 0, and any factors k and r > 0 of each channel.
 """
 
 from __future__ import annotations
@@ -112,14 +112,13 @@ def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
 
 
 @_quiet
-def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves], given: bool) -> bool:
-    """Whether any value of data under the roots is the backward pass with the batch's statistics.
+def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
+    """Whether any value of data under the roots is the backward pass, with the batch's mean or with a given one.
 
     Args:
         space: Of the expressions.
         roots: They.
         draw: Draws leaves, those of these names anew.
-        given: Whether the statistics are the inputs mean and inv_std and not those of x.
     """
     data, _ = _data(space, roots, gradients=False)
     plain, others = _data(space, roots, gradients=True)
@@ -130,10 +129,11 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
     changes = [each[1:] - each[:1] for each in values[len(data) :]]
     readings = product(_axes(space), values[: len(data)], changes[: len(plain)])
     for axes, (x, *_), g in readings:
-        if given and axes != tuple(sorted(space.reduced)):
-            continue
-        read = _is_gradient_with_any_mean if given else _is_gradient
-        if any(read(u, g, x, axes) for u in changes[len(plain) :]):
+        found = changes[len(plain) :]
+        if any(_is_gradient(u, g, x, axes) for u in found):
+            return True
+        reduced = axes == tuple(sorted(space.reduced))
+        if reduced and any(_is_gradient_with_any_mean(u, g, x, axes) for u in found):
             return True
     return False
 
