@@ -61,13 +61,12 @@ def reads_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]]
     values = _evaluated(space, [*inputs, *results], runs)
     if not all(np.isfinite(each).all() for each in values):
         return True
+    ys = np.stack(values[len(inputs) :])
     for w, axes in product(values[: len(inputs)], _axes(space)):
-        along = tuple(axis + 1 for axis in axes)
+        along = tuple(axis - w.ndim + 1 for axis in axes)
         mean, var = w.mean(axis=along, keepdims=True), w.var(axis=along, keepdims=True)
         live = var.reshape(DRAWS, -1).min(axis=1) > 1e-9  # A ReLU may leave nothing of a channel.
-        if live.sum() < FEWEST_DRAWS:
-            return True
-        if any(_is_normalized(y[live], (w - mean)[live], var[live], along) for y in values[len(inputs) :]):
+        if live.sum() < FEWEST_DRAWS or _is_any_normalized(ys[:, live], (w - mean)[live], var[live], along):
             return True
     return False
 
@@ -82,15 +81,18 @@ def _evaluated(space: Space, nodes: Sequence[Node], runs: Sequence[Leaves]) -> l
     ]
 
 
-def _is_normalized(y: np.ndarray, centered: np.ndarray, var: np.ndarray, along: tuple[int, ...]) -> bool:
-    middle = y.mean(axis=along, keepdims=True)
-    slope = (y * centered).mean(axis=along, keepdims=True) / var
-    size = np.abs(y - middle).max()
-    if size == 0 or np.abs(y - middle - slope * centered).max() > DIFFERENT * size:
-        return False
-    if np.abs(middle - middle[:1]).max() > DIFFERENT * max(1e-3, np.abs(y).max()):
-        return False
-    return _is_inverse_root(slope, var)
+def _is_any_normalized(ys: np.ndarray, centered: np.ndarray, var: np.ndarray, along: tuple[int, ...]) -> bool:
+    middle = ys.mean(axis=along, keepdims=True)
+    slope = (ys * centered).mean(axis=along, keepdims=True) / var
+    size = _largest(ys - middle)
+    apart = _largest(ys - middle - slope * centered) > DIFFERENT * size
+    moved = _largest(middle - middle[:, :1]) > DIFFERENT * np.maximum(1e-3, _largest(ys))
+    return any(_is_inverse_root(one, var) for one in slope[~((size == 0) | apart | moved)])
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """The largest number of each value."""
+    return np.abs(values).reshape(len(values), -1).max(axis=1)
 
 
 def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
@@ -130,7 +132,7 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
     readings = product(_axes(space), values[: len(data)], changes[: len(plain)])
     for axes, (x, *_), g in readings:
         found = changes[len(plain) :]
-        if any(_is_gradient(u, g, x, axes) for u in found):
+        if found and _is_any_gradient(np.stack(found), g, x, axes):
             return True
         reduced = axes == tuple(sorted(space.reduced))
         if reduced and any(_is_gradient_with_any_mean(u, g, x, axes) for u in found):
@@ -138,9 +140,29 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
     return False
 
 
-def _is_gradient(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
-    over = _over(u, g, x - x.mean(axis=axes, keepdims=True), axes)
-    return over is not None and bool(np.all(over[~np.isnan(over)] > 0))
+def _is_any_gradient(us: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
+    """Whether any value is k * first + beta * second with - k / beta > 0 for each channel.
+
+    A channel whose x or g is constant has no second term; a ReLU leaves such ones.
+    """
+    along = tuple(axis - x.ndim for axis in axes)
+    centered = x - x.mean(axis=along, keepdims=True)
+    first = g - g.mean(axis=along, keepdims=True)
+    second = centered * (g * centered).mean(axis=along, keepdims=True)
+
+    def dot_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a * b).sum(axis=(-x.ndim - 1, *along), keepdims=True)
+
+    aa, ab, bb = dot_of(first, first), dot_of(first, second), dot_of(second, second)
+    ua, ub = dot_of(us, first), dot_of(us, second)
+    determinant = aa * bb - ab * ab
+    live = determinant > 1e-12
+    k = np.where(live, (ua * bb - ub * ab) / determinant, np.where(aa > 0, ua / aa, 0.0))
+    beta = np.where(live, (ub * aa - ua * ab) / determinant, 0.0)
+    size = _largest(us)
+    apart = _largest(us - k * first - beta * second) > DIFFERENT * size
+    positive = (~live | ~(k / beta >= 0)).reshape(len(us), -1).all(axis=1)
+    return bool(np.any(positive & ~apart & (size > 0)))
 
 
 def _is_gradient_with_any_mean(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
@@ -181,33 +203,6 @@ def _with_other_gradients(draw: Callable[[set[str]], Leaves], number: int) -> li
 def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
     """The leaves that may be a value."""
     return [*(leaves[key] for key in (name, f"{name}2") if key in leaves), *more]
-
-
-def _over(u: np.ndarray, g: np.ndarray, centered: np.ndarray, axes: tuple[int, ...]) -> np.ndarray | None:
-    """1 / r for which u is the backward pass of g with any k; None if there is none.
-
-    It is NaN for a channel whose x or g is constant, which has no second term.
-    """
-    along = tuple(axis + 1 for axis in axes)
-    first = g - g.mean(axis=along, keepdims=True)
-    dot = (g * centered).mean(axis=along, keepdims=True)
-    second = centered * dot
-    every = (0, *along)
-
-    def dot_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return (a * b).sum(axis=every, keepdims=True)
-
-    aa, ab, bb = dot_of(first, first), dot_of(first, second), dot_of(second, second)
-    ua, ub = dot_of(u, first), dot_of(u, second)
-    determinant = aa * bb - ab * ab
-    live = determinant > 1e-12  # A ReLU may leave nothing of a channel.
-    if np.abs(u).max() == 0:
-        return None
-    k = np.where(live, (ua * bb - ub * ab) / determinant, np.where(aa > 0, ua / aa, 0.0))
-    beta = np.where(live, (ub * aa - ua * ab) / determinant, 0.0)
-    if np.abs(u - k * first - beta * second).max() > DIFFERENT * np.abs(u).max():
-        return None
-    return np.where(live, -k / beta, np.nan)[0]
 
 
 @_quiet
