@@ -11,6 +11,7 @@ E[x^2] - E[x]^2.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def jax_resnet20(name: str, folder: Path) -> None:
         def __init__(self) -> None:
             self.stem = Convolution(3, 16, 3, 1)
             sizes = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
-            pairs = zip(sizes[:-1], sizes[1:], strict=True)
+            pairs = itertools.pairwise(sizes)
             self.blocks = nnx.List([Block(i, o, 1 if i == o else 2) for i, o in pairs])
             self.head = nnx.Linear(64, 10, rngs=rngs)
 

@@ -201,6 +201,7 @@ def test_inspect_json(command):
             }
         ],
         "not_in_stock": {"com.microsoft.BatchNormInternal": 1, "com.microsoft.BatchNormalizationGrad": 1},
+        "in_primitives": {},
         "warnings": [],
         "notes": [],
     }
@@ -248,6 +249,8 @@ def test_rewrite_json(command):
         "lowered": {},
         "state": {"m": "m2", "v": "v2"},
         "notes": [],
+        "recognized": {},
+        "candidates": [],
     }
 
 

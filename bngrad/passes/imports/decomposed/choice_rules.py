@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.passes.imports.decomposed.forms import Forms
+    from bngrad.passes.imports.decomposed.form_rules import KnownForms
     from bngrad.passes.imports.decomposed.polynomial import Polynomial
 
 
-def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
+def _variance_kept(known: KnownForms, node: ir.Node) -> Polynomial | None:
     """A variance that is kept from being negative is the variance."""
     forms = [known.of(value) for value in node.inputs if value is not None]
     if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -28,7 +28,7 @@ def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
     return moving[0] if len(moving) == 1 and known.algebra.is_variance(moving[0]) else None
 
 
-def _where(known: Forms, node: ir.Node) -> Polynomial | None:
+def _where(known: KnownForms, node: ir.Node) -> Polynomial | None:
     condition = node.inputs[0]
     flag = None if condition is None else as_number(known.of(condition))
     if flag is not None:
@@ -36,7 +36,7 @@ def _where(known: Forms, node: ir.Node) -> Polynomial | None:
     return _guarded(known, node)
 
 
-def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
+def _guarded(known: KnownForms, node: ir.Node) -> Polynomial | None:
     """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
     test = None if node.inputs[0] is None else node.inputs[0].producer()
     if (
@@ -62,7 +62,7 @@ def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
     return product if ratio(product, factor) is not None else None
 
 
-def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
+def _compare(known: KnownForms, node: ir.Node) -> Polynomial | None:
     """A comparison of constants, of sizes with 0, or that only a variance of 0 decides.
 
     The last is taken for positive: x - mean, which all that depends on it is multiplied with, is 0 there.
@@ -81,7 +81,7 @@ def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
     return number(float(_COMPARISONS[node.op_type](sign, 0.0)))
 
 
-def _logic(known: Forms, node: ir.Node) -> Polynomial | None:
+def _logic(known: KnownForms, node: ir.Node) -> Polynomial | None:
     flags = [as_number(known.of(value)) for value in node.inputs if value is not None]
     if not flags or None in flags:
         return None
@@ -98,7 +98,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "LessOrEqual": operator.le,
 }
 
-CHOICE_RULES: dict[str, Callable[[Forms, ir.Node], Polynomial | None]] = {
+CHOICE_RULES: dict[str, Callable[[KnownForms, ir.Node], Polynomial | None]] = {
     **dict.fromkeys(("Abs", "Clip", "Max", "Relu"), _variance_kept),
     "Where": _where,
     **dict.fromkeys(_COMPARISONS, _compare),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import onnx_ir as ir
 
@@ -12,9 +12,11 @@ from bngrad.passes.imports.decomposed.polynomial import add, as_number, number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bngrad.passes.imports.decomposed.algebra import Algebra
     from bngrad.passes.imports.decomposed.axes import Layout
-    from bngrad.passes.imports.decomposed.forms import Forms
+    from bngrad.passes.imports.decomposed.layouts import Layouts
     from bngrad.passes.imports.decomposed.polynomial import Polynomial
+    from bngrad.passes.imports.decomposed.sizes import Sizes
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -22,17 +24,31 @@ MOVES = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile"
 """Ops whose output has the elements of input 0 in another shape."""
 
 
-def form_of_input(known: Forms, node: ir.Node, index: int = 0) -> Polynomial | None:
+class KnownForms(Protocol):
+    """What the rules read: see `forms.Forms`."""
+
+    layouts: Layouts
+    algebra: Algebra
+    sizes: Sizes
+    guards: bool
+    compares_with_zero: bool
+    before_multiplying: Callable[[ir.Value, ir.Value], None]
+
+    def of(self, value: ir.Value) -> Polynomial:
+        """The form of a value."""
+
+
+def form_of_input(known: KnownForms, node: ir.Node, index: int = 0) -> Polynomial | None:
     """The form of an input; None if the node does not have it."""
     value = node.inputs[index] if index < len(node.inputs) else None
     return None if value is None else known.of(value)
 
 
-def _same(known: Forms, node: ir.Node) -> Polynomial | None:
+def _same(known: KnownForms, node: ir.Node) -> Polynomial | None:
     return form_of_input(known, node)
 
 
-def _cast(known: Forms, node: ir.Node) -> Polynomial | None:
+def _cast(known: KnownForms, node: ir.Node) -> Polynomial | None:
     x, to = node.inputs[0], node.outputs[0].dtype
     if x is None or to not in FLOATS:
         return None
@@ -45,7 +61,7 @@ def _cast(known: Forms, node: ir.Node) -> Polynomial | None:
     return known.of(x) if x.dtype in FLOATS else None
 
 
-def _add(known: Forms, node: ir.Node) -> Polynomial | None:
+def _add(known: KnownForms, node: ir.Node) -> Polynomial | None:
     if node.outputs[0].dtype not in FLOATS:
         return None
     total: Polynomial = {}
@@ -57,12 +73,12 @@ def _add(known: Forms, node: ir.Node) -> Polynomial | None:
     return total
 
 
-def _neg(known: Forms, node: ir.Node) -> Polynomial | None:
+def _neg(known: KnownForms, node: ir.Node) -> Polynomial | None:
     x = form_of_input(known, node)
     return None if x is None else add({}, x, -1.0)
 
 
-def _mul(known: Forms, node: ir.Node) -> Polynomial | None:
+def _mul(known: KnownForms, node: ir.Node) -> Polynomial | None:
     a, b = node.inputs
     if a is None or b is None or node.outputs[0].dtype not in FLOATS:
         return None
@@ -72,7 +88,7 @@ def _mul(known: Forms, node: ir.Node) -> Polynomial | None:
     return known.algebra.product(known.of(a), known.of(b))
 
 
-def _div(known: Forms, node: ir.Node) -> Polynomial | None:
+def _div(known: KnownForms, node: ir.Node) -> Polynomial | None:
     a, b = form_of_input(known, node, 0), form_of_input(known, node, 1)
     if a is None or b is None or node.outputs[0].dtype not in FLOATS:
         return None
@@ -80,7 +96,7 @@ def _div(known: Forms, node: ir.Node) -> Polynomial | None:
     return None if inverse is None else known.algebra.product(a, inverse)
 
 
-def _pow(known: Forms, node: ir.Node) -> Polynomial | None:
+def _pow(known: KnownForms, node: ir.Node) -> Polynomial | None:
     base, exponent = form_of_input(known, node, 0), node.inputs[1]
     sizes = known.sizes.of(exponent)
     power = as_number(sizes[0]) if sizes else None if exponent is None else as_number(known.of(exponent))
@@ -89,17 +105,17 @@ def _pow(known: Forms, node: ir.Node) -> Polynomial | None:
     return known.algebra.power(base, int(power * 2))
 
 
-def _root(known: Forms, node: ir.Node) -> Polynomial | None:
+def _root(known: KnownForms, node: ir.Node) -> Polynomial | None:
     x = form_of_input(known, node)
     return None if x is None else known.algebra.power(x, 1)
 
 
-def _reciprocal(known: Forms, node: ir.Node) -> Polynomial | None:
+def _reciprocal(known: KnownForms, node: ir.Node) -> Polynomial | None:
     x = form_of_input(known, node)
     return None if x is None else known.algebra.power(x, -2)
 
 
-def _reduce(known: Forms, node: ir.Node) -> Polynomial | None:
+def _reduce(known: KnownForms, node: ir.Node) -> Polynomial | None:
     x = node.inputs[0]
     layout = None if x is None else known.layouts.at(x)
     if x is None or layout is None or node.outputs[0].dtype not in FLOATS:
@@ -110,14 +126,14 @@ def _reduce(known: Forms, node: ir.Node) -> Polynomial | None:
     return _reduced(known, known.of(x), [layout[one] for one in dimensions], node.op_type)
 
 
-def _pool(known: Forms, node: ir.Node) -> Polynomial | None:
+def _pool(known: KnownForms, node: ir.Node) -> Polynomial | None:
     x = node.inputs[0]
     layout = None if x is None else known.layouts.of(x)
     return None if x is None or layout is None else _reduced(known, known.of(x), layout[2:], "ReduceMean")
 
 
 def _reduced(
-    known: Forms, form: Polynomial, dimensions: Iterable[tuple[int, ...]], op_type: str
+    known: KnownForms, form: Polynomial, dimensions: Iterable[tuple[int, ...]], op_type: str
 ) -> Polynomial | None:
     over = frozenset(axis for dimension in dimensions for axis in dimension)
     if op_type == "ReduceSumSquare":
@@ -129,7 +145,7 @@ def _reduced(
     return None if share is None else known.algebra.product(total, share)
 
 
-def _matmul(known: Forms, node: ir.Node) -> Polynomial | None:
+def _matmul(known: KnownForms, node: ir.Node) -> Polynomial | None:
     a, b = node.inputs
     layouts = [None if value is None else known.layouts.of(value) for value in (a, b)]
     if a is None or b is None:
@@ -142,7 +158,7 @@ def _matmul(known: Forms, node: ir.Node) -> Polynomial | None:
     return known.algebra.sum_over(product, frozenset(layout[place if len(layout) > 1 else -1]))
 
 
-def _einsum(known: Forms, node: ir.Node) -> Polynomial | None:
+def _einsum(known: KnownForms, node: ir.Node) -> Polynomial | None:
     parsed = equation_of(node)
     if parsed is None:
         return None
@@ -164,14 +180,14 @@ def _einsum(known: Forms, node: ir.Node) -> Polynomial | None:
     return known.algebra.sum_over(product, frozenset(over))
 
 
-def _constant_of_shape(known: Forms, node: ir.Node) -> Polynomial | None:  # noqa: ARG001
+def _constant_of_shape(known: KnownForms, node: ir.Node) -> Polynomial | None:  # noqa: ARG001
     value = node.attributes.get("value")
     if node.outputs[0].dtype not in FLOATS or (value is not None and value.is_ref()):
         return None
     return number(0.0 if value is None else float(value.as_tensor().numpy().item()))
 
 
-FORM_RULES: dict[str, Callable[[Forms, ir.Node], Polynomial | None]] = {
+FORM_RULES: dict[str, Callable[[KnownForms, ir.Node], Polynomial | None]] = {
     **dict.fromkeys(MOVES, _same),
     **dict.fromkeys(("Cast", "CastLike"), _cast),
     **dict.fromkeys(("Add", "Sub", "Sum"), _add),

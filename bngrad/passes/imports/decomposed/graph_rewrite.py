@@ -22,7 +22,7 @@ from bngrad.passes.imports.decomposed.channel_values import (
 from bngrad.passes.imports.decomposed.cycles import values_in_cycle
 from bngrad.passes.imports.decomposed.express import Expressions, UnexpressedError
 from bngrad.passes.imports.decomposed.polynomial import as_number, atoms, equal, scaled
-from bngrad.passes.imports.decomposed.proof import TOLERANCE, Proof
+from bngrad.passes.imports.decomposed.proof import Proof, tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -185,7 +185,7 @@ class GraphRewrite:
         except (ArithmeticError, AssertionError, BngradError, LookupError, TypeError, ValueError) as error:
             self._refuse(value, kind, f"it cannot be run in float64: {error!r}")
             return False
-        if apart > TOLERANCE:
+        if apart > tolerance_of(value):
             self._refuse(value, kind, f"it differs from the op by {apart:.1e} in float64")
             return False
         if self._depends(new.producer(), value):

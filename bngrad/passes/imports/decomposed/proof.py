@@ -10,21 +10,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.opset.reduction import ieee_warnings_off
 from bngrad.passes.imports.decomposed.evaluate import Evaluator
 from bngrad.passes.imports.decomposed.polynomial import atoms
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
     from numpy.typing import NDArray
 
     from bngrad.passes.imports.decomposed.algebra import Over
     from bngrad.passes.imports.decomposed.forms import Forms
     from bngrad.passes.imports.decomposed.polynomial import Monomial
 
-TOLERANCE = 1e-6
-"""Of the largest number of a value. The two are float64 and differ by 1e-9 where the mean is 1000."""
+_TOLERANCE = 1e-6
+_TOLERANCE_OF_DOUBLE = 1e-7
+"""Of the largest number of a value.
+
+Both run in float64. They differ by 1e-9 where the mean is 1000, and by more where a constant is rounded to
+float32, as the epsilon of the ops is.
+"""
+
+
+def tolerance_of(value: ir.Value) -> float:
+    """The largest difference of a replacement, relative to the largest number of a value."""
+    return _TOLERANCE_OF_DOUBLE if value.dtype == ir.DataType.DOUBLE else _TOLERANCE
+
 
 _SMALLEST = 1e-3
 """What all numbers may be smaller than, such as a dX that is 0 but for rounding, without counting more."""
