@@ -5,6 +5,7 @@ from __future__ import annotations
 from metamorphic.mutants import of
 
 _PASSES = "tests/passes"
+_RECOGNIZE = f"{_PASSES}/decomposed/test_recognize.py"
 _CONV = (f"{_PASSES}/test_lower_convolution.py::test_every_form_is_the_gradient",)
 _POOL = (f"{_PASSES}/test_lower_pooling.py::test_average_pool",)
 
@@ -173,10 +174,39 @@ PASSES = (
     + of(
         "bngrad/passes/optimize/fuse_relu.py",
         (
-            "operands = [*relu_grad.inputs, *node.inputs[1:]]",
-            "operands = [*reversed(relu_grad.inputs), *node.inputs[1:]]",
+            "operands = [*relu, *node.inputs[1:]]",
+            "operands = [*reversed(relu), *node.inputs[1:]]",
             "Z and dZ are exchanged",
         ),
+    )
+    + of(
+        "bngrad/passes/optimize/relu_gradients.py",
+        (
+            "dZ, other = (a, b) if sign is not None and sign[1] else (b, a)",
+            "dZ, other = (b, a) if sign is not None and sign[1] else (a, b)",
+            "the branches of a mask are exchanged",
+            (_RECOGNIZE,),
+        ),
+        ('"LessOrEqual": (False, None),', '"LessOrEqual": (True, None),', "a mask is inverted", (_RECOGNIZE,)),
+    )
+    + of(
+        "bngrad/passes/imports/decomposed/parts.py",
+        (
+            "through = scaled(add(dbias_of(algebra, group), projection), 1 / count, times(ONE, sizes, -1))",
+            "through = scaled(projection, 1 / count, times(ONE, sizes, -1))",
+            "a dX without the mean of dY is one",
+            (_RECOGNIZE,),
+        ),
+        (
+            "a = scaled(by_product, -count, times(sizes, ((variance.atom, WHOLE),)))",
+            "a = scaled(by_product, count, times(sizes, ((variance.atom, WHOLE),)))",
+            "the sign of dX",
+            (_RECOGNIZE,),
+        ),
+    )
+    + of(
+        "bngrad/passes/imports/decomposed/graph_rewrite.py",
+        ("if apart > tolerance_of(value):", "if apart < 0:", "nothing is proven", (_RECOGNIZE,)),
     )
     + of(
         "bngrad/passes/optimize/chain_sums.py",
