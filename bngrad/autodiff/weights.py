@@ -6,6 +6,7 @@ or as a running statistic of a batch norm, including one in inference mode that 
     y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias
     y = x * factor + (bias - mean * factor)                         factor = scale / sqrt(variance + epsilon)
 
+Nor are the numbers of a normalization that computes its statistics: epsilon, N of a mean, 0 of max(variance, 0).
 In a file that records which initializers are parameters, as PyTorch's modern exporter does, these are the weights.
 """
 
@@ -21,7 +22,7 @@ from bngrad.graph.torch_records import PARAMETER, folded_from, recorded_kinds
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import onnx_ir as ir
 
@@ -56,7 +57,7 @@ def default_weights(graph: ir.Graph) -> list[ir.Value]:
     They are the float initializers that are used as weights, and the graph inputs of static shape that are used
     where an op takes a weight. Of a file with a record, they are the parameters of the module.
     """
-    statistics = set(_spelled_out_statistics(graph))
+    statistics = {*_spelled_out_statistics(graph), *_numbers_of_statistics(graph)}
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     kinds = recorded_kinds(graph)
     if any(kinds.get(name) == PARAMETER for name in given):
@@ -140,6 +141,56 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
         if small and _comes_from_parameter(value):
             return add, index
     return None, 0
+
+
+def _numbers_of_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
+    """The uses of numbers by means and variances: epsilon below a root, N or 1 / N of a sum, a limit."""
+    for node in graph:
+        if node.op_type in ("Sqrt", "Pow") and node.inputs:
+            shifted = _origin(node.inputs[0])
+            add = shifted.producer() if shifted is not None else None
+            if add is not None and add.op_type == "Add":
+                yield from ((add, index) for index in (0, 1) if _is_number(add, index, _is_epsilon))
+        elif node.op_type == "Div" and _is_reduced(node.inputs[0]) and _is_number(node, 1, _is_count):
+            yield node, 1
+        elif node.op_type == "Mul":
+            yield from (
+                (node, index)
+                for index in (0, 1)
+                if _is_reduced(node.inputs[1 - index]) and _is_number(node, index, _is_share)
+            )
+        elif node.op_type == "Max":
+            yield from ((node, index) for index in range(len(node.inputs)) if _is_number(node, index, _is_zero))
+
+
+def _is_number(node: ir.Node, index: int, fits: Callable[[float], bool]) -> bool:
+    """Whether an input is a constant with one element that fits."""
+    array = constant_of(_origin(node.inputs[index]))
+    return array is not None and array.size == 1 and array.dtype.kind == "f" and fits(float(array.flat[0]))
+
+
+def _is_epsilon(number: float) -> bool:
+    return 0 <= number <= _LARGEST_EPSILON
+
+
+def _is_zero(number: float) -> bool:
+    return number == 0
+
+
+def _is_count(number: float) -> bool:
+    return number >= 1 and number == round(number)
+
+
+def _is_share(number: float) -> bool:
+    """Whether a number is 1 / N, as float32 rounds it."""
+    return 0 < number <= 0.5 and abs(1 / number - round(1 / number)) <= 1e-6 / number
+
+
+def _is_reduced(value: ir.Value | None) -> bool:
+    """Whether a value is a sum, in any type or shape."""
+    source = _origin(value)
+    maker = None if source is None else source.producer()
+    return maker is not None and maker.op_type in ("ReduceSum", "ReduceSumSquare")
 
 
 def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:

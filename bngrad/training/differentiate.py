@@ -14,11 +14,13 @@ from bngrad.autodiff.metadata import write_training_graph
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed
 from bngrad.graph.torch_records import is_of_torch
 from bngrad.inspection.model_warnings import mode_notes, model_warnings, running_variance_warnings
 from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.imports.decomposed.recognize import candidates_of
 from bngrad.passes.pipeline import for_target
 from bngrad.training.losses import append_loss
 
@@ -168,6 +170,12 @@ def differentiate(
             shared_statistics=shared_statistics,
         )
         notes += mode_notes(source, frozen=frozen, training=training)
+    recognized = [one.name for one in candidates_of(made.model) if one.taken and one.kind == "forward"]
+    if recognized:
+        warnings.append(
+            f"{listed(recognized)}: a batch norm in primitives computes the statistics of the batch in the "
+            "inference model, too, and its running statistics are not part of the training step"
+        )
     if target == "ort" and running_variance is None and made.running_statistics:
         warnings += running_variance_warnings(source)
     result.metadata_props.pop(FORWARD_INFO, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,33 @@ def test_scale_and_bias_are_the_weights(how, rng):
 def test_a_statistic_that_is_asked_for(how):
     forward = summed("float[N, 2] x", SPELLED[how], initializers=FOUR)
     assert output_names(differentiated(forward, wrt=["m", "v"])) == ["loss", "m_grad", "v_grad"]
+
+
+COMPUTED = {
+    "a mean": "m0 = ReduceMean <axes = [0]> (x) c = Sub (x, m0) q = Mul (c, c) k = ReduceMean <axes = [0]> (q)",
+    "a sum over N": (
+        "a = Constant <value_ints = [0]> () t0 = ReduceSum (x, a) m0 = Div (t0, n) c = Sub (x, m0) q = Mul (c, c) "
+        "t1 = ReduceSum (q, a) k = Div (t1, n)"
+    ),
+    "a sum times 1 / N": (
+        "a = Constant <value_ints = [0]> () t0 = ReduceSum (x, a) m0 = Mul (t0, share) c = Sub (x, m0) "
+        "q = Mul (x, x) t1 = ReduceSum (q, a) u = Mul (share, t1) mm = Mul (m0, m0) w = Sub (u, mm) "
+        "k = Max (w, zero)"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", COMPUTED)
+def test_the_numbers_of_computed_statistics_are_no_weights(how):
+    body = f"{COMPUTED[how]} e = Add (k, eps) sd = Sqrt (e) d = Div (c, sd) t = Mul (d, s) y = Add (t, b)"
+    numbers = {"eps": 0.001, "n": 6, "share": 0.16666667, "zero": 0}
+    read = [name for name in numbers if re.search(rf"[(,] ?{name}[,)]", body)]
+    given = ", ".join(
+        ["float[2] s = {1, 2}", "float[2] b = {0, 1}", *(f"float {n} = {{{numbers[n]}}}" for n in read)]
+    )
+    made = differentiated(summed("float[6, 2] x", body, initializers=given))
+    assert output_names(made) == ["loss", "s_grad", "b_grad"]
+    assert "BatchNormalizationTraining" in str(made)
 
 
 WEIGHTS = {
