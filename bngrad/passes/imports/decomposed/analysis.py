@@ -47,8 +47,6 @@ class Analysis:
         self.forms.before_multiplying = self._finish_factor
         self.results: dict[ir.Value, Split] = {}
         """The values that are batch norms, or sums of some and other data."""
-        self.over_channels: dict[ir.Node, Over] = {}
-        """The nodes that normalize, but not over the batch, and the axes that they reduce."""
         for node in nodes:
             self.forms.visit(node)
             for value in node.outputs:
