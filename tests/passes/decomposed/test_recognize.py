@@ -145,6 +145,29 @@ def test_a_frozen_batch_norm_has_the_whole_slope():
 GIVEN_INV_STD = ", double[1,3,1,1] mean, double[1,3,1,1] inv_std"
 
 
+VARIANCES = {
+    "a quotient by the negative": "w_ = Div (p, ve)|nve = Neg (ve) nw = Div (p, nve) w_ = Neg (nw)",
+    "a square": "w_ = Div (p, ve)|vv = Mul (ve, ve) pv = Mul (p, ve) w_ = Div (pv, vv)",
+    "a power": "w_ = Div (p, ve)|two = Constant <value = double {2.0}> () vv = Pow (ve, two)"
+    " pv = Mul (p, ve) w_ = Div (pv, vv)",
+}
+
+
+@pytest.mark.parametrize("case", VARIANCES)
+def test_a_variance_that_is_read_before_its_root(case):
+    right, spelled = VARIANCES[case].split("|")
+    backward = BACKWARD["xla"].replace(right, spelled)
+    assert backward != BACKWARD["xla"]
+    head, tail = FORWARD["centered"].split("root = ")
+    first, last = backward.split("cq = ")
+    # dscale needs inv_std.
+    first = first.replace("dscale = Mul (p, r)", "")
+    body = f"{head} {first} root = {tail} dscale = Mul (p, r) cq = {last}"
+    proto, model, candidates = recognized(graph(body))
+    assert kinds(candidates) == {"forward": 1, "backward": 1}
+    require_same_numbers(proto, model)
+
+
 def test_dimensions_that_are_merged_in_other_ways():
     """Inv_std is expanded to [4, 3, 6, 2], and x is [4, 3, 2, 3, 2]: both are [4, 3, 12]."""
     body = FORWARD["centered"].replace(

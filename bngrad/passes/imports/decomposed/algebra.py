@@ -176,16 +176,20 @@ class Algebra:
             return self._power_of_monomial(monomial, value, halves)
         if not p:
             return {} if halves > 0 else None
-        if halves > 0 and halves % WHOLE == 0:
+        if halves == WHOLE:
+            return p
+        whole = halves % WHOLE == 0
+        for sign in (1.0, -1.0) if whole else (1.0,):
+            found = self._find_variance(scaled(p, sign))
+            if found is not None:
+                variance, factor, by = found
+                self._register(variance)
+                return self._power_of_monomial(times(by, ((variance.atom, WHOLE),)), sign * factor, halves)
+        if whole and halves > 0:
             result = p
             for _ in range(halves // WHOLE - 1):
                 result = self.product(result, p)
             return result
-        found = self._find_variance(p)
-        if found is not None:
-            variance, factor, by = found
-            self._register(variance)
-            return self._power_of_monomial(times(by, ((variance.atom, WHOLE),)), factor, halves)
         return self._power_of_sum(p, halves)
 
     def is_positive(self, p: Polynomial) -> bool:

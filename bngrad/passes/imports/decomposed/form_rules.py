@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import onnx_ir as ir
 
 from bngrad.passes.imports.decomposed.layouts import equation_of, reduced_dimensions
-from bngrad.passes.imports.decomposed.polynomial import add, as_number, number
+from bngrad.passes.imports.decomposed.polynomial import WHOLE, add, as_number, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,9 +82,10 @@ def _mul(known: KnownForms, node: ir.Node) -> Polynomial | None:
     a, b = node.inputs
     if a is None or b is None or node.outputs[0].dtype not in FLOATS:
         return None
-    if a is not b:
-        known.before_multiplying(a, b)
-        known.before_multiplying(b, a)
+    if a is b:
+        return known.algebra.power(known.of(a), 2 * WHOLE)
+    known.before_multiplying(a, b)
+    known.before_multiplying(b, a)
     return known.algebra.product(known.of(a), known.of(b))
 
 
