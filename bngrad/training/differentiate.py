@@ -172,7 +172,7 @@ def differentiate(
         notes += mode_notes(source, frozen=frozen, training=training)
     recognized = [one.name for one in candidates_of(made.model) if one.taken and one.kind == "forward"]
     if recognized:
-        warnings.append(
+        notes.append(
             f"{listed(recognized)}: a batch norm in primitives computes the statistics of the batch in the "
             "inference model, too, and its running statistics are not part of the training step"
         )
