@@ -94,16 +94,19 @@ def test_a_module_in_float64_is_computed_in_float64(name):
     module = case.make().double()
     x, target = data_of(case, 6)
     data = (x.double() if x.is_floating_point() else x, target)
-    model = bngrad.torch.import_joint(module, functional.cross_entropy, data, check=False, recognize=False)
+    # With a symbolic batch, PyTorch's exporter computes 1 / N in float32.
+    model = bngrad.torch.import_joint(
+        module, functional.cross_entropy, data, dynamic_batch=False, check=False, recognize=False
+    )
     require_equal(run(model, data)[0], eager(module, data), FLOAT64)
 
 
-@pytest.mark.parametrize("name", ["conv-bn-relu", "resnet", "twice", "rows", "frozen"])
+@pytest.mark.parametrize("name", ["conv-bn-relu", "resnet", "twice", "rows"])
 def test_batch_norms_are_recognized_unless_that_is_off(name):
     case = CASES[name]
     torch.manual_seed(1)
     module, data = case.make(), data_of(case, 6)
-    calls = {"conv-bn-relu": 1, "resnet": 6, "twice": 2, "rows": 1, "frozen": 1}[name]
+    calls = {"conv-bn-relu": 1, "resnet": 6, "twice": 2, "rows": 1}[name]
     for recognize in (True, False):
         model = bngrad.torch.import_joint(module, functional.cross_entropy, data, check=False, recognize=recognize)
         ops = Counter(node.op_type for node in model.graph.node if "BatchNorm" in node.op_type)

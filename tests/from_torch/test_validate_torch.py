@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import onnx
@@ -174,14 +175,15 @@ def test_another_running_variance_is_found():
 
 
 def test_a_kink_of_the_loss_is_no_error():
-    """At the corner of a HardSigmoid, PyTorch's gradient is 1 and ours is 0."""
+    """At the corner of a HardSigmoid, our gradient is 0, and PyTorch's is 1 before 2.14."""
     model = model_of("y = HardSigmoid<alpha = 1.0, beta = 0.0>(x)" + TAIL, inputs="float[N,3] x")
     report = validate(model, inputs={"x": np.zeros((2, 3), np.float32)})
     assert report.passed, str(report)
-    assert [row.note for row in report.checks[0].rows if row.kind == "gradient"] == ["beside a kink"]
-    assert report.checks[0].notes == [
-        "1 gradients have a kink of the loss at the inputs; they were checked beside it",
-    ]
+    notes = [row.note for row in report.checks[0].rows if row.kind == "gradient"]
+    differs = tuple(map(int, version("torch").split(".")[:2])) < (2, 14)
+    assert notes == ["beside a kink" if differs else ""]
+    kink = "1 gradients have a kink of the loss at the inputs; they were checked beside it"
+    assert (kink in report.checks[0].notes) == differs
 
 
 def test_an_infinite_gradient_is_not_compared():
