@@ -68,11 +68,7 @@ class Builder:
         dtype = self.dtype(value)
         terms = [self.forward(make, one, dtype, layout, axes).outputs[0] for one in found.forward]
         terms += [self.backward(make, one.group, dtype, layout, axes, of=one).outputs[0] for one in found.backward]
-        total: ir.Value | None = None
-        for term in terms:
-            moved = make.moved(term, layout)
-            total = moved if total is None else make.made(make.op("Add", total, moved), layout, dtype)
-        assert total is not None, "a split has parts"  # noqa: S101
+        total = make.total([make.moved(term, layout) for term in terms], layout, dtype)
         for monomial, number in found.rest.items():
             term = make.product(monomial, abs(number), layout, dtype)
             total = make.made(make.op("Add" if number > 0 else "Sub", total, term), layout, dtype)

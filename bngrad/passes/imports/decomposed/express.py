@@ -154,12 +154,15 @@ class Expressions(NodeMaker):
         found = self.existing(form, layout)
         if found is not None:
             return self.moved(self.typed(found, dtype), layout)
-        total: ir.Value | None = None
-        for monomial, value in form.items():
-            term = self._term(monomial, value, layout, dtype)
-            total = term if total is None else self.made(self.op("Add", total, term), layout, dtype)
-        assert total is not None, "a form without terms is a number"  # noqa: S101
-        return total
+        terms = [self._term(monomial, value, layout, dtype) for monomial, value in form.items()]
+        return self.total(terms, layout, dtype)
+
+    def total(self, terms: Sequence[ir.Value], layout: Layout, dtype: ir.DataType) -> ir.Value:
+        """The sum of values, of which there is one at least."""
+        result = terms[0]
+        for term in terms[1:]:
+            result = self.made(self.op("Add", result, term), layout, dtype)
+        return result
 
     def scaled(self, value: ir.Value, factor: Polynomial, layout: Layout, dtype: ir.DataType) -> ir.Value:
         """A value times a form that is one number for each channel.

@@ -62,6 +62,12 @@ class GraphRewrite:
         self._taken: dict[object, Candidate] = {}
         self.refused: list[Candidate] = []
 
+    @property
+    def has_roots(self) -> bool:
+        """Whether a sum is taken to a power, as by a root: nothing is normalized without."""
+        algebra = self._analysis.algebra
+        return bool(algebra.variances) or any(True for _ in algebra.bases())
+
     def run(self) -> list[Candidate]:
         """Rewrites the graph, and returns what was taken."""
         # Forward first: gradients take their statistics from there.
@@ -154,10 +160,7 @@ class GraphRewrite:
         ]
         if found.rest:
             terms.append(make.vector(found.rest, layout, dtype))
-        total = terms[0]
-        for term in terms[1:]:
-            total = make.made(make.op("Add", total, term), layout, dtype)
-        return total
+        return make.total(terms, layout, dtype)
 
     def _take_statistic(self, value: ir.Value, made: Made, variance: Variance) -> None:
         """Replaces a value that is a statistic of a forward op."""

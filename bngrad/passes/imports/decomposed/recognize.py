@@ -69,7 +69,7 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
                 candidates += taken
                 refused = rewrite.refused
                 modified |= bool(taken)
-                if not taken and turn:
+                if not taken and (turn or not rewrite.has_roots):
                     break
             candidates += refused
         if any(node.domain == DOMAIN for node in all_nodes(model)):
