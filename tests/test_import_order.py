@@ -29,6 +29,7 @@ ORDER = (
     ("torch", "keras"),
     ("__init__",),
     ("bench",),
+    ("reports",),
     ("cli",),
     ("__main__",),
 )

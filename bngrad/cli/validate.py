@@ -95,12 +95,14 @@ def validate_command(
     from bngrad.cli.progress import progress
     from bngrad.io import files
     from bngrad.io.arrays import load_arrays
-    from bngrad.validation import output
+    from bngrad.reports.html import write_html
+    from bngrad.reports.junit import write_junit
+    from bngrad.reports.text import print_text
     from bngrad.validation.validate import validate
 
     destinations = {
         write: files.check_output(path, source=model)
-        for write, path in ((output.write_junit, junit), (output.write_html, html))
+        for write, path in ((write_junit, junit), (write_html, html))
         if path is not None
     }
     arrays = load_arrays(inputs) if inputs is not None else None
@@ -112,5 +114,5 @@ def validate_command(
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        output.print_text(report, stdout_console(), rows)
+        print_text(report, stdout_console(), rows)
     return 0 if report.passed else 1

@@ -1,4 +1,4 @@
-"""The result of a validation, as data; `bngrad.validation.output` formats it."""
+"""The result of a validation, as data; `bngrad.reports` writes it."""
 
 from __future__ import annotations
 

@@ -1,24 +1,16 @@
-"""Writes a report as text, as JUnit XML and as HTML."""
+"""Prints the report of a validation as text."""
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as ET
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from bngrad.io.files import replacing
-
 if TYPE_CHECKING:
-    from pathlib import Path
+    from rich.console import Console
 
     from bngrad.validation.report import Check, Report, Row
-
-_MAX_HTML_ROWS = 10_000
-_HTML_WIDTH = 180
 
 
 def print_text(report: Report, console: Console, rows: int = 8) -> None:
@@ -53,63 +45,6 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
     line(f": {report.against}, seed {report.seed}, providers {', '.join(report.providers)}")
     if not report.passed:
         line(report.reason)
-
-
-def write_junit(report: Report, path: Path) -> None:
-    """Writes a report as JUnit XML: a suite for each check, a case for each row, and a case for the whole report.
-
-    What was not compared is reported as skipped. A check or a report that compared nothing is a failure.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    root = ET.Element("testsuites", name=f"bngrad validate {report.model}")
-    for check in report.checks:
-        _add_suite(root, check)
-    whole = ET.SubElement(root, "testsuite", name="report", tests="1", failures=str(int(not report.passed)))
-    case = ET.SubElement(whole, "testcase", name=report.against, classname="report")
-    if not report.passed:
-        ET.SubElement(case, "failure", message=report.reason)
-    with replacing(path) as temporary:
-        ET.ElementTree(root).write(temporary, encoding="utf-8", xml_declaration=True)
-
-
-def _add_suite(root: ET.Element, check: Check) -> None:
-    skipped = {check.name: check.skipped} if check.skipped else check.undecided
-    empty = not check.rows and not check.skipped
-    suite = ET.SubElement(
-        root,
-        "testsuite",
-        name=check.name,
-        tests=str(len(check.rows) + len(skipped) + empty),
-        failures=str(len(check.failures) + empty),
-        skipped=str(len(skipped)),
-    )
-    for name, reason in skipped.items():
-        case = ET.SubElement(suite, "testcase", name=name, classname=check.name)
-        ET.SubElement(case, "skipped", message=reason)
-    if empty:
-        case = ET.SubElement(suite, "testcase", name=check.name, classname=check.name)
-        ET.SubElement(case, "failure", message=check.problem)
-    for row in check.worst_first():
-        name = f"{row.subject} {row.tensor} {row.implementation} against {row.against}"
-        case = ET.SubElement(suite, "testcase", name=name, classname=check.name)
-        if not row.passed:
-            message = f"{row.measure:.3g} {check.unit}, at most {check.limit:g} {row.note}".strip()
-            detail = f"max abs {row.max_abs:.3g}, relative L2 {row.relative_l2:.3g}"
-            ET.SubElement(case, "failure", message=message).text = detail
-
-
-def write_html(report: Report, path: Path) -> None:
-    """Writes a report as HTML, with all rows.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    console = Console(record=True, file=io.StringIO(), width=_HTML_WIDTH)
-    print_text(report, console, _MAX_HTML_ROWS)
-    with replacing(path) as temporary:
-        temporary.write_text(console.export_html(), encoding="utf-8")
 
 
 def _summary(check: Check) -> Table:

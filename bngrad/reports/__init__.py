@@ -1,0 +1,1 @@
+"""Writes results: as text, as JUnit XML and as HTML."""
