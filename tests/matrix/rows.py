@@ -5,13 +5,11 @@ The oldest releases are pyproject.toml's floors, read from there: raising a floo
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+from project_metadata import project
 
 ONNXRUNTIME = {
     "1.17.3": "3.12",
@@ -74,11 +72,6 @@ class Refusal:
     def name(self) -> str:
         """What the table calls it; no name of a `Row`."""
         return f"{self.package} {self.version}{self.beside}"
-
-
-def project() -> dict:
-    """The table ``project`` of pyproject.toml."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def dependencies() -> dict[str, str]:

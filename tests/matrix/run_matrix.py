@@ -16,7 +16,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import report
 import trial
-from rows import REFUSED, ROOT, Refusal, Row, rows
+from project_metadata import ROOT
+from rows import REFUSED, Refusal, Row, rows
 
 DOCUMENT = ROOT / "docs" / "reference" / "versions.md"
 RESULTS = trial.KEPT / "report.json"

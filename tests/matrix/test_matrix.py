@@ -11,7 +11,8 @@ from packaging.version import Version
 import report
 import trial
 from bngrad.runtime import versions
-from rows import ENDS, ONNXRUNTIME, REFUSED, ROOT, TRAINING, dependencies, floor, rows
+from project_metadata import ROOT
+from rows import ENDS, ONNXRUNTIME, REFUSED, TRAINING, dependencies, floor, rows
 from run_matrix import BASE, DOCUMENT, is_as_expected
 
 DEPENDENCIES = dependencies()

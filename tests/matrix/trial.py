@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from bngrad.oracle import interpreter
 from environments import interpreter_of, make_environment, run
-from rows import ROOT
+from project_metadata import ROOT
 
 if TYPE_CHECKING:
     from rows import Refusal, Row

@@ -1,0 +1,95 @@
+"""What a release says of itself in several places, and whether they agree.
+
+Each check returns what is wrong, as one line; an empty string if nothing is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import yaml
+from packaging.version import InvalidVersion, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HEADING = re.compile(r"^## (?P<version>\S+)(?: \((?P<date>\d{4}-\d{2}-\d{2})\))?$", re.MULTILINE)
+
+
+def version_problem(version: str) -> str:
+    """Checks that a version is one that a package index takes, in its canonical form and with three numbers."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return f"pyproject.toml: {version!r} is no version; expected one like 1.2.3 or 1.2.3rc1"
+    if str(parsed) != version or len(parsed.release) != 3 or parsed.is_devrelease or parsed.local:
+        return f"pyproject.toml: version {version}; expected one like 1.2.3 or 1.2.3rc1"
+    return ""
+
+
+def changelog_problem(changelog: str, version: str, *, candidate: bool) -> str:
+    """Checks that the first section of the changelog is that of the version, with a date and entries.
+
+    Args:
+        changelog: The text of CHANGELOG.md.
+        version: The version to release.
+        candidate: Whether the section may still be called "Unreleased".
+    """
+    headings = list(HEADING.finditer(changelog))
+    if not headings:
+        return "CHANGELOG.md has no section; expected '## VERSION (YYYY-MM-DD)'"
+    first = headings[0]
+    end = headings[1].start() if len(headings) > 1 else len(changelog)
+    if not re.search(r"^- ", changelog[first.end() : end], re.MULTILINE):
+        return f"CHANGELOG.md: the section {first['version']} is empty"
+    if candidate and first["version"] == "Unreleased":
+        return ""
+    if first["version"] != version or first["date"] is None:
+        return f"CHANGELOG.md begins with {first.group()!r}; expected '## {version} (YYYY-MM-DD)'"
+    return ""
+
+
+def citation_problem(citation: str, version: str, urls: Mapping[str, str], license_name: str) -> str:
+    """Checks that CITATION.cff has the version, the license and the addresses of pyproject.toml."""
+    got = yaml.safe_load(citation)
+    wanted = {
+        "version": version,
+        "license": license_name,
+        "repository-code": urls["Homepage"],
+        "url": urls["Documentation"],
+    }
+    for key, value in wanted.items():
+        if str(got.get(key)) != value:
+            return f"CITATION.cff: {key} is {got.get(key)!r}; expected {value!r}, as in pyproject.toml"
+    return ""
+
+
+def tag_problem(tags: Iterable[str], version: str) -> str:
+    """Checks that the commit has the version's tag.
+
+    Args:
+        tags: The annotated tags of the commit.
+        version: The version to release.
+    """
+    tags = sorted(tags)
+    if f"v{version}" in tags:
+        return ""
+    listed = ", ".join(tags) or "none"
+    return f"the annotated tags of this commit are: {listed}; expected v{version} (git tag -a v{version})"
+
+
+def remote_problem(remote: str, urls: Mapping[str, str]) -> str:
+    """Checks that the project's address is that of the repository that is released.
+
+    Args:
+        remote: The address of the remote `origin`; empty if there is none.
+        urls: The table ``project.urls``.
+    """
+    address = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote).removesuffix(".git").rstrip("/")
+    if address == urls["Homepage"]:
+        return ""
+    return (
+        f"the remote origin is {remote or 'not set'}; expected Homepage of pyproject.toml, {urls['Homepage']}: "
+        "publish from there, or correct the addresses (pyproject.toml, CITATION.cff, mkdocs.yml, .github)"
+    )
