@@ -19,7 +19,9 @@ from test_import_order import ORDER
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md"))
+]
 DOC_PAGES = {path for path in DOCS.rglob("*.md") if "node_modules" not in path.parts}
 PAGES += sorted(DOC_PAGES)
 COMMANDS = DOCS / "reference" / "commands.md"

@@ -145,6 +145,14 @@ FILES = {
         "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export makes one)",
     ),
     "gzip": (b"\x1f\x8b\x08" + b"\xff" * 64, "compressed with gzip; unpack it"),
+    "onnx-text": (
+        b'<ir_version: 8, opset_import: ["" : 17]>\ng (float[2] x) => (float[2] y) { y = Relu(x) }\n',
+        "a model as text; convert it: onnx.save(onnx.parser.parse_model(text), 'model.onnx')",
+    ),
+    "protobuf-text": (
+        b'ir_version: 8\nproducer_name: "t"\n',
+        "a model as protobuf text; convert it: onnx.save(onnx.load(path, format='textproto'), 'model.onnx')",
+    ),
     "shorter-than-a-mark": (b"\x18\x00", "not an ONNX model: it has no graph"),
 }
 

@@ -89,6 +89,12 @@ _FORMATS = (
         "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export makes one)",
     ),
     (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
+    (0, b"<", "a model as text; convert it: onnx.save(onnx.parser.parse_model(text), 'model.onnx')"),
+    (
+        0,
+        b"ir_version",
+        "a model as protobuf text; convert it: onnx.save(onnx.load(path, format='textproto'), 'model.onnx')",
+    ),
 )
 """Other file formats: offset and value of their magic bytes, and what the file is and what to do."""
 

@@ -74,8 +74,8 @@ class StepBuilder:
                 result[name] = held.numpy()
             else:
                 raise InputError(
-                    f"{name!r} is an input of the model without a value; expected an initializer: give its value "
-                    "with values=, or name what to train with wrt="
+                    f"{name!r} is an input of the model without a value; expected an initializer: store its value "
+                    "in the model or give it with values= in Python, or name what to train with --wrt (wrt=)"
                 )
         return result
 

@@ -56,7 +56,6 @@ NOT_VALID_PROTOBUF = "{} is not an ONNX model, or is truncated ({} bytes): not v
 NOT_MODELS = {
     "empty": (b"", "{} is empty; expected an ONNX model"),
     "text": (b"hello world, this is not a model\n", NOT_VALID_PROTOBUF),
-    "onnx-text": (TRAINING_GRAPH.encode(), NOT_VALID_PROTOBUF),
     "zeros": (bytes(100), NOT_VALID_PROTOBUF),
     "truncated": (proto().SerializeToString()[:250], NOT_VALID_PROTOBUF),
     "a-tensor": (
