@@ -24,7 +24,6 @@ PAGES = [
 ]
 DOC_PAGES = {path for path in DOCS.rglob("*.md") if "node_modules" not in path.parts}
 PAGES += sorted(DOC_PAGES)
-COMMANDS = DOCS / "reference" / "commands.md"
 OPTION = re.compile(r"(?<![\w-])--?[a-z](?:[a-z0-9-]*[a-z0-9])?(?![\w-])")
 
 
@@ -98,34 +97,6 @@ def options(command):
 
 
 CLI = dict(leaves(cli))
-
-
-def sections():
-    """The part of commands.md for all commands, and that of each command: the options in the first column."""
-    text = COMMANDS.read_text(encoding="utf-8")
-    common, *rest = re.split(r"^## bngrad (.+)$", text, flags=re.MULTILINE)
-    return _documented(common), {name: _documented(part) for name, part in zip(rest[::2], rest[1::2], strict=True)}
-
-
-def _documented(part):
-    cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `-")]
-    return {option for cell in cells for option in OPTION.findall(cell)}
-
-
-def test_every_command_and_option_is_documented():
-    common, parts = sections()
-    assert {name.split()[0] for name in CLI} == set(parts)
-    text = COMMANDS.read_text(encoding="utf-8")
-    for name, command in CLI.items():
-        assert f"`bngrad {name}" in text
-        assert options(command) <= parts[name.split()[0]] | common
-
-
-def test_every_documented_option_exists():
-    common, parts = sections()
-    assert common <= set().union(*map(options, CLI.values()))
-    for name, documented in parts.items():
-        assert documented <= set().union(*(options(CLI[full]) for full in CLI if full.split()[0] == name))
 
 
 def command_lines(path):

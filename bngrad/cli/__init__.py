@@ -17,19 +17,20 @@ import click
 from bngrad import __version__
 from bngrad.cli.bench import bench_command
 from bngrad.cli.causes import is_caused_by
+from bngrad.cli.completion import completion_command
 from bngrad.cli.differentiate import differentiate_command
 from bngrad.cli.finalize import finalize_command
+from bngrad.cli.help import Group
 from bngrad.cli.inspect import inspect_command
 from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
-from bngrad.cli.out_of_memory import Commands
 from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.step import step_command
 from bngrad.cli.train import train_command
 from bngrad.cli.validate import validate_command
 from bngrad.errors import BngradError
 
-_WITHOUT_A_MODEL = ("library-path", "oracle")
+_WITHOUT_A_MODEL = ("completion", "library-path", "oracle")
 """Commands that run without the packages whose versions are checked."""
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -38,11 +39,37 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _OUT_OF_MEMORY = "out of memory: raise the process's memory limit (ulimit -v, or the container's), or free memory"
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+_SECTIONS = {
+    "Exit codes": {
+        "0": "Success.",
+        "1": "A check failed: `validate` found a difference or compared nothing; `train` had a loss that is not "
+        "finite; `oracle status` found no complete environment.",
+        "2": "An error: one line on stderr, `bngrad: error: MESSAGE`. No output was written.",
+        "130": "Interrupted (Ctrl-C).",
+    },
+    "Environment variables": {
+        "BNGRAD_ISA": "Instruction set to use, one that the machine has: `scalar`, `avx2`, `avx512` or `neon`.",
+        "BNGRAD_LIBRARY": "Custom-op library to use, instead of the one in the package.",
+        "BNGRAD_ORACLE_DIR": "Folder for the oracle's environments, instead of the user's cache.",
+        "NO_COLOR": "If set and not empty, the output has no colors. In a file or a pipe it has none, either.",
+        "FORCE_COLOR": "If set and not empty, tables have colors in a file or a pipe as well.",
+    },
+}
+
+
+@click.group(
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=False,
+    sections=_SECTIONS,
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Batch-normalization training for ONNX Runtime."""
+    """Batch-normalization training for ONNX Runtime.
+
+    `bngrad COMMAND --help` has the options and examples of a command.
+    """
     if context.invoked_subcommand not in _WITHOUT_A_MODEL:
         from bngrad.runtime import versions
 
@@ -51,15 +78,16 @@ def cli(context: click.Context) -> None:
 
 for command in (
     inspect_command,
-    rewrite_command,
-    differentiate_command,
     step_command,
     train_command,
     finalize_command,
+    differentiate_command,
+    rewrite_command,
     validate_command,
     bench_command,
     oracle_group,
     library_path_command,
+    completion_command,
 ):
     cli.add_command(command)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.options import debug_option, dims_option, json_option
+from bngrad.cli.console import print_json
+from bngrad.cli.help import Command
+from bngrad.cli.options import debug_option, dims_option, json_option, option
+from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,36 +19,53 @@ if TYPE_CHECKING:
     from bngrad.bench.case import Case
     from bngrad.bench.measure import Measurement
 
+_SHAPE = "Shapes"
 
-@click.command("bench")
-@click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--shape", "shapes", metavar="32x64x56x56", multiple=True, help="Shape of X (repeatable).")
-@click.option("--axes", metavar="0,2,3", help="Reduction axes of --shape.  [default: all except the channels]")
-@click.option(
-    "--layout", type=click.Choice(["NCHW", "NHWC"]), help="Position of the channels in --shape.  [default: NCHW]"
+
+@click.command(
+    "bench",
+    cls=Command,
+    examples="""
+        $ bngrad bench --shape 32x64x56x56 --shape 8x512x7x7
+        $ bngrad bench --shape 32x56x56x64 --layout NHWC --dtype bfloat16 \\
+            --op relu-grad
+        $ bngrad bench model.onnx --dim N=8
+    """,
 )
-@click.option(
+@click.argument("model", required=False, type=click.Path(path_type=Path), shell_complete=complete_files(".onnx"))
+@option("--shape", "shapes", metavar="32x64x56x56", multiple=True, group=_SHAPE, help="Shape of X (repeatable).")
+@option(
+    "--axes", metavar="0,2,3", group=_SHAPE, help="Reduction axes of --shape.  [default: all except the channels]"
+)
+@option(
+    "--layout",
+    type=click.Choice(["NCHW", "NHWC"]),
+    group=_SHAPE,
+    help="Position of the channels in --shape.  [default: NCHW]",
+)
+@option(
     "--dtype",
     type=click.Choice(["float", "double", "float16", "bfloat16"]),
+    group=_SHAPE,
     help="Element type of --shape.  [default: float]",
 )
 @dims_option
-@click.option(
+@option(
     "--op",
     type=click.Choice(["grad", "relu-grad", "training", "grad-grad", "statistics"]),
     default="grad",
     show_default=True,
     help="Op to time.",
 )
-@click.option("--frozen", is_flag=True, help="Use frozen statistics.")
-@click.option(
+@option("--frozen", is_flag=True, help="Take the statistics as constants.")
+@option(
     "--threads",
     type=click.IntRange(0, 1024),
     default=0,
     show_default=True,
     help="Number of threads; 0 for one per CPU.",
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Trials per case.")
+@option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Trials per case.")
 @json_option
 @debug_option
 def bench_command(
@@ -64,9 +83,9 @@ def bench_command(
 ) -> None:
     """Time the native kernels, for given shapes or for a model.
 
-    All batch norms of MODEL are timed. MODEL is a forward model or a training graph. Each case is compared with
-    the memory bandwidth, measured by c = a + b over arrays of X's size: an op cannot exceed it unless its arrays
-    stay in the caches.
+    MODEL is a forward model or a training graph; every distinct shape of its batch norms is timed. Each case is
+    compared with the memory bandwidth, measured by c = a + b over arrays of X's size: an op cannot exceed it
+    unless its arrays stay in the caches ([performance](../explanation/performance.md)).
     """
     from bngrad.bench.case import cases_of_shapes
     from bngrad.bench.measure import measure
@@ -93,7 +112,7 @@ def bench_command(
             show(case.shape_text, done / len(cases))
             rows.append(measure(case, count=count, threads=threads, repeats=repeats))
     if as_json:
-        click.echo(json.dumps(head | {"rows": [row.to_dict() for row in rows]}, indent=2))
+        print_json(head | {"rows": [row.to_dict() for row in rows]})
     else:
         _print(head, rows)
 

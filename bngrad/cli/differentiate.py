@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_warnings
+from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
+    OUTPUT,
     debug_option,
     external_data_option,
     frozen_option,
@@ -19,6 +20,7 @@ from bngrad.cli.options import (
     json_option,
     loss_option,
     model_argument,
+    option,
     running_variance_option,
     shared_statistics_option,
     training_option,
@@ -31,9 +33,19 @@ if TYPE_CHECKING:
     from bngrad.io.external_data import ExternalData
 
 
-@click.command("differentiate")
+@click.command(
+    "differentiate",
+    cls=Command,
+    examples="""
+        $ bngrad differentiate model.onnx -o train.onnx
+        $ bngrad differentiate model.onnx -o train.onnx --frozen 'layer1.*'
+        $ bngrad differentiate network.onnx -o train.onnx --loss-fn cross_entropy
+        $ bngrad differentiate model.onnx -o train.onnx --no-defaults \\
+            --state state.safetensors
+    """,
+)
 @model_argument
-@click.option("-o", "--output", required=True, type=click.Path(), help="File to write the training graph to.")
+@option("-o", "--output", required=True, type=click.Path(), help="File to write the training graph to.")
 @loss_option
 @loss_fn_options
 @wrt_option
@@ -41,33 +53,38 @@ if TYPE_CHECKING:
 @training_option
 @running_variance_option
 @shared_statistics_option
-@click.option(
+@option(
     "--builder",
     type=click.Choice(["bngrad", "ort"]),
     default="bngrad",
     show_default=True,
-    help="Gradient builder: this package's, or that of ONNX Runtime's training build.",
+    help="Gradient builder: the rules of this package (bngrad), or that of ONNX Runtime's training build, in the "
+    "environment of [oracle](#bngrad-oracle) (ort).",
 )
-@click.option(
+@option(
     "--target",
     type=click.Choice(["stock", "training", "ort"]),
     default="stock",
     show_default=True,
-    help="Runtime for the result: any ONNX Runtime (stock); a training build with bngrad's batch norms "
+    group=OUTPUT,
+    help="[Runtime](training-graph.md#targets) for the result: any ONNX Runtime (stock); a training build with "
+    "bngrad's batch norms "
     "(training); or a training build alone (ort).",
 )
-@click.option(
+@option(
     "--defaults/--no-defaults",
     default=True,
     show_default=True,
-    help="Keep the values of weights and running statistics as defaults of their inputs. Languages other than "
-    "Python need --no-defaults.",
+    group=OUTPUT,
+    help="Keep the values of weights and running statistics as defaults of their inputs. "
+    "[Languages other than Python](training-graph.md#defaults) need --no-defaults, and feed the values.",
 )
-@click.option(
+@option(
     "--state",
     "state_file",
     type=click.Path(),
     metavar="FILE.safetensors",
+    group=OUTPUT,
     help="File to write the initial weights and running statistics to, by the names of their inputs.",
 )
 @functions_option
@@ -86,8 +103,12 @@ def differentiate_command(
 ) -> None:
     """Build the training graph of a forward model.
 
-    The gradient with respect to NAME is the output NAME_grad. Weights and running statistics become inputs with
-    default values; updated running statistics become outputs. The metadata of OUTPUT records the role of each.
+    MODEL is a forward model. [The training graph](training-graph.md) has an output NAME_grad for the gradient with
+    respect to NAME. Weights and running statistics become inputs with default values; updated running statistics
+    become outputs. The metadata of OUTPUT records the role of each.
+
+    Batch norms that MODEL spells [in primitives](dialects/primitives.md) are differentiated as one op. A model
+    without a loss needs --loss-fn: [losses](../guides/losses.md).
     """
     from bngrad.io import files
     from bngrad.io.tensor_files import arrays_of, writing_tensors
@@ -114,7 +135,7 @@ def differentiate_command(
             "notes": result.notes,
             "warnings": result.warnings,
         }
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         running = result.running_statistics
         statistics = f", {len(running)} running statistics" if running else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.options import debug_option, external_data_option, json_option, model_argument
+from bngrad.cli.console import print_json
+from bngrad.cli.help import Command
+from bngrad.cli.options import debug_option, external_data_option, json_option, model_argument, option
+from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,18 +17,28 @@ if TYPE_CHECKING:
     from bngrad.io.external_data import ExternalData
 
 
-@click.command("finalize")
+@click.command(
+    "finalize",
+    cls=Command,
+    examples="""
+        $ bngrad finalize model.onnx --weights trained.npz -o inference.onnx
+        $ bngrad finalize model.onnx --weights run.safetensors -o inference.onnx
+    """,
+)
 @model_argument
-@click.option("-o", "--output", required=True, type=click.Path(), help="File to write the inference model to.")
-@click.option(
+@option("-o", "--output", required=True, type=click.Path(), help="File to write the inference model to.")
+@option(
     "--weights",
     required=True,
     type=click.Path(),
     metavar="FILE",
-    help="Trained weights and running statistics, named as the training graph's inputs or outputs (.npz or "
-    ".safetensors), or a checkpoint or state of a training step.",
+    shell_complete=complete_files(".npz", ".safetensors"),
+    help="An .npz or .safetensors file of trained weights and running statistics, by the names of the training "
+    "graph's inputs or, for a running statistic, of the output with the new value; or a state or checkpoint of a "
+    "training step, whose optimizer state is left out, and whose values are cast for 16-bit weights. Values that "
+    "are not given stay as they are.",
 )
-@click.option(
+@option(
     "--keep",
     multiple=True,
     metavar="NAME",
@@ -45,7 +57,16 @@ def finalize_command(
 ) -> None:
     """Write trained weights into a forward model, for inference.
 
-    Batch norms use their running statistics, Dropout becomes the identity, and the loss is removed.
+    MODEL is the forward model. The result is an inference model:
+
+    - Batch norms use their running statistics, and Dropout becomes the identity, also in bodies of If, Loop and
+      Scan. Batch norms [in primitives](dialects/primitives.md#limits) stay as they are.
+    - Losses are removed. A loss is a float scalar, or what depends on SoftmaxCrossEntropyLoss or
+      NegativeLogLikelihoodLoss; where there is neither, the only float output of one element.
+    - Functions are inlined. The opset stays.
+
+    A name that means several things, which training keeps apart, is refused, and the message says what to give
+    instead. So is an output that depends on a random op, such as RandomNormalLike.
     """
     from bngrad.io import files
     from bngrad.training.finalize import finalize
@@ -58,7 +79,7 @@ def finalize_command(
     files.save(result.model, path, external_data)
     if as_json:
         document = {"model": str(model), "output": str(path), "weights": result.weights, "kept": result.kept}
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         kept = f", {len(result.kept)} unchanged" if result.kept else ""
         click.echo(f"{path}: {len(result.weights)} new values{kept}")

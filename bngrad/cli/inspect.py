@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_warnings
+from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.help import Command
 from bngrad.cli.options import debug_option, json_option, model_argument
 
 if TYPE_CHECKING:
@@ -16,19 +16,34 @@ if TYPE_CHECKING:
     from bngrad.inspection.inspect import Inspection
 
 
-@click.command("inspect")
+@click.command(
+    "inspect",
+    cls=Command,
+    examples="""
+        $ bngrad inspect model.onnx
+        $ bngrad inspect training_model.onnx --json
+    """,
+)
 @model_argument
 @json_option
 @debug_option
 def inspect_command(model: Path, as_json: bool) -> None:
-    """List batch norms, and ops that stock ONNX Runtime lacks."""
+    """List batch norms, and ops that stock ONNX Runtime lacks.
+
+    Lists each batch norm with its op, mode, axes, element type, the shape of X, and the op that computes its
+    gradient. Names the ops that stock ONNX Runtime lacks, and counts the batch norms that are spelled [in
+    primitives](dialects/primitives.md), by kind.
+
+    Names hazards as well: a training-mode `BatchNormalization` whose running outputs are not graph outputs
+    overwrites its inputs on stock ONNX Runtime, and one without running outputs crashes it.
+    """
     from bngrad.inspection.inspect import inspect
     from bngrad.io.files import load
 
     found = inspect(load(model))
     print_warnings(found.warnings, found.notes)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        print_json(found.to_dict())
     else:
         _print(found)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import click
 
+from bngrad.cli.help import Command
 from bngrad.cli.options import debug_option
 
 
-@click.command("library-path")
+@click.command("library-path", cls=Command, examples="$ bngrad library-path")
 @debug_option
 def library_path_command() -> None:
-    """Print the path of the custom-op library."""
+    """Print the path of the custom-op library.
+
+    Sessions of [other languages](../guides/cpp-csharp.md) register it.
+    """
     from bngrad.runtime.native_library import library_path
 
     click.echo(library_path())

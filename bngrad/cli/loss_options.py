@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bngrad.cli.options import option
+from bngrad.cli.shell_completion import complete_files
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,32 +19,42 @@ if TYPE_CHECKING:
 
     from bngrad.training.loss_functions import LossFunction
 
+_GROUP = "Loss function"
+
 _OPTIONS = (
-    click.option(
+    option(
         "--loss-fn",
         type=click.Choice(["cross_entropy", "mse", "l1", "bce_with_logits"]),
-        help="Loss function to append to MODEL, if it has no loss: of its output and a new input.",
+        group=_GROUP,
+        help="[Loss function](../guides/losses.md) to append to MODEL, if it has no loss: of its output and a new "
+        "input.",
     ),
-    click.option(
+    option(
         "--prediction",
         metavar="NAME",
+        group=_GROUP,
         help="Value that the loss function is computed of.  [default: the only float output]",
     ),
-    click.option(
+    option(
         "--reduction",
         type=click.Choice(["mean", "sum"]),
+        group=_GROUP,
         help="Reduction of the loss function over samples or elements.  [default: mean]",
     ),
-    click.option("--label-smoothing", type=float, help="For cross_entropy, from 0 to 1.  [default: 0]"),
-    click.option("--ignore-index", type=int, help="Label that cross_entropy ignores.  [default: -100]"),
-    click.option(
+    option("--label-smoothing", type=float, group=_GROUP, help="For cross_entropy, from 0 to 1.  [default: 0]"),
+    option("--ignore-index", type=int, group=_GROUP, help="Label that cross_entropy ignores.  [default: -100]"),
+    option(
         "--class-weights",
         metavar="FILE.npy",
+        shell_complete=complete_files(".npy"),
+        group=_GROUP,
         help="Weight of each class for cross_entropy, or of each element for bce_with_logits.",
     ),
-    click.option(
+    option(
         "--pos-weight",
         metavar="VALUE",
+        shell_complete=complete_files(".npy"),
+        group=_GROUP,
         help="Weight of positive targets for bce_with_logits: a number or a .npy file.",
     ),
 )
@@ -70,8 +83,8 @@ def loss_fn_options(command: Callable[..., Any]) -> Callable[..., Any]:
         }
         return command(loss_fn=_loss_function(loss_fn, given), **options)
 
-    for option in reversed(_OPTIONS):
-        call = option(call)
+    for decorate in reversed(_OPTIONS):
+        call = decorate(call)
     return call
 
 
@@ -81,9 +94,9 @@ def _loss_function(name: str | None, options: dict[str, Any]) -> LossFunction | 
 
     if name is not None:
         return loss_function(name, **options)
-    for option, value in options.items():
+    for argument, value in options.items():
         if value is not None:
-            raise InputError(f"{option} is an option of a loss function; add --loss-fn")
+            raise InputError(f"{argument} is an option of a loss function; add --loss-fn")
     return None
 
 

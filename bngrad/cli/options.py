@@ -2,86 +2,119 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import click
 
-model_argument = click.argument("model", type=click.Path(path_type=Path))
+from bngrad.cli.help import COMMON, Option
+from bngrad.cli.shell_completion import complete_files
+
+BATCH_NORMS = "Batch norms"
+OUTPUT = "Output"
+
+option = functools.partial(click.option, cls=Option)
+
+model_argument = click.argument("model", type=click.Path(path_type=Path), shell_complete=complete_files(".onnx"))
 
 # `cli.run` looks for --debug itself, because an error may occur before the options are parsed.
-debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback on errors.")
-
-loss_option = click.option(
-    "--loss", help="Name of the float scalar to differentiate; needed if MODEL has more than one."
+debug_option = option(
+    "--debug", is_flag=True, expose_value=False, group=COMMON, help="Show a traceback on errors."
 )
 
-wrt_option = click.option(
+loss_option = option(
+    "--loss",
+    metavar="NAME",
+    help="Float scalar to differentiate.  [default: the only one of MODEL]",
+)
+
+wrt_option = option(
     "--wrt",
     multiple=True,
     metavar="NAME",
     help="Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
 )
 
-functions_option = click.option(
+functions_option = option(
     "--functions/--no-functions",
     default=True,
     show_default=True,
-    help="Embed the definitions of the ops, so that the result runs without the native library.",
+    group=OUTPUT,
+    help="Embed the definitions of the `bngrad` ops, so that the result also runs without the native library.",
 )
 
-fuse_option = click.option(
+fuse_option = option(
     "--fuse/--no-fuse",
     default=True,
     show_default=True,
-    help="Fuse a ReLU gradient with the batch-norm gradient that follows it.",
+    group=OUTPUT,
+    help="Fuse the gradient of a ReLU with that of the batch norm in front of it.",
 )
 
-recognize_option = click.option(
+recognize_option = option(
     "--recognize/--no-recognize",
     default=True,
     show_default=True,
-    help="Replace batch norms that are spelled in primitives, such as Sub, Mul and ReduceMean.",
+    help="Replace batch norms [in primitives](dialects/primitives.md), such as Sub, Mul and ReduceMean, forward "
+    "and "
+    "backward.",
 )
 
-shared_statistics_option = click.option(
+shared_statistics_option = option(
     "--shared-statistics",
     type=click.Choice(["separate", "chain"]),
+    group=BATCH_NORMS,
     help="How batch norms that read the same running statistic update it: each its own copy (separate), or one "
-    "statistic in sequence (chain).  [default: chain for those that MODEL records as calls of one PyTorch module, "
-    "else separate]",
+    "statistic in sequence (chain).  [default: chain for calls of one PyTorch module that MODEL records, else "
+    "separate]",
 )
 
-external_data_option = click.option(
+external_data_option = option(
     "--external-data",
     type=click.Choice(["copied", "shared"]),
-    help="Copy the weights to OUTPUT.data, or leave external data in its files, which must be in OUTPUT's folder "
-    "or below it. By default, weights are stored in OUTPUT, or copied if it would exceed protobuf's 2 GB limit.",
+    group=OUTPUT,
+    help="Copy the weights to OUTPUT.data (copied), or leave external data in its files, which must be in "
+    "OUTPUT's "
+    "folder or below it (shared). They are never read into memory.  [default: weights are stored in OUTPUT, or "
+    "copied if it would exceed protobuf's 2 GB limit]",
 )
 
-frozen_option = click.option(
+frozen_option = option(
     "--frozen",
     multiple=True,
     metavar="NAME",
-    help="Batch norm, or pattern such as 'layer1.*', that uses its running statistics (repeatable).",
+    group=BATCH_NORMS,
+    help="Batch norm, or pattern such as `'layer1.*'`, that uses its running statistics (repeatable).",
 )
 
-training_option = click.option(
+training_option = option(
     "--training",
     multiple=True,
     metavar="NAME",
+    group=BATCH_NORMS,
     help="Batch norm, or pattern, that uses the statistics of the batch (repeatable). If --frozen matches too, "
-    "the more specific one wins. Batch norms that neither matches follow MODEL, and PyTorch's mode where MODEL "
-    "records it; 'auto' requires that it does.",
+    "the more specific one wins. Batch norms that neither matches follow MODEL, and "
+    "[PyTorch's mode](../guides/pytorch.md#you-have-only-a-file) where MODEL records it. `auto` refuses a MODEL "
+    "that does not record it for a batch norm in inference mode.",
 )
 
-running_variance_option = click.option(
+running_variance_option = option(
     "--running-variance",
     type=click.Choice(["biased", "unbiased"]),
-    help="Batch variance that updates the running variance: biased, as in ONNX, or unbiased, M / (M - 1) times as "
-    "large, as in PyTorch and TensorFlow.  [default: unbiased if MODEL is from PyTorch, else biased]",
+    group=BATCH_NORMS,
+    help="Batch variance that updates [the running variance](training-graph.md#the-running-variance): biased, as "
+    "in "
+    "ONNX, or unbiased, M / (M - 1) times as large, as in PyTorch and TensorFlow.  [default: unbiased if MODEL is "
+    "from PyTorch, else biased]",
 )
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+json_option = option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    group=COMMON,
+    help="Print one JSON document on stdout.",
+)
 
 
 def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -95,7 +128,7 @@ def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tu
     return dims
 
 
-dims_option = click.option(
+dims_option = option(
     "--dim",
     "dims",
     metavar="NAME=N",

@@ -2,55 +2,72 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from bngrad.cli.console import print_json
+from bngrad.cli.help import Group
 from bngrad.cli.options import debug_option, json_option
-from bngrad.cli.out_of_memory import Commands
 
 
-@click.group("oracle", cls=Commands, no_args_is_help=False)
+@click.group("oracle", cls=Group, no_args_is_help=False)
 def oracle_group() -> None:
-    """Manage the environment of ONNX Runtime's gradient builder."""
+    """Manage the environment of ONNX Runtime's gradient builder.
+
+    It is a virtual environment with ONNX Runtime's training build 1.19.2, which has the gradient builder.
+    `validate --against ort` and `--builder ort` create it on first use. See [the oracle in
+    CI](../guides/ci.md#the-oracle).
+    """
 
 
-@oracle_group.command("install")
+@oracle_group.command("install", examples="$ bngrad oracle install")
+@json_option
 @debug_option
-def install_command() -> None:
-    """Create the environment. Commands that need it also create it."""
+def install_command(as_json: bool) -> None:
+    """Create the environment.
+
+    Commands that need it also create it.
+    """
     from bngrad.cli.progress import progress
     from bngrad.oracle import install
 
     with progress() as show:
         environment = install(show)
-    click.echo(f"ready: {environment.path}")
+    if as_json:
+        print_json({"state": "ready", "path": str(environment.path), "problem": None})
+    else:
+        click.echo(f"ready: {environment.path}")
 
 
-@oracle_group.command("status")
+@oracle_group.command("status", examples="$ bngrad oracle status --json")
 @json_option
 @debug_option
 def status_command(as_json: bool) -> int:
-    """Report whether the environment is ready. Exit code 1 if it is missing or broken."""
+    """Report whether the environment is ready.
+
+    Exit code 1 if it is missing or broken.
+    """
     from bngrad.oracle import status
 
     found = status()
     state = "ready" if found.ready else "broken" if found.installed else "missing"
     if as_json:
-        document = {"state": state, "path": str(found.path), "problem": found.problem}
-        click.echo(json.dumps(document, indent=2))
+        print_json({"state": state, "path": str(found.path), "problem": found.problem})
     else:
         click.echo(f"{state}: {found.path}" + (f" ({found.problem})" if found.problem else ""))
     return 0 if found.ready else 1
 
 
-@oracle_group.command("remove")
+@oracle_group.command("remove", examples="$ bngrad oracle remove")
+@json_option
 @debug_option
-def remove_command() -> None:
+def remove_command(as_json: bool) -> None:
     """Delete the environment and those of other versions."""
     from bngrad.oracle import remove
 
     removed = remove()
+    if as_json:
+        print_json({"removed": [str(path) for path in removed]})
+        return
     for path in removed:
         click.echo(f"removed: {path}")
     if not removed:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
 
+from bngrad.cli.console import print_json
+from bngrad.cli.help import Command
 from bngrad.cli.options import (
     debug_option,
     external_data_option,
@@ -15,6 +16,7 @@ from bngrad.cli.options import (
     fuse_option,
     json_option,
     model_argument,
+    option,
     recognize_option,
 )
 
@@ -25,24 +27,34 @@ if TYPE_CHECKING:
     from bngrad.passes.pipeline import Target
 
 
-@click.command("rewrite")
+@click.command(
+    "rewrite",
+    cls=Command,
+    examples="""
+        $ bngrad rewrite training_model.onnx -o train.onnx
+        $ bngrad rewrite training_model.onnx -o train.onnx --target training
+        $ bngrad rewrite joint.onnx -o train.onnx --explain
+    """,
+)
 @model_argument
-@click.option("-o", "--output", required=True, type=click.Path(), help="File to write the rewritten model to.")
-@click.option(
+@option("-o", "--output", required=True, type=click.Path(), help="File to write the rewritten model to.")
+@option(
     "--target",
     type=click.Choice(["stock", "training"]),
     default="stock",
     show_default=True,
-    help="Runtime for the result: any ONNX Runtime (stock), or a training build, which keeps the other training "
-    "ops (training).",
+    help="Runtime for the result: any ONNX Runtime (stock); or a training build, for which only batch norms are "
+    "rewritten (training).",
 )
 @functions_option
 @fuse_option
 @recognize_option
-@click.option(
+@option(
     "--explain",
     is_flag=True,
-    help="Print each candidate for a batch norm in primitives: the node, and why it was left alone if it was.",
+    help="Print each candidate for a batch norm in primitives: its node, its kind, and `recognized` or "
+    "[why it was left alone](dialects/primitives.md#what-is-left-alone). `--json` always has them, under "
+    "`candidates`, and the number of each kind under `recognized`.",
 )
 @external_data_option
 @json_option
@@ -60,8 +72,13 @@ def rewrite_command(
 ) -> None:
     """Convert a training graph for stock ONNX Runtime.
 
-    Batch norms become bngrad ops; other training ops become standard ONNX. State that ONNX Runtime's training ops
-    update in place becomes an output: feed it back in the next step.
+    Batch norms and AdamW updates become `bngrad` ops; other training ops become standard ONNX. MODEL is a training
+    graph of [ONNX Runtime](../guides/onnxruntime-training.md), one with the batch-norm nodes of
+    [another system](dialects/index.md), or one whose batch norms are spelled
+    [in primitives](dialects/primitives.md).
+
+    State that ONNX Runtime's training ops update in place becomes an output: feed it back in the next step.
+    `--json` lists the pairs under `state`.
     """
     from bngrad.io import files
     from bngrad.passes.pipeline import rewrite
@@ -83,7 +100,7 @@ def rewrite_command(
             "recognized": recognized,
             "candidates": [one._asdict() for one in result.candidates],
         }
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         changed = ", ".join(f"{count} {op}" for op, count in result.rewritten.items())
         lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())

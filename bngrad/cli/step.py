@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_warnings
+from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
+    OUTPUT,
     debug_option,
     frozen_option,
     functions_option,
@@ -17,6 +19,7 @@ from bngrad.cli.options import (
     json_option,
     loss_option,
     model_argument,
+    option,
     running_variance_option,
     shared_statistics_option,
     training_option,
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.training.optimizers import Optimizer, ParameterGroup
+
+_OPTIMIZER = "Optimizer"
 
 _HYPERPARAMETERS = {
     "momentum": ("sgd",),
@@ -55,70 +60,105 @@ def _parse_scales(
     return scales
 
 
-@click.command("step")
+@click.command(
+    "step",
+    cls=Command,
+    examples="""
+        $ bngrad step model.onnx -o step.onnx --momentum 0.9
+        $ bngrad step network.onnx -o step.onnx --loss-fn cross_entropy
+        $ bngrad step model.onnx -o step.onnx --optimizer adamw \\
+            --weight-decay 0.05 --no-decay-1d
+        $ bngrad step model.onnx -o step.onnx --frozen 'layer1.*' --layout flat
+    """,
+)
 @model_argument
-@click.option(
+@option(
     "-o",
     "--output",
     required=True,
     type=click.Path(),
     help="File to write the step to, such as step.onnx. The evaluation graph goes to step.eval.onnx, the initial "
-    "state to step.safetensors.",
+    "state to step.safetensors, in the same folder.",
 )
-@click.option(
+@option(
     "--optimizer",
     type=click.Choice(["sgd", "adam", "adamw"]),
     default="sgd",
     show_default=True,
-    help="Optimizer, with the formulas of torch.optim. The learning rate is an input of the step.",
+    group=_OPTIMIZER,
+    help="[Optimizer](training-step.md#optimizers), with the formulas of torch.optim. The learning rate is an "
+    "input of the step.",
 )
-@click.option("--momentum", type=float, help="Momentum of sgd.  [default: 0]")
-@click.option("--nesterov", is_flag=True, default=None, help="Use Nesterov momentum with sgd.")
-@click.option("--beta1", type=float, help="Decay rate of the mean of gradients of adam and adamw.  [default: 0.9]")
-@click.option("--beta2", type=float, help="The same of squared gradients.  [default: 0.999]")
-@click.option("--eps", type=float, help="Term added to the denominator of adam and adamw.  [default: 1e-08]")
-@click.option("--weight-decay", type=float, help="Weight decay.  [default: 0.01 for adamw, else 0]")
-@click.option(
+@option("--momentum", type=float, group=_OPTIMIZER, help="Momentum of sgd.  [default: 0]")
+@option("--nesterov", is_flag=True, default=None, group=_OPTIMIZER, help="Use Nesterov momentum with sgd.")
+@option(
+    "--beta1",
+    type=float,
+    group=_OPTIMIZER,
+    help="Decay rate of the mean of gradients of adam and adamw.  [default: 0.9]",
+)
+@option("--beta2", type=float, group=_OPTIMIZER, help="The same of squared gradients.  [default: 0.999]")
+@option(
+    "--eps",
+    type=float,
+    group=_OPTIMIZER,
+    help="Term added to the denominator of adam and adamw.  [default: 1e-08]",
+)
+@option("--weight-decay", type=float, group=_OPTIMIZER, help="Weight decay.  [default: 0.01 for adamw, else 0]")
+@option(
     "--no-decay",
     multiple=True,
     metavar="NAME",
-    help="Weight, or pattern such as '*.bias', without weight decay (repeatable).",
+    group=_OPTIMIZER,
+    help="Weight, or pattern such as `'*.bias'`, without weight decay (repeatable).",
 )
-@click.option("--no-decay-1d", is_flag=True, help="No weight decay for biases and scales: weights of rank 0 or 1.")
-@click.option(
+@option(
+    "--no-decay-1d",
+    is_flag=True,
+    group=_OPTIMIZER,
+    help="No weight decay for biases and scales: weights of rank 0 or 1.",
+)
+@option(
     "--lr-scale",
     multiple=True,
     metavar="NAME=X",
     callback=_parse_scales,
+    group=_OPTIMIZER,
     help="Multiply the learning rate of a weight, or of those a pattern matches, by X (repeatable). If several "
     "match, the first counts.",
 )
-@click.option("--clip-norm", type=float, metavar="X", help="Scale gradients to a global norm of at most X.")
-@click.option(
+@option(
+    "--clip-norm", type=float, metavar="X", group=_OPTIMIZER, help="Scale gradients to a global norm of at most X."
+)
+@option(
     "--accumulate",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     metavar="N",
+    group=_OPTIMIZER,
     help="Update the weights in every N-th call, with the mean gradient of N calls.",
 )
-@click.option(
+@option(
     "--layout",
     type=click.Choice(["named", "flat"]),
     default="named",
     show_default=True,
+    group=OUTPUT,
     help="State as an input and an output for each tensor (named), or as one vector (flat).",
 )
-@click.option(
+@option(
     "--with-defaults",
     is_flag=True,
+    group=OUTPUT,
     help="Give the inputs of the state the initial values as defaults, which only Python and C support.",
 )
-@click.option(
+@option(
     "--fetch",
     "outputs",
     multiple=True,
     metavar="NAME",
+    group=OUTPUT,
     help="Further output: an output of MODEL, or a gradient NAME_grad (repeatable).",
 )
 @loss_option
@@ -144,9 +184,10 @@ def step_command(
     as_json: bool,
     **options: Any,  # noqa: ANN401 - hyperparameters, and what is passed through
 ) -> None:
-    """Build the training step of a forward model: forward pass, backward pass and optimizer in one graph.
+    """Build a training step: forward, backward, optimizer.
 
-    A training loop in any language feeds the data, the learning rate and the state, and takes the loss and the new
+    MODEL is a forward model; a model without a loss needs --loss-fn. [The step](training-step.md) is one graph. A
+    training loop in any language feeds the data, the learning rate and the state, and takes the loss and the new
     state. The metadata of OUTPUT record what each input and output is.
     """
     from bngrad.io import files
@@ -171,7 +212,7 @@ def step_command(
         info = json.loads(step.model.metadata_props[KEY])
         document = {"model": str(model), "files": [str(file) for file in written], "notes": step.notes}
         document["warnings"] = step.warnings
-        click.echo(json.dumps({**document, "step": info}, indent=2))
+        print_json({**document, "step": info})
     else:
         info = step.info
         sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"

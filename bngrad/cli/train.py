@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.options import debug_option, json_option
+from bngrad.cli.help import Command
+from bngrad.cli.options import OUTPUT, debug_option, json_option, option
+from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
     from bngrad.training.checkpoints import Position
@@ -19,66 +20,154 @@ if TYPE_CHECKING:
 _NOT_FINITE, _INTERRUPTED = 1, 130
 """Exit codes."""
 
+_DATA, _RATE = "Data", "Learning rate"
 
-@click.command("train")
-@click.argument("step", type=click.Path(path_type=Path))
-@click.option(
+
+@click.command(
+    "train",
+    cls=Command,
+    examples="""
+        $ bngrad train step.onnx --data train.npz --learning-rate 0.05 \\
+            -o trained.onnx
+        $ bngrad train step.onnx --data train.npz --validation test.npz \\
+            --learning-rate 0.05 --checkpoint run.safetensors --plot loss.svg
+        $ bngrad train step.onnx --data train.npz --validation test.npz \\
+            --resume run.safetensors --epochs 20 -o trained.onnx
+    """,
+)
+@click.argument("step", type=click.Path(path_type=Path), shell_complete=complete_files(".onnx"))
+@option(
     "--data",
     required=True,
     multiple=True,
     metavar="FILE.npz",
+    group=_DATA,
+    shell_complete=complete_files(".npz", ".npy"),
     help="Arrays by the names of STEP's data inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
     "(repeatable).",
 )
-@click.option("--validation", multiple=True, metavar="FILE.npz", help="Validation data, like --data (repeatable).")
-@click.option(
-    "--validation-split", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="Fraction of the data."
+@option(
+    "--validation",
+    multiple=True,
+    metavar="FILE.npz",
+    group=_DATA,
+    shell_complete=complete_files(".npz", ".npy"),
+    help="Validation data, like --data (repeatable).",
 )
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the data.")
-@click.option("--batch-size", type=click.IntRange(1), help="Samples in a batch.  [default: 32, or that of STEP]")
-@click.option("--drop-last", is_flag=True, help="Leave out the last batch of an epoch if it is smaller.")
-@click.option("--learning-rate", type=float, help="The learning rate, or that which the schedule changes.")
-@click.option(
-    "--schedule",
-    type=click.Choice(["constant", "linear", "cosine", "step"]),
-    default="constant",
+@option(
+    "--validation-split",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    group=_DATA,
+    help="Fraction of the data to validate on instead: a random choice, which depends on --seed.",
+)
+@option(
+    "--batch-size", type=click.IntRange(1), group=_DATA, help="Samples in a batch.  [default: 32, or that of STEP]"
+)
+@option("--drop-last", is_flag=True, group=_DATA, help="Leave out the last batch of an epoch if it is smaller.")
+@option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
     show_default=True,
-    help="How the learning rate changes.",
+    group=_DATA,
+    help="Seed of the order of the samples and of the validation split.",
 )
-@click.option("--warmup", type=click.IntRange(0), default=0, help="Updates of a linear warm-up (linear, cosine).")
-@click.option(
-    "--warmup-start", type=float, default=1 / 3, help="Factor of the learning rate at its start.  [default: 1/3]"
-)
-@click.option("--minimum", type=float, default=0.0, help="Last learning rate (cosine).  [default: 0]")
-@click.option("--decay-every", type=click.IntRange(1), help="Updates between two decays (step).")
-@click.option("--decay-factor", type=float, default=0.1, show_default=True, help="Factor of each decay (step).")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the samples.")
-@click.option("--patience", type=click.IntRange(1), help="Epochs without a lower validation loss to stop after.")
-@click.option(
+@option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the data.")
+@option("--patience", type=click.IntRange(1), help="Epochs without a lower validation loss to stop after.")
+@option(
     "--on-nan",
     type=click.Choice(["stop", "continue"]),
     default="stop",
     show_default=True,
     help="What to do if a loss is not finite: stop with exit code 1, or leave out the batch.",
 )
-@click.option(
-    "--checkpoint",
-    type=click.Path(path_type=Path),
-    help="File for a checkpoint after each epoch.  [default: that of --resume]",
+@option(
+    "--threads",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Threads for one op; 0: ONNX Runtime chooses.",
 )
-@click.option("--checkpoint-every", type=click.IntRange(1), metavar="N", help="Also after every N steps.")
-@click.option("--resume", type=click.Path(path_type=Path), help="Checkpoint to continue from.")
-@click.option("-o", "--output", type=click.Path(), help="File to write the inference model to.")
-@click.option("--state-out", type=click.Path(), help="File to write the final state to (.safetensors).")
-@click.option("--log", type=click.Path(), metavar="FILE.jsonl", help="File for a line of JSON for each step.")
-@click.option("--plot", type=click.Path(), help="File for the loss curve (.svg, .png or .pdf).")
-@click.option("--threads", type=click.IntRange(0), default=0, help="Threads for one op; 0: ONNX Runtime chooses.")
-@click.option(
+@option(
     "--provider",
     type=click.Choice(["native", "python", "function"]),
     default="native",
     show_default=True,
     help="Implementation of the ops.",
+)
+@option(
+    "--learning-rate",
+    type=float,
+    group=_RATE,
+    help="The learning rate, or the highest one of the schedule; required, except with --resume.",
+)
+@option(
+    "--schedule",
+    type=click.Choice(["constant", "linear", "cosine", "step"]),
+    default="constant",
+    show_default=True,
+    group=_RATE,
+    help="[How the learning rate changes](../guides/training.md#learning-rates).",
+)
+@option(
+    "--warmup",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    group=_RATE,
+    help="Updates of a linear warm-up (linear, cosine).",
+)
+@option(
+    "--warmup-start",
+    type=float,
+    default=1 / 3,
+    group=_RATE,
+    help="Factor of the learning rate at the start of the warm-up.  [default: 1/3]",
+)
+@option("--minimum", type=float, default=0.0, show_default=True, group=_RATE, help="Last learning rate (cosine).")
+@option("--decay-every", type=click.IntRange(1), group=_RATE, help="Updates between two decays (step).")
+@option(
+    "--decay-factor", type=float, default=0.1, show_default=True, group=_RATE, help="Factor of each decay (step)."
+)
+@option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    group=OUTPUT,
+    help="File to write the inference model to: with the lowest validation loss, or without validation data with "
+    "the last state.",
+)
+@option("--state-out", type=click.Path(), group=OUTPUT, help="File to write that state to (.safetensors).")
+@option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    group=OUTPUT,
+    help="File for a checkpoint after each epoch and on Ctrl-C. The state with the lowest validation loss goes to "
+    "the same name with `.best` in front of the suffix.  [default: that of --resume]",
+)
+@option("--checkpoint-every", type=click.IntRange(1), metavar="N", group=OUTPUT, help="Also after every N steps.")
+@option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    group=OUTPUT,
+    shell_complete=complete_files(".safetensors"),
+    help="Checkpoint to continue from, with [its options](../guides/training.md#checkpoints) where none are "
+    "given.",
+)
+@option(
+    "--log",
+    type=click.Path(),
+    metavar="FILE.jsonl",
+    group=OUTPUT,
+    help="File for a line of JSON for each step (`step`, `epoch`, `loss`, `learning_rate`, `seconds`) and each "
+    "epoch "
+    "(`training_loss`, `validation_loss`, `accuracy`).",
+)
+@option(
+    "--plot",
+    type=click.Path(),
+    group=OUTPUT,
+    help="File for the loss curve: .svg, .png or .pdf. Needs matplotlib (`pip install 'bngrad[plot]'`).",
 )
 @json_option
 @debug_option
@@ -86,11 +175,12 @@ _NOT_FINITE, _INTERRUPTED = 1, 130
 def train_command(context: click.Context, /, step: Path, as_json: bool, **options: Any) -> int:  # noqa: ANN401
     """Train a model with its training step.
 
-    STEP is a file that bngrad step wrote. A resumed run is bit-identical to one that was not interrupted, and
-    takes options that are not given from the checkpoint. Exit code 1 if the loss is not finite.
+    STEP is a [training step](training-step.md), a file that `bngrad step` wrote. A resumed run is bit-identical to
+    one that was not interrupted, and takes options that are not given from the checkpoint. Exit code 1 if the loss
+    is not finite. See [the guide](../guides/training.md).
     """
     from bngrad.cli import train_setup
-    from bngrad.cli.console import print_warnings
+    from bngrad.cli.console import print_json, print_warnings
     from bngrad.cli.interrupts import interrupts
     from bngrad.cli.progress import progress
     from bngrad.training import curve
@@ -127,7 +217,7 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
         _write_results(trainer, outcome, options)
     last: dict[str, Any] = next((record for record in reversed(log.records) if "training_loss" in record), {})
     if as_json:
-        click.echo(json.dumps(_document(outcome, run.position, last, options), indent=2))
+        print_json(_document(outcome, run.position, last, options))
     else:
         for line in _lines(outcome, run.position, options):
             click.echo(line)

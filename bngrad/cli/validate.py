@@ -2,56 +2,75 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_warnings
+from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.help import Command
 from bngrad.cli.options import (
     debug_option,
     dims_option,
     frozen_option,
     json_option,
+    loss_option,
     model_argument,
+    option,
     running_variance_option,
     shared_statistics_option,
     training_option,
 )
+from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+_INPUTS, _REPORT, _TOLERANCE = "Inputs", "Report", "Tolerance"
 
-@click.command("validate")
+
+@click.command(
+    "validate",
+    cls=Command,
+    examples="""
+        $ bngrad validate model.onnx --dim N=2
+        $ bngrad validate model.onnx --against numeric --dim N=2
+        $ bngrad validate model.onnx --against reference --dim N=2 \\
+            --junit report.xml --html report.html
+    """,
+)
 @model_argument
-@click.option(
+@option(
     "--against",
     type=click.Choice(["ort", "reference", "numeric", "torch"]),
     default="ort",
     show_default=True,
     help="Reference to compare with: ONNX Runtime's gradient builder and kernels (ort); NumPy in float64 and "
     "central differences (reference); central differences of the loss alone (numeric); or PyTorch's autograd "
-    "(torch). The last three need no oracle and accept any MODEL that differentiate accepts, torch if PyTorch has "
-    "its ops. torch needs PyTorch.",
+    "in float64 (torch), which needs PyTorch (`pip install 'bngrad[torch]'`). The last three need no oracle and "
+    "accept any MODEL that differentiate accepts, torch if PyTorch has its ops.",
 )
-@click.option(
+@option(
     "--provider",
     type=click.Choice(["native", "python", "function", "all"]),
     default="all",
     show_default=True,
     help="Implementation of the ops to validate.",
 )
-@click.option(
+@option(
     "--builder",
     type=click.Choice(["bngrad", "ort"]),
     default="bngrad",
     show_default=True,
     help="Builder of a forward model's training graph: this package, or ONNX Runtime followed by rewrite.",
 )
-@click.option("--rewritten", type=click.Path(), help="Validate this rewrite of MODEL instead of a new one.")
-@click.option("--loss", help="Name of the float scalar to differentiate; needed if MODEL has more than one.")
-@click.option(
+@option(
+    "--rewritten",
+    type=click.Path(),
+    shell_complete=complete_files(".onnx"),
+    help="Validate this rewrite of MODEL instead of a new one.",
+)
+@loss_option
+@option(
     "--wrt",
     multiple=True,
     metavar="NAME",
@@ -61,18 +80,39 @@ if TYPE_CHECKING:
 @training_option
 @running_variance_option
 @shared_statistics_option
-@click.option("--inputs", type=click.Path(), metavar="FILE.npz", help="Inputs by name; others are random.")
+@option(
+    "--inputs",
+    type=click.Path(),
+    metavar="FILE.npz",
+    shell_complete=complete_files(".npz"),
+    help="Arrays by input name; other inputs are random.",
+)
 @dims_option
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random values.")
-@click.option(
+@option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random values.")
+@option(
     "--rtol",
     type=click.FloatRange(min=0),
-    help="Relative tolerance of the lock-step check, instead of the derived error bounds.",
+    group=_TOLERANCE,
+    help="Relative tolerance of the lock-step check, instead of the derived error bounds. Not with --against "
+    "numeric "
+    "and torch, which have no such check.  [default: 0 if --atol is given]",
 )
-@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance of the same check.")
-@click.option("--junit", type=click.Path(), metavar="FILE", help="Write a JUnit XML report.")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
-@click.option("--rows", type=click.IntRange(min=0), default=8, show_default=True, help="Rows to show per check.")
+@option(
+    "--atol",
+    type=click.FloatRange(min=0),
+    group=_TOLERANCE,
+    help="Absolute tolerance of the same check.  [default: 0 if --rtol is given]",
+)
+@option("--junit", type=click.Path(), metavar="FILE", group=_REPORT, help="Write a JUnit XML report.")
+@option("--html", type=click.Path(), metavar="FILE", group=_REPORT, help="Write an HTML report.")
+@option(
+    "--rows",
+    type=click.IntRange(min=0),
+    default=8,
+    show_default=True,
+    group=_REPORT,
+    help="Rows to show per check; failed ones are always shown.",
+)
 @json_option
 @debug_option
 def validate_command(
@@ -88,8 +128,11 @@ def validate_command(
 ) -> int:
     """Check that a training graph computes the right gradients.
 
-    MODEL is a forward model with a loss, or a training graph from ONNX Runtime's gradient builder; with --against
-    numeric, also one from differentiate or rewrite. Exit code 1 if anything differs, or if nothing was compared.
+    MODEL is a forward model with a loss, or a training graph from ONNX Runtime's gradient builder; with `--against
+    numeric`, also one from differentiate or rewrite; with `--against torch`, a forward model only. Exit code 1 if
+    anything differs, or if nothing was compared.
+
+    See [how it decides](../explanation/validate.md), and [use in CI](../guides/ci.md).
     """
     from bngrad.cli.console import stdout_console
     from bngrad.cli.progress import progress
@@ -112,7 +155,7 @@ def validate_command(
     for write, path in destinations.items():
         write(report, path)
     if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2))
+        print_json(report.to_dict())
     else:
         print_text(report, stdout_console(), rows)
     return 0 if report.passed else 1

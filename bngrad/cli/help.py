@@ -1,0 +1,175 @@
+"""Help texts, written once in Markdown, for ``--help`` and for docs/reference/commands.md.
+
+``--help`` prints them as plain text. The docstring of a command describes it: paragraphs, which are wrapped, and
+lists with the marker "-". A default that click does not know ends an option's text: "  [default: ...]".
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bngrad.cli.out_of_memory import Commands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPTIONS, COMMON = "Options", "Common options"
+
+
+class Option(click.Option):
+    """An option that belongs to a group of options.
+
+    Args:
+        declarations: As for `click.Option`.
+        group: Title of the group.
+        attributes: As for `click.Option`.
+    """
+
+    def __init__(self, *declarations: Any, group: str = OPTIONS, **attributes: Any) -> None:  # noqa: ANN401
+        super().__init__(*declarations, **attributes)
+        self.group = group
+
+
+class Command(click.Command):
+    """A command with examples and with options in groups.
+
+    Args:
+        arguments: As for `click.Command`.
+        examples: Lines of commands, ``$ bngrad ...``, and of comments, ``# ...``.
+        attributes: As for `click.Command`.
+    """
+
+    def __init__(self, *arguments: Any, examples: str = "", **attributes: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments, **attributes)
+        self.examples = inspect.cleandoc(examples)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the description."""
+        _write_description(self, ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options by group."""
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the examples."""
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write(textwrap.indent(self.examples, "  ") + "\n")
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Returns the first line of the description."""
+        return short_help(self) or super().get_short_help_str(limit)
+
+
+class Group(Commands):
+    """Commands in the order in which they were added.
+
+    Args:
+        arguments: As for `click.Group`.
+        sections: Tables to print after the commands, by title.
+        attributes: As for `click.Group`.
+    """
+
+    command_class = Command
+
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401
+        sections: Mapping[str, Mapping[str, str]] | None = None,
+        **attributes: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*arguments, **attributes)
+        self.sections = sections or {}
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Returns the names of the commands."""
+        return list(self.commands)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the description."""
+        _write_description(self, ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands, and then the options."""
+        self.format_commands(ctx, formatter)
+        _write_options(self, ctx, formatter)
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Returns the first line of the description."""
+        return short_help(self) or super().get_short_help_str(limit)
+
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the sections."""
+        for title, rows in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, plain(text)) for name, text in rows.items()])
+
+
+def plain(text: str) -> str:
+    """Returns Markdown as plain text: links and code are replaced by their text."""
+    return re.sub(r"\[([^]]*)\]\([^)\s]*\)", r"\1", text).replace("`", "")
+
+
+def paragraphs(command: click.Command) -> list[str]:
+    """Returns the paragraphs of a command's description."""
+    text = inspect.cleandoc(command.help or "").partition("\f")[0].strip()
+    return text.split("\n\n") if text else []
+
+
+def short_help(command: click.Command) -> str:
+    """Returns the first line of a command's description, without the full stop."""
+    first, *_ = [*paragraphs(command), ""]
+    return plain(" ".join(first.split())).removesuffix(".")
+
+
+def list_items(paragraph: str) -> list[str]:
+    """Returns the items of a list; none if the paragraph is not a list."""
+    first, *items = re.split(r"^- ", paragraph, flags=re.MULTILINE)
+    return [] if first else [" ".join(item.split()) for item in items]
+
+
+def option_groups(command: click.Command, context: click.Context) -> dict[str, list[click.Option]]:
+    """Returns the options that are shown, by the title of their group; the common ones come last."""
+    groups: dict[str, list[click.Option]] = {}
+    for parameter in command.get_params(context):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            # click makes --help and --version itself.
+            title = (
+                COMMON if {"--help", "--version"} & set(parameter.opts) else getattr(parameter, "group", OPTIONS)
+            )
+            groups.setdefault(title, []).append(parameter)
+    common = groups.pop(COMMON, [])
+    return groups | {COMMON: common}
+
+
+def _write_description(command: click.Command, _context: click.Context, formatter: click.HelpFormatter) -> None:
+    for paragraph in paragraphs(command):
+        formatter.write_paragraph()
+        with formatter.indentation():
+            indent = " " * formatter.current_indent
+            if items := list_items(paragraph):
+                for item in items:
+                    text = textwrap.fill(
+                        plain(item),
+                        formatter.width,
+                        initial_indent=f"{indent}- ",
+                        subsequent_indent=f"{indent}  ",
+                        break_on_hyphens=False,
+                    )
+                    formatter.write(text + "\n")
+            else:
+                formatter.write_text(plain(" ".join(paragraph.split())))
+
+
+def _write_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
+    groups = option_groups(command, context)
+    for title, options in groups.items():
+        records = [record for option in options if (record := option.get_help_record(context)) is not None]
+        with formatter.section(title if len(groups) > 1 else OPTIONS):
+            formatter.write_dl([(names, plain(text)) for names, text in records])
