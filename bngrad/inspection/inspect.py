@@ -54,6 +54,8 @@ class BatchNorm:
     """The op that computes its gradient; empty if nothing does."""
     hazards: list[str] = field(default_factory=list)
     """What stock ONNX Runtime does wrong with it."""
+    position: int = 0
+    """Its position among all nodes, in graph order."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Inspection:
     """What is probably wrong with a forward model that will be trained."""
     notes: list[str] = field(default_factory=list)
     """What differentiation changes in a forward model."""
+    nodes: int = 0
+    """How many nodes there are, including those of subgraphs and functions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""
@@ -89,21 +93,24 @@ def inspect(model: ir.Model) -> Inspection:
         ResolveAttributesPass(reads_attribute)(model)
     InferTypesPass()(model)
     nodes = list(op_nodes(model))
+    positions = {node: index for index, node in enumerate(nodes)}
     gradients = [node for node in nodes if _key(node) in _GRADIENT]
     batch_norms = []
     for node in nodes:
         if _key(node) in _FORWARD:
             matching = [g for g in gradients if _belongs(g, node)]
             gradients = [g for g in gradients if g not in matching]
-            batch_norms.append(_describe(node, matching))
-    batch_norms += [_describe(gradient, [gradient]) for gradient in gradients]
-    batch_norms += [_describe_foreign(n) for n in foreign_nodes(model) if _key(n) not in (*_FORWARD, *_GRADIENT)]
+            batch_norms.append(_describe(node, matching, positions[node]))
+    batch_norms += [_describe(gradient, [gradient], positions[gradient]) for gradient in gradients]
+    foreign = [node for node in foreign_nodes(model) if _key(node) not in (*_FORWARD, *_GRADIENT)]
+    batch_norms += [_describe_foreign(node, positions[node]) for node in foreign]
     unknown: dict[str, int] = {}
     for node in unknown_to_stock(model):
         op = _op(node)
         unknown[op] = unknown.get(op, 0) + 1
     version, ir_version = default_opset(model) or 0, model.ir_version
-    return Inspection(version, ir_version, batch_norms, unknown, _in_primitives(model), warnings, notes)
+    in_primitives = _in_primitives(model)
+    return Inspection(version, ir_version, batch_norms, unknown, in_primitives, warnings, notes, len(nodes))
 
 
 def _in_primitives(model: ir.Model) -> dict[str, int]:
@@ -119,7 +126,7 @@ def _in_primitives(model: ir.Model) -> dict[str, int]:
     return dict(Counter(one.kind for one in candidates_of(model) if one.taken))
 
 
-def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
+def _describe(node: ir.Node, gradients: list[ir.Node], position: int) -> BatchNorm:
     x = _input(node, _GRADIENT.get(_key(node), 0))
     shape = x.shape if x is not None else None
     return BatchNorm(
@@ -131,13 +138,15 @@ def _describe(node: ir.Node, gradients: list[ir.Node]) -> BatchNorm:
         shape=_shape(x),
         gradient=", ".join(sorted({_op(gradient) for gradient in gradients})),
         hazards=_hazards(node),
+        position=position,
     )
 
 
-def _describe_foreign(node: ir.Node) -> BatchNorm:
+def _describe_foreign(node: ir.Node, position: int) -> BatchNorm:
     """Only the system's own pass knows what its inputs are; the first output is Y or dX, which is like X."""
     like_x = node.outputs[0] if node.outputs else None
-    return BatchNorm(_name(node), _op(node), "foreign", None, _dtype(like_x), _shape(like_x), gradient="")
+    dtype, shape = _dtype(like_x), _shape(like_x)
+    return BatchNorm(_name(node), _op(node), "foreign", None, dtype, shape, gradient="", position=position)
 
 
 def _name(node: ir.Node) -> str:

@@ -83,8 +83,8 @@ def floors() -> dict[str, SpecifierSet]:
 
 @cache
 def _check(packages: tuple[str, ...]) -> None:
-    installed = {name: _installed(name) for name in packages}
-    for name, (distribution, version) in installed.items():
+    found = {name: installed(name) for name in packages}
+    for name, (distribution, version) in found.items():
         required = floors().get(name, SpecifierSet())
         if version is not None and not _is_in(version, required):
             raise VersionError(
@@ -92,8 +92,8 @@ def _check(packages: tuple[str, ...]) -> None:
                 f"run pip install '{name}{required}'"
             )
     for conflict in CONFLICTS:
-        distribution, version = installed.get(conflict.package, ("", None))
-        other, other_version = installed.get(conflict.other, ("", None))
+        distribution, version = found.get(conflict.package, ("", None))
+        other, other_version = found.get(conflict.other, ("", None))
         if _is_in(version, SpecifierSet(conflict.versions)) and _is_in(
             other_version, SpecifierSet(conflict.other_versions)
         ):
@@ -107,8 +107,12 @@ def _is_in(version: Version | None, versions: SpecifierSet) -> bool:
     return version is not None and versions.contains(version, prereleases=True)
 
 
-def _installed(name: str) -> tuple[str, Version | None]:
-    """Returns the distribution that provides a package and its version; None if the version is unknown."""
+def installed(name: str) -> tuple[str, Version | None]:
+    """Returns the distribution that provides a package and its version; None if the version is unknown.
+
+    Raises:
+        VersionError: The package is not installed.
+    """
     for distribution in (name, *OTHER_NAMES.get(name, ())):
         try:
             return distribution, Version(metadata.version(distribution))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,13 @@ class Checks:
 
     def run(self) -> Iterator[Check]:
         """Runs the checks that apply to the subject."""
+        nodes = enumerate(self._subject.original.graph)
+        positions = {str(value.name): index for index, node in nodes for value in node.outputs if value.name}
+        for check in self._run():
+            check.rows = [replace(row, position=positions.get(row.tensor)) for row in check.rows]
+            yield check
+
+    def _run(self) -> Iterator[Check]:
         against = self._subject.against
         if against == "torch":
             yield from self._autograd()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from bngrad.errors import UnsupportedNodeError
 from bngrad.validation.float64 import EvaluationError, Evaluator
 from bngrad.validation.report import Check, Row, absolute_difference
+from bngrad.validation.statistics import WorstSubjects, expected_and_computed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,6 +118,7 @@ def compared(
         check.rows = [_row(check, name, kinds[name], against, note=str(error)) for name in want]
         return check
     largest = max((float(np.linalg.norm(value)) for value in want.values()), default=0.0)
+    worst = WorstSubjects()
     for name, value in want.items():
         if got[name].shape != value.shape:
             note = f"shape {list(got[name].shape)}; expected {list(value.shape)}"
@@ -127,6 +130,8 @@ def compared(
         measure = 0.0 if distance == 0 else distance / norm if norm else np.inf
         largest_difference = float(difference.max(initial=0.0))
         check.rows.append(_row(check, name, kinds[name], against, max_abs=largest_difference, measure=measure))
+        worst.offer(name, measure, partial(expected_and_computed, name, value, got[name], TESTED))
+    check.statistics = worst.worst_first()
     return check
 
 

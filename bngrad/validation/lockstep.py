@@ -7,6 +7,7 @@ bound is that of one node's arithmetic, and the report names the node.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import onnx_ir as ir
 from bngrad.runtime.session import session
 from bngrad.validation.report import Check, Row, absolute_difference, differences
 from bngrad.validation.sites import Site, replacement
+from bngrad.validation.statistics import WorstSubjects
 from bngrad.validation.step_bounds import bounds
 from bngrad.validation.steps import Step
 
@@ -68,11 +70,23 @@ def lock_step(
         The check. A row's measure is the largest ratio of an element's error to its bound. Against another
         implementation the bound is doubled, because both have rounding errors.
     """
-    check = Check("lock-step", unit="of its bound", limit=1.0)
+    check, worst = Check("lock-step", unit="of its bound", limit=1.0), WorstSubjects()
     for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
-        check.rows += _compare(rewritten, site, values, providers, against, tolerance)
+        rows = _compare(rewritten, site, values, providers, against, tolerance)
+        check.rows += rows
+        for row in rows:
+            worst.offer(site.name, row.measure, partial(_tensors, site, values))
         progress(done, len(sites))
+    check.statistics = worst.worst_first()
     return check
+
+
+def _tensors(site: Site | Step, values: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
+    """Yields what a site reads, and its outputs in the original."""
+    for name in dict.fromkeys(site.inputs if isinstance(site, Site) else site.reads):
+        yield "input", name, values[name]
+    for name in site.outputs.values():
+        yield "expected", name, values[name]
 
 
 def _values_of(sites: Sequence[Site | Step], capture: Capture) -> Iterator[tuple[Site | Step, dict[str, Array]]]:

@@ -13,6 +13,7 @@ chance affects both graphs, while an error is in all results of one graph and in
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ import onnx_ir as ir
 from bngrad.runtime.session import session
 from bngrad.validation.inputs import feeds_of
 from bngrad.validation.report import Check, Row, differences, distance, norm
+from bngrad.validation.statistics import WorstSubjects, expected_and_computed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +85,7 @@ def noise_floor(
         for perturbed in perturbed_inputs(feeds, seed):
             expected.append(original_session.run(feeds_of(original, perturbed)))
             progress(next(done), total)
-    floor = noise_floors(expected, kinds)
+    floor, worst = noise_floors(expected, kinds), WorstSubjects()
     for index, provider in enumerate(providers):
         closest: dict[str, Closest] = {}
         runner = session(rewritten, provider)
@@ -91,10 +93,25 @@ def noise_floor(
             result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, perturbed)), strict=True))
             update_closest(closest, result, expected)
             progress(next(done), total)
-        check.rows += [
-            comparison_row(name, kinds[name], provider, "ort", pair, floor[name]) for name, pair in closest.items()
-        ]
+        add_rows(check, worst, closest, floor, kinds, provider, "ort")
+    check.statistics = worst.worst_first()
     return check
+
+
+def add_rows(
+    check: Check,
+    worst: WorstSubjects,
+    closest: Mapping[str, Closest],
+    floor: Mapping[str, float],
+    kinds: Mapping[str, str],
+    provider: str,
+    against: str,
+) -> None:
+    """Adds the row of each output to a check, given its closest pair of results and its noise floor."""
+    for name, pair in closest.items():
+        row = comparison_row(name, kinds[name], provider, against, pair, floor[name])
+        check.rows.append(row)
+        worst.offer(name, row.measure, partial(expected_and_computed, name, pair.want, pair.got, provider))
 
 
 def noise_floors(results: Sequence[Mapping[str, Array]], kinds: Mapping[str, str]) -> dict[str, float]:

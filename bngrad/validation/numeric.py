@@ -10,6 +10,7 @@ If it is smooth, the gradient is wrong; otherwise a smaller step is used, and fi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from bngrad.validation.double import TESTED, too_large
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.noise import one_ulp_away
 from bngrad.validation.report import Check, Row
+from bngrad.validation.statistics import WorstSubjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,7 +89,7 @@ def central_differences(
     if not gradients:
         check.undecided["gradients"] = "the model has no gradient outputs; expected outputs named <input>_grad"
         return check
-    generator = np.random.default_rng(seed)
+    generator, worst = np.random.default_rng(seed), WorstSubjects()
     try:
         points = _Points(tested, feeds, gradients, forward, loss, seed)
         if not points.finite:
@@ -98,6 +100,7 @@ def central_differences(
             row = _checked(points, wrt, output, generator)
             if isinstance(row, Row):
                 check.rows.append(row)
+                worst.offer(output, row.measure, partial(_tensors, points.first, wrt, output))
             else:
                 check.undecided[output] = row
             progress(done, len(gradients))
@@ -105,6 +108,7 @@ def central_differences(
         check.skipped = str(error)
     except EvaluationError as error:
         check.rows.append(_failed("training graph", str(error)))
+    check.statistics = worst.worst_first()
     at_kink = sum(bool(row.note) and row.passed for row in check.rows)
     if at_kink:
         check.notes.append(
@@ -174,6 +178,10 @@ def nearby(feeds: Mapping[str, Array], names: Iterable[str], generator: np.rando
         size = float(np.sqrt(np.mean(np.square(value)))) if value.size else 0.0
         moved[name] = value + POINT_DISTANCE * (size or 1.0) * generator.standard_normal(value.shape)
     return moved
+
+
+def _tensors(point: _Point, wrt: str, output: str) -> list[tuple[str, str, Array]]:
+    return [("input", wrt, point.feeds[wrt]), (f"computed by {TESTED}", output, point.gradients[output])]
 
 
 def _checked(points: _Points, wrt: str, output: str, generator: np.random.Generator) -> Row | str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bngrad.inspection.identity import Identity
+    from bngrad.runtime.environment import Environment
+    from bngrad.validation.statistics import TensorStatistics
 
 Array = NDArray[Any]
 
@@ -34,6 +39,8 @@ class Row:
     """The deciding value, in the unit of the check; the row passes if it is at most the check's limit."""
     passed: bool
     note: str = ""
+    position: int | None = None
+    """The position of the node that computes the tensor among those of the training graph; None if unknown."""
 
 
 @dataclass
@@ -52,6 +59,8 @@ class Check:
     notes: list[str] = field(default_factory=list)
     required: bool = False
     """Whether the report fails if the check is skipped."""
+    statistics: dict[str, list[TensorStatistics]] = field(default_factory=dict)
+    """The tensors of the subjects with the largest measures, worst first."""
 
     @property
     def passed(self) -> bool:
@@ -96,6 +105,10 @@ class Report:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Reasons why a forward model is probably not suitable for training."""
+    identity: Identity | None = None
+    """What identifies the model."""
+    environment: Environment | None = None
+    """The versions and the machine of the run."""
 
     @property
     def passed(self) -> bool:
@@ -130,9 +143,18 @@ class Report:
             content["passed"] = check.passed
             content["rows"] = [asdict(row) for row in check.worst_first()]
             for row in content["rows"]:
-                for key in ("max_abs", "relative_l2", "measure"):
-                    row[key] = row[key] if math.isfinite(row[key]) else str(row[key])
+                _name_infinities(row)
+            for tensors in content["statistics"].values():
+                for tensor in tensors:
+                    _name_infinities(tensor)
         return document
+
+
+def _name_infinities(content: dict[str, Any]) -> None:
+    """Replaces infinities and NaN, which JSON does not have, by text."""
+    for key, value in content.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            content[key] = str(value)
 
 
 def differences(got: Array, want: Array) -> tuple[float, float]:

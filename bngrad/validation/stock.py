@@ -23,13 +23,14 @@ from bngrad.validation.noise import (
     LIMIT,
     PERTURBATIONS,
     Closest,
-    comparison_row,
+    add_rows,
     noise_floors,
     perturbed_inputs,
     update_closest,
 )
 from bngrad.validation.report import Check, Row
 from bngrad.validation.seeding import draws_random_numbers
+from bngrad.validation.statistics import WorstSubjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,6 +93,7 @@ def on_stock(
         check.rows.append(_failed("function", against, str(error)))
         return check
     floor: dict[str, float] = {}
+    worst = WorstSubjects()
     for provider in providers:
         results: list[dict[str, Array]] = []
         closest: dict[str, Closest] = {}
@@ -107,10 +109,8 @@ def on_stock(
             check.rows.append(_failed(provider, against, " ".join(str(error).split())))
             continue
         floor = floor or noise_floors(results, kinds)
-        check.rows += [
-            comparison_row(name, kinds[name], provider, against, pair, floor[name])
-            for name, pair in closest.items()
-        ]
+        add_rows(check, worst, closest, floor, kinds, provider, against)
+    check.statistics = worst.worst_first()
     return check
 
 

@@ -31,10 +31,12 @@ from bngrad.autodiff.batch_norm_modes import AUTO
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.graph.nodes import all_nodes
+from bngrad.inspection.identity import identity
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.runtime import native_library
+from bngrad.runtime.environment import environment
 from bngrad.runtime.session import PROVIDERS, Provider
 from bngrad.training.differentiate import Builder, RunningVariance
 from bngrad.validation.autograd import load_autograd
@@ -164,6 +166,8 @@ def validate(
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
             notes=notes + subject.notes + unsupported,
             warnings=warnings,
+            identity=identity(source, model if isinstance(model, str | Path) else None),
+            environment=environment(),
         )
         if (inside := batch_norms_inside(subject.original)) and subject.against in ("ort", "reference"):
             report.notes.append(

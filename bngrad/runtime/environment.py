@@ -1,0 +1,75 @@
+"""What a result depends on besides the model: the versions of the packages, and the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from bngrad.errors import BngradError
+from bngrad.runtime import native_library, versions
+
+_PACKAGES = ("onnxruntime", "onnx", "onnx-ir", "numpy")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The versions and the machine of a run, as text by name."""
+
+    versions: dict[str, str]
+    machine: dict[str, str]
+
+
+def environment() -> Environment:
+    """Returns the environment of this process; what cannot be found out is ``unknown``."""
+    found = {"bngrad": _own_version(), "native library": _library()}
+    for package in _PACKAGES:
+        found[package] = _version(package)
+    found["Python"] = f"{platform.python_version()} ({platform.python_implementation()})"
+    machine = {
+        "CPU": _cpu() or platform.machine() or "unknown",
+        "cores": str(os.cpu_count() or "unknown"),
+        "system": platform.platform(),
+    }
+    return Environment(found, machine)
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("bngrad")
+    except metadata.PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
+
+
+def _library() -> str:
+    try:
+        return f"{native_library.version()}, {native_library.active_isa()}"
+    except BngradError:
+        return "not installed"
+
+
+def _version(package: str) -> str:
+    try:
+        distribution, version = versions.installed(package)
+    except BngradError:
+        return "not installed"
+    text = "unknown version" if version is None else str(version)
+    return text if distribution == package else f"{text} ({distribution})"
+
+
+def _cpu() -> str:
+    """Returns the name of the CPU; empty if the system does not give it."""
+    try:
+        if platform.system() == "Linux":
+            lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+            return names[0] if names else ""
+        if platform.system() == "Darwin":
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return platform.processor()
