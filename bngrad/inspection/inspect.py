@@ -12,8 +12,10 @@ import onnx_ir as ir
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.constant_value import constant_tensor
+from bngrad.graph.node_paths import node_name, node_paths
 from bngrad.graph.nodes import default_opset, op_nodes
 from bngrad.graph.torch_records import recorded_mode
+from bngrad.inspection.diagnostic import Diagnostic
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 
 # Both register schemas with onnx, which shape inference needs.
@@ -38,6 +40,8 @@ class BatchNorm:
     """A forward batch norm, or a gradient whose forward node is not in the model."""
 
     name: str
+    path: str
+    """The name behind those of the node or the function that it is in the body of, see `node_paths`."""
     op: str
     mode: str
     """What is known of it.
@@ -52,7 +56,7 @@ class BatchNorm:
     shape: str
     gradient: str
     """The op that computes its gradient; empty if nothing does."""
-    hazards: list[str] = field(default_factory=list)
+    hazards: list[Diagnostic] = field(default_factory=list)
     """What stock ONNX Runtime does wrong with it."""
     position: int = 0
     """Its position among all nodes, in graph order."""
@@ -69,7 +73,7 @@ class Inspection:
     """How many nodes there are of each op that stock ONNX Runtime does not have."""
     in_primitives: dict[str, int] = field(default_factory=dict)
     """How many batch norms of each kind are spelled in primitives, such as Sub and ReduceMean."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Diagnostic] = field(default_factory=list)
     """What is probably wrong with a forward model that will be trained."""
     notes: list[str] = field(default_factory=list)
     """What differentiation changes in a forward model."""
@@ -92,18 +96,18 @@ def inspect(model: ir.Model) -> Inspection:
     with suppress(ModelError):
         ResolveAttributesPass(reads_attribute)(model)
     InferTypesPass()(model)
-    nodes = list(op_nodes(model))
-    positions = {node: index for index, node in enumerate(nodes)}
+    nodes, paths = list(op_nodes(model)), node_paths(model)
+    places = {node: (paths[node], index) for index, node in enumerate(nodes)}
     gradients = [node for node in nodes if _key(node) in _GRADIENT]
     batch_norms = []
     for node in nodes:
         if _key(node) in _FORWARD:
             matching = [g for g in gradients if _belongs(g, node)]
             gradients = [g for g in gradients if g not in matching]
-            batch_norms.append(_describe(node, matching, positions[node]))
-    batch_norms += [_describe(gradient, [gradient], positions[gradient]) for gradient in gradients]
+            batch_norms.append(_describe(node, *places[node], matching))
+    batch_norms += [_describe(gradient, *places[gradient], [gradient]) for gradient in gradients]
     foreign = [node for node in foreign_nodes(model) if _key(node) not in (*_FORWARD, *_GRADIENT)]
-    batch_norms += [_describe_foreign(node, positions[node]) for node in foreign]
+    batch_norms += [_describe_foreign(node, *places[node]) for node in foreign]
     unknown: dict[str, int] = {}
     for node in unknown_to_stock(model):
         op = _op(node)
@@ -126,11 +130,12 @@ def _in_primitives(model: ir.Model) -> dict[str, int]:
     return dict(Counter(one.kind for one in candidates_of(model) if one.taken))
 
 
-def _describe(node: ir.Node, gradients: list[ir.Node], position: int) -> BatchNorm:
+def _describe(node: ir.Node, path: str, position: int, gradients: list[ir.Node]) -> BatchNorm:
     x = _input(node, _GRADIENT.get(_key(node), 0))
     shape = x.shape if x is not None else None
     return BatchNorm(
-        name=_name(node),
+        name=node_name(node),
+        path=path,
         op=_op(node),
         mode=_mode(node),
         axes=_axes(node, None if shape is None else len(shape)),
@@ -142,15 +147,13 @@ def _describe(node: ir.Node, gradients: list[ir.Node], position: int) -> BatchNo
     )
 
 
-def _describe_foreign(node: ir.Node, position: int) -> BatchNorm:
+def _describe_foreign(node: ir.Node, path: str, position: int) -> BatchNorm:
     """Only the system's own pass knows what its inputs are; the first output is Y or dX, which is like X."""
     like_x = node.outputs[0] if node.outputs else None
     dtype, shape = _dtype(like_x), _shape(like_x)
-    return BatchNorm(_name(node), _op(node), "foreign", None, dtype, shape, gradient="", position=position)
-
-
-def _name(node: ir.Node) -> str:
-    return node.name or (str(node.outputs[0].name) if node.outputs else node.op_type)
+    return BatchNorm(
+        node_name(node), path, _op(node), "foreign", None, dtype, shape, gradient="", position=position
+    )
 
 
 def _dtype(value: ir.Value | None) -> str:
@@ -182,15 +185,17 @@ def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
     return None if rank is None else [0, *range(2, rank)]
 
 
-def _hazards(node: ir.Node) -> list[str]:
+def _hazards(node: ir.Node) -> list[Diagnostic]:
     """The ways in which stock ONNX Runtime's kernel fails on a training-mode BatchNormalization."""
     if not is_training_batch_norm(node):
         return []
     running = [value for value in node.outputs[1:3] if value.name]
     if len(running) < 2:
-        return ["a running output is left out: stock ONNX Runtime crashes"]
+        text = "a running output is left out: stock ONNX Runtime crashes"
+        return [Diagnostic(text, "running-output-missing")]
     if not all(value.is_graph_output() for value in running):
-        return ["a running output is no graph output: stock ONNX Runtime overwrites running_mean and running_var"]
+        text = "a running output is no graph output: stock ONNX Runtime overwrites running_mean and running_var"
+        return [Diagnostic(text, "running-output-internal")]
     return []
 
 

@@ -14,6 +14,7 @@ What the exporters of PyTorch do (torch 2.9 to 2.15, onnxscript 0.7):
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -32,11 +33,12 @@ from bngrad.graph.torch_records import (
     is_of_torch,
     recorded_mode,
 )
+from bngrad.inspection.diagnostic import Diagnostic
 from bngrad.inspection.weight_warnings import tied_weights, unlikely_weights
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from bngrad.autodiff.running_statistics import SharedStatistics
 
@@ -59,7 +61,7 @@ def model_warnings(
     frozen: Sequence[str] = (),
     training: Sequence[str] = (),
     shared_statistics: SharedStatistics | None = None,
-) -> list[str]:
+) -> list[Diagnostic]:
     """Returns what is probably wrong with a forward model that will be trained; empty for a training graph.
 
     Args:
@@ -74,15 +76,19 @@ def model_warnings(
     if KEY in model.metadata_props or any(map(is_gradient, all_nodes(model))):
         return []
     names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
-    return [
-        *_folded_batch_norms(model, frozen),
-        *_batch_norms_in_inference_mode(model, frozen, training),
-        *_batch_norms_without_running_statistics(model, frozen, training),
-        *_running_statistics_in_bodies(model),
-        *(_shared_statistics(model, frozen, training) if shared_statistics is None else ()),
-        *tied_weights(model, names),
-        *(unlikely_weights(model, names) if default_wrt else ()),
-    ]
+    shared = _shared_statistics(model, frozen, training) if shared_statistics is None else ()
+    found: dict[str, list[Iterable[str]]] = {
+        "folded-batch-norms": [_folded_batch_norms(model, frozen)],
+        "frozen-batch-norms": [_batch_norms_in_inference_mode(model, frozen, training)],
+        "running-statistics-not-updated": [
+            _batch_norms_without_running_statistics(model, frozen, training),
+            _running_statistics_in_bodies(model),
+        ],
+        "shared-running-statistics": [shared],
+        "tied-weights": [tied_weights(model, names)],
+        "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
+    }
+    return [Diagnostic(text, kind) for kind, texts in found.items() for text in chain(*texts)]
 
 
 def mode_notes(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[str] = ()) -> list[str]:

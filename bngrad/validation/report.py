@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bngrad.inspection.identity import Identity
     from bngrad.runtime.environment import Environment
     from bngrad.validation.statistics import TensorStatistics
@@ -103,7 +105,7 @@ class Report:
     """The shape of every input."""
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: Sequence[str] = field(default_factory=list)
     """Reasons why a forward model is probably not suitable for training."""
     identity: Identity | None = None
     """What identifies the model."""

@@ -191,6 +191,7 @@ def test_inspect_json(command):
         "batch_norms": [
             {
                 "name": "forward",
+                "path": "forward",
                 "op": "com.microsoft.BatchNormInternal",
                 "mode": "training",
                 "axes": [0, 2, 3],
@@ -198,10 +199,12 @@ def test_inspect_json(command):
                 "shape": "Nx3x4x4",
                 "gradient": "com.microsoft.BatchNormalizationGrad",
                 "hazards": [],
+                "position": 0,
             }
         ],
         "not_in_stock": {"com.microsoft.BatchNormInternal": 1, "com.microsoft.BatchNormalizationGrad": 1},
         "in_primitives": {},
+        "nodes": 2,
         "warnings": [],
         "notes": [],
     }

@@ -1,0 +1,48 @@
+"""Where the nodes of a model are: the node, or the function, that each is in the body of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEPARATOR = "::"
+
+
+def node_name(node: ir.Node) -> str:
+    """Returns a node's name; that of its first output, or its op type, if it has none."""
+    return node.name or (str(node.outputs[0].name) if node.outputs else node.op_type)
+
+
+def node_paths(model: ir.Model) -> dict[ir.Node, str]:
+    """Returns the path of each node: its name behind those of what it is in the body of.
+
+    A node in the main graph is ``bn``, one in a branch ``if_1::then_branch::bn``, one in a function
+    ``my.domain.block::bn``.
+    """
+    paths: dict[ir.Node, str] = {}
+    waiting: list[tuple[str, ir.Graph | ir.Function]] = [("", model.graph)]
+    waiting += [
+        (f"{domain}.{name}{SEPARATOR}" if domain else f"{name}{SEPARATOR}", function)
+        for (domain, name, _), function in model.functions.items()
+    ]
+    while waiting:
+        prefix, body = waiting.pop()
+        for node in body:
+            paths[node] = prefix + node_name(node)
+            waiting += [(f"{paths[node]}{SEPARATOR}{name}{SEPARATOR}", graph) for name, graph in _bodies(node)]
+    return paths
+
+
+def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """Yields the graphs in a node's attributes, and their names."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from ((f"{attribute.name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs()))
