@@ -7,6 +7,7 @@ itself completes file names, which it knows to quote, and folders.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from click.shell_completion import (
@@ -112,8 +113,9 @@ complete --no-files --command %(prog_name)s --arguments '(%(complete_func)s)'
 
 
 def _format(item: CompletionItem) -> str:
-    help_text = " ".join(plain(item.help or "").split()).partition("  [default")[0]
-    return f"{item.type}\t{item.value}\t{help_text}"
+    """Returns the line of a completion, with the first clause of its help text."""
+    clause = re.split(r"[.:;](?: |$)|  \[default", plain(item.help or ""), maxsplit=1)[0]
+    return f"{item.type}\t{item.value}\t{' '.join(clause.split())}"
 
 
 class _Bash(BashComplete):

@@ -26,9 +26,9 @@ _PROGRAM = """`bngrad --version` prints the version. `python -m bngrad` is the s
 and Fish [complete](#bngrad-completion) commands, options and files."""
 
 _MESSAGES = """Warnings are one line each on stderr, `bngrad: warning: ...`, and in `--json` under `warnings`:
-[their causes and remedies](warnings.md). Notes on what was changed in the model are `bngrad: note: ...`. Outputs are
-written atomically: an existing file is either kept or replaced as a whole. An option that is marked "repeatable" may
-be given several times."""
+[their causes and remedies](warnings.md). Notes on what was changed in the model are `bngrad: note: ...`.
+Outputs are written atomically: an existing file is either kept or replaced as a whole. An option that is marked
+"repeatable" may be given several times."""
 
 
 def page() -> str:
