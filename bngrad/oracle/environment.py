@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from bngrad.errors import OracleError
 from bngrad.oracle import child, packages
-from bngrad.oracle.interpreter import find_interpreter
+from bngrad.oracle.interpreter import find_interpreter, require_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +112,7 @@ def install(progress: Progress | None = None, *, replace: Environment | None = N
     Raises:
         OracleError: It cannot be made; nothing is left behind, and a broken one stays as it was.
     """
+    require_system()
     report = progress or _silent
     with _locked(report):
         existing = status().environment

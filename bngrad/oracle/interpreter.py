@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,27 @@ if TYPE_CHECKING:
 SUPPORTED = ((3, 12), (3, 11))
 """The CPython versions that onnxruntime-training-cpu 1.19.2 has wheels for and bngrad supports, best first."""
 
+_SYSTEMS = ("linux-x86_64", "macosx-", "win-amd64")
+"""The systems that it has wheels for, as sysconfig names them; on Linux only with glibc."""
+
 _WHO_ARE_YOU = "import sys; print(sys.implementation.name, *sys.version_info[:2], sys.executable, sep='\\n')"
 _ANSWER_SECONDS = 20
+
+
+def require_system() -> None:
+    """Checks that the oracle's packages have wheels for this system.
+
+    Raises:
+        OracleError: They have none.
+    """
+    name = sysconfig.get_platform()
+    musl = "musl" in str(sysconfig.get_config_var("SOABI"))
+    if musl or not name.startswith(_SYSTEMS):
+        raise OracleError(
+            "the oracle (onnxruntime-training-cpu 1.19.2) exists for Linux x86-64 with glibc, macOS and Windows "
+            f"x64 only; this is {name}{' with musl' if musl else ''}: validate --against reference, numeric or "
+            "torch, which need no oracle"
+        )
 
 
 def find_interpreter() -> Path:

@@ -26,6 +26,8 @@ _WORKER = Path(__file__).with_name("worker.py")
 _START_SECONDS = 120
 _STOP_SECONDS = 5
 _TAIL_LINES = 3
+_WINDOWS_ERRORS = 0xC0000000
+"""Exit codes from here on are what ended a process on Windows: 0xC0000005 is an access violation."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 Job = Mapping[str, Any]
@@ -59,7 +61,9 @@ class Worker:
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     encoding="ascii",
-                    start_new_session=True,  # Ctrl-C is for the client, which ends the worker itself
+                    # Ctrl-C is for the client, which ends the worker itself. The second is for Windows.
+                    start_new_session=True,
+                    creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
                 )
         except OSError as error:
             raise WorkerStartError(
@@ -156,6 +160,8 @@ class Worker:
             code = self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             return "closed its output"
+        if code >= _WINDOWS_ERRORS:
+            return f"crashed with status 0x{code:X}"
         if code >= 0:
             return f"ended with exit code {code}"
         try:

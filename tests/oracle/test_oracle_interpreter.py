@@ -35,6 +35,27 @@ def says(*lines):
     return "\n".join(f"echo {line}" for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("system", "soabi", "refused"),
+    [
+        ("linux-x86_64", "cpython-312-x86_64-linux-gnu", None),
+        ("macosx-11.0-universal2", "cpython-312-darwin", None),
+        ("win-amd64", None, None),
+        ("linux-aarch64", "cpython-312-aarch64-linux-gnu", "linux-aarch64"),
+        ("linux-x86_64", "cpython-312-x86_64-linux-musl", "linux-x86_64 with musl"),
+        ("win-arm64", None, "win-arm64"),
+    ],
+)
+def test_systems(monkeypatch, system, soabi, refused):
+    monkeypatch.setattr(interpreter.sysconfig, "get_platform", lambda: system)
+    monkeypatch.setattr(interpreter.sysconfig, "get_config_var", {"SOABI": soabi}.get)
+    if refused is None:
+        interpreter.require_system()
+        return
+    with pytest.raises(OracleError, match=rf"only; this is {refused}: validate --against reference"):
+        interpreter.require_system()
+
+
 @pytest.mark.parametrize("version", [(3, 11, 7), (3, 12, 0)])
 def test_the_running_one_if_it_fits(monkeypatch, version):
     pretend(monkeypatch, version=version)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -160,3 +161,19 @@ def test_worker_of_a_client_that_vanished_cleans_up(environment, tmp_path):
     worker._process.wait(20)
     worker.stop()
     assert not scratch.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (3, "ended with exit code 3"),
+        (-signal.SIGSEGV, "was ended by SIGSEGV"),
+        (-200, "was ended by signal 200"),
+        (0xC0000005, "crashed with status 0xC0000005"),
+    ],
+)
+def test_how_it_ended(code, words):
+    """The last one is what Windows makes of an access violation."""
+    worker = Worker.__new__(Worker)
+    worker._process = SimpleNamespace(wait=lambda _: code)
+    assert worker._end() == words
