@@ -224,6 +224,10 @@ def check_output(
     return path
 
 
+_IN_USE = (5, 32)
+"""What Windows says (ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION) of replacing a file that is open."""
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary file to write to, and renames it to ``path`` unless an exception is raised.
@@ -239,7 +243,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+        in_use = "; if a program has it open, close it" if getattr(error, "winerror", 0) in _IN_USE else ""
+        raise InputError(f"{path} cannot be written: {error.strerror or error}{in_use}") from None
     finally:
         temporary.unlink(missing_ok=True)
 

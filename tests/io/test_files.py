@@ -279,6 +279,28 @@ def test_replacing_keeps_the_old_file_on_any_failure(tmp_path):
     assert listing(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize(
+    ("winerror", "remedy"),
+    [(5, "; if a program has it open, close it"), (32, "; if a program has it open, close it"), (112, "")],
+)
+def test_replacing_a_file_that_is_open_on_windows(tmp_path, monkeypatch, winerror, remedy):
+    """112 is a full disk."""
+
+    def refuse(*_):
+        error = PermissionError(errno.EACCES, "Access is denied")
+        error.winerror = winerror
+        raise error
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    path = tmp_path / "out"
+    path.write_text("old")
+    with pytest.raises(InputError) as error, files.replacing(path) as temporary:
+        temporary.write_text("new")
+    assert str(error.value) == f"{path} cannot be written: Access is denied{remedy}"
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_replacing_where_no_file_can_be_made(tmp_path):
     with (
         pytest.raises(InputError, match="cannot be written: No such file or directory"),
