@@ -37,7 +37,7 @@ class RunLog:
         if self._path is not None:
             self.records = _kept(self._path, step, epoch)
             with replacing(self._path) as temporary:
-                temporary.write_text("".join(map(_line, self.records)), encoding="utf-8")
+                temporary.write_bytes("".join(map(_line, self.records)).encode())
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
