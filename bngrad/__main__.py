@@ -5,6 +5,7 @@ time, also exits without a traceback.
 """
 
 import _thread
+import io
 import os
 import signal
 import sys
@@ -30,6 +31,9 @@ def main() -> None:
     reserve: list[bytearray] = []
     if sys.stdout is None:  # closed by the caller, as by `>&-`
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        # Names in models may have characters that the encoding lacks: a pipe's is seldom UTF-8 on Windows.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         reserve.append(bytearray(_RESERVE))
         from bngrad import cli  # noqa: PLC0415 - see above

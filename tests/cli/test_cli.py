@@ -603,3 +603,20 @@ def test_a_reader_that_has_seen_enough(arguments):
     done = process(*arguments, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "λ"), ("cp1252", "\\u03bb"), ("ascii", "\\u03bb")])
+def test_output_in_an_encoding_that_lacks_a_character(encoding, shown):
+    """As that of a pipe on Windows."""
+    model = parse(TRAINING_GRAPH)
+    model.graph.node[0].name = "λ"
+    Path("greek.onnx").write_bytes(model.SerializeToString())
+    done = subprocess.run(
+        [sys.executable, "-m", "bngrad", "inspect", "greek.onnx"],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        encoding=encoding,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown in done.stdout
