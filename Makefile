@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -91,6 +91,20 @@ matrix: $(READY)
 # was interrupted. NETWORKS='resnet18 mlp' tries these again.
 networks: $(READY)
 	$(BIN)/python tests/networks/run_networks.py $(NETWORKS)
+
+# The site, in build/site: build/site/index.html can be opened as a file.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+docs: $(READY)
+	$(MKDOCS) build --strict --quiet
+
+docs-serve: $(READY)
+	$(MKDOCS) serve --livereload
+
+# docs/images, from models and from the tables of docs/measurements.
+pictures: $(READY)
+	$(BIN)/python docs/generate/graphs.py
+	$(BIN)/python docs/generate/charts.py
+	$(BIN)/python docs/generate/loss_curve.py
 
 # The library is built by pip, with the environment's own tools, where the tests build their programs from the same
 # objects; an editable install follows changes of Python files by itself.

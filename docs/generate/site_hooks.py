@@ -1,0 +1,83 @@
+"""What MkDocs does to the pages: they are written for the code host, where they are read as they are.
+
+- The navigation is the list of docs/index.md.
+- Links out of docs/ go to the code host.
+- A comment ``<!-- api: NAME -->`` becomes the signature and the docstring of NAME.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+_SECTION = re.compile(r"^## (.+)$")
+_ENTRY = re.compile(r"^( *)- \[([^]]+)\]\(([^)#]+\.md)\)")
+_LINK = re.compile(r"(\]\()([^()\s:#]+)((?:#[^()\s]*)?\))")
+_API = re.compile(r"^<!-- api: ([\w. ]+) -->$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Reads the navigation from docs/index.md."""
+    config.nav = navigation(Path(config.docs_dir, "index.md").read_text(encoding="utf-8"))
+    return config
+
+
+def navigation(index: str) -> list[dict[str, Any]]:
+    """Returns the navigation of MkDocs.
+
+    A heading of the second level that has a list of pages is a section. An entry with an indented list below it is
+    a section inside, and its first page.
+    """
+    nav: list[dict[str, Any]] = [{"Home": "index.md"}]
+    section: list[dict[str, Any]] = []
+    for line in index.splitlines():
+        if heading := _SECTION.match(line):
+            section = []
+            nav.append({heading[1]: section})
+        elif (entry := _ENTRY.match(line)) and not entry[3].startswith("../"):
+            _add(section, indented=bool(entry[1]), title=entry[2], page=entry[3])
+    return [{title: content} for one in nav for title, content in one.items() if content]
+
+
+def _add(section: list[dict[str, Any]], *, indented: bool, title: str, page: str) -> None:
+    if not indented:
+        section.append({title: page})
+        return
+    ((parent, content),) = section[-1].items()
+    if isinstance(content, str):
+        content = [content]
+        section[-1][parent] = content
+    content.append({title: page})
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turns links out of the site into links to the code host, and comments into docstrings."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def link(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, match[2]))
+        inside = target.removeprefix("docs/")
+        file = files.get_file_from_path(inside)
+        if inside != target and file is not None and file.inclusion.is_included():
+            return match[0]
+        path = Path(config.docs_dir).parent / target
+        if not path.exists():
+            return match[0]  # a broken link, which MkDocs reports
+        kind = "tree" if path.is_dir() else "blob"
+        return f"{match[1]}{config.repo_url}/{kind}/main/{target}{match[3]}"
+
+    fences = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    text = "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in fences)
+    return _API.sub(_docstring, text)
+
+
+def _docstring(match: re.Match[str]) -> str:
+    title = "Signature and docstring"
+    return f'??? api "{title}"\n' + "".join(f"\n    ::: {name}\n" for name in match[1].split())
