@@ -66,6 +66,7 @@ _SHAPE = "Shapes"
     help="Number of threads; 0 for one per CPU.",
 )
 @option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Trials per case.")
+@option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
 @json_option
 @debug_option
 def bench_command(
@@ -79,6 +80,7 @@ def bench_command(
     frozen: bool,
     threads: int,
     repeats: int,
+    html: str | None,
     as_json: bool,
 ) -> None:
     """Time the native kernels, for given shapes or for a model.
@@ -95,6 +97,7 @@ def bench_command(
     from bngrad.runtime import native_library
 
     _check_source(model, shapes, shape_options={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
+    page = None if html is None else files.check_output(html, source=model)
     if model is not None:
         cases = cases_of_model(files.load(model), dims, op=op, frozen=frozen)
     else:
@@ -111,6 +114,10 @@ def bench_command(
         for done, (case, count) in enumerate(cases.items()):
             show(case.shape_text, done / len(cases))
             rows.append(measure(case, count=count, threads=threads, repeats=repeats))
+    if page is not None:
+        from bngrad.reports.html.bench import write_html
+
+        write_html(head, rows, "" if model is None else str(model), page)
     if as_json:
         print_json(head | {"rows": [row.to_dict() for row in rows]})
     else:

@@ -8,7 +8,7 @@ import click
 
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option, json_option, model_argument
+from bngrad.cli.options import debug_option, json_option, model_argument, option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     """,
 )
 @model_argument
+@option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
 @json_option
 @debug_option
-def inspect_command(model: Path, as_json: bool) -> None:
+def inspect_command(model: Path, html: str | None, as_json: bool) -> None:
     """List batch norms, and ops that stock ONNX Runtime lacks.
 
     Lists each batch norm with its op, mode, axes, element type, the shape of X, and the op that computes its
@@ -37,11 +38,18 @@ def inspect_command(model: Path, as_json: bool) -> None:
     Names hazards as well: a training-mode `BatchNormalization` whose running outputs are not graph outputs
     overwrites its inputs on stock ONNX Runtime, and one without running outputs crashes it.
     """
+    from bngrad.inspection.identity import identity
     from bngrad.inspection.inspect import inspect
-    from bngrad.io.files import load
+    from bngrad.io.files import check_output, load
 
-    found = inspect(load(model))
+    loaded = load(model)
+    page = None if html is None else check_output(html, source=model, model=loaded)
+    found = inspect(loaded)
     print_warnings(found.warnings, found.notes)
+    if page is not None:
+        from bngrad.reports.html.inspection import write_html
+
+        write_html(found, str(model), identity(loaded, model), page)
     if as_json:
         print_json(found.to_dict())
     else:

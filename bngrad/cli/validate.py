@@ -138,7 +138,7 @@ def validate_command(
     from bngrad.cli.progress import progress
     from bngrad.io import files
     from bngrad.io.arrays import load_arrays
-    from bngrad.reports.html import write_html
+    from bngrad.reports.html.validation import write_html
     from bngrad.reports.junit import write_junit
     from bngrad.reports.text import print_text
     from bngrad.validation.validate import validate

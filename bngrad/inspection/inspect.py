@@ -59,7 +59,7 @@ class BatchNorm:
     hazards: list[Diagnostic] = field(default_factory=list)
     """What stock ONNX Runtime does wrong with it."""
     position: int = 0
-    """Its position among all nodes, in graph order."""
+    """Its position among all nodes but constants, in graph order."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Inspection:
     notes: list[str] = field(default_factory=list)
     """What differentiation changes in a forward model."""
     nodes: int = 0
-    """How many nodes there are, including those of subgraphs and functions."""
+    """How many nodes there are but for constants, including those of subgraphs and functions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""
@@ -97,7 +97,8 @@ def inspect(model: ir.Model) -> Inspection:
         ResolveAttributesPass(reads_attribute)(model)
     InferTypesPass()(model)
     nodes, paths = list(op_nodes(model)), node_paths(model)
-    places = {node: (paths[node], index) for index, node in enumerate(nodes)}
+    counted = [node for node in nodes if node.op_type != "Constant"]
+    places = {node: (paths[node], index) for index, node in enumerate(counted)}
     gradients = [node for node in nodes if _key(node) in _GRADIENT]
     batch_norms = []
     for node in nodes:
@@ -114,7 +115,7 @@ def inspect(model: ir.Model) -> Inspection:
         unknown[op] = unknown.get(op, 0) + 1
     version, ir_version = default_opset(model) or 0, model.ir_version
     in_primitives = _in_primitives(model)
-    return Inspection(version, ir_version, batch_norms, unknown, in_primitives, warnings, notes, len(nodes))
+    return Inspection(version, ir_version, batch_norms, unknown, in_primitives, warnings, notes, len(counted))
 
 
 def _in_primitives(model: ir.Model) -> dict[str, int]:

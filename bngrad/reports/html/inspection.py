@@ -1,0 +1,134 @@
+"""Writes what `inspect` found as HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bngrad.reports.html.page import write_page
+from bngrad.reports.html.scatter import percent
+from bngrad.reports.html.table import Column, Table
+from bngrad.runtime.environment import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bngrad.inspection.identity import Identity
+    from bngrad.inspection.inspect import BatchNorm, Inspection
+
+LANE = 38
+"""The height of a mode's lane in pixels."""
+
+_MODES = {
+    "training": "training",
+    "frozen": "frozen",
+    "gradient": "gradient alone",
+    "foreign": "other system",
+    "unknown": "unknown",
+}
+_MOST_NAMES = 3
+
+_COLUMNS = [
+    Column("node", "number"),
+    Column("batch norm", "name"),
+    Column("mode", "choice"),
+    Column("op", "choice"),
+    Column("axes", "choice"),
+    Column("type", "choice"),
+    Column("X"),
+    Column("gradient op", "choice"),
+    Column("hazards"),
+]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    x: float
+    y: int
+    mode: str
+    hazard: bool
+    label: str
+
+
+@dataclass(frozen=True)
+class _Lane:
+    mode: str
+    label: str
+    count: int
+    y: int
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """The batch norms along the graph, each in the lane of its mode."""
+
+    lanes: list[_Lane]
+    marks: list[_Mark]
+    height: int
+    nodes: int
+
+
+def write_html(found: Inspection, model: str, identity: Identity, path: Path) -> None:
+    """Writes what `inspect` found as one HTML page.
+
+    Args:
+        found: What was found.
+        model: The name of the model.
+        identity: What identifies the model.
+        path: The file to write.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    ordered = sorted(found.batch_norms, key=lambda one: one.position)
+    write_page(
+        path,
+        "inspection",
+        found=found,
+        model=model,
+        identity=identity,
+        environment=environment(),
+        strip_data=_strip(ordered, found.nodes) if ordered else None,
+        modes=[(_MODES[mode], count) for mode, count in Counter(one.mode for one in ordered).items()],
+        hazards=_hazards(ordered),
+        hazardous=sum(bool(one.hazards) for one in ordered),
+        table=Table("batch-norms", "In graph order", _COLUMNS, [_cells(one) for one in ordered]),
+    )
+
+
+def _cells(one: BatchNorm) -> list[str]:
+    axes = "?" if one.axes is None else ",".join(map(str, one.axes))
+    gradient, hazards = one.gradient or "-", "; ".join(one.hazards)
+    return [str(one.position + 1), one.name, one.mode, one.op, axes, one.dtype, one.shape, gradient, hazards]
+
+
+def _strip(batch_norms: list[BatchNorm], nodes: int) -> _Strip:
+    counts = Counter(one.mode for one in batch_norms)
+    modes = [mode for mode in _MODES if mode in counts]
+    lanes = [_Lane(mode, _MODES[mode], counts[mode], LANE * index + LANE // 2) for index, mode in enumerate(modes)]
+    heights = {lane.mode: lane.y for lane in lanes}
+    marks = [
+        _Mark(
+            x=percent(one.position, nodes),
+            y=heights[one.mode],
+            mode=one.mode,
+            hazard=bool(one.hazards),
+            label="; ".join([f"{one.name}: {one.op}, {one.shape}", *one.hazards]),
+        )
+        for one in batch_norms
+    ]
+    return _Strip(lanes, marks, LANE * len(lanes), nodes)
+
+
+def _hazards(batch_norms: list[BatchNorm]) -> list[str]:
+    """Returns a line for each kind of hazard, with the first of the batch norms that have it."""
+    names: dict[str, list[str]] = {}
+    for one in batch_norms:
+        for hazard in one.hazards:
+            names.setdefault(hazard, []).append(one.name)
+    return [
+        f"{hazard}: {', '.join(found[:_MOST_NAMES])}"
+        + (f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else "")
+        for hazard, found in names.items()
+    ]

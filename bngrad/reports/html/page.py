@@ -1,0 +1,90 @@
+"""Renders a template into one HTML file with its style and script inside, and writes it atomically."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bngrad.io.files import replacing
+
+_HERE = Path(__file__).parent
+
+
+def write_page(path: Path, template: str, **content: object) -> None:
+    """Writes a page.
+
+    All values are escaped. The page's Content-Security-Policy allows its own style and script, by their hashes,
+    and nothing else: no request, no other script.
+
+    Args:
+        path: The file to write.
+        template: The name of a file in ``templates``, without ``.html.j2``.
+        content: The values of the template's variables.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    style, script = _text("report.css"), _text("report.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    # Both are ours; neither contains a closing tag.
+    inline = {"policy": policy, "style": Markup(style), "script": Markup(script)}  # noqa: S704
+    page = _environment().get_template(f"{template}.html.j2").render(**inline, **content)
+    with replacing(path) as temporary:
+        # A file name that is not UTF-8 has surrogates.
+        temporary.write_bytes(page.encode("utf-8", errors="replace"))
+
+
+@cache
+def _text(name: str) -> str:
+    # One form of newlines, so that the hash is the browser's.
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = breakable
+    environment.filters["grouped"] = lambda number: f"{number:,}"
+    environment.filters["x"] = lambda sizes: "x".join(map(str, sizes)) or "scalar"
+    environment.filters["size"] = byte_text
+    environment.filters["number"] = number_text
+    return environment
+
+
+def breakable(text: str) -> Markup:
+    """Returns a name, escaped, that may be broken into lines behind its separators; the script does the same."""
+    return Markup("<wbr>").join(re.split(r"(?<=[./_:])", text))
+
+
+def number_text(value: float | None) -> str:
+    """Returns a number with three significant digits, as the pages show it; ``-`` for None."""
+    if value is None:
+        return "-"
+    return f"{value:.3g}".replace("inf", "∞").replace("nan", "NaN")
+
+
+def byte_text(count: int) -> str:
+    """Returns a size, such as ``1.4 MB``."""
+    size, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{count} bytes" if units[0] == "bytes" else f"{size:.3g} {units[0]}"

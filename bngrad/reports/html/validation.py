@@ -1,0 +1,181 @@
+"""Writes the report of a validation as HTML."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bngrad.reports.html.charts import Histogram, decades, histogram, ratio
+from bngrad.reports.html.page import number_text, write_page
+from bngrad.reports.html.scatter import Point, Scatter, scatter
+from bngrad.reports.html.table import FAILED, Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from bngrad.validation.report import Check, Report, Row
+    from bngrad.validation.statistics import TensorStatistics
+
+WORST = 5
+"""The most nodes of a check that are shown with the statistics of their tensors."""
+
+_ABOUT = {
+    "lock-step": "Each node alone, with the inputs that it has in the original graph, against the error bound of "
+    "its own arithmetic.",
+    "whole graph": "All outputs of the graph, against how much they change when the inputs change by one ulp.",
+    "float64": "All outputs of the graph in float64, where rounding cannot hide an error.",
+    "forward in float64": "The outputs of the forward model, compared in float64.",
+    "central differences": "Each gradient against the slope of the loss in float64, along a random direction.",
+    "on stock ONNX Runtime": "The graph on the installed ONNX Runtime against float64, in units of its noise.",
+    "PyTorch's autograd": "Loss, outputs, gradients and running statistics against PyTorch in float64.",
+    "PyTorch": "Some training steps against the module, in units of PyTorch's own rounding errors.",
+}
+
+_COLUMNS = [
+    Column("result", "result"),
+    Column("error / limit", "number"),
+    Column("node or output", "name"),
+    Column("tensor", "name"),
+    Column("kind", "choice"),
+    Column("check", "choice"),
+    Column("implementation", "choice"),
+    Column("against", "choice"),
+    Column("measure", "number"),
+    Column("max abs", "number"),
+    Column("rel. L2", "number"),
+    Column("note"),
+]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A row with its check and the check's number among those that have rows."""
+
+    row: Row
+    check: Check
+    series: int
+
+    @property
+    def ratio(self) -> float:
+        return ratio(self.row.measure, self.check.limit)
+
+    @property
+    def badness(self) -> tuple[bool, int, float]:
+        """What rows are sorted by: failed ones first, by check (ratios of checks do not compare), worst first."""
+        return self.row.passed, self.series, -math.inf if math.isnan(self.ratio) else -self.ratio
+
+    @property
+    def label(self) -> str:
+        measure = f"{number_text(self.ratio)} of the limit"
+        return f"{self.row.tensor}: {measure} ({self.check.name}, {self.row.implementation})"
+
+    @property
+    def cells(self) -> list[str]:
+        row = self.row
+        return [
+            "passed" if row.passed else FAILED,
+            number_text(self.ratio),
+            row.subject,
+            row.tensor,
+            row.kind,
+            self.check.name,
+            row.implementation,
+            row.against,
+            number_text(row.measure),
+            number_text(row.max_abs),
+            number_text(row.relative_l2),
+            row.note,
+        ]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A node among the worst of a check."""
+
+    worst: Row
+    ratio: float
+    tensors: list[TensorStatistics]
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A check as the page shows it."""
+
+    check: Check
+    about: str
+    series: int
+    """The number of the check in the picture."""
+    worst: Row | None
+    ratio: float
+    histogram: Histogram
+    subjects: list[_Subject]
+
+
+def write_html(report: Report, path: Path) -> None:
+    """Writes a report as one HTML page, with all rows.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    compared = [
+        _Compared(row, check, series)
+        for series, check in enumerate(check for check in report.checks if check.rows)
+        for row in check.rows
+    ]
+    compared.sort(key=lambda one: one.badness)
+    table = Table(
+        "comparisons", "Failed ones first, by check, worst first", _COLUMNS, [one.cells for one in compared]
+    )
+    sections = _sections(report.checks, [one.ratio for one in compared])
+    write_page(
+        path,
+        "validation",
+        report=report,
+        sections=sections,
+        picture=_picture(compared) if compared else None,
+        table=table,
+        failed=sum(not one.row.passed for one in compared),
+        not_compared=[(c.name, name, why) for c in report.checks for name, why in c.undecided.items()],
+        skipped=[check for check in report.checks if check.skipped],
+    )
+
+
+def _picture(compared: Sequence[_Compared]) -> Scatter:
+    points = [Point(_place(one.row), one.ratio, one.series, not one.row.passed, one.label) for one in compared]
+    losses = [one.row.position for one in compared if one.row.kind == "loss" and one.row.position is not None]
+    return scatter(points, min(losses, default=None))
+
+
+def _place(row: Row) -> float:
+    return math.inf if row.position is None else row.position
+
+
+def _sections(checks: Sequence[Check], ratios: Sequence[float]) -> list[_Section]:
+    low, high = decades(ratios)
+    sections, series = [], 0
+    for check in checks:
+        rows = check.worst_first()
+        own = [ratio(row.measure, check.limit) for row in rows]
+        worst: dict[str, Row] = {}
+        for row in rows:
+            worst.setdefault(row.subject, row)
+        subjects = [
+            _Subject(worst[name], ratio(worst[name].measure, check.limit), tensors)
+            for name, tensors in check.statistics.items()
+            if name in worst
+        ]
+        sections.append(
+            _Section(
+                check,
+                _ABOUT.get(check.name, ""),
+                series,
+                rows[0] if rows else None,
+                own[0] if own else 0.0,
+                histogram(own, low, high),
+                subjects[:WORST],
+            )
+        )
+        series += bool(rows)
+    return sections
