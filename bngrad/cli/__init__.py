@@ -18,6 +18,7 @@ from bngrad import __version__
 from bngrad.cli.bench import bench_command
 from bngrad.cli.causes import is_caused_by
 from bngrad.cli.completion import completion_command
+from bngrad.cli.console import print_line
 from bngrad.cli.differentiate import differentiate_command
 from bngrad.cli.finalize import finalize_command
 from bngrad.cli.help import Group
@@ -42,7 +43,8 @@ _OUT_OF_MEMORY = "out of memory: raise the process's memory limit (ulimit -v, or
 _SECTIONS = {
     "Exit codes": {
         "0": "Success.",
-        "1": "A check failed: `validate` found a difference or compared nothing; `train` had a loss that is not "
+        "1": "A check failed: `validate` found a difference or compared nothing; `inspect --fail-on` found a "
+        "hazard or a warning; `train` had a loss that is not "
         "finite; `oracle status` found no complete environment.",
         "2": "An error: one line on stderr, `bngrad: error: MESSAGE`. No output was written.",
         "130": "Interrupted (Ctrl-C).",
@@ -125,7 +127,7 @@ def run(arguments: list[str]) -> int:
 
 def _fail(message: str) -> int:
     """Prints an error as one line and returns the exit code."""
-    click.echo("bngrad: error: " + " ".join(message.split()), err=True)
+    print_line("error", message)
     return 2
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -24,7 +24,7 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
-def print_json(document: Mapping[str, Any]) -> None:
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     """Prints a JSON document on stdout; infinities and NaN, which JSON lacks, are the texts of `str`."""
     click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
 
@@ -41,4 +41,9 @@ def print_warnings(messages: Iterable[str], notes: Iterable[str] = ()) -> None:
     """Prints each note and each warning as one line on stderr."""
     for kind, texts in (("note", notes), ("warning", messages)):
         for text in texts:
-            click.echo(f"bngrad: {kind}: " + " ".join(text.split()), err=True)
+            print_line(kind, text)
+
+
+def print_line(kind: str, text: str) -> None:
+    """Prints one line on stderr; ``kind`` is ``error``, ``failed``, ``warning`` or ``note``."""
+    click.echo(f"bngrad: {kind}: " + " ".join(text.split()), err=True)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import print_json, print_line, print_warnings
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option, json_option, model_argument, option
+from bngrad.cli.options import (
+    annotations_option,
+    debug_option,
+    json_option,
+    models_argument,
+    option,
+    sarif_option,
+)
+from bngrad.errors import BngradError, InputError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bngrad.inspection.inspect import Inspection
 
 
@@ -22,13 +31,34 @@ if TYPE_CHECKING:
     examples="""
         $ bngrad inspect model.onnx
         $ bngrad inspect training_model.onnx --json
+        $ bngrad inspect training_model.onnx network.onnx \\
+            --fail-on hazard --sarif inspect.sarif
     """,
 )
-@model_argument
-@option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
+@models_argument
+@option(
+    "--fail-on",
+    type=click.Choice(["none", "hazard", "warning"]),
+    default="none",
+    show_default=True,
+    help="Exit with code 1 if a model has a [hazard](warnings.md#hazards) (hazard), or a hazard or a "
+    "[warning](warnings.md) (warning). Each is named on stderr.",
+)
+@option(
+    "--html", type=click.Path(), metavar="FILE", help="Write an [HTML report](../guides/reports.md) of one MODEL."
+)
+@sarif_option
+@annotations_option
 @json_option
 @debug_option
-def inspect_command(model: Path, html: str | None, as_json: bool) -> None:
+def inspect_command(
+    models: tuple[Path, ...],
+    fail_on: str,
+    html: str | None,
+    sarif: str | None,
+    annotations: str | None,
+    as_json: bool,
+) -> int:
     """List batch norms, and ops that stock ONNX Runtime lacks.
 
     Lists each batch norm with its op, mode, axes, element type, the shape of X, and the op that computes its
@@ -37,33 +67,84 @@ def inspect_command(model: Path, html: str | None, as_json: bool) -> None:
 
     Names hazards as well: a training-mode `BatchNormalization` whose running outputs are not graph outputs
     overwrites its inputs on stock ONNX Runtime, and one without running outputs crashes it.
+
+    Several models are inspected one after the other; with `--json`, the document is a list, in which each model
+    has its path as `model`. If a model cannot be read, the others are inspected, its entry has `model` and
+    `error`, and the exit code is 2.
     """
+    from bngrad.io.files import check_output
+    from bngrad.reports.annotations import write_annotations
+    from bngrad.reports.findings import fails, findings_of_inspection, unreadable
+    from bngrad.reports.sarif import write_sarif
+
+    models = tuple(dict.fromkeys(models))
+    several = len(models) > 1
+    if several and html is not None:
+        raise InputError("--html is the report of one model; expected one MODEL, or no --html")
+    for output, model in itertools.product(filter(None, (sarif, annotations)), models):
+        check_output(output, source=model)
+    documents, findings = [], []
+    for model in models:
+        found = _inspect(model, html, several=several)
+        if isinstance(found, str):
+            print_line("error", found)
+            findings.append(unreadable(str(model), found))
+            documents.append({"model": str(model), "error": found})
+            continue
+        findings += findings_of_inspection(str(model), found)
+        documents.append({"model": str(model)} | found.to_dict() if several else found.to_dict())
+        where = f"{model}: " if several else ""
+        print_warnings([where + text for text in found.warnings], [where + text for text in found.notes])
+        if not as_json:
+            _print(found, where)
+    if as_json:
+        print_json(documents if several else documents[0])
+    failed = [finding for finding in findings if fails(finding, fail_on)]
+    for finding in failed:
+        print_line("failed", f"{finding.model}: {finding.message}")
+    exit_code = 2 if any("error" in document for document in documents) else 1 if failed else 0
+    if sarif is not None:
+        write_sarif(Path(sarif), "inspect", [*map(str, models)], findings, exit_code=exit_code)
+    if annotations is not None:
+        write_annotations(Path(annotations), findings)
+    return exit_code
+
+
+def _inspect(model: Path, html: str | None, *, several: bool) -> Inspection | str:
+    """Returns what is in a model; the message if it is one of several and cannot be read."""
+    try:
+        return _load_and_inspect(model, html)
+    except BngradError as error:
+        if not several:
+            raise
+        if click.get_current_context().obj:  # --debug
+            traceback.print_exc()
+        return str(error)
+
+
+def _load_and_inspect(model: Path, html: str | None) -> Inspection:
     from bngrad.inspection.identity import identity
     from bngrad.inspection.inspect import inspect
     from bngrad.io.files import check_output, load
+    from bngrad.reports.html.inspection import write_html
 
     loaded = load(model)
     page = None if html is None else check_output(html, source=model, model=loaded)
     found = inspect(loaded)
-    print_warnings(found.warnings, found.notes)
     if page is not None:
-        from bngrad.reports.html.inspection import write_html
-
         write_html(found, str(model), identity(loaded, model), page)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        _print(found)
+    return found
 
 
-def _print(found: Inspection) -> None:
+def _print(found: Inspection, where: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from bngrad.cli.console import stdout_console
 
     console = stdout_console()
-    console.print(f"batch norms: {len(found.batch_norms)}; ai.onnx {found.opset}, IR version {found.ir_version}")
+    opset = f"ai.onnx {found.opset}, IR version {found.ir_version}"
+    console.print(f"{where}batch norms: {len(found.batch_norms)}; {opset}", markup=False, soft_wrap=True)
     if found.batch_norms:
         table = Table()
         for heading in ("batch norm", "op", "mode", "axes", "type", "X", "gradient op"):

@@ -12,10 +12,20 @@ from bngrad.cli.shell_completion import complete_files
 
 BATCH_NORMS = "Batch norms"
 OUTPUT = "Output"
+REPORT = "Report"
 
 option = functools.partial(click.option, cls=Option)
 
 model_argument = click.argument("model", type=click.Path(path_type=Path), shell_complete=complete_files(".onnx"))
+
+models_argument = click.argument(
+    "models",
+    metavar="MODEL...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    shell_complete=complete_files(".onnx"),
+)
 
 # `cli.run` looks for --debug itself, because an error may occur before the options are parsed.
 debug_option = option(
@@ -106,6 +116,22 @@ running_variance_option = option(
     "in "
     "ONNX, or unbiased, M / (M - 1) times as large, as in PyTorch and TensorFlow.  [default: unbiased if MODEL is "
     "from PyTorch, else biased]",
+)
+
+sarif_option = option(
+    "--sarif",
+    type=click.Path(),
+    metavar="FILE",
+    group=REPORT,
+    help="Write the findings as SARIF 2.1.0, for [code scanning](../guides/ci.md#code-scanning).",
+)
+
+annotations_option = option(
+    "--annotations",
+    type=click.Path(),
+    metavar="FILE",
+    group=REPORT,
+    help="Write the findings as [annotations of GitHub Actions](../guides/ci.md#the-files).",
 )
 
 json_option = option(

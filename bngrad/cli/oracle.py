@@ -57,6 +57,22 @@ def status_command(as_json: bool) -> int:
     return 0 if found.ready else 1
 
 
+@oracle_group.command("key", examples="$ bngrad oracle key")
+@json_option
+@debug_option
+def key_command(as_json: bool) -> None:
+    """Print the key under which a CI job caches the environment.
+
+    It changes with the packages of the environment, the platform and the release of Python.
+    """
+    from bngrad.oracle.environment import cache_key
+
+    if as_json:
+        print_json({"key": cache_key()})
+    else:
+        click.echo(cache_key())
+
+
 @oracle_group.command("remove", examples="$ bngrad oracle remove")
 @json_option
 @debug_option

@@ -9,6 +9,8 @@ import click
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
+    REPORT,
+    annotations_option,
     debug_option,
     dims_option,
     frozen_option,
@@ -17,6 +19,7 @@ from bngrad.cli.options import (
     model_argument,
     option,
     running_variance_option,
+    sarif_option,
     shared_statistics_option,
     training_option,
 )
@@ -25,7 +28,7 @@ from bngrad.cli.shell_completion import complete_files
 if TYPE_CHECKING:
     from pathlib import Path
 
-_INPUTS, _REPORT, _TOLERANCE = "Inputs", "Report", "Tolerance"
+_INPUTS, _TOLERANCE = "Inputs", "Tolerance"
 
 
 @click.command(
@@ -103,14 +106,23 @@ _INPUTS, _REPORT, _TOLERANCE = "Inputs", "Report", "Tolerance"
     group=_TOLERANCE,
     help="Absolute tolerance of the same check.  [default: 0 if --rtol is given]",
 )
-@option("--junit", type=click.Path(), metavar="FILE", group=_REPORT, help="Write a JUnit XML report.")
-@option("--html", type=click.Path(), metavar="FILE", group=_REPORT, help="Write an HTML report.")
+@option("--junit", type=click.Path(), metavar="FILE", group=REPORT, help="Write a JUnit XML report.")
+@option("--html", type=click.Path(), metavar="FILE", group=REPORT, help="Write an HTML report.")
+@sarif_option
+@option(
+    "--summary",
+    type=click.Path(),
+    metavar="FILE",
+    group=REPORT,
+    help="Write a summary in Markdown, for the page of a CI job.",
+)
+@annotations_option
 @option(
     "--rows",
     type=click.IntRange(min=0),
     default=8,
     show_default=True,
-    group=_REPORT,
+    group=REPORT,
     help="Rows to show per check; failed ones are always shown.",
 )
 @json_option
@@ -122,6 +134,9 @@ def validate_command(
     wrt: tuple[str, ...],
     junit: str | None,
     html: str | None,
+    sarif: str | None,
+    summary: str | None,
+    annotations: str | None,
     rows: int,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - passed through
@@ -138,16 +153,22 @@ def validate_command(
     from bngrad.cli.progress import progress
     from bngrad.io import files
     from bngrad.io.arrays import load_arrays
+    from bngrad.reports.annotations import write_report_annotations
     from bngrad.reports.html.validation import write_html
     from bngrad.reports.junit import write_junit
+    from bngrad.reports.sarif import write_report_sarif
+    from bngrad.reports.summary import write_summary
     from bngrad.reports.text import print_text
     from bngrad.validation.validate import validate
 
-    destinations = {
-        write: files.check_output(path, source=model)
-        for write, path in ((write_junit, junit), (write_html, html))
-        if path is not None
-    }
+    outputs = (
+        (write_junit, junit),
+        (write_html, html),
+        (write_report_sarif, sarif),
+        (write_summary, summary),
+        (write_report_annotations, annotations),
+    )
+    destinations = {write: files.check_output(path, source=model) for write, path in outputs if path is not None}
     arrays = load_arrays(inputs) if inputs is not None else None
     with progress() as show:
         report = validate(model, inputs=arrays, dims=dims, wrt=list(wrt) or None, progress=show, **options)

@@ -15,6 +15,7 @@ never has the final name. (A renamed virtual environment works through its inter
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -90,6 +91,19 @@ def status() -> Status:
         return Status(path, None, f"its interpreter {environment.python} is missing or not executable")
     problem = packages.damage(site_packages)
     return Status(path, environment if problem is None else None, problem)
+
+
+def cache_key() -> str:
+    """Returns a key for caching the environment: it changes if an environment made elsewhere would not be usable.
+
+    The environment links to the base interpreter that it was made with, so the key has its release and its folder.
+
+    Raises:
+        OracleError: There is no Python that the packages support.
+    """
+    facts = "import sys; print(sys.version.split()[0]); print(sys.base_prefix)"
+    release, folder = _run([find_interpreter(), "-I", "-c", facts], "ask Python for its release")
+    return f"{packages.key()}-python{release}-{hashlib.sha256(folder.encode()).hexdigest()[:6]}"
 
 
 def ensure(progress: Progress | None = None) -> Environment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,7 @@ def process(*arguments, **options):
         ["oracle"],
         ["oracle", "install"],
         ["oracle", "status"],
+        ["oracle", "key"],
         ["oracle", "remove"],
         ["library-path"],
     ],
@@ -342,10 +344,10 @@ ERRORS = {
         "output folder no does not exist; create it first",
     ),
     "no-output": (["rewrite", "model.onnx"], "Missing option '-o' / '--output' (see bngrad rewrite --help)"),
-    "no-model": (["inspect"], "Missing argument 'MODEL' (see bngrad inspect --help)"),
+    "no-model": (["inspect"], "Missing argument 'MODEL...' (see bngrad inspect --help)"),
     "two-models": (
-        ["inspect", "model.onnx", "relu.onnx"],
-        "Got unexpected extra argument (relu.onnx) (see bngrad inspect --help)",
+        ["rewrite", "model.onnx", "relu.onnx", *OUT],
+        "Got unexpected extra argument (relu.onnx) (see bngrad rewrite --help)",
     ),
     "unknown-target": (
         ["rewrite", "model.onnx", *OUT, "--target", "cuda"],
@@ -509,6 +511,14 @@ def test_oracle_status_missing(no_oracle, command):
     document = json.loads(out)
     assert (document["state"], document["problem"]) == ("missing", "not installed")
     assert document["path"].startswith(str(no_oracle))
+
+
+def test_the_key_of_the_oracle_has_its_name_and_the_release_of_python(no_oracle, command):
+    code, out, err = command("oracle", "key")
+    assert (code, err) == (0, "")
+    name = Path(json.loads(command("oracle", "status", "--json")[1])["path"]).name
+    assert re.fullmatch(rf"{re.escape(name)}-python3\.1[12]\.\d+-[0-9a-f]{{6}}\n", out)
+    assert not no_oracle.exists()
 
 
 @pytest.mark.usefixtures("no_oracle")

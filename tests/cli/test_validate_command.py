@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -68,6 +69,7 @@ def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
     capsys.readouterr()
 
     arguments = ["--rewritten", "wrong.onnx", "--junit", "report.xml", "--html", "report.html", "--rows", "0"]
+    arguments += ["--sarif", "report.sarif", "--summary", "report.md", "--annotations", "report.txt"]
     assert run(["validate", "model.onnx", *arguments]) == 1
     assert "FAILED: ort" in capsys.readouterr().out
     failed = [case for case in ET.parse("report.xml").iter("testcase") if case.find("failure") is not None]  # noqa: S314
@@ -75,6 +77,13 @@ def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
         "backward"
     }
     assert "backward" in Path("report.html").read_text(encoding="utf-8")
+    (found,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
+    (result,) = (result for result in found["results"] if result["ruleId"] == "lock-step")
+    assert result["locations"][0]["logicalLocations"][0]["name"] == "backward"
+    assert found["invocations"][0]["exitCode"] == 1
+    assert "| lock-step | `backward` | " in Path("report.md").read_text(encoding="utf-8")
+    annotations = Path("report.txt").read_text(encoding="utf-8")
+    assert "::error title=bngrad%3A lock-step%3A backward,file=model.onnx::" in annotations
 
     assert run(["validate", "model.onnx", "--rewritten", "wrong.onnx", "--json"]) == 1
     lock_step = json.loads(capsys.readouterr().out)["checks"][0]
@@ -127,13 +136,19 @@ def test_bad_input_is_one_line(case, capsys):
     np.savez("shape.npz", s=np.zeros(4, np.float32))
     np.savez("type.npz", s=np.zeros(3))
     arguments, message = BAD[case]
-    assert run(["validate", "model.onnx", *arguments, "--junit", "report.xml"]) == 2
+    files = {
+        "--junit": "report.xml",
+        "--sarif": "report.sarif",
+        "--summary": "report.md",
+        "--annotations": "a.txt",
+    }
+    assert run(["validate", "model.onnx", *arguments, *chain(*files.items())]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("bngrad: error: ")
     assert message in err
     assert err.count("\n") == 1
-    assert not Path("report.xml").exists()
+    assert not any(Path(file).exists() for file in files.values())
 
 
 def test_a_rewritten_model_is_not_the_original(capsys):

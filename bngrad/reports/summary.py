@@ -1,0 +1,82 @@
+"""Writes the report of a validation as Markdown, for the page of a CI job: the checks, and what failed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from bngrad.io.files import replacing
+from bngrad.reports.findings import findings_of_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from bngrad.validation.report import Check, Report
+
+_MAX_FINDINGS = 50
+"""More are counted: GitHub takes 1 MiB for the summary of a step."""
+
+
+def write_summary(report: Report, path: Path) -> None:
+    """Writes a report as a section of Markdown.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
+
+
+def _lines(report: Report) -> Iterator[str]:
+    verdict = "passed" if report.passed else "FAILED"
+    yield f"### {_code(report.model)}: {verdict}"
+    yield ""
+    if not report.passed:
+        yield from (_plain(report.reason), "")
+    rows = [_check(check) for check in report.checks]
+    yield from _table(("check", "result", "comparisons", "failed", "worst", "limit"), rows)
+    yield f"Against {report.against}, seed {report.seed}, providers {', '.join(report.providers)}."
+    yield ""
+    found = [finding for finding in findings_of_report(report) if finding.level != "note"]
+    if found:
+        rows = [(one.rule.id, _code(one.path) if one.path else "", _plain(one.message)) for one in found]
+        yield from _table(("finding", "where", "message"), rows[:_MAX_FINDINGS])
+    if len(found) > _MAX_FINDINGS:
+        yield from (f"{len(found) - _MAX_FINDINGS} more are in the report.", "")
+
+
+def _check(check: Check) -> tuple[str, ...]:
+    result = "passed" if check.passed else "skipped" if check.skipped and not check.required else "FAILED"
+    if not check.rows:
+        return (check.name, f"{result}: {_plain(check.problem)}", "0", "0", "", "")
+    worst = check.worst_first()[0]
+    failed = str(len(check.failures))
+    return (
+        check.name,
+        result,
+        str(len(check.rows)),
+        failed,
+        f"{worst.measure:.3g} {check.unit}",
+        f"{check.limit:g}",
+    )
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _code(text: str) -> str:
+    """Returns a text as a code span, which a name cannot leave: its fence is longer than any run of backticks."""
+    text = " ".join(text.split()).replace("|", r"\|")
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {text} {fence}" if longest else f"{fence}{text}{fence}"
+
+
+def _plain(text: str) -> str:
+    """Returns a text without Markdown or HTML in it."""
+    return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", " ".join(text.split()))

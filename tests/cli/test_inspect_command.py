@@ -1,0 +1,141 @@
+"""``bngrad inspect`` of several models, and what fails it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from bngrad.cli import run
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
+GOOD = HEADER + "g (float[2] x) => (float[2] y) { y = Relu(x) }"
+VALUES = "<float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>"
+HAZARD = f"""{HEADER}g (float[2,3] x) => (float[2,3] y) {VALUES} {{
+    [bn] y = BatchNormalization <training_mode = 1> (x, s, b, m, v) }}"""
+FROZEN = HAZARD.replace("training_mode = 1", "epsilon = 0.001")
+MESSAGE = "bn: a running output is left out: stock ONNX Runtime crashes"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"good": GOOD, "hazard": HAZARD, "frozen": FROZEN}.items():
+        onnx.save(onnx.parser.parse_model(text), f"{name}.onnx")
+    Path("empty.onnx").write_bytes(b"")
+    Path("text.onnx").write_text("not a model", encoding="utf-8")
+
+
+@pytest.fixture
+def command(capsys):
+    def call(*arguments):
+        code = run(["inspect", *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err.splitlines()
+
+    return call
+
+
+FAIL_ON = {
+    "good": ("good.onnx", [0, 0, 0]),
+    "hazard": ("hazard.onnx", [0, 1, 1]),
+    "warning": ("frozen.onnx", [0, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("case", FAIL_ON)
+def test_the_exit_code(case, command):
+    model, codes = FAIL_ON[case]
+    assert [command(model, "--fail-on", level)[0] for level in ("none", "hazard", "warning")] == codes
+    assert command(model)[0] == 0
+
+
+def test_a_failure_is_named(command):
+    code, out, err = command("hazard.onnx", "--fail-on", "hazard")
+    assert (code, err) == (1, [f"bngrad: failed: hazard.onnx: {MESSAGE}"])
+    assert f"hazard: {MESSAGE}" in out
+    code, _, (warning, failure) = command("frozen.onnx", "--fail-on", "warning")
+    assert code == 1
+    assert warning.startswith("bngrad: warning: the model has no batch norm in training mode")
+    assert failure == warning.replace("bngrad: warning: ", "bngrad: failed: frozen.onnx: ")
+
+
+def test_several_models_are_told_apart(command):
+    code, out, err = command("good.onnx", "hazard.onnx", "frozen.onnx", "good.onnx", "--fail-on", "hazard")
+    assert code == 1
+    heads = [line for line in out.splitlines() if "batch norms: " in line]
+    assert [line.split(": ")[0] for line in heads] == ["good.onnx", "hazard.onnx", "frozen.onnx"]
+    assert [line.partition(".onnx: ")[0] for line in err] == [
+        "bngrad: warning: frozen",
+        "bngrad: failed: hazard",
+    ]
+
+
+def test_the_document_of_one_model_is_the_model_s(command):
+    document = json.loads(command("hazard.onnx", "--json")[1])
+    assert document["batch_norms"][0]["hazards"] == [MESSAGE.removeprefix("bn: ")]
+    assert "model" not in document
+
+
+def test_the_document_of_several_models_is_a_list(command):
+    code, out, err = command("hazard.onnx", "empty.onnx", "good.onnx", "--json")
+    hazard, empty, good = json.loads(out)
+    assert code == 2
+    assert err == ["bngrad: error: empty.onnx is empty; expected an ONNX model"]
+    assert hazard == {"model": "hazard.onnx"} | json.loads(command("hazard.onnx", "--json")[1])
+    assert good == {"model": "good.onnx"} | json.loads(command("good.onnx", "--json")[1])
+    assert empty == {"model": "empty.onnx", "error": "empty.onnx is empty; expected an ONNX model"}
+
+
+@pytest.mark.parametrize("broken", ["empty.onnx", "text.onnx", "none.onnx", "."])
+def test_a_model_that_cannot_be_read_does_not_hide_the_others(broken, command):
+    code, out, err = command(broken, "hazard.onnx", "--fail-on", "hazard", "--sarif", "out.sarif")
+    assert code == 2
+    assert "hazard.onnx: batch norms: 1" in out
+    assert err[0].startswith("bngrad: error: ")
+    assert err[1:] == [f"bngrad: failed: hazard.onnx: {MESSAGE}"]
+    (found,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
+    assert found["invocations"][0]["executionSuccessful"] is False
+    assert [result["ruleId"] for result in found["results"]] == ["unreadable-model", "running-output-missing"]
+
+
+def test_the_files_for_ci(command):
+    code, *_ = command("hazard.onnx", "frozen.onnx", "--sarif", "out.sarif", "--annotations", "out.txt")
+    assert code == 0
+    (found,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
+    assert [result["ruleId"] for result in found["results"]] == ["running-output-missing", "frozen-batch-norms"]
+    assert Path("out.txt").read_text(encoding="utf-8").splitlines()[0] == (
+        f"::warning title=bngrad%3A running-output-missing%3A bn,file=hazard.onnx::{MESSAGE}"
+    )
+
+
+BAD = {
+    "sarif-is-a-model": (
+        ["good.onnx", "hazard.onnx", "--sarif", "hazard.onnx"],
+        "output hazard.onnx is the input",
+    ),
+    "annotations-in-no-folder": (["good.onnx", "--annotations", "no/a.txt"], "output folder no does not exist"),
+    "one-broken-model": (["empty.onnx", "--sarif", "out.sarif"], "empty.onnx is empty; expected an ONNX model"),
+    "unknown-level": (["good.onnx", "--fail-on", "note"], "'note' is not one of 'none', 'hazard', 'warning'"),
+    "no-model": ([], "Missing argument 'MODEL...'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_writes_nothing(case, command, tmp_path):
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    arguments, message = BAD[case]
+    code, out, (line,) = command(*arguments)
+    assert (code, out) == (2, "")
+    assert line.startswith("bngrad: error: ")
+    assert message in line
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_debug_shows_the_traceback_of_each_error(command):
+    code, _, err = command("empty.onnx", "good.onnx", "--debug")
+    assert code == 2
+    assert err[0] == "Traceback (most recent call last):"
+    assert err[-1] == "bngrad: error: empty.onnx is empty; expected an ONNX model"
