@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from bngrad.bench.prepared import PreparedCase
 from bngrad.bench.timing import Spread, run_trial, time_interleaved
@@ -14,6 +14,44 @@ if TYPE_CHECKING:
 
 ADDITION_ARRAYS = 3
 """How many arrays of X's size the addition c = a + b, which measures the bandwidth, reads or writes."""
+
+
+class BandwidthDocument(TypedDict):
+    """The memory bandwidth for arrays of X's size, measured by the addition c = a + b."""
+
+    bytes: int
+    """The bytes that the addition reads and writes."""
+    ms: dict[str, float]
+    """The quartiles of its time in milliseconds: low, median and high."""
+    gb_per_s: float
+    """The bandwidth in 10^9 bytes per second."""
+
+
+class MeasurementDocument(TypedDict):
+    """A row of the document of ``bngrad bench --json``."""
+
+    shape: list[int]
+    """The shape of X."""
+    axes: list[int]
+    """The reduction axes."""
+    dtype: str
+    """The element type of X."""
+    op: str
+    """The op, by its name on the command line."""
+    frozen: bool
+    """Whether the statistics are constants."""
+    count: int
+    """The number of batch norms of the model that have this case; 1 for a shape given by the user."""
+    bytes: int
+    """The bytes that the op has to read and write, each array of X's size counted once."""
+    ms: dict[str, float]
+    """The quartiles of the op's time in milliseconds: low, median and high."""
+    gb_per_s: float
+    """The throughput of the op in 10^9 bytes per second."""
+    bandwidth: BandwidthDocument
+    """The memory bandwidth."""
+    bandwidth_fraction: float
+    """The throughput over the bandwidth; above 1 if the op's arrays stay in the caches."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +81,7 @@ class Measurement:
         """The throughput over the bandwidth; above 1 if the op's arrays stay in the caches."""
         return self.gb_per_s / self.bandwidth_gb_per_s
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> MeasurementDocument:
         """Returns a row of the output of ``--json``."""
         case = self.case
         return {
@@ -56,12 +94,12 @@ class Measurement:
             "bytes": case.moved_bytes,
             "ms": self.kernel.in_ms(),
             "gb_per_s": self.gb_per_s,
-            "roof": {
+            "bandwidth": {
                 "bytes": ADDITION_ARRAYS * case.data_bytes,
                 "ms": self.addition.in_ms(),
                 "gb_per_s": self.bandwidth_gb_per_s,
             },
-            "of_roof": self.bandwidth_fraction,
+            "bandwidth_fraction": self.bandwidth_fraction,
         }
 
 

@@ -14,10 +14,11 @@ from bngrad.cli.options import debug_option, dims_option, json_option, option
 from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from bngrad.bench.case import Case
     from bngrad.bench.measure import Measurement
+    from bngrad.cli.documents import BenchDocument
 
 _SHAPE = "Shapes"
 
@@ -102,26 +103,27 @@ def bench_command(
         cases = cases_of_model(files.load(model), dims, op=op, frozen=frozen)
     else:
         cases = cases_of_shapes(shapes, axes=axes, layout=layout, dtype=dtype or "float", op=op, frozen=frozen)
-    head = {
-        "library": str(native_library.library_path()),
-        "version": native_library.version(),
-        "isa": native_library.active_isa(),
-        "threads": threads or os.cpu_count(),
-        "repeats": repeats,
-    }
     rows = []
     with progress() as show:
         for done, (case, count) in enumerate(cases.items()):
             show(case.shape_text, done / len(cases))
             rows.append(measure(case, count=count, threads=threads, repeats=repeats))
+    document: BenchDocument = {
+        "library": str(native_library.library_path()),
+        "version": native_library.version(),
+        "isa": native_library.active_isa(),
+        "threads": threads or os.cpu_count() or 1,
+        "repeats": repeats,
+        "rows": [row.to_dict() for row in rows],
+    }
     if page is not None:
         from bngrad.reports.html.bench import write_html
 
-        write_html(head, rows, "" if model is None else str(model), page)
+        write_html(document, rows, "" if model is None else str(model), page)
     if as_json:
-        print_json(head | {"rows": [row.to_dict() for row in rows]})
+        print_json(document)
     else:
-        _print(head, rows)
+        _print(document, rows)
 
 
 def _check_source(
@@ -142,7 +144,7 @@ def _check_source(
         raise InputError("--dim applies to MODEL only; --shape has no symbolic dimensions")
 
 
-def _print(head: Mapping[str, object], rows: Iterable[Measurement]) -> None:
+def _print(head: BenchDocument, rows: Iterable[Measurement]) -> None:
     from rich.table import Table
 
     from bngrad.cli.console import stdout_console

@@ -24,17 +24,19 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
-def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+def print_json(document: Mapping[str, object] | Sequence[object]) -> None:
     """Prints a JSON document on stdout; infinities and NaN, which JSON lacks, are the texts of `str`."""
-    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    click.echo(json.dumps(_as_json(document), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _as_json(one) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _as_json(value._asdict())
+    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def print_warnings(messages: Iterable[str], notes: Iterable[str] = ()) -> None:

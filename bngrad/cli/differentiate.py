@@ -30,6 +30,7 @@ from bngrad.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bngrad.cli.documents import DifferentiateDocument
     from bngrad.io.external_data import ExternalData
 
 
@@ -124,7 +125,7 @@ def differentiate_command(
         files.save(result.model, path, external_data)
     print_warnings(result.warnings, result.notes)
     if as_json:
-        document = {
+        document: DifferentiateDocument = {
             "model": str(model),
             "output": str(path),
             "loss": result.loss,

@@ -14,6 +14,7 @@ from bngrad.cli.shell_completion import complete_files
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bngrad.cli.documents import FinalizeDocument
     from bngrad.io.external_data import ExternalData
 
 
@@ -78,7 +79,12 @@ def finalize_command(
     result = finalize(source, given.arrays, outputs=list(keep) or None, from_state=given.is_state)
     files.save(result.model, path, external_data)
     if as_json:
-        document = {"model": str(model), "output": str(path), "weights": result.weights, "kept": result.kept}
+        document: FinalizeDocument = {
+            "model": str(model),
+            "output": str(path),
+            "weights": result.weights,
+            "kept": result.kept,
+        }
         print_json(document)
     else:
         kept = f", {len(result.kept)} unchanged" if result.kept else ""

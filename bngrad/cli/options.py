@@ -139,7 +139,7 @@ json_option = option(
     "as_json",
     is_flag=True,
     group=COMMON,
-    help="Print one JSON document on stdout.",
+    help="Print one [JSON document](json.md) on stdout.",
 )
 
 

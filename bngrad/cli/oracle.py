@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal
+
 import click
 
 from bngrad.cli.console import print_json
 from bngrad.cli.help import Group
 from bngrad.cli.options import debug_option, json_option
+
+if TYPE_CHECKING:
+    from bngrad.cli.documents import OracleDocument, OracleRemoveDocument
 
 
 @click.group("oracle", cls=Group, no_args_is_help=False)
@@ -33,7 +38,8 @@ def install_command(as_json: bool) -> None:
     with progress() as show:
         environment = install(show)
     if as_json:
-        print_json({"state": "ready", "path": str(environment.path), "problem": None})
+        document: OracleDocument = {"state": "ready", "path": str(environment.path), "problem": None}
+        print_json(document)
     else:
         click.echo(f"ready: {environment.path}")
 
@@ -49,28 +55,27 @@ def status_command(as_json: bool) -> int:
     from bngrad.oracle import status
 
     found = status()
-    state = "ready" if found.ready else "broken" if found.installed else "missing"
+    state: Literal["ready", "broken", "missing"] = (
+        "ready" if found.ready else "broken" if found.installed else "missing"
+    )
     if as_json:
-        print_json({"state": state, "path": str(found.path), "problem": found.problem})
+        document: OracleDocument = {"state": state, "path": str(found.path), "problem": found.problem}
+        print_json(document)
     else:
         click.echo(f"{state}: {found.path}" + (f" ({found.problem})" if found.problem else ""))
     return 0 if found.ready else 1
 
 
 @oracle_group.command("key", examples="$ bngrad oracle key")
-@json_option
 @debug_option
-def key_command(as_json: bool) -> None:
+def key_command() -> None:
     """Print the key under which a CI job caches the environment.
 
     It changes with the packages of the environment, the platform and the release of Python.
     """
     from bngrad.oracle.environment import cache_key
 
-    if as_json:
-        print_json({"key": cache_key()})
-    else:
-        click.echo(cache_key())
+    click.echo(cache_key())
 
 
 @oracle_group.command("remove", examples="$ bngrad oracle remove")
@@ -82,7 +87,8 @@ def remove_command(as_json: bool) -> None:
 
     removed = remove()
     if as_json:
-        print_json({"removed": [str(path) for path in removed]})
+        document: OracleRemoveDocument = {"removed": [str(path) for path in removed]}
+        print_json(document)
         return
     for path in removed:
         click.echo(f"removed: {path}")

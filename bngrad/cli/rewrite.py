@@ -23,6 +23,7 @@ from bngrad.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bngrad.cli.documents import RewriteDocument
     from bngrad.io.external_data import ExternalData
     from bngrad.passes.pipeline import Target
 
@@ -89,7 +90,7 @@ def rewrite_command(
     files.save(result.model, path, external_data)
     recognized = Counter(one.kind for one in result.candidates if one.taken)
     if as_json:
-        document = {
+        document: RewriteDocument = {
             "model": str(model),
             "output": str(path),
             "target": target,
@@ -98,7 +99,7 @@ def rewrite_command(
             "state": result.state,
             "notes": result.notes,
             "recognized": recognized,
-            "candidates": [one._asdict() for one in result.candidates],
+            "candidates": result.candidates,
         }
         print_json(document)
     else:

@@ -29,6 +29,7 @@ from bngrad.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bngrad.cli.documents import StepDocument
     from bngrad.training.optimizers import Optimizer, ParameterGroup
 
 _OPTIMIZER = "Optimizer"
@@ -209,10 +210,14 @@ def step_command(
     written = save_step(step, path)
     print_warnings(step.warnings, step.notes)
     if as_json:
-        info = json.loads(step.model.metadata_props[KEY])
-        document = {"model": str(model), "files": [str(file) for file in written], "notes": step.notes}
-        document["warnings"] = step.warnings
-        print_json({**document, "step": info})
+        document: StepDocument = {
+            "model": str(model),
+            "files": [str(file) for file in written],
+            "notes": step.notes,
+            "warnings": step.warnings,
+            "step": json.loads(step.model.metadata_props[KEY]),
+        }
+        print_json(document)
     else:
         info = step.info
         sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"

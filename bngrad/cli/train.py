@@ -13,6 +13,7 @@ from bngrad.cli.options import OUTPUT, debug_option, json_option, option
 from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
+    from bngrad.cli.documents import TrainDocument
     from bngrad.training.checkpoints import Position
     from bngrad.training.fit import Outcome
     from bngrad.training.trainer import Trainer
@@ -269,7 +270,7 @@ def _count(number: int, what: str) -> str:
 
 def _document(
     outcome: Outcome, position: Position, last: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
+) -> TrainDocument:
     finished = outcome.status in ("finished", "stopped early")
     return {
         "status": outcome.status,

@@ -22,8 +22,11 @@ class HashedFile:
     """A file of a model."""
 
     path: str
+    """The path of the file."""
     bytes: int
+    """The size of the file."""
     sha256: str
+    """The SHA-256 of the file, in hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Identity:
     opset: int
     """The version of ai.onnx; 0 if it is not imported."""
     ir_version: int
+    """The IR version of the model."""
     producer: str
     """Name and version of the program that wrote the model; empty if the model has none."""
     nodes: int

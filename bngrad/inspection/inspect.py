@@ -40,20 +40,24 @@ class BatchNorm:
     """A forward batch norm, or a gradient whose forward node is not in the model."""
 
     name: str
+    """The name of the node, or of its first output."""
     path: str
     """The name behind those of the node or the function that it is in the body of, see `node_paths`."""
     op: str
+    """The op, with its domain if that is not ai.onnx."""
     mode: str
-    """What is known of it.
+    """How it is used.
 
-    ``training``: with the batch's statistics, in the file or in PyTorch as the file records; ``frozen``: with
-    given ones; ``gradient``: it has no forward node; ``foreign``: another system's, which `rewrite` knows;
-    ``unknown``: its function's calls say it.
+    ``training``: with the statistics of the batch, in the file or, as the file records, in PyTorch; ``frozen``:
+    with given statistics; ``gradient``: the forward node is not in the model; ``foreign``: an op of another system
+    that `rewrite` replaces; ``unknown``: an attribute of the function that it is in decides.
     """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
     dtype: str
+    """The element type of X; ``unknown`` if it is not known."""
     shape: str
+    """The shape of X, as in ``Nx64x56x56``; ``unknown`` if its rank is not known."""
     gradient: str
     """The op that computes its gradient; empty if nothing does."""
     hazards: list[Diagnostic] = field(default_factory=list)
@@ -67,18 +71,21 @@ class Inspection:
     """What `inspect` found."""
 
     opset: int
+    """The version of ai.onnx; 0 if it is not imported."""
     ir_version: int
+    """The IR version of the model."""
     batch_norms: list[BatchNorm]
+    """The batch norms, in the order of the graph."""
     not_in_stock: dict[str, int]
-    """How many nodes there are of each op that stock ONNX Runtime does not have."""
+    """The number of nodes of each op that stock ONNX Runtime lacks."""
     in_primitives: dict[str, int] = field(default_factory=dict)
-    """How many batch norms of each kind are spelled in primitives, such as Sub and ReduceMean."""
+    """The number of batch norms of each kind in primitives, such as Sub and ReduceMean."""
     warnings: list[Diagnostic] = field(default_factory=list)
     """What is probably wrong with a forward model that will be trained."""
     notes: list[str] = field(default_factory=list)
     """What differentiation changes in a forward model."""
     nodes: int = 0
-    """How many nodes there are but for constants, including those of subgraphs and functions."""
+    """The number of nodes but constants, including those of subgraphs and functions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""

@@ -20,7 +20,9 @@ class Environment:
     """The versions and the machine of a run, as text by name."""
 
     versions: dict[str, str]
+    """The versions of bngrad, of the native library, of packages and of Python."""
     machine: dict[str, str]
+    """The CPU, the number of cores, and the operating system."""
 
 
 def environment() -> Environment:

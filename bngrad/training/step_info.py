@@ -63,9 +63,11 @@ class StateTensor:
     """A tensor of the state."""
 
     role: Role
+    """What the tensor is for."""
     dtype: str
     """NumPy's name of the type: ``float32``, ``float64`` or ``int64``."""
     shape: tuple[int, ...]
+    """The sizes of its dimensions."""
     new: str | None = None
     """The output with the next value; None in the flat layout."""
     weight: str | None = None
@@ -79,9 +81,13 @@ class FlatState:
     """The vector that holds the whole state in the flat layout."""
 
     input: str
+    """The input that takes the vector."""
     output: str
+    """The output with its next value."""
     dtype: str
+    """NumPy's name of the type."""
     size: int
+    """The number of elements."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class StepInfo:
     """What a training loop has to know of a training step."""
 
     layout: Layout
+    """How the step takes its state."""
     loss: str
     """The output that holds the loss."""
     outputs: tuple[str, ...]
@@ -96,15 +103,19 @@ class StepInfo:
     learning_rate: str
     """The input that takes the learning rate, a scalar."""
     learning_rate_dtype: str
+    """NumPy's name of the type of the learning rate."""
     data: Mapping[str, DataInput]
+    """The inputs that take data, by name."""
     state: Mapping[str, StateTensor]
     """The state, by the names of the inputs of the named layout."""
     flat: FlatState | None
+    """The vector of the flat layout; None in the named layout."""
     optimizer: Mapping[str, Any]
     """The optimizer's name and hyperparameters."""
     accumulate: int
     """How many calls make one update of the weights."""
     clip_norm: float | None
+    """The largest global norm of the gradients; None if they are not clipped."""
 
     @property
     def model(self) -> str:

@@ -40,7 +40,9 @@ class Row:
     measure: float
     """The deciding value, in the unit of the check; the row passes if it is at most the check's limit."""
     passed: bool
+    """Whether the measure is at most the limit of the check."""
     note: str = ""
+    """A remark on the comparison; empty if there is none."""
     position: int | None = None
     """The position of the node that computes the tensor among those of the training graph; None if unknown."""
 
@@ -50,15 +52,19 @@ class Check:
     """One method of comparison."""
 
     name: str
+    """The name of the check."""
     unit: str
     """The unit of `Row.measure`."""
     limit: float
+    """The largest `Row.measure` that passes."""
     rows: list[Row] = field(default_factory=list)
+    """The comparisons; in JSON, worst first."""
     skipped: str = ""
     """Why the check was skipped; empty if it was not."""
     undecided: dict[str, str] = field(default_factory=dict)
     """What could not be compared although the check was run, and why."""
     notes: list[str] = field(default_factory=list)
+    """Remarks on how the check was run."""
     required: bool = False
     """Whether the report fails if the check is skipped."""
     statistics: dict[str, list[TensorStatistics]] = field(default_factory=dict)
@@ -96,15 +102,21 @@ class Report:
     """The result of a validation."""
 
     model: str
+    """The model that was validated."""
     batch_norms: dict[str, int]
     """The number of batch-norm nodes of the original, by op type."""
     against: str
+    """What the gradients were compared with."""
     providers: list[str]
+    """The implementations of the ops that were validated."""
     seed: int
+    """The seed of random values."""
     inputs: dict[str, list[int]]
     """The shape of every input."""
     checks: list[Check] = field(default_factory=list)
+    """The checks, in the order in which they were run."""
     notes: list[str] = field(default_factory=list)
+    """Remarks on the model, and on how it was validated."""
     warnings: Sequence[str] = field(default_factory=list)
     """Reasons why a forward model is probably not suitable for training."""
     identity: Identity | None = None

@@ -28,15 +28,25 @@ class TensorStatistics:
     role: str
     """``input``, ``expected``, or ``computed by`` an implementation."""
     name: str
+    """The name of the tensor."""
     dtype: str
+    """NumPy's name of the type."""
     shape: list[int]
+    """The sizes of its dimensions."""
     minimum: float | None
+    """The smallest element."""
     maximum: float | None
+    """The largest element."""
     mean: float | None
+    """The mean."""
     std: float | None
+    """The standard deviation."""
     zeros: int
+    """The number of zeros."""
     nan: int
+    """The number of NaN."""
     infinite: int
+    """The number of infinities."""
 
 
 class WorstSubjects:

@@ -56,7 +56,7 @@ def test_rates_are_bytes_by_the_median():
     assert measurement.bandwidth_fraction == pytest.approx(8 / 12)
     row = measurement.to_dict()
     assert row["ms"] == pytest.approx({"low": 1, "median": 2, "high": 4})
-    assert (row["count"], row["bytes"], row["roof"]["bytes"]) == (5, 16_000_000, 12_000_000)
+    assert (row["count"], row["bytes"], row["bandwidth"]["bytes"]) == (5, 16_000_000, 12_000_000)
 
 
 # ---- cases ----

@@ -88,7 +88,7 @@ def test_the_document(command):
     assert set(document) == {"library", "version", "isa", "threads", "repeats", "rows"}
     assert (document["threads"], document["repeats"]) == (1, 1)
     (row,) = document["rows"]
-    measured = {name: row.pop(name) for name in ("ms", "gb_per_s", "roof", "of_roof")}
+    measured = {name: row.pop(name) for name in ("ms", "gb_per_s", "bandwidth", "bandwidth_fraction")}
     assert row == {
         "shape": [2, 3, 4, 5],
         "axes": [0, 2, 3],
@@ -98,10 +98,12 @@ def test_the_document(command):
         "count": 1,
         "bytes": 1440,
     }
-    assert set(measured["ms"]) == set(measured["roof"]["ms"]) == {"low", "median", "high"}
-    assert measured["roof"]["bytes"] == 1440
+    assert set(measured["ms"]) == set(measured["bandwidth"]["ms"]) == {"low", "median", "high"}
+    assert measured["bandwidth"]["bytes"] == 1440
     assert measured["gb_per_s"] == pytest.approx(1440 / measured["ms"]["median"] / 1e6)
-    assert measured["of_roof"] == pytest.approx(measured["gb_per_s"] / measured["roof"]["gb_per_s"])
+    assert measured["bandwidth_fraction"] == pytest.approx(
+        measured["gb_per_s"] / measured["bandwidth"]["gb_per_s"]
+    )
 
 
 def test_the_table(command):

@@ -24,6 +24,7 @@ class Candidate(NamedTuple):
     kind: str
     """forward, backward, frozen forward or frozen backward."""
     taken: bool
+    """Whether it was replaced by an op."""
     reason: str
     """Why it was not taken; empty if it was."""
 

@@ -1,0 +1,151 @@
+"""The documents of ``--json``, but for those of inspect (`Inspection`) and validate (`Report`).
+
+docs/generate/json_schemas.py makes the JSON Schema of each from these types and their docstrings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from bngrad.bench.measure import MeasurementDocument
+    from bngrad.passes.imports.decomposed.candidates import Candidate
+    from bngrad.training.step_info import StepInfo
+
+
+class RewriteDocument(TypedDict):
+    """The document of ``bngrad rewrite --json``."""
+
+    model: str
+    """The model that was read."""
+    output: str
+    """The file that was written."""
+    target: Literal["stock", "training"]
+    """The runtime that the result is for."""
+    rewritten: dict[str, int]
+    """The number of nodes that were made, by ``bngrad`` op."""
+    lowered: dict[str, int]
+    """The number of nodes that were replaced by standard ONNX, by op."""
+    state: dict[str, str]
+    """The output with the new value of an input, to feed back in the next step, by the input."""
+    notes: list[str]
+    """What was changed in the model besides."""
+    recognized: dict[str, int]
+    """The number of batch norms in primitives that were replaced, by kind."""
+    candidates: list[Candidate]
+    """What is, or looks like, a batch norm in primitives."""
+
+
+class DifferentiateDocument(TypedDict):
+    """The document of ``bngrad differentiate --json``."""
+
+    model: str
+    """The model that was read."""
+    output: str
+    """The training graph that was written."""
+    loss: str
+    """The output that holds the loss."""
+    gradients: dict[str, str]
+    """The output that holds the gradient with respect to an input, by the input."""
+    running_statistics: dict[str, str]
+    """The output that holds a new running statistic or other buffer, by the input that takes it next."""
+    target: str | None
+    """The input with the target of a loss function; null if the loss is the model's own."""
+    state: str | None
+    """The file that --state names; null without it."""
+    notes: list[str]
+    """What was changed in the forward model."""
+    warnings: list[str]
+    """What is probably not intended."""
+
+
+class StepDocument(TypedDict):
+    """The document of ``bngrad step --json``."""
+
+    model: str
+    """The model that was read."""
+    files: list[str]
+    """The files that were written: the evaluation graph, the initial state and the step."""
+    notes: list[str]
+    """What was changed in the forward model."""
+    warnings: list[str]
+    """What is probably not intended."""
+    step: StepInfo
+    """The metadata of the step, under the key ``bngrad.step``."""
+
+
+class TrainDocument(TypedDict):
+    """The document of ``bngrad train --json``."""
+
+    status: Literal["finished", "stopped early", "not finite", "interrupted"]
+    """How the run ended; the exit code is 0, 0, 1 and 130."""
+    reason: str | None
+    """Why the run stopped, if a loss was not finite."""
+    epochs: int
+    """The number of epochs that are complete, including those before --resume."""
+    steps: int
+    """The number of steps, including those before --resume."""
+    training_loss: float | None
+    """The mean loss of the last epoch; null if no epoch of this run is complete."""
+    validation_loss: float | None
+    """The validation loss after the last epoch; null without validation data."""
+    accuracy: float | None
+    """The fraction of the validation data that is classified correctly; null if the model is no classifier."""
+    best_epoch: int | None
+    """The epoch with the lowest validation loss; null without validation data."""
+    best_validation_loss: float | None
+    """The lowest validation loss; null without validation data."""
+    output: str | None
+    """The inference model that was written."""
+    state: str | None
+    """The file with the final state that was written."""
+    checkpoint: str | None
+    """The file for checkpoints."""
+
+
+class FinalizeDocument(TypedDict):
+    """The document of ``bngrad finalize --json``."""
+
+    model: str
+    """The model that was read."""
+    output: str
+    """The inference model that was written."""
+    weights: list[str]
+    """The weights and running statistics with new values."""
+    kept: list[str]
+    """Those that stay as they are."""
+
+
+class BenchDocument(TypedDict):
+    """The document of ``bngrad bench --json``."""
+
+    library: str
+    """The path of the native library."""
+    version: str
+    """The version of the library."""
+    isa: str
+    """The instruction set that was used."""
+    threads: int
+    """The number of threads."""
+    repeats: int
+    """The number of trials per case."""
+    rows: list[MeasurementDocument]
+    """The cases."""
+
+
+class OracleDocument(TypedDict):
+    """The document of ``bngrad oracle status --json`` and ``bngrad oracle install --json``."""
+
+    state: Literal["ready", "broken", "missing"]
+    """Whether the environment can be used."""
+    path: str
+    """The folder of the environment."""
+    problem: str | None
+    """Why the environment is not ready; null if it is."""
+
+
+class OracleRemoveDocument(TypedDict):
+    """The document of ``bngrad oracle remove --json``."""
+
+    removed: list[str]
+    """The folders that were deleted."""

@@ -1,0 +1,231 @@
+"""Writes the JSON Schema of each document of ``--json`` in docs/reference/json, and docs/reference/json.md.
+
+Both come from the types of the documents: dataclasses, named tuples and typed dictionaries, whose fields have
+docstrings.
+
+    python docs/generate/json_schemas.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from bngrad.bench.measure import MeasurementDocument
+from bngrad.cli import documents
+from bngrad.inspection.identity import Identity
+from bngrad.inspection.inspect import Inspection
+from bngrad.passes.imports.decomposed.candidates import Candidate
+from bngrad.runtime.environment import Environment
+from bngrad.training.step_info import VERSION, DataInput, FlatState, StateTensor, StepInfo
+from bngrad.validation.report import Check, Report
+from bngrad.validation.statistics import TensorStatistics
+
+FOLDER = Path(__file__).parents[1] / "reference" / "json"
+PAGE = FOLDER.with_suffix(".md")
+
+DOCUMENTS = {
+    "inspect": Inspection,
+    "step": documents.StepDocument,
+    "train": documents.TrainDocument,
+    "finalize": documents.FinalizeDocument,
+    "differentiate": documents.DifferentiateDocument,
+    "rewrite": documents.RewriteDocument,
+    "validate": Report,
+    "bench": documents.BenchDocument,
+    "oracle status": documents.OracleDocument,
+    "oracle install": documents.OracleDocument,
+    "oracle remove": documents.OracleRemoveDocument,
+}
+"""The document of each command with ``--json``."""
+
+_PROPERTIES = {Check: ("passed",), Report: ("passed", "reason"), StepInfo: ("model",)}
+"""Properties that documents have besides the fields."""
+
+_OMITTED = {StateTensor: ("new", "weight", "offset"), StepInfo: ("flat",)}
+"""Fields that are left out where they are None."""
+
+_CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The version of the format."}}}
+"""Further properties, by their schemas."""
+
+_IMPORTED_FOR_TYPES = {
+    one.__name__: one
+    for one in (Candidate, DataInput, Environment, FlatState, Identity, MeasurementDocument, StepInfo)
+} | {"Mapping": Mapping, "Sequence": Sequence, "TensorStatistics": TensorStatistics}
+"""What modules import for type checkers alone."""
+
+_SCALARS = {str: "string", int: "integer", bool: "boolean", types.NoneType: "null"}
+
+_NUMBER = {
+    "description": "A number, or the text of what JSON does not have.",
+    "anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
+}
+
+_INTRODUCTION = """\
+# JSON output
+
+With `--json`, a command prints one JSON document on stdout. Warnings and errors stay on stderr, and exit codes are
+[the same](commands.md#exit-codes). An error prints no document: stdout is empty, and the exit code is 2.
+
+```console
+$ bngrad inspect model.onnx --json
+$ bngrad validate model.onnx --against numeric --dim N=2 --json > report.json
+```
+
+- Each document has a JSON Schema (draft 2020-12), which the tests check real documents against. The schemas allow
+  no other properties.
+- All properties are present unless a table says otherwise; a value that is unknown or does not apply is `null`.
+- Infinities and NaN, which JSON does not have, are the strings `"inf"`, `"-inf"` and `"nan"`.
+- Paths are those of the command line, names those of the model. Texts in `notes`, `warnings`, `reason`, `problem`
+  and `hazards` are for people; their wording may change.
+- Until version 1.0, a release may add properties, and may rename or remove one if the changelog says so. Readers
+  should ignore properties that they do not know."""
+
+
+def schema(document: type) -> dict[str, Any]:
+    """Returns the JSON Schema of a document.
+
+    Raises:
+        ValueError: A field has no docstring, or a type that has no schema.
+    """
+    definitions: dict[str, Any] = {}
+    content = _object(document, definitions)
+    used = {"$defs": dict(sorted(definitions.items()))} if definitions else {}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **content, **used}
+
+
+def _object(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a record: a dataclass, a named tuple or a typed dictionary."""
+    texts = _docstrings(record)
+    properties = dict(_CONSTANTS.get(record, {}))
+    omitted = _OMITTED.get(record, ())
+    for name, hint in get_type_hints(record, localns=_IMPORTED_FOR_TYPES).items():
+        if name in omitted:
+            (hint,) = (one for one in get_args(hint) if one is not types.NoneType)  # noqa: PLW2901
+        missing = "absent" if name in omitted else "null"
+        text = re.sub(r"\bNone\b", missing, texts[name])
+        properties[name] = {"description": text, **_type(hint, definitions)}
+    for name in _PROPERTIES.get(record, ()):
+        getter = vars(record)[name].fget
+        properties[name] = {
+            "description": _markdown(getter.__doc__),
+            **_type(get_type_hints(getter)["return"], definitions),
+        }
+    return {
+        "description": _markdown(record.__doc__),
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in omitted],
+        "additionalProperties": False,
+    }
+
+
+def _type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401, C901, PLR0911
+    """The schema of a type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return {}
+    if hint is float:
+        definitions["number"] = _NUMBER
+        return {"$ref": "#/$defs/number"}
+    if hint in _SCALARS:
+        return {"type": _SCALARS[hint]}
+    if isinstance(hint, type) and issubclass(hint, str):
+        return {"type": "string"}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_type(one, definitions) for one in arguments]}
+    if origin in (list, tuple, Sequence):
+        return {"type": "array", "items": _type(arguments[0], definitions)}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": _type(arguments[1], definitions)}
+    if not isinstance(hint, type) or hint.__module__.partition(".")[0] != "bngrad":
+        raise ValueError(f"{hint} has no schema")
+    if hint.__name__ not in definitions:
+        definitions[hint.__name__] = {}  # for a type that contains itself
+        definitions[hint.__name__] = _object(hint, definitions)
+    return {"$ref": f"#/$defs/{hint.__name__}"}
+
+
+def _docstrings(record: type) -> dict[str, str]:
+    """The docstring of each field of a record."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(record)).body)
+    texts = {}
+    for node, text in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            if not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)):
+                raise ValueError(f"{record.__name__}.{node.target.id} has no docstring")  # noqa: TRY004
+            texts[node.target.id] = _markdown(text.value.value)
+    return texts
+
+
+def _markdown(text: object) -> str:
+    return inspect.cleandoc(str(text)).replace("``", "`")
+
+
+def files() -> dict[Path, str]:
+    """Returns the text of each file."""
+    found = {}
+    sections = [_INTRODUCTION]
+    for name, document in DOCUMENTS.items():
+        made = schema(document)
+        path = FOLDER / f"{name.replace(' ', '-')}.schema.json"
+        title = {"$schema": made.pop("$schema"), "title": f"bngrad {name} --json"}
+        found[path] = json.dumps(title | made, indent=2) + "\n"
+        sections.append(f"## bngrad {name}\n\nSchema: [{path.name}]({FOLDER.name}/{path.name})\n\n{_table(made)}")
+        for part, content in made.get("$defs", {}).items():
+            if part != "number":
+                sections.append(f"{_sentence(part, content)}\n\n{_table(content)}")
+    found[PAGE] = "\n\n".join(sections) + "\n"
+    return found
+
+
+def _sentence(name: str, content: dict[str, Any]) -> str:
+    return f"`{name}`: {' '.join(content['description'].split())}"
+
+
+def _table(content: dict[str, Any]) -> str:
+    lines = ["| property | type |  |", "| --- | --- | --- |"]
+    for name, one in content["properties"].items():
+        text = " ".join(one["description"].split()).replace("|", "\\|")
+        optional = "" if name in content["required"] else " May be absent."
+        lines.append(f"| `{name}` | {_type_text(one)} | {text}{optional} |")
+    return "\n".join(lines)
+
+
+def _type_text(one: dict[str, Any]) -> str:  # noqa: PLR0911
+    """The type of a property, in words."""
+    if "$ref" in one:
+        name = one["$ref"].rpartition("/")[2]
+        return name if name == "number" else f"`{name}`"
+    if "enum" in one:
+        return ", ".join(f"`{json.dumps(value)}`" for value in one["enum"])
+    if "const" in one:
+        return f"`{json.dumps(one['const'])}`"
+    if "anyOf" in one:
+        return " or ".join(_type_text(each) for each in one["anyOf"])
+    if one.get("type") == "array":
+        return f"array of {_plural(one['items'])}"
+    if one.get("type") == "object":
+        return f"object of {_plural(one['additionalProperties'])} by name"
+    return str(one.get("type", "any"))
+
+
+def _plural(one: dict[str, Any]) -> str:
+    text = _type_text(one)
+    if "anyOf" in one:
+        return f"({text})"
+    return text if text.startswith("`") or not one else f"{text}s"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
