@@ -1,0 +1,142 @@
+"""Builds the source distribution and a wheel for each platform, on one Linux machine: `make wheels`.
+
+    python -m ops.wheels.build_wheels [--output dist] [--only linux-x86_64] [--twice]
+
+scikit-build-core builds each wheel from the unpacked source distribution, with zig as the compiler (zig.cmake). Files
+depend on the sources and the pinned tools alone: times are that of the last commit, and --twice builds everything in
+two folders and compares. Nothing is written to the output folder unless every wheel passes check_wheel.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+from ops.wheels.check_wheel import size_table, wheel_problems
+from ops.wheels.macho import hide_exports
+from ops.wheels.notices import write_notices
+from ops.wheels.targets import TARGETS, Target
+
+ROOT = Path(__file__).parents[2]
+WORK = ROOT / "build" / "wheels"
+
+
+def main() -> int:
+    """Runs the program; returns its exit code."""
+    parser = argparse.ArgumentParser(description="Build the source distribution and the wheels of all platforms.")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="folder of the results (default: dist)")
+    parser.add_argument(
+        "--only", action="append", choices=TARGETS, help="a platform; may be repeated (default: all)"
+    )
+    parser.add_argument("--twice", action="store_true", help="build in two folders and compare the files")
+    options = parser.parse_args()
+    targets = {name: TARGETS[name] for name in options.only or TARGETS}
+
+    built = build(WORK / "first", targets)
+    problems = [problem for path in built[1:] for problem in wheel_problems(path)]
+    if options.twice:
+        again = build(WORK / "second", targets)
+        problems += [
+            f"{one.name}: two builds differ: {digest(one)} and {digest(two)}"
+            for one, two in zip(built, again, strict=True)
+            if digest(one) != digest(two)
+        ]
+    if problems:
+        print(*problems, sep="\n", file=sys.stderr)
+        return 1
+    options.output.mkdir(parents=True, exist_ok=True)
+    for path in built:
+        temporary = options.output / f".{path.name}"
+        shutil.copyfile(path, temporary)
+        temporary.replace(options.output / path.name)
+    print(size_table(built[1:]))
+    return 0
+
+
+def build(folder: Path, targets: dict[str, Target]) -> list[Path]:
+    """Builds the source distribution and the wheels in a folder; returns their paths, the former first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "source", filter="data")
+    (source,) = (folder / "source").iterdir()
+    write_notices(source / "LICENSE-THIRD-PARTY.txt", zig().parent)
+    wheels = []
+    for name, target in targets.items():
+        began = time.monotonic()
+        wheels.append(build_wheel(target, source, folder / name))
+        print(f"{name}: {wheels[-1].name}, {time.monotonic() - began:.0f} s", flush=True)
+    return [sdist, *wheels]
+
+
+def build_wheel(target: Target, source: Path, folder: Path) -> Path:
+    """Builds a platform's wheel in a folder; returns its path."""
+    settings = {
+        "build-dir": folder / "build",
+        "install.strip": "false",  # the linker did
+        "cmake.define.CMAKE_TOOLCHAIN_FILE": source / "ops" / "wheels" / "zig.cmake",
+        "cmake.define.BNGRAD_ZIG": zig(),
+        "cmake.define.BNGRAD_ZIG_TARGET": target.zig,
+        "cmake.define.BNGRAD_WERROR": "ON",
+    }
+    arguments = [f"--config-setting={name}={value}" for name, value in settings.items()]
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, *arguments, source)
+    (wheel,) = folder.glob("*.whl")
+    if target.file_format == "MACHO":
+        run(sys.executable, "-m", "wheel", "unpack", "--dest", folder / "unpacked", wheel)
+        (unpacked,) = (folder / "unpacked").iterdir()
+        hide_exports(unpacked / "bngrad" / "lib" / target.library, {"__mh_dylib_header", "___dso_handle"})
+        run(sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, unpacked)
+    # scikit-build-core tags it for the machine that builds.
+    run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={target.tag}", wheel)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def zig() -> Path:
+    """Returns the path of the compiler, which the package ziglang brings."""
+    found = importlib.util.find_spec("ziglang")
+    if found is None or found.origin is None:
+        sys.exit("ziglang is not installed: run `make wheels`, or pip install '.[wheels]'")
+    return Path(found.origin).parent / "zig"
+
+
+def run(*command: object) -> None:
+    """Runs a command; its output is shown, and this program ends, if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=os.environ | {"SOURCE_DATE_EPOCH": epoch(), "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)},
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nfailed: {' '.join(map(str, command))}")
+
+
+def epoch() -> str:
+    """Returns the time that all files get: SOURCE_DATE_EPOCH if it is set, else that of the last commit."""
+    if "SOURCE_DATE_EPOCH" in os.environ:
+        return os.environ["SOURCE_DATE_EPOCH"]
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def digest(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
