@@ -98,9 +98,10 @@ def bench_command(
     from bngrad.runtime import native_library
 
     _check_source(model, shapes, shape_options={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
-    page = None if html is None else files.check_output(html, source=model)
-    if model is not None:
-        cases = cases_of_model(files.load(model), dims, op=op, frozen=frozen)
+    loaded = None if model is None else files.load(model)
+    page = None if html is None else files.check_output(html, source=model, model=loaded)
+    if loaded is not None:
+        cases = cases_of_model(loaded, dims, op=op, frozen=frozen)
     else:
         cases = cases_of_shapes(shapes, axes=axes, layout=layout, dtype=dtype or "float", op=op, frozen=frozen)
     rows = []

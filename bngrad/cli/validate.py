@@ -161,14 +161,19 @@ def validate_command(
     from bngrad.reports.text import print_text
     from bngrad.validation.validate import validate
 
-    outputs = (
-        (write_junit, junit),
-        (write_html, html),
-        (write_report_sarif, sarif),
-        (write_summary, summary),
-        (write_report_annotations, annotations),
-    )
-    destinations = {write: files.check_output(path, source=model) for write, path in outputs if path is not None}
+    outputs = [
+        (write, path)
+        for write, path in (
+            (write_junit, junit),
+            (write_html, html),
+            (write_report_sarif, sarif),
+            (write_summary, summary),
+            (write_report_annotations, annotations),
+        )
+        if path is not None
+    ]
+    loaded = files.load(model) if outputs else None
+    destinations = {write: files.check_output(path, source=model, model=loaded) for write, path in outputs}
     arrays = load_arrays(inputs) if inputs is not None else None
     with progress() as show:
         report = validate(model, inputs=arrays, dims=dims, wrt=list(wrt) or None, progress=show, **options)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from bngrad.reports.html import write_html
+from bngrad.reports.html.validation import write_html
 from bngrad.reports.junit import write_junit
 from bngrad.reports.text import print_text
 from bngrad.validation.report import Check, Report, Row

@@ -340,7 +340,7 @@
       const node = get("node or output"), tensor = get("tensor");
       const lines = [
         [make("b", {}, name(node))],
-        ...(tensor === node ? [] : [[name(tensor)]]),
+        ...(tensor ? [[name(tensor)]] : []),
         [`${get("error / limit")} × limit, ${get("result")}`],
         [`${get("check")}: ${get("implementation")} against ${get("against")}`],
         ...(get("note") ? [[make("bdi", {}, get("note"))]] : []),

@@ -78,7 +78,7 @@ class _Compared:
             "passed" if row.passed else FAILED,
             number_text(self.ratio),
             row.subject,
-            row.tensor,
+            "" if row.tensor == row.subject else row.tensor,
             row.kind,
             self.check.name,
             row.implementation,

@@ -1,0 +1,93 @@
+"""What the tests read from a page: its elements, its text, its data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+VOID = {"meta", "wbr", "input", "br", "hr", "img", "link"}
+
+
+class Page(HTMLParser):
+    """A page, parsed; an element that is not closed, or closed twice, is an error."""
+
+    def __init__(self, path):
+        super().__init__(convert_charrefs=True)
+        self.source = path.read_text(encoding="utf-8")
+        self.elements, self.pieces, self.open = [], [], []
+        self.scripts, self.styles, self.data = [], [], []
+        self.feed(self.source)
+        self.close()
+        assert self.open == [], "unclosed elements"
+        self.text = " ".join("".join(self.pieces).split())
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        assert len(attributes) == len(attrs), f"{tag} has an attribute twice"
+        self.elements.append((tag, attributes))
+        if tag not in VOID:
+            self.open.append((tag, attributes))
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open[-1][0] == tag, f"{tag} closes {self.open[-1][0]}"
+        if tag not in ("bdi", "b", "span"):
+            self.pieces.append(" ")
+        self.open.pop()
+
+    def handle_data(self, data):
+        tag, attributes = self.open[-1] if self.open else ("", {})
+        if tag == "style":
+            self.styles.append(data)
+        elif tag != "script":
+            self.pieces.append(data)
+        elif attributes.get("type") == "application/json":
+            self.data.append(json.loads(data))
+        else:
+            self.scripts.append(data)
+
+    def count(self, tag, **attributes):
+        return sum(
+            tag == found and all(has.get(key.strip("_")) == value for key, value in attributes.items())
+            for found, has in self.elements
+        )
+
+    @property
+    def table(self):
+        """The rows of the page's table, as text by column."""
+        (data,) = (one for one in self.data if "columns" in one)
+        columns = {}
+        for column, cells in zip(data["columns"], data["cells"], strict=True):
+            values = column.get("values")
+            columns[column["label"]] = [values[cell] for cell in cells] if values else cells
+        return columns
+
+    @property
+    def policy(self):
+        (policy,) = (
+            has["content"]
+            for tag, has in self.elements
+            if tag == "meta" and has.get("http-equiv") == "Content-Security-Policy"
+        )
+        return policy
+
+    def check_self_contained(self):
+        """Nothing is fetched, and the policy would refuse it: only the two hashed texts are allowed."""
+        for tag, has in self.elements:
+            assert tag not in {"link", "img", "iframe", "object", "embed", "base", "form", "audio", "video"}, tag
+            assert not {"src", "srcset", "action", "data", "style"} & has.keys(), (tag, has)
+            assert not [name for name in has if name.startswith("on")], (tag, has)
+            assert has.get("href", "#").startswith("#"), (tag, has)
+        (style,), (script,) = self.styles, self.scripts
+        assert not re.search(r"url\(|@import|@font-face", style)
+        assert not re.search(r"fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(|WebSocket", script)
+        for name, text in (("style", style), ("script", script)):
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"{name}-src 'sha256-{digest}'" in self.policy
+        assert "default-src 'none'" in self.policy
+        assert "unsafe" not in self.policy

@@ -1,0 +1,109 @@
+"""The page of an inspection: batch norms along the graph, hazards, ops; names stay in their places."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from bngrad.inspection.identity import Identity
+from bngrad.inspection.inspect import BatchNorm, Inspection, inspect
+from bngrad.reports.html.inspection import write_html
+from pages import Page
+
+PARAMETERS = "float[3] s, float[3] b, float[3] m, float[3] v"
+MODEL = f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "tf" : 1]>
+g (float[N,3,4,4] x, float[N,3,4,4] dy, {PARAMETERS}) => (float[N,3,4,4] z) {{
+    c = Constant<value_ints = [0]>()
+    [frozen] a = BatchNormalization(x, s, b, m, v)
+    r = Relu(a)
+    [crashes] h = BatchNormalization<training_mode = 1>(r, s, b, m, v)
+    [overwrites] i, m2, v2 = BatchNormalization<training_mode = 1>(h, s, b, m, v)
+    [also] j, m3, v3 = BatchNormalization<training_mode = 1>(i, s, b, m, v)
+    q = com.microsoft.ReluGrad(dy, j)
+    z = Add(q, j)
+}}"""
+NAMES = ["<b onclick=x>", "</script><script>x</script>", "a & b", "\u202eabc", "'\"", "x" * 5000, "{{ 1 }}"]
+
+
+@pytest.fixture
+def page(tmp_path):
+    def make(found, model="m.onnx"):
+        write_html(found, model, Identity([], 17, 8, "", 9), tmp_path / "report.html")
+        made = Page(tmp_path / "report.html")
+        made.check_self_contained()
+        return made
+
+    return make
+
+
+def test_modes_hazards_and_places(page):
+    made = page(inspect(ir.from_proto(onnx.parser.parse_model(MODEL))))
+    table = made.table
+    assert table["batch norm"] == ["frozen", "crashes", "overwrites", "also"]
+    assert table["mode"] == ["frozen", "training", "training", "training"]
+    assert table["node"] == ["1", "3", "4", "5"]  # constants are not counted
+    assert table["X"][:2] == ["Nx3x4x4"] * 2
+    assert [bool(text) for text in table["hazards"]] == [False, True, True, True]
+    for text in (
+        "4 batch norms, 3 hazards",
+        "1 node of 1 op that stock ONNX Runtime does not have",
+        "stock ONNX Runtime crashes: crashes",
+        "overwrites running_mean and running_var: overwrites, also",
+        "com.microsoft.ReluGrad 1",
+        "training: 3",
+        "frozen: 1",
+    ):
+        assert text in made.text
+    assert made.count("use", class_="hazard") == 3
+    assert made.count("use", class_="frozen") == 1
+    places = [float(has["x"].rstrip("%")) for tag, has in made.elements if tag == "use"]
+    assert places == sorted(places)
+
+
+def batch_norms(count, **fields):
+    return [
+        BatchNorm(f"bn{i}", "BatchNormalization", "training", [0], "float", "Nx3", "", position=i, **fields)
+        for i in range(count)
+    ]
+
+
+SHOWN = {
+    "none": (Inspection(17, 8, [], {}), ["0 batch norms", "All ops are in stock ONNX Runtime or in bngrad."]),
+    "one": (Inspection(17, 8, batch_norms(1), {}, nodes=1), ["1 batch norm", "1 training", "In graph order"]),
+    "many-with-a-hazard": (
+        Inspection(17, 8, batch_norms(200, hazards=["it crashes"]), {}, nodes=200),
+        ["200 batch norms, 200 hazards", "it crashes: bn0, bn1, bn2 and 197 more"],
+    ),
+    "in-primitives": (
+        Inspection(17, 8, [], {}, in_primitives={"batch norm": 4, "gradient": 2}),
+        ["in primitives 6", "batch norm 4", "gradient 2"],
+    ),
+    "nowhere": (
+        Inspection(0, 8, [BatchNorm("f", "tf.FusedBatchNormV3", "foreign", None, "unknown", "unknown", "")], {}),
+        ["1 other system", "unknown", "?"],
+    ),
+    "warnings-and-notes": (
+        Inspection(17, 8, [], {}, warnings=["folded"], notes=["put in training mode"]),
+        ["warning folded", "note put in training mode"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHOWN)
+def test_what_is_shown(case, page):
+    found, texts = SHOWN[case]
+    made = page(found)
+    for text in texts:
+        assert text in made.text
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_name_stays_in_its_place(name, page):
+    def found(text):
+        one = BatchNorm(text, text, "training", [0], "float", text, text, [text])
+        return Inspection(17, 8, [one], {text: 1}, {text: 2}, [text], [text], 1)
+
+    plain, made = page(found("n"), "n"), page(found(name), name)
+    assert made.table["batch norm"] == made.table["X"] == [name]
+    assert [tag for tag, _ in made.elements if tag != "wbr"] == [tag for tag, _ in plain.elements if tag != "wbr"]
