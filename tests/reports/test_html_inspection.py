@@ -63,7 +63,9 @@ def test_modes_hazards_and_places(page):
 
 def batch_norms(count, **fields):
     return [
-        BatchNorm(f"bn{i}", "BatchNormalization", "training", [0], "float", "Nx3", "", position=i, **fields)
+        BatchNorm(
+            f"bn{i}", f"bn{i}", "BatchNormalization", "training", [0], "float", "Nx3", "", position=i, **fields
+        )
         for i in range(count)
     ]
 
@@ -80,7 +82,9 @@ SHOWN = {
         ["in primitives 6", "batch norm 4", "gradient 2"],
     ),
     "nowhere": (
-        Inspection(0, 8, [BatchNorm("f", "tf.FusedBatchNormV3", "foreign", None, "unknown", "unknown", "")], {}),
+        Inspection(
+            0, 8, [BatchNorm("f", "f", "tf.FusedBatchNormV3", "foreign", None, "unknown", "unknown", "")], {}
+        ),
         ["1 other system", "unknown", "?"],
     ),
     "warnings-and-notes": (
@@ -101,7 +105,7 @@ def test_what_is_shown(case, page):
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_a_name_stays_in_its_place(name, page):
     def found(text):
-        one = BatchNorm(text, text, "training", [0], "float", text, text, [text])
+        one = BatchNorm(text, text, text, "training", [0], "float", text, text, [text])
         return Inspection(17, 8, [one], {text: 1}, {text: 2}, [text], [text], 1)
 
     plain, made = page(found("n"), "n"), page(found(name), name)
