@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks docs docs-serve pictures clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks release-check docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -86,6 +86,10 @@ bench: $(READY)
 # one row again.
 matrix: $(READY)
 	$(BIN)/python tests/matrix/run_matrix.py $(MATRIX)
+
+# Whether this commit can be released; RELEASE=--candidate before it has a tag.
+release-check: $(READY)
+	$(BIN)/python tests/release/release_check.py $(RELEASE)
 
 # Networks of torchvision and timm against PyTorch, written to docs/reference/networks.md: hours, and goes on where it
 # was interrupted. NETWORKS='resnet18 mlp' tries these again.

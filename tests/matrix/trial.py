@@ -94,12 +94,12 @@ def try_row(row: Row, wheel: Path) -> dict:
         python = prepare(row, wheel)
     except NotMadeError as error:
         return result | {"outcome": "not installable", "remarks": [str(error)]}
-    found = _call(python, "-c", DESCRIBE)
+    found = call(python, "-c", DESCRIBE)
     if found.returncode != 0:
         return result | {"outcome": "failed", "remarks": [found.stderr.strip().splitlines()[-1]]}
     described = json.loads(found.stdout)
     assert Path(described.pop("bngrad")).is_relative_to(KEPT), "the tree was tested, not the wheel"
-    suites, remarks = _run_suites(python, KEPT / f"{row.name}.xml")
+    suites, remarks = run_suites(python, KEPT / f"{row.name}.xml")
     failed = any(counts["failed"] for counts in suites.values())
     return result | described | {"suites": suites, "outcome": "failed" if failed else "passed", "remarks": remarks}
 
@@ -114,9 +114,9 @@ def try_refusal(refusal: Refusal, python: Path) -> dict:
             run(python, "-m", "pip", "install", "--quiet", *target, f"{refusal.package}=={refusal.version}")
         except AssertionError as error:
             return result | {"outcome": "not installable", "remarks": [_error_line(str(error))]}
-    ways = {"-c": _call(python, "-c", USE, before=folder)}
+    ways = {"-c": call(python, "-c", USE, before=folder)}
     if refusal.package != "onnxruntime-extensions":  # which no other use needs
-        ways["bngrad"] = _call(python, "-m", "bngrad", "inspect", "model.onnx", before=folder)
+        ways["bngrad"] = call(python, "-m", "bngrad", "inspect", "model.onnx", before=folder)
     lines = [done.stderr.strip().splitlines()[-1] for done in ways.values()]
     wanted = ["bngrad.errors.VersionError: " + refusal.says, "bngrad: error: " + refusal.says]
     refused = [line.startswith(want) for line, want in zip(lines, wanted, strict=False)]
@@ -124,19 +124,19 @@ def try_refusal(refusal: Refusal, python: Path) -> dict:
         refused.append(ways["bngrad"].returncode == 2 and len(ways["bngrad"].stderr.splitlines()) == 1)
     remarks = [lines[0].removeprefix("bngrad.errors.VersionError: ")]
     if refusal.native is not None:
-        library = _call(
+        library = call(
             python, "-c", "import bngrad.runtime.native_library as n; print(n.library_path())"
         ).stdout.strip()
-        said = _call(python, "-c", REGISTER, library, before=folder).stderr.strip().splitlines()[-1]
+        said = call(python, "-c", REGISTER, library, before=folder).stderr.strip().splitlines()[-1]
         refused.append(refusal.native in said)
         remarks.append(f"the library, registered: {said}")
     return result | {"outcome": "refused" if all(refused) else "failed", "remarks": remarks}
 
 
-def _run_suites(python: Path, report: Path) -> tuple[dict, list[str]]:
+def run_suites(python: Path, report: Path) -> tuple[dict, list[str]]:
     """Runs the test files; counts by file, and what is to be said of tests that failed or were skipped."""
     options = ["--noconftest", "--rootdir", ROOT / "tests", "-c", os.devnull, "-p", "no:cacheprovider"]
-    done = _call(python, "-m", "pytest", "-q", *options, f"--junit-xml={report}", *SUITES.values(), tests=True)
+    done = call(python, "-m", "pytest", "-q", *options, f"--junit-xml={report}", *SUITES.values(), tests=True)
     suites = {name: {"passed": 0, "failed": 0, "skipped": 0} for name in SUITES}
     files = {path.stem: name for name, path in SUITES.items()}
     said: dict[str, list[str]] = {}
@@ -156,7 +156,7 @@ def _run_suites(python: Path, report: Path) -> tuple[dict, list[str]]:
     return suites, [f"{message} ({len(names)}: {', '.join(names[:2])})" for message, names in said.items()]
 
 
-def _call(
+def call(
     python: Path, *arguments: object, before: Path | None = None, tests: bool = False
 ) -> subprocess.CompletedProcess:
     """Runs the Python of an environment, with nothing of this tree in it but what tests share."""
