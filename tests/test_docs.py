@@ -1,11 +1,9 @@
-"""The documentation: links, commands, public names and examples are those of the package."""
+"""The documentation: links, commands and public names are those of the package."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -118,30 +116,6 @@ def test_shown_commands_exist(path):
 def test_public_names_are_documented():
     text = (DOCS / "reference" / "python-api.md").read_text(encoding="utf-8")
     assert set(re.findall(r"\bbngrad\.(\w+)", text)) >= set(bngrad.__all__)
-
-
-EXAMPLES = [ROOT / "README.md", DOCS / "getting-started.md", DOCS / "guides" / "training.md"]
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=page_id)
-def test_examples_run(path, tmp_path):
-    """In order, in one folder; commands print what the page shows."""
-    (tmp_path / "models").symlink_to(ROOT / "models")
-    for language, text in blocks(path):
-        if language == "python":
-            _run(["-c", text], tmp_path)
-        elif language == "console" and "$ bngrad" in text:
-            for shown in re.split(r"^\$ (?=bngrad)", text, flags=re.MULTILINE)[1:]:
-                line, *expected = shown.splitlines()
-                printed = _run(["-m", *shlex.split(line.split(" | ")[0], comments=True)], tmp_path)
-                assert {text for text in expected if text != "..."} <= set(printed)
-
-
-def _run(arguments, folder):
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "contributing" / "tree.md"], ids=page_id)

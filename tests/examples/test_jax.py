@@ -6,6 +6,7 @@ The recorded networks need no JAX; the other tests export with jax2onnx.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ import pytest
 from google.protobuf import json_format
 
 import bngrad
+import page_examples
 from digits_training import EXAMPLES
 from examples.jax_batches import MOMENTUM, RATE, batches
 
@@ -125,6 +127,18 @@ def test_refuses(make, message):
 
     with pytest.raises(ValueError, match=message):
         jax.model_of(make(nnx.Rngs(0)))
+
+
+@pytest.mark.long
+def test_guide(tmp_path):
+    networks()
+    page = EXAMPLES.parent / "guides" / "jax.md"
+    paths = os.pathsep.join([str(EXAMPLES.parents[1]), str(EXAMPLES / "jax")])
+    done = subprocess.run(
+        [sys.executable, page_examples.__file__, page, tmp_path], env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def three_steps(script):

@@ -1,42 +1,25 @@
-"""docs/guides/pytorch.md: its Python runs in order in one process, and its commands print what the page shows."""
+"""docs/guides/pytorch.md: its examples run in order, and its commands print what the page shows."""
 
 from __future__ import annotations
 
-import re
-import shlex
-import subprocess
-import sys
 import warnings
 
 import pytest
 
 from bngrad.errors import BngradWarning
-from test_docs import DOCS, blocks
+from page_examples import ROOT, blocks, run_page
 
 pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn, pip install bngrad[models]")
-
-
-def run(line):
-    command = [sys.executable, "-m", *shlex.split(line, comments=True)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return {*done.stdout.splitlines(), *done.stderr.splitlines()}
+GUIDE = ROOT / "docs" / "guides" / "pytorch.md"
 
 
 def test_guide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "guide"}
-    lines = []
-    for language, text in blocks(DOCS / "guides" / "pytorch.md"):
-        if language == "python":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the exporters' own
-                warnings.simplefilter("error", BngradWarning)
-                exec(text, names)  # noqa: S102 - the guide's own
-            lines.append([line for line in text.splitlines() if line.strip()])
-        for shown in re.split(r"^\$ (?=bngrad)", text, flags=re.MULTILINE)[1:]:
-            line, *expected = shown.splitlines()
-            assert {one for one in expected if "..." not in one} <= run(line)
-    assert len(lines[1]) <= 10  # from a module to a trained one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporters' own
+        warnings.simplefilter("error", BngradWarning)
+        names = run_page(GUIDE, tmp_path)
     assert names["loss"] < 1
+    training = [block.text for block in blocks(GUIDE) if block.language == "python"][1]
+    assert len([line for line in training.splitlines() if line.strip()]) <= 10  # from a module to a trained one

@@ -23,7 +23,7 @@ def test_the_example_trains(tmp_path, monkeypatch):
     del model.graph.initializer[:]
     values = {"fc.weight": np.zeros((4, 3), "f"), "fc.bias": np.zeros(3, "f")}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in values.items())
-    onnx.save(model, "forward.onnx")
+    onnx.save(model, "classifier.onnx")
     features, labels = np.eye(4, dtype="f"), np.array([0, 1, 2, 0])
     example = re.search(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     assert example

@@ -1,0 +1,133 @@
+"""The examples of the documentation run: each command and Python block, here or in a test that is named here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page_examples import ROOT, blocks, commands, how, is_printed, run_page
+from test_docs import PAGES, page_id
+
+OTHER_ENVIRONMENTS = {
+    "docs/guides/pytorch.md": "from_torch/test_pytorch_guide.py",
+    "docs/guides/tensorflow.md": "against_keras/test_tensorflow_guide.py",
+    "docs/guides/jax.md": "examples/test_jax.py",
+}
+"""Pages that need other packages, and the tests that run them."""
+
+COMMANDS_ELSEWHERE = {
+    "pip install": "test_packaging.py",
+    "python3 -m venv ci && ci/bin/pip install": "test_packaging.py",
+    "bngrad oracle": "oracle/test_oracle_environment.py",
+    "bngrad library-path": "cli/test_cli.py",
+    "cmake": "examples/test_cpp.py",
+    "build/cpp/train": "examples/test_cpp.py",
+    "npm": "web/test_javascript_guide.py",
+    "python docs/examples/prepare.py": "web/conftest.py",
+    "python -m http.server": "web/test_browser.py",
+}
+"""Beginnings of commands that install, need the network or another program, and the tests that run them."""
+
+QUOTED = {
+    "docs/contributing/gradient-rule.md": [
+        "bngrad/autodiff/rules/activation.py",
+        "tests/autodiff/cases/activation.py",
+        "bngrad/passes/lower/activation.py",
+    ],
+}
+"""Pages whose Python blocks quote files: each block is in one of them."""
+
+SKIPPED = {
+    "docs/reference/dialects/tensorflow.md": {
+        'ops = {name: "ai.onnx.converters.tensorflow" for name in ("FusedBatchNormV3", "FusedBatchNormGradV3")}': (
+            "against_tensorflow/record.py"
+        ),
+    },
+}
+"""Python blocks by their first line, and what has the same call."""
+
+
+def batches(**shapes):
+    """Batches of random data, of the network of `page_examples` or of the digits."""
+    random = np.random.default_rng(0)
+    data = {name: random.standard_normal((16, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    return [(*data.values(), random.integers(0, 3, 16))] * 3
+
+
+GIVEN_NAMES = {
+    "docs/reference/python-api.md": {"batches": batches(x=(3, 8, 8))},
+    "docs/reference/training-step.md": {"batches": batches(images=(1, 8, 8))},
+    "docs/guides/onnxruntime-training.md": {"batches": batches(features=(3, 8, 8))},
+}
+"""Names that a page takes as given."""
+
+
+def examples(page):
+    return [block for block in blocks(page) if block.language in ("python", "console")]
+
+
+HERE = [
+    page
+    for page in PAGES
+    if examples(page) and page_id(page) not in OTHER_ENVIRONMENTS and page_id(page) not in QUOTED
+]
+
+
+@pytest.mark.parametrize("page", HERE, ids=page_id)
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(page, tmp_path, GIVEN_NAMES.get(page_id(page)), skipped=SKIPPED.get(page_id(page), ()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_command_is_run_somewhere(page):
+    for block in examples(page):
+        for command in commands(block.text):
+            assert how(command.line) != "elsewhere" or command.line.startswith(tuple(COMMANDS_ELSEWHERE)), command
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_quotes_are_current(name):
+    sources = [(ROOT / source).read_text(encoding="utf-8") for source in QUOTED[name]]
+    for block in blocks(ROOT / name):
+        if block.language == "python":
+            text = re.sub(r"^", r"(?: {4})?", re.escape(block.text.rstrip()), flags=re.MULTILINE)
+            assert any(re.search(text, source) for source in sources), block.text
+
+
+def test_no_entry_of_a_table_is_stale():
+    lines = [command.line for page in PAGES for block in examples(page) for command in commands(block.text)]
+    lines = [line for line in lines if how(line) == "elsewhere"]
+    assert [start for start in COMMANDS_ELSEWHERE if not any(line.startswith(start) for line in lines)] == []
+    for name, entries in SKIPPED.items():
+        assert set(entries) <= {block.text.splitlines()[0] for block in examples(ROOT / name)}
+    for table in (OTHER_ENVIRONMENTS, COMMANDS_ELSEWHERE, *SKIPPED.values()):
+        for test in table.values():
+            assert (Path(__file__).parent / test).exists(), test
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("a b\nc", "a b c\n", True),
+        ("a ... c", "a b b\nb c\n", True),
+        ("...\nlast", "first\nlast\n", True),
+        ("a...", "a", True),
+        ("a\n...", "b\na\n", False),
+        ("a", "a\nb\n", False),
+        ("0.5", "0x5", False),
+    ],
+)
+def test_what_a_page_shows(expected, printed, same):
+    assert is_printed(expected, printed) is same
+
+
+def test_a_page_with_a_wrong_example_fails(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ bngrad inspect model.onnx\nbatch norms: 2\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="batch norms: 1"):
+        run_page(page, tmp_path)

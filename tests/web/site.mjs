@@ -1,0 +1,37 @@
+// Reads the documentation from files: site.mjs FOLDER CHROMIUM [SCREENSHOTS PAGE...]. Prints as JSON what went wrong on
+// each page, at two widths, in light and in dark, and what the search finds.
+import { readdirSync } from "node:fs";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const [folder, executablePath, screenshots, ...chosen] = process.argv.slice(2);
+const all = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && name !== "404.html");
+const pages = chosen.length ? chosen : all(); // 404.html is for a server alone
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] }); // a sandbox needs another user than root
+const seen = { console: [], external: [], wide: [], pages: pages.length, found: [] };
+
+for (const [width, colorScheme] of [[400, "dark"], [1240, "light"]]) {
+  const page = await browser.newPage({ viewport: { width, height: 900 }, colorScheme });
+  const at = (what) => `${page.url()} (${width}): ${what}`;
+  page.on("console", (message) => seen.console.push(at(`${message.type()}: ${message.text()}`)));
+  page.on("pageerror", (error) => seen.console.push(at(error.message)));
+  page.on("request", (request) => /^(file|data|blob|about):/.test(request.url()) || seen.external.push(at(request.url())));
+  for (const name of pages) {
+    await page.goto(pathToFileURL(join(folder, name)).href);
+    const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    if (wider > 0) seen.wide.push(at(wider));
+    const path = `${screenshots}/${name.replaceAll("/", "_")}.${width}.png`;
+    if (screenshots) await page.screenshot({ path, fullPage: true });
+  }
+  await page.goto(pathToFileURL(join(folder, "reference/ops.html")).href);
+  if (width === 400) await page.click("label[for=__search].md-icon");
+  await page.click("input[name=query]");
+  await page.keyboard.type("finalize", { delay: 20 });
+  await page.waitForSelector(".md-search-result__item a");
+  seen.found.push(await page.$$eval(".md-search-result__item a", (links) => links.map((link) => new URL(link.href).pathname)));
+  if (screenshots) await page.screenshot({ path: `${screenshots}/search.${width}.png` });
+  await page.close();
+}
+await browser.close();
+console.log(JSON.stringify(seen));
