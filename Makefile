@@ -99,7 +99,7 @@ networks: $(READY)
 # The site, in build/site: build/site/index.html can be opened as a file.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 docs: $(READY)
-	$(MKDOCS) build --strict --quiet
+	$(MKDOCS) build --strict
 
 docs-serve: $(READY)
 	$(MKDOCS) serve --livereload

@@ -1,0 +1,132 @@
+"""The site: nothing is fetched from elsewhere, every public name has its docstring, links go where they should."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+import bngrad
+from site_build import ROOT, build
+from test_docs import DOC_PAGES, DOCS
+
+sys.path.append(str(DOCS / "generate"))  # for site_hooks
+
+pytest.importorskip("mkdocs", reason="needs MkDocs: pip install 'bngrad[docs]'")
+pytest.importorskip("mkdocstrings", reason="needs mkdocstrings: pip install 'bngrad[docs]'")
+
+
+class Page(HTMLParser):
+    """The links of a page, and what its reader's browser loads."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.loaded, self.links, self.ids = path, [], [], set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.ids.add(attrs.get("id"))
+        if tag == "link" and attrs.get("rel") in ("stylesheet", "icon", "preload", "preconnect"):
+            self.loaded.append(attrs["href"])
+        elif tag == "a" and attrs.get("href"):
+            self.links.append(attrs["href"])
+        elif tag != "a" and attrs.get("src"):
+            self.loaded.append(attrs["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = build(tmp_path_factory.mktemp("site"))
+    return {str(path.relative_to(folder)): Page(path) for path in sorted(folder.rglob("*.html"))}
+
+
+def test_every_page_is_there(site):
+    pages = {str(path.relative_to(DOCS).with_suffix(".html")) for path in DOC_PAGES}
+    assert pages | {"404.html"} == set(site)
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loaded = {(name, url) for name, page in site.items() for url in page.loaded}
+    assert loaded
+    assert [one for one in loaded if re.match(r"(?:[a-z]+:)?//", one[1]) and not one[1].startswith("data:")] == []
+    for name, url in loaded:
+        if name != "404.html" and not url.startswith("data:"):
+            assert (site[name].path.parent / url.partition("?")[0]).exists(), (name, url)
+
+
+def test_styles_load_nothing_from_elsewhere(site):
+    folder = site["index.html"].path.parent
+    for path in folder.rglob("*.css"):
+        assert not re.search(r"url\(\s*[\"']?(?:https?:)?//|@import", path.read_text(encoding="utf-8")), path
+
+
+def test_links_to_the_code_host_are_files_of_this_tree(site):
+    base = "https://github.com/bngrad/bngrad/"
+    links = {url for page in site.values() for url in page.links if url.startswith((f"{base}blob", f"{base}tree"))}
+    assert f"{base}blob/main/SECURITY.md" in links
+    for url in links:
+        kind, _, path = url.removeprefix(base).partition("/main/")
+        target = ROOT / path.partition("#")[0]
+        assert target.is_dir() if kind == "tree" else target.is_file(), url
+
+
+def test_links_to_other_sites_are_addresses(site):
+    links = {url for page in site.values() for url in page.links if re.match(r"[a-z]+:", url)}
+    address = re.compile(r"https://[\w.-]+\.[a-z]{2,}(/[^\s<>\"]*)?|http://localhost:\d+/\S*")
+    assert [url for url in links if not address.fullmatch(url)] == []
+
+
+def test_every_public_name_has_its_docstring(site):
+    ids = site["reference/python-api.html"].ids
+    assert {f"bngrad.{name}" for name in bngrad.__all__} - {"bngrad.__version__"} <= ids
+    for module, names in {
+        "torch": ["training_step", "differentiate", "import_joint", "export", "load_into", "compare"],
+        "keras": ["training_step", "differentiate", "export", "load_into"],
+    }.items():
+        assert {f"bngrad.{module}.{name}" for name in names} <= ids
+
+
+INDEX = """# Title
+
+- [Not in a section](no.md)
+
+## Guides
+
+- **[A door](door.md)**
+- [One](guides/one.md): text
+- [Two](guides/two.md)
+    - [Inside](guides/inside.md)
+- [Outside](../SECURITY.md)
+
+## Empty
+"""
+
+
+def test_the_navigation_is_the_list_of_the_index():
+    from site_hooks import navigation
+
+    inside = {"Two": ["guides/two.md", {"Inside": "guides/inside.md"}]}
+    assert navigation(INDEX) == [{"Home": "index.md"}, {"Guides": [{"One": "guides/one.md"}, inside]}]
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("[Gone](gone.md)", "'gone.md'"),
+        ("[Gone](index.md#nowhere)", "no such anchor"),
+        ("[Gone](../SECURITY_GONE.md)", "SECURITY_GONE.md"),
+        ("![Gone](gone.svg)", "'gone.svg'"),
+        ("<!-- api: bngrad.gone -->", "bngrad.gone"),
+    ],
+)
+def test_a_broken_link_fails_the_build(tmp_path, page, complaint):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/style.css").touch()
+    (tmp_path / "docs/index.md").write_text(f"# Title\n\n{page}\n", encoding="utf-8")
+    for name in ("mkdocs.yml", "bngrad", "docs/generate"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    with pytest.raises(AssertionError, match=re.escape(complaint)):
+        build(tmp_path / "site", tmp_path)
