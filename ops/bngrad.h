@@ -31,7 +31,8 @@
  * - All functions are thread-safe unless noted otherwise.
  * - num_threads is the maximum number of threads of a call, including the calling thread. 0 or a negative
  *   value means the number of CPUs available to the process at the first such call, limited by the affinity
- *   of the calling thread and by the CPU quota of the container.
+ *   of the calling thread and by the CPU quota of the container on Linux, and by the affinity of the process
+ *   on Windows (at most 64: one processor group).
  * - Worker threads persist between calls and are shared by concurrent calls. The process keeps as many as the
  *   largest num_threads of any call, less one. A call that finds all of them busy runs on its own thread.
  * - Worker threads use the calling thread's floating-point mode (rounding direction, flush to zero, denormals
@@ -251,11 +252,13 @@ BNGRAD_EXPORT int32_t bngrad_add_arrays(int64_t count, const float* a, const flo
 /** \brief Installs a crash handler for the process: a fatal signal prints a message and exits.
  *
  * For programs that process one untrusted file, such as bngrad's command line. No other function needs it.
- * SIGABRT, SIGFPE, SIGILL, SIGSEGV and SIGBUS print `message`, the name of the signal in parentheses and a
- * newline to stderr, and end the process with `exit_code`. A stack overflow of the calling thread is handled,
- * too. Not thread-safe.
+ * SIGABRT, SIGFPE, SIGILL, SIGSEGV and SIGBUS, or on Windows abort() and exceptions that nothing handles,
+ * print `message`, the name of the signal or the exception in parentheses and a newline to stderr, and end
+ * the process with `exit_code`. A stack overflow of the calling thread is handled, too. Windows ends a
+ * process without asking the handler where it finds the heap or a stack frame corrupted (fail fast). Not
+ * thread-safe.
  *
- * \param[in] message Copied; truncated to 4095 bytes.
+ * \param[in] message Copied; truncated to 4095 bytes. In UTF-8, if it is to be readable in a Windows console.
  * \param[in] exit_code 1 to 125; shells use the codes above.
  */
 BNGRAD_EXPORT int32_t bngrad_exit_on_fault(const char* message, int32_t exit_code, char* error,
