@@ -8,6 +8,10 @@
 #include <sched.h>
 
 #include "core/cpu_quota.hpp"
+#elif defined(_WIN32)
+#define NOMINMAX
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
 #endif
 
 namespace bngrad {
@@ -18,6 +22,14 @@ size_t CpusOfThread() {
 #if defined(__linux__) && defined(CPU_COUNT_S)
   cpu_set_t set[64];  // 65536 CPUs, more than any kernel supports
   if (sched_getaffinity(0, sizeof set, set) == 0) return static_cast<size_t>(CPU_COUNT_S(sizeof set, set));
+#elif defined(_WIN32)
+  // The CPUs of one processor group, of up to 64. Both masks are 0 in a process of several groups.
+  DWORD_PTR process = 0, system = 0;
+  if (GetProcessAffinityMask(GetCurrentProcess(), &process, &system)) {
+    size_t count = 0;
+    for (; process != 0; process &= process - 1) ++count;
+    return count;
+  }
 #endif
   return 0;
 }
