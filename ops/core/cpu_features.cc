@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #if defined(BNGRAD_X86_64)
-#if defined(_MSC_VER)
+#if defined(_MSC_VER) && !defined(__clang__)
 #include <intrin.h>
 #else
 #include <cpuid.h>
@@ -22,7 +22,7 @@ struct Registers {
 // All zero if the CPU does not have the leaf.
 Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
   Registers r = {};
-#if defined(_MSC_VER)
+#if defined(_MSC_VER) && !defined(__clang__)
   int v[4];
   __cpuid(v, 0);
   if (static_cast<uint32_t>(v[0]) < leaf) return r;
@@ -39,7 +39,7 @@ Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
 bool SystemSaves(uint32_t parts) {
   constexpr uint32_t kOsxsave = 1u << 27;
   if ((CpuId(1).ecx & kOsxsave) == 0) return false;
-#if defined(_MSC_VER)
+#if defined(_MSC_VER) && !defined(__clang__)
   const uint32_t saved = static_cast<uint32_t>(_xgetbv(0));
 #else
   uint32_t saved, high;
@@ -58,9 +58,16 @@ bool CpuHasAvx2() {
   return SystemSaves(kXmmYmm) && (CpuId(1).ecx & kFmaF16c) == kFmaF16c && (CpuId(7).ebx & kAvx2) != 0;
 }
 
+// macOS saves the state of AVX-512 from a thread's first use on, so that SystemSaves says no before: it gets
+// AVX2, which gives the same bits.
 bool CpuHasAvx512() {
-  constexpr uint32_t kAvx512F = 1u << 16;
-  return CpuHasAvx2() && SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512F) != 0;
+#if defined(_MSC_VER) && !defined(__clang__)
+  // /arch:AVX512 lets the compiler use DQ, CD, BW and VL, too.
+  constexpr uint32_t kAvx512 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
+#else
+  constexpr uint32_t kAvx512 = 1u << 16;  // F
+#endif
+  return CpuHasAvx2() && SystemSaves(kZmm) && (CpuId(7).ebx & kAvx512) == kAvx512;
 }
 
 #else

@@ -7,7 +7,7 @@
 #if !defined(BNGRAD_FORCE_INLINE)
 #define BNGRAD_INLINE inline
 #define BNGRAD_INLINE_LAMBDA
-#elif defined(_MSC_VER)
+#elif defined(_MSC_VER) && !defined(__clang__)
 #define BNGRAD_INLINE __forceinline
 #define BNGRAD_INLINE_LAMBDA
 #else
