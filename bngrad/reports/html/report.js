@@ -155,7 +155,7 @@
       const end = Math.min(this.first + this.page, rows.length);
       this.body.replaceChildren(...rows.slice(this.first, end).map((row) => this.element(row)));
       const of = rows.length < this.count ? `${grouped(rows.length)} of ${grouped(this.count)} rows match` : `${grouped(this.count)} rows`;
-      this.status.textContent = rows.length ? `${grouped(this.first + 1)}–${grouped(end)}; ${of}` : `No row of ${grouped(this.count)} matches.`;
+      this.status.textContent = rows.length ? `${grouped(this.first + 1)} to ${grouped(end)}; ${of}` : `No row of ${grouped(this.count)} matches.`;
       this.back.disabled = this.first === 0;
       this.next.disabled = end >= rows.length;
       this.back.hidden = this.next.hidden = rows.length <= this.page;
@@ -380,6 +380,8 @@
     }
   }
 
+  // On a telephone, the picture comes before the versions.
+  if (matchMedia("(max-width: 560px)").matches) document.querySelector(".facts-box").open = false;
   setUpTheme(document.querySelector(".theme"));
   const tables = new Map([...document.querySelectorAll("[data-table]")].map((box) => [box.id, new Table(box)]));
   for (const figure of document.querySelectorAll("[data-scatter]")) new Scatter(figure, tables.get(figure.dataset.scatter));

@@ -1,0 +1,240 @@
+"""The HTML reports in Chromium: light and dark, on a telephone and on a screen, by mouse, by keyboard, by touch.
+
+With --update-golden, the screenshots become those of docs/guides/reports.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from bngrad.bench.case import Case
+from bngrad.bench.measure import measure
+from bngrad.inspection.identity import identity
+from bngrad.inspection.inspect import inspect
+from bngrad.io.files import load
+from bngrad.reports.html import bench, inspection, validation
+from bngrad.runtime import environment, native_library
+from bngrad.training.differentiate import differentiate
+from bngrad.validation.report import Check, Report, Row
+from bngrad.validation.validate import validate
+from models import digits_resnet20
+from validation.faults import FAULTS
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+SCREENSHOTS = {
+    "report-validate.png": "validate-1200-light.png",
+    "report-validate-dark.png": "validate-1200-dark.png",
+    "report-validate-telephone.png": "validate-400-light.png",
+    "report-inspect.png": "inspect-1200-light.png",
+    "report-bench.png": "bench-1200-light.png",
+}
+HOSTILE = [
+    "<script>window.hostile = 1</script>",
+    "<img src=x onerror='window.hostile = 1'>",
+    "\u202eabc",
+    "n" * 3000,
+    "\"'&lt;",
+]
+TIMES = "\N{MULTIPLICATION SIGN}"
+FAULTY = 3
+MANY = 30_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The reports: a network with a planted fault, hostile names among many rows, an inspection, times."""
+    made = tmp_path_factory.mktemp("reports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setattr(environment.platform, "platform", environment.platform.system)  # no kernel in a screenshot
+        onnx.save(digits_resnet20.build(), "digits_resnet20.onnx")
+        validation.write_html(_failed(), made / "validate.html")
+        validation.write_html(_hostile(), made / "hostile.html")
+        _inspected(made / "inspect.html")
+        _timed(made / "bench.html")
+    return made
+
+
+def _failed():
+    """One channel of one gradient is off by 1e-4."""
+    wrong = differentiate(ir.from_proto(digits_resnet20.build())).model
+    node = [node for node in wrong.graph if node.op_type == "BatchNormalizationGrad"][FAULTY]
+    FAULTS["1e-4 in one channel"](wrong, node)
+    return validate("digits_resnet20.onnx", rewritten=wrong, against="reference")
+
+
+def _hostile():
+    measures = dict.fromkeys(HOSTILE, 3.0) | {f"layer{i}": 0.9 / (i + 1) for i in range(MANY)}
+    rows = [
+        Row(name, name, "gradient", "native", "ort", 1.0, 1.0, measure, passed=measure <= 1, note=name, position=i)
+        for i, (name, measure) in enumerate(measures.items())
+    ]
+    check = Check("lock-step", "of its bound", 1.0, rows, notes=HOSTILE)
+    check.undecided = dict.fromkeys(HOSTILE, HOSTILE[0])
+    skipped = Check(HOSTILE[0], "relative", 1.0, skipped=HOSTILE[1])
+    inputs = {name: [1] for name in HOSTILE}
+    made = Report(HOSTILE[0], dict.fromkeys(HOSTILE, 1), "ort", HOSTILE, 0, inputs, [check, skipped])
+    return replace(made, notes=HOSTILE, warnings=HOSTILE)
+
+
+def _inspected(path):
+    """Frozen batch norms in the first stage; stock ONNX Runtime overwrites the statistics of two others."""
+    model = digits_resnet20.build()
+    norms = [node for node in model.graph.node if node.op_type == "BatchNormalization"]
+    dropped = {name for node in norms[:7] for name in node.output[1:]}
+    dropped |= {name for node in norms[15:17] for name in node.output[1:]}
+    for node in norms[:7]:
+        del node.output[1:], node.attribute[:]
+    kept = [value for value in model.graph.output if value.name not in dropped]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    onnx.save(model, "partly_frozen.onnx")
+    loaded = load("partly_frozen.onnx")
+    inspection.write_html(inspect(loaded), "partly_frozen.onnx", identity(loaded, "partly_frozen.onnx"), path)
+
+
+def _timed(path):
+    shapes = [(16, 64, 56, 56), (16, 128, 28, 28), (16, 256, 14, 14), (16, 512, 7, 7)]
+    rows = [measure(Case(shape, (0, 2, 3), "float", "relu-grad"), threads=1, repeats=11) for shape in shapes]
+    head = {
+        "library": native_library.library_path().name,
+        "version": native_library.version(),
+        "isa": native_library.active_isa(),
+        "threads": 1,
+        "repeats": 11,
+    }
+    bench.write_html(head, rows, "", path)
+
+
+@pytest.fixture(scope="module")
+def seen(node, chromium, folder):
+    return json.loads(node("report_page.mjs", chromium, folder))
+
+
+def test_nothing_is_fetched_and_no_error_is_shown(seen):
+    assert seen["messages"] == []
+    assert seen["requests"] == []
+
+
+def test_the_page_never_scrolls_sideways(seen):
+    assert len(seen["pages"]) == 16
+    for page in seen["pages"]:
+        scrolled, width = page["sizes"]
+        assert scrolled <= width == page["width"], page
+
+
+def test_accessibility(seen):
+    assert len(seen["accessibility"]) == 8
+    for page in seen["accessibility"]:
+        assert page["checked"] > 15
+        assert [one for one in page["violations"] if one["impact"] in ("serious", "critical")] == [], page["name"]
+
+
+def test_light_and_dark(seen):
+    colours = {page["colorScheme"]: set() for page in seen["pages"]}
+    for page in seen["pages"]:
+        colours[page["colorScheme"]].add(page["background"])
+    assert [len(found) for found in colours.values()] == [1, 1]
+    (light,), (dark,) = colours["light"], colours["dark"]
+    assert light != dark
+    assert seen["theme"] == [["Dark", light], ["Light", dark], ["Light", dark]]  # a choice is remembered
+    assert seen["print"] == {"controls": 0, "background": light}
+
+
+NUMBER = 9
+"""The column "max abs" of the table."""
+
+
+def numbers(rows):
+    return [float(row[NUMBER]) for row in rows]
+
+
+def test_sorting(seen):
+    table = seen["table"]
+    assert table["descending"]["sorts"] == {"max abs": "descending"}
+    assert numbers(table["descending"]["rows"]) == sorted(numbers(table["descending"]["rows"]), reverse=True)
+    assert table["ascending"]["sorts"] == {"max abs": "ascending"}  # by keyboard
+    assert numbers(table["ascending"]["rows"]) == sorted(numbers(table["ascending"]["rows"]))
+    assert max(numbers(table["ascending"]["rows"])) < min(numbers(table["descending"]["rows"]))
+    assert table["restored"] == {"rows": table["first"], "sorts": {}}
+
+
+def test_filtering(seen):
+    table = seen["table"]
+    total = int(table["status"].split("; ")[1].split()[0].replace(",", ""))
+    assert total > 1000
+    assert len(table["first"]) == len(table["next"]["rows"]) == 50
+    assert table["next"]["status"].startswith("51 to 100;")
+    assert not {tuple(row) for row in table["first"]} & {tuple(row) for row in table["next"]["rows"]}
+    assert table["filtered"]["rows"]
+    assert all("stage2.block1.1.bn.scale_grad" in row[2] + row[3] for row in table["filtered"]["rows"])
+    assert f"of {total:,} rows match" in table["filtered"]["status"]
+    assert table["empty"] == {"rows": [], "status": f"No row of {total:,} matches."}
+    assert {row[0] for row in table["failed"]["rows"]} == {"failed"}
+    assert {row[5] for row in table["selected"]["rows"]} == {"lock-step"}
+    assert {row[0] for row in table["selected"]["rows"]} == {"failed"}
+
+
+def test_the_picture_by_mouse(seen):
+    picture = seen["picture"]
+    assert picture["tip"] is picture["left"] is None
+    assert f"{TIMES} limit, failed" in picture["hovered"]
+    assert 0 < picture["dragged"]["marks"] < picture["marks"]
+    assert picture["dragged"]["axis"].startswith("node ")
+    assert picture["reset"] == picture["marks"]
+    assert 0 < picture["check"] < picture["implementation"] < picture["marks"]
+    assert picture["nothing"] == 0
+    assert picture["zoomed"] < picture["marks"]
+
+
+def test_the_picture_by_keyboard(seen):
+    first, second, down, last, escaped, home = seen["picture"]["keys"]
+    assert None not in (first, second, down, last, home)
+    assert len({first, second, down, last}) == 4
+    assert second.split(TIMES)[0] != down.split(TIMES)[0]
+    assert escaped is None
+    assert home == first
+    assert 0 < seen["picture"]["key"]["marks"] < seen["picture"]["marks"] == seen["picture"]["all"]
+    assert seen["picture"]["key"]["tip"] == home
+    assert seen["picture"]["entered"]["filter"] in first
+    assert seen["picture"]["entered"]["rows"] > 0
+
+
+def test_the_picture_by_touch(seen):
+    assert f"{TIMES} limit, failed" in seen["touch"]["tip"]
+    assert seen["touch"]["inside"]
+
+
+def test_without_javascript(seen):
+    static = seen["static"]
+    assert "FAILED" in static["verdict"]
+    assert "lock-step: 3 of" in static["verdict"]
+    assert static["rows"] >= 50
+    assert static["marks"] > 100
+    assert static["buttons"] == 0
+
+
+def test_many_rows_and_hostile_names(seen):
+    large = seen["large"]
+    assert large["run"] is None
+    assert large["names"][: len(HOSTILE)] == HOSTILE
+    assert large["status"] == f"1 to 50; {MANY + len(HOSTILE):,} rows"
+    assert 100 < large["marks"] < 4_000
+    assert large["milliseconds"] < 5_000
+
+
+def test_screenshots(seen, folder, request):
+    assert seen["pages"]
+    for name, view in SCREENSHOTS.items():
+        assert 10_000 < (folder / view).stat().st_size < 200_000, name
+        if request.config.getoption("--update-golden"):
+            IMAGES.mkdir(exist_ok=True)
+            shutil.copy(folder / view, IMAGES / name)
+        assert (IMAGES / name).exists()
