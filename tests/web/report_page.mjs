@@ -39,7 +39,7 @@ for (const name of ["validate", "hostile", "inspect", "bench"]) {
       await opened(name, { viewport: { width, height: 900 }, colorScheme }, async (page) => {
         const sizes = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
         seen.pages.push({ name, width, colorScheme, sizes, background: await background(page) });
-        // Each width and each colour scheme once: it takes seconds.
+        // Each width and each color scheme once: it takes seconds.
         if ((width === 400) === (colorScheme === "light")) seen.accessibility.push({ name, ...(await violations(page)) });
         const view = `${name}-${width}-${colorScheme}`;
         if (view === "validate-1200-light") await page.locator(".marks use.failed").last().hover({ force: true });

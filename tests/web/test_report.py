@@ -101,7 +101,7 @@ def _inspected(path):
 
 
 def _timed(path):
-    shapes = [(16, 64, 56, 56), (16, 128, 28, 28), (16, 256, 14, 14), (16, 512, 7, 7)]
+    shapes = [(32, 64, 56, 56), (32, 128, 28, 28), (32, 256, 14, 14), (32, 512, 7, 7)]
     rows = [measure(Case(shape, (0, 2, 3), "float", "relu-grad"), threads=1, repeats=11) for shape in shapes]
     head = {
         "library": native_library.library_path().name,
@@ -138,11 +138,11 @@ def test_accessibility(seen):
 
 
 def test_light_and_dark(seen):
-    colours = {page["colorScheme"]: set() for page in seen["pages"]}
+    colors = {page["colorScheme"]: set() for page in seen["pages"]}
     for page in seen["pages"]:
-        colours[page["colorScheme"]].add(page["background"])
-    assert [len(found) for found in colours.values()] == [1, 1]
-    (light,), (dark,) = colours["light"], colours["dark"]
+        colors[page["colorScheme"]].add(page["background"])
+    assert [len(found) for found in colors.values()] == [1, 1]
+    (light,), (dark,) = colors["light"], colors["dark"]
     assert light != dark
     assert seen["theme"] == [["Dark", light], ["Light", dark], ["Light", dark]]  # a choice is remembered
     assert seen["print"] == {"controls": 0, "background": light}

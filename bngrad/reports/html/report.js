@@ -33,7 +33,7 @@
     function apply() {
       if (chosen) ROOT.dataset.theme = chosen;
       button.querySelector("span").textContent = current() === "dark" ? "Light" : "Dark";
-      button.setAttribute("aria-label", `Use ${current() === "dark" ? "light" : "dark"} colours`);
+      button.setAttribute("aria-label", `Use ${current() === "dark" ? "light" : "dark"} colors`);
     }
     button.hidden = false;
     button.addEventListener("click", () => {
@@ -349,7 +349,7 @@
       const width = this.svg.getBoundingClientRect().width, left = (x / 100) * width;
       this.tip.style.left = `${Math.min(Math.max(left - this.tip.offsetWidth / 2, 0), Math.max(width - this.tip.offsetWidth, 0))}px`;
       const above = this.y[row] - this.tip.offsetHeight - 14;
-      this.tip.style.top = `${above >= -40 ? above : this.y[row] + 14}px`;
+      this.tip.style.top = `${above >= -4 ? above : this.y[row] + 14}px`;
     }
     key(event) {
       const actions = {
