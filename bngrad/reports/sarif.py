@@ -42,6 +42,7 @@ def write_sarif(
     findings: Sequence[Finding],
     *,
     exit_code: int,
+    category: str = "",
     notes: Sequence[str] = (),
 ) -> None:
     """Writes findings as a SARIF log of one run.
@@ -52,6 +53,8 @@ def write_sarif(
         models: The paths of the models, as they were given.
         findings: The findings. What passed is no result.
         exit_code: The exit code of the command: 2 means that it was not executed successfully.
+        category: What tells this run from others that are uploaded to code scanning together, which takes one run
+            of each category; by default, the command.
         notes: What else the command has to say.
 
     Raises:
@@ -71,8 +74,7 @@ def write_sarif(
     }
     run = {
         "tool": {"driver": _known(driver)},
-        # Code scanning takes one run of each category.
-        "automationDetails": {"id": f"bngrad/{command}/{'+'.join(map(_uri, models))}/"},
+        "automationDetails": {"id": f"bngrad/{category or command}/"},
         "invocations": [invocation],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The folder in which bngrad was run."}}},
         "artifacts": [{"location": _artifact(model), "roles": ["analysisTarget"]} for model in models],
@@ -90,8 +92,15 @@ def write_report_sarif(report: Report, path: Path) -> None:
         InputError: The file cannot be written.
     """
     findings = findings_of_report(report)
-    exit_code = 0 if report.passed else 1
-    write_sarif(path, "validate", [report.model], findings, exit_code=exit_code, notes=report.notes)
+    write_sarif(
+        path,
+        "validate",
+        [report.model],
+        findings,
+        exit_code=0 if report.passed else 1,
+        category=f"validate/{report.against}/{_uri(report.model)}",
+        notes=report.notes,
+    )
 
 
 def _known(properties: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,11 @@ def write_summary(report: Report, path: Path) -> None:
         temporary.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
 
 
+def error_summary(model: str, message: str) -> str:
+    """Returns the section for a model that could not be validated."""
+    return f"### {_code(model)}: ERROR\n\n{_plain(message)}\n\n"
+
+
 def _lines(report: Report) -> Iterator[str]:
     verdict = "passed" if report.passed else "FAILED"
     yield f"### {_code(report.model)}: {verdict}"

@@ -88,7 +88,7 @@ def test_what_a_run_has():
     run = run_of(PASSED["passed"])
     driver = run["tool"]["driver"]
     assert (driver["name"], driver["version"]) == ("bngrad", bngrad.__version__)
-    assert run["automationDetails"] == {"id": "bngrad/validate/m.onnx/"}
+    assert run["automationDetails"] == {"id": "bngrad/validate/reference/m.onnx/"}
     assert run["invocations"] == [
         {
             "executionSuccessful": True,
@@ -105,6 +105,7 @@ def test_the_exit_code(code, successful, schema):
     write_sarif(Path("out.sarif"), "inspect", ["m.onnx"], [unreadable("m.onnx", "no")], exit_code=code)
     log = json.loads(Path("out.sarif").read_text(encoding="utf-8"))
     assert errors(schema, log) == []
+    assert log["runs"][0]["automationDetails"] == {"id": "bngrad/inspect/"}
     (invocation,) = log["runs"][0]["invocations"]
     assert (invocation["exitCode"], invocation["executionSuccessful"]) == (code, successful)
 

@@ -1,0 +1,143 @@
+"""Inspects and validates models, and writes a report of each in every format.
+
+A step of action.yml, which runs with the Python that bngrad is installed for; it runs elsewhere, too. It prints
+the output of the commands, and annotations of GitHub Actions. Exit codes: 0 if every model passed, 1 if one did
+not, 2 if one could not be checked.
+"""  # noqa: INP001
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bngrad.reports.annotations import annotation
+from bngrad.reports.summary import error_summary
+
+FAILED, ERROR = 1, 2
+FORMATS = {"junit": "xml", "html": "html", "sarif": "sarif"}
+"""The ending of each format of a report, by its option of `validate`."""
+
+
+def main() -> int:
+    """Checks the models; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", required=True, help="paths or patterns, one on each line")
+    parser.add_argument("--against", default="ort", help="reference of `validate`, or none")
+    parser.add_argument("--arguments", default="", help="more options of `validate`")
+    parser.add_argument("--fail-on", default="none", help="as of `inspect`")
+    parser.add_argument("--reports", type=Path, default=Path("bngrad-reports"), help="folder for the reports")
+    parser.add_argument("--summary", type=Path, help="file to append a summary in Markdown to")
+    options = parser.parse_args()
+    try:
+        models, more = expanded(options.models), shlex.split(options.arguments)
+    except ValueError as error:
+        say(annotation("error", str(error), title="bngrad"))
+        return ERROR
+    options.reports.mkdir(parents=True, exist_ok=True)
+    codes = []
+    if options.fail_on != "none" or options.against == "none":
+        codes.append(inspect(models, options.fail_on, options.reports))
+    if options.against != "none":
+        for model, name in zip(models, names(models), strict=True):
+            code, summary = validate(model, options.against, more, options.reports / name)
+            codes.append(code)
+            if options.summary is not None:
+                with options.summary.open("a", encoding="utf-8") as file:
+                    file.write(summary)
+    return max(codes)
+
+
+def expanded(lines: str) -> list[str]:
+    """Returns the models that the paths and patterns name, each once.
+
+    Raises:
+        ValueError: One names none.
+    """
+    models: dict[str, None] = {}
+    patterns = [line.strip() for line in lines.splitlines() if line.strip()]
+    for pattern in patterns:
+        # Path.glob takes no absolute patterns.
+        found = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+        if not found:
+            raise ValueError(f"no model matches {pattern!r}")
+        models |= dict.fromkeys(Path(one).as_posix() for one in found)
+    if not models:
+        raise ValueError("no model is named")
+    return list(models)
+
+
+def names(models: list[str]) -> list[str]:
+    """Returns a name without ending for the reports of each model; no two are equal, also on Windows."""
+    found: list[str] = []
+    for model in models:
+        name = re.sub(r"[^\w.-]+", "-", model.removesuffix(".onnx")).strip("-.") or "model"
+        taken = {one.casefold() for one in found}
+        numbered = (f"{name}-{number}" for number in range(2, len(models) + 2))
+        found.append(next(one for one in (name, *numbered) if one.casefold() not in taken))
+    return found
+
+
+def inspect(models: list[str], fail_on: str, reports: Path) -> int:
+    """Runs ``bngrad inspect``; returns its exit code."""
+    code, _ = run(["inspect", f"--fail-on={fail_on}", f"--sarif={reports / 'inspect.sarif'}"], models)
+    return code
+
+
+def validate(model: str, against: str, more: list[str], report: Path) -> tuple[int, str]:
+    """Runs ``bngrad validate``; returns its exit code and a summary.
+
+    Args:
+        model: The model.
+        against: The reference.
+        more: More options.
+        report: The path of the reports, without ending.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        summary = Path(scratch, "summary.md")
+        files = [f"--{kind}={report}.{ending}" for kind, ending in FORMATS.items()]
+        code, message = run(["validate", f"--against={against}", *more, *files, f"--summary={summary}"], [model])
+        return code, summary.read_text(encoding="utf-8") if summary.exists() else error_summary(model, message)
+
+
+def run(command: list[str], models: list[str]) -> tuple[int, str]:
+    """Runs a command of bngrad, prints what it prints and its annotations.
+
+    Returns:
+        The exit code: 0, `FAILED` or `ERROR`; and the last line on stderr.
+    """
+    # Nothing that a command prints, such as a name in a model, is a command of GitHub's runner.
+    token = secrets.token_hex(16) if os.environ.get("GITHUB_ACTIONS") == "true" else ""
+    with tempfile.TemporaryDirectory() as scratch:
+        annotations = Path(scratch, "annotations.txt")
+        command = [*command, f"--annotations={annotations}", "--", *models]
+        say(f"::stop-commands::{token}" if token else "")
+        say(f"$ bngrad {shlex.join(command)}")
+        done = subprocess.run([sys.executable, "-m", "bngrad", *command], stderr=subprocess.PIPE, check=False)
+        errors = done.stderr.decode(errors="replace").strip()
+        say(errors)
+        say(f"::{token}::" if token else "")
+        message = errors.splitlines()[-1].removeprefix("bngrad: error: ") if errors else ""
+        if annotations.exists():
+            say(annotations.read_text(encoding="utf-8").rstrip())
+        elif done.returncode != 0:
+            say(annotation("error", message or f"exit code {done.returncode}", title="bngrad", file=models[0]))
+    return done.returncode if done.returncode in (0, FAILED) else ERROR, message
+
+
+def say(text: str) -> None:
+    """Prints text, before what a command prints next."""
+    if text:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
