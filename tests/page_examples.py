@@ -2,8 +2,8 @@
 
 All blocks of a page run in order, in one folder: Python in one namespace, commands in processes of their own. The
 lines after a command are what it prints; spaces and line breaks do not count, and `...` stands for any text. Files
-that the examples name are made by `GIVEN`, before the first block, and before a block below a comment
-`<!-- given: FILES -->`. NAMES is a module whose names the page takes as given.
+that the examples name are those of the help texts' examples: they are there before the first block, and made anew
+before a block below a comment `<!-- given: FILES -->`. NAMES is a module whose names the page takes as given.
 
 As a program this needs only the package and what the page imports, so that each page runs where its packages are.
 """
@@ -15,6 +15,7 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -77,7 +78,7 @@ def how(line):
 
 
 HOW = {
-    r"(\S*/)?bngrad (?!oracle|library-path)": "bngrad",
+    r"(\S*/)?bngrad (?!oracle|library-path|completion)": "bngrad",
     r"python docs/examples/prepare\.py .*-o build": "shell",
     r"cp ": "shell",
     r"make ": "make",  # does such a target exist? Most of them take minutes
@@ -91,10 +92,11 @@ def try_command(command, folder):
     environment = re.match(ENVIRONMENT, command.line)[0].strip()
     line = command.line.removeprefix(environment).strip()
     kind = how(command.line)
-    words = shlex.split(line.split(" | ")[0])
+    words = shlex.split(line)
     if kind == "bngrad":
-        once = ["--repeats", "1"] if words[1] == "bench" else []
-        printed = run([sys.executable, "-m", "bngrad", *words[1:], *once], folder)
+        program = f"{shlex.quote(sys.executable)} -m bngrad "
+        once = " --repeats 1" if words[1] == "bench" else ""
+        printed = run(["bash", "-c", re.sub(r"^(\S*/)?bngrad ", lambda _: program, line) + once], folder)
         assert not command.printed.strip() or is_printed(command.printed, printed), f"{line} printed\n{printed}"
     elif kind == "shell":
         run(["bash", "-c", re.sub("^python", sys.executable, line)], folder)
@@ -135,17 +137,19 @@ def run_page(page, folder, names=None, *, skipped=()):
     page_blocks = [block for block in blocks(page) if block.language in ("python", "console")]
     for name in ("models", "docs", "tests"):
         (folder / name).symlink_to(ROOT / name)
+    (folder / "given").mkdir()
+    files = given_files(folder / "given")
     text = "\n".join(block.text for block in page_blocks)
-    for name, make in GIVEN.items():
-        if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text):
-            make(folder / name)
+    for name, path in files.items():
+        if re.search(rf"(?<![\w.-]){re.escape(name.replace('.eval', '').replace('safetensors', 'onnx'))}", text):
+            shutil.copy(path, folder)
     namespace = {"__name__": "page", **(names or {})}
     os.chdir(folder)
     for block in page_blocks:
         if block.text.splitlines()[0] in skipped:
             continue
         for name in block.given:
-            GIVEN[name](folder / name)
+            shutil.copy(files[name], folder)
         if block.language == "python":
             exec(compile(block.text, f"{page}:{block.line}", "exec"), namespace)  # noqa: S102 - the page's own
         else:
@@ -154,82 +158,24 @@ def run_page(page, folder, names=None, *, skipped=()):
     return namespace
 
 
-NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
-forward (float[N,3,8,8] x, int64[N] labels) => ({outputs}) {{
-  c = Conv <pads = [1,1,1,1]> (x, conv_weight)
-  y, running_mean_new, running_var_new = BatchNormalization <training_mode = {training}>
-    (c, scale, bias, running_mean, running_var)
-  z = Relu (y)
-  m = GlobalAveragePool (z)
-  f = Flatten (m)
-  logits = Gemm (f, fc_weight, fc_bias)
-  {loss}
-}}"""
-WEIGHTS = {
-    "conv_weight": (4, 3, 3, 3), "scale": (4,), "bias": (4,), "running_mean": (4,), "running_var": (4,),
-    "fc_weight": (4, 3), "fc_bias": (3,),
-}  # fmt: skip
+def exported_for_inference(model):
+    """The same model with its batch norms in inference mode, and without their running statistics."""
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization":
+            del node.output[1:], node.attribute[:]
+    del model.graph.output[1:]
+    return model
 
 
-def network(path, *, with_loss=True):
-    """A convolution, a batch norm in training mode, and a classifier of three classes."""
-    statistics = "float[4] running_mean_new, float[4] running_var_new"
-    text = NETWORK.format(
-        outputs=f"float loss, float[N,3] logits, {statistics}" if with_loss else "float[N,3] logits",
-        loss="loss = SoftmaxCrossEntropyLoss (logits, labels)" if with_loss else "",
-        training=int(with_loss),
-    )
-    if not with_loss:
-        text = text.replace(", int64[N] labels", "").replace("y, running_mean_new, running_var_new", "y")
-    model = onnx.parser.parse_model(text)
-    model.graph.node[1].name = "layer1.bn"
-    random = np.random.default_rng(0)
-    for name, shape in WEIGHTS.items():
-        value = np.ones(shape) if name in ("scale", "running_var") else random.standard_normal(shape) * 0.3
-        model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
+def given_files(folder):
+    """Writes the files that examples take as given, and returns them by name."""
+    from cli.example_files import write_example_files
 
-
-def training_graph(path):
-    """A training graph in ONNX Runtime's dialect."""
-    import bngrad
-
-    network(path)
-    bngrad.save(bngrad.differentiate(path, target="ort"), path)
-
-
-def training_step(path):
-    """A training step of the network."""
-    import bngrad
-
-    network(path)
-    bngrad.training_step(path).save(path)
-
-
-def samples(path):
-    """Data of the network."""
-    random = np.random.default_rng(1)
-    x = random.standard_normal((64, 3, 8, 8)).astype(np.float32)
-    np.savez(path, x=x, labels=random.integers(0, 3, 64))
-
-
-def trained(path):
-    """Weights and running statistics of the network, trained."""
-    np.savez(path, **{name: np.ones(shape, np.float32) for name, shape in WEIGHTS.items()})
-
-
-GIVEN = {
-    "model.onnx": network,
-    "forward.onnx": network,
-    "classifier.onnx": lambda path: network(path, with_loss=False),
-    "class_weights.npy": lambda path: np.save(path, np.ones(3, np.float32)),
-    "training_model.onnx": training_graph,
-    "step.onnx": training_step,
-    "train.npz": samples,
-    "test.npz": samples,
-    "trained.npz": trained,
-}
+    write_example_files(folder)
+    np.save(folder / "class_weights.npy", np.ones(3, np.float32))
+    shutil.copy(folder / "model.onnx", folder / "forward.onnx")
+    onnx.save(exported_for_inference(onnx.load(folder / "network.onnx")), folder / "classifier.onnx")
+    return {path.name: path for path in folder.iterdir()}
 
 
 if __name__ == "__main__":
