@@ -54,6 +54,10 @@ def test_distributions_hold_what_they_should(distributions):
     with zipfile.ZipFile(wheel) as archive:
         files = set(archive.namelist())
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bngrad").rglob("*.py")}
+    pages = ROOT / "bngrad" / "reports" / "html"
+    sources |= {
+        path.relative_to(ROOT).as_posix() for path in pages.rglob("*.*") if path.suffix in (".css", ".js", ".j2")
+    }
     assert sources <= names
     assert sources <= files
     assert {"bngrad/lib/libbngrad.so", "bngrad/include/bngrad.h", "bngrad/oracle/requirements.txt"} <= files
