@@ -164,7 +164,7 @@ def _sections(checks: Sequence[Check], ratios: Sequence[float]) -> list[_Section
         subjects = [
             _Subject(worst[name], ratio(worst[name].measure, check.limit), tensors)
             for name, tensors in check.statistics.items()
-            if name in worst
+            if name in worst and worst[name].measure != 0
         ]
         sections.append(
             _Section(
