@@ -146,22 +146,23 @@ def _check_source(
 
 
 def _print(head: BenchDocument, rows: Iterable[Measurement]) -> None:
-    from rich.table import Table
+    from rich.box import HEAVY_HEAD
 
     from bngrad.cli.console import stdout_console
+    from bngrad.reports.tables import Column, print_table, print_text_line
 
     console = stdout_console()
-    console.print(
+    print_text_line(
+        console,
         f"bngrad {head['version']}, {head['isa']}, threads: {head['threads']}, trials: {head['repeats']}; "
-        "ms: median (quartiles)"
+        "ms: median (quartiles)",
     )
-    table = Table()
-    for heading in ("op", "shape", "axes", "type"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("count", "ms", "GB/s", "addition ms", "bandwidth GB/s", "of bandwidth"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
+    columns = [Column("op"), Column("shape", name=True), Column("axes"), Column("type")]
+    columns += [Column(heading, right=True) for heading in ("count", "ms", "GB/s")]
+    columns += [Column("addition ms", right=True, optional=True)]
+    columns += [Column(heading, right=True) for heading in ("bandwidth GB/s", "of bandwidth")]
+    cells = [
+        (
             *_labels(row.case),
             str(row.count),
             str(row.kernel),
@@ -170,7 +171,9 @@ def _print(head: BenchDocument, rows: Iterable[Measurement]) -> None:
             f"{row.bandwidth_gb_per_s:.3g}",
             f"{row.bandwidth_fraction:.2f}",
         )
-    console.print(table)
+        for row in rows
+    ]
+    print_table(console, columns, cells, style=HEAVY_HEAD)
 
 
 def _labels(case: Case) -> tuple[str, ...]:

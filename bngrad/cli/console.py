@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,11 +19,16 @@ _WIDE = 10_000
 
 
 def stdout_console() -> Console:
-    """Returns a console for stdout; in a file or a pipe, lines are not cut to a terminal's width."""
+    """Returns a console for stdout, with styles in a terminal that has them.
+
+    Colors in a file or a pipe need FORCE_COLOR. There, lines are not wrapped to a terminal's width either.
+    """
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    # NO_COLOR alone would keep bold and italic.
+    plain = bool(os.environ.get("NO_COLOR"))
+    width = None if sys.stdout.isatty() else _WIDE
+    return Console(highlight=False, width=width, color_system=None if plain else "auto")
 
 
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:

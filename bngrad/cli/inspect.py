@@ -137,39 +137,38 @@ def _load_and_inspect(model: Path, html: str | None) -> Inspection:
 
 
 def _print(found: Inspection, where: str) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    from rich.box import HEAVY_HEAD
 
     from bngrad.cli.console import stdout_console
+    from bngrad.reports.tables import Column, print_table, print_text_line
 
     console = stdout_console()
     opset = f"ai.onnx {found.opset}, IR version {found.ir_version}"
-    console.print(f"{where}batch norms: {len(found.batch_norms)}; {opset}", markup=False, soft_wrap=True)
+    print_text_line(console, f"{where}batch norms: {len(found.batch_norms)}; {opset}")
     if found.batch_norms:
-        table = Table()
-        for heading in ("batch norm", "op", "mode", "axes", "type", "X", "gradient op"):
-            table.add_column(heading, overflow="fold")
-        for batch_norm in found.batch_norms:
-            axes = "?" if batch_norm.axes is None else ",".join(map(str, batch_norm.axes))
-            cells = (
+        columns = [Column("batch norm", name=True)]
+        columns += [Column(heading) for heading in ("op", "mode", "axes", "type", "X", "gradient op")]
+        rows = [
+            (
                 batch_norm.name,
                 batch_norm.op,
                 batch_norm.mode,
-                axes,
+                "?" if batch_norm.axes is None else ",".join(map(str, batch_norm.axes)),
                 batch_norm.dtype,
                 batch_norm.shape,
                 batch_norm.gradient or "-",
             )
-            table.add_row(*map(Text, cells))  # Text: a name may contain rich's markup
-        console.print(table)
+            for batch_norm in found.batch_norms
+        ]
+        print_table(console, columns, rows, style=HEAVY_HEAD)
     for batch_norm in found.batch_norms:
         for hazard in batch_norm.hazards:
-            console.print(f"hazard: {batch_norm.name}: {hazard}", markup=False, soft_wrap=True)
+            print_text_line(console, f"hazard: {batch_norm.name}: {hazard}")
     if found.in_primitives:
         listed = ", ".join(f"{count} {kind}" for kind, count in found.in_primitives.items())
-        console.print(f"batch norms in primitives: {listed}", markup=False, soft_wrap=True)
+        print_text_line(console, f"batch norms in primitives: {listed}")
     if found.not_in_stock:
         listed = ", ".join(f"{op} ({count})" for op, count in sorted(found.not_in_stock.items()))
-        console.print(f"not in stock ONNX Runtime: {listed}", markup=False, soft_wrap=True)
+        print_text_line(console, f"not in stock ONNX Runtime: {listed}")
     else:
-        console.print("all ops are in stock ONNX Runtime or in bngrad")
+        print_text_line(console, "all ops are in stock ONNX Runtime or in bngrad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def progress() -> Iterator[Display]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    # FORCE_COLOR makes rich take a pipe for a terminal.
+    if not sys.stderr.isatty() or console.is_dumb_terminal:
         yield Display(None)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

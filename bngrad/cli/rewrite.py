@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json
+from bngrad.cli.console import print_json, stdout_console
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     debug_option,
@@ -83,6 +83,7 @@ def rewrite_command(
     """
     from bngrad.io import files
     from bngrad.passes.pipeline import rewrite
+    from bngrad.reports.tables import print_text_line
 
     source = files.load(model)
     path = files.check_output(output, model, source)
@@ -110,8 +111,9 @@ def rewrite_command(
         found = ", ".join(f"{count} {kind}" for kind, count in recognized.items())
         summary += [f"recognized in primitives: {found}"] if found else []
         summary += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
-        click.echo(f"{path}: {'; '.join(summary)}")
+        console = stdout_console()
+        print_text_line(console, f"{path}: {'; '.join(summary)}")
         for note in result.notes:
-            click.echo(f"note: {note}")
+            print_text_line(console, f"note: {note}")
         for one in result.candidates if explain else ():
-            click.echo(f"{one.name}: {one.kind}: {'recognized' if one.taken else one.reason}")
+            print_text_line(console, f"{one.name}: {one.kind}: {'recognized' if one.taken else one.reason}")

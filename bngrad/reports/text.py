@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
+from bngrad.reports.tables import Column, print_table, print_text_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +22,7 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
     """
 
     def line(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_text_line(console, text)
 
     nodes = ", ".join(f"{count} {op}" for op, count in report.batch_norms.items())
     line(f"{report.model}: {nodes or 'no batch norm in training mode and no batch-norm gradient'}")
@@ -32,9 +31,9 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
     for check in report.checks:
         console.print()
         if check.rows:
-            console.print(_summary(check))
+            _print_summary(check, console)
             if rows:
-                console.print(_worst(check, rows))
+                _print_worst(check, rows, console)
         else:
             line(f"{check.name}: {check.problem}")
         for note in check.notes:
@@ -47,36 +46,35 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
         line(report.reason)
 
 
-def _summary(check: Check) -> Table:
-    """Returns a table of the count and worst values of each kind of tensor, implementation and reference."""
-    table = Table(title=f"{check.name} (limit {check.limit:g} {check.unit})", title_justify="left", box=box.SIMPLE)
-    for heading in ("kind", "implementation", "against"):
-        table.add_column(heading)
-    for heading in ("tensors", "failed", "worst max abs", "worst rel. L2", f"worst {check.unit}"):
-        table.add_column(heading, justify="right")
+def _print_summary(check: Check, console: Console) -> None:
+    """Prints the count and worst values of each kind of tensor, implementation and reference."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in check.rows:
         groups.setdefault((row.kind, row.implementation, row.against), []).append(row)
-    for group, rows in groups.items():
+    table = []
+    kinds = list(dict.fromkeys(kind for kind, _, _ in groups))
+    for group, rows in sorted(groups.items(), key=lambda item: kinds.index(item[0][0])):
         failed = sum(not row.passed for row in rows)
         worst_abs, worst_relative, worst = (
             max(getattr(row, measure) for row in rows) for measure in ("max_abs", "relative_l2", "measure")
         )
         figures = (f"{worst_abs:.1e}", f"{worst_relative:.1e}", f"{worst:.3g}")
-        table.add_row(*group, str(len(rows)), str(failed), *figures)
-    return table
+        table.append((*group, str(len(rows)), str(failed), *figures))
+    headings = ("tensors", "failed", "worst max abs", "worst rel. L2", f"worst {check.unit}")
+    columns = [Column("kind", name=True), Column("implementation"), Column("against")]
+    columns += [Column(heading, right=True) for heading in headings]
+    print_table(console, columns, table, title=f"{check.name} (limit {check.limit:g} {check.unit})")
 
 
-def _worst(check: Check, rows: int) -> Table:
-    """Returns a table of the worst rows, including all failed ones."""
-    table = Table(box=box.SIMPLE)
-    for heading in (check.unit, "max abs", "rel. L2"):
-        table.add_column(heading, justify="right")
-    for heading in ("", "worst first", "tensor", "implementation", "against", "note"):
-        table.add_column(heading, overflow="fold")
+def _print_worst(check: Check, rows: int, console: Console) -> None:
+    """Prints the worst rows, including all failed ones."""
+    table = []
     for row in check.worst_first()[: max(rows, len(check.failures))]:
         figures = (f"{row.measure:.3g}", f"{row.max_abs:.1e}", f"{row.relative_l2:.1e}")
         tensor = "" if row.tensor == row.subject else row.tensor
         verdict = "ok" if row.passed else "FAILED"
-        table.add_row(*figures, verdict, row.subject, tensor, row.implementation, row.against, row.note)
-    return table
+        table.append((*figures, verdict, row.subject, tensor, row.implementation, row.against, row.note))
+    columns = [Column(heading, right=True) for heading in (check.unit, "max abs", "rel. L2")]
+    columns += [Column("result"), Column("worst first", name=True), Column("tensor", name=True)]
+    columns += [Column(heading) for heading in ("implementation", "against", "note")]
+    print_table(console, columns, table)

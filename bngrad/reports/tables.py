@@ -1,0 +1,164 @@
+"""Tables that fit a terminal: where the columns do not, they become fewer, and then a few lines for each row."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.cells import cell_len, chop_cells
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+_UNBOUNDED = 1_000_000
+
+_HEADING = 8
+"""The least width that headings are wrapped to."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    heading: str
+    right: bool = False
+    """Whether cells are aligned to the right."""
+    name: bool = False
+    """Whether cells are names, which may be long: they get a line of their own if the columns do not fit."""
+    optional: bool = False
+    """Whether the column can be left out if the columns do not fit."""
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+    style: box.Box = box.SIMPLE,
+) -> None:
+    """Prints a table in the first of these forms that fits the width of the console; no cell is ever cut.
+
+    1. All columns.
+    2. Without optional columns, and without text columns that are the same in all rows: a line above has these.
+    3. Names on lines of their own, each above the other cells of its row.
+    4. The same with the headings in each row, wrapped.
+
+    Args:
+        console: The console.
+        columns: The columns.
+        rows: The cells of each row.
+        title: A line above the table.
+        style: How the table is drawn.
+    """
+    if title:
+        console.print(Text(title, "italic"), overflow="fold")
+    table = _table(columns, rows, style)
+    if _fits(table, console):
+        console.print(table)
+        return
+    columns, rows, common = _without_common(columns, rows)
+    if common:
+        console.print(Text("; ".join(f"{heading}: {cell}" for heading, cell in common.items())), overflow="fold")
+    columns = [_narrow(column, rows, index) for index, column in enumerate(columns)]
+    table = _table(columns, rows, style)
+    if _fits(table, console):
+        console.print(table)
+    else:
+        _print_by_row(console, columns, rows)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: box.Box) -> Table:
+    table = Table(box=style)
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: a name may contain rich's markup
+    return table
+
+
+def _fits(table: Table, console: Console) -> bool:
+    measured = Measurement.get(console, console.options.update(width=_UNBOUNDED), table)
+    return measured.maximum <= console.width
+
+
+def _without_common(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]]
+) -> tuple[list[Column], list[list[str]], dict[str, str]]:
+    """Leaves out optional and empty columns, and text columns with one value, which are returned by heading."""
+    kept, common = [], {}
+    for index, column in enumerate(columns):
+        values = {row[index] for row in rows}
+        if column.optional or values == {""}:
+            continue
+        if len(rows) > 1 and len(values) == 1 and not (column.right or column.name):
+            common[column.heading] = rows[0][index]
+        else:
+            kept.append(index)
+    return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows], common
+
+
+def _narrow(column: Column, rows: Sequence[Sequence[str]], index: int) -> Column:
+    """The column with its heading wrapped at spaces, to the width of its cells."""
+    width = max([_HEADING, *(cell_len(row[index]) for row in rows)])
+    return replace(column, heading="\n".join(textwrap.wrap(column.heading, width, break_long_words=False)))
+
+
+def _print_by_row(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Prints each row below its names, in columns if these fit; names that several rows share are printed once."""
+    others = [index for index, column in enumerate(columns) if not column.name]
+    headings = [columns[index].heading.split("\n") for index in others]
+    height = max(map(len, headings))
+    lines = list(zip(*([""] * (height - len(heading)) + heading for heading in headings), strict=True))
+    cells = [tuple(row[index] for index in others) for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, *cells, strict=True)]
+    right = [columns[index].right for index in others]
+    aligned = 2 + sum(widths) + 2 * (len(others) - 1) <= console.width
+    if aligned:
+        for line in lines:
+            console.print(Text(_aligned(line, widths, right), "bold"))
+    before = None
+    for row, values in zip(rows, cells, strict=True):
+        name = ": ".join(cell for cell, column in zip(row, columns, strict=True) if column.name and cell)
+        if name != before:
+            for part in chop_cells(name, console.width):
+                console.print(Text(part), no_wrap=True)
+        before = name
+        if aligned:
+            console.print(Text(_aligned(values, widths, right)))
+        else:
+            pairs = zip((" ".join(heading) for heading in headings), values, strict=True)
+            for part in _wrapped([f"{heading} {value}" for heading, value in pairs if value], console.width - 2):
+                console.print(Text(f"  {part}"), no_wrap=True)
+
+
+def _wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """Joins parts with commas to lines; a part is broken only if it is wider than a line."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and cell_len(lines[-1]) + cell_len(part) + 3 <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines += [part]
+    ended = [f"{line}," for line in lines[:-1]] + lines[-1:]
+    return [piece for line in ended for piece in chop_cells(line, width)]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = []
+    for cell, width, is_right in zip(cells, widths, right, strict=True):
+        space = " " * (width - cell_len(cell))
+        padded.append(space + cell if is_right else cell + space)
+    return "  " + "  ".join(padded).rstrip()
+
+
+def print_text_line(console: Console, text: str) -> None:
+    """Prints a text, wrapped at spaces; as one line in a file or a pipe, whose console is as wide as needed."""
+    console.print(Text(text), soft_wrap=not console.is_terminal, overflow="fold")
