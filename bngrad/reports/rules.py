@@ -25,7 +25,7 @@ class Rule:
     remedy: str
     """What to do."""
     page: str
-    """The page of the documentation, relative to its address."""
+    """The page of the documentation, relative to its address, with an anchor or none."""
     level: Level
 
     @property
@@ -56,7 +56,7 @@ _GRADIENT_REMEDY = (
 
 
 def _check(identifier: str, summary: str, description: str, remedy: str = _GRADIENT_REMEDY) -> Rule:
-    return Rule(identifier, summary, description, remedy, "explanation/validate/", "error")
+    return Rule(identifier, summary, description, remedy, "explanation/validate.html", "error")
 
 
 CHECKS = {
@@ -113,7 +113,7 @@ NOTHING_COMPARED = _check(
 
 
 def _hazard(identifier: str, summary: str, description: str, remedy: str) -> Rule:
-    return Rule(identifier, summary, description, remedy, "reference/warnings/#hazards", "warning")
+    return Rule(identifier, summary, description, remedy, "reference/warnings.html#hazards", "warning")
 
 
 HAZARDS = [
@@ -136,7 +136,7 @@ HAZARDS = [
 
 
 def _warning(identifier: str, summary: str, description: str, remedy: str) -> Rule:
-    return Rule(identifier, summary, description, remedy, "reference/warnings/", "warning")
+    return Rule(identifier, summary, description, remedy, "reference/warnings.html", "warning")
 
 
 WARNINGS = [
@@ -189,7 +189,7 @@ UNREADABLE = Rule(
     "A model could not be inspected.",
     "It does not exist, is not an ONNX model, or is invalid.",
     "Read the message: it says what was expected and what to do.",
-    "guides/ci/#exit-codes",
+    "guides/ci.html#exit-codes",
     "error",
 )
 

@@ -92,7 +92,8 @@ RULES = [*rules.CHECKS.values(), rules.NOTHING_COMPARED, *rules.HAZARDS, *rules.
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_the_page_of_a_rule_exists(rule):
     page, _, anchor = rule.page.partition("#")
-    text = (ROOT / "docs" / f"{page.rstrip('/')}.md").read_text(encoding="utf-8")
+    assert page.endswith(".html"), "the site has a file for each page, no folder"
+    text = (ROOT / "docs" / page).with_suffix(".md").read_text(encoding="utf-8")
     assert not anchor or f"\n## {anchor.replace('-', ' ').capitalize()}\n" in text
 
 
@@ -101,9 +102,9 @@ def test_the_page_of_a_rule_exists(rule):
     [
         (
             ["Homepage, https://a.example/", "Documentation, https://d.example/x/"],
-            "https://d.example/x/guides/ci/",
+            "https://d.example/x/guides/ci.html",
         ),
-        (["Documentation, https://d.example"], "https://d.example/guides/ci/"),
+        (["Documentation, https://d.example"], "https://d.example/guides/ci.html"),
         ([], None),
     ],
     ids=["slash", "no-slash", "none"],
@@ -115,7 +116,7 @@ def test_the_address_of_a_page_is_from_the_metadata(entries, expected, monkeypat
             return entries or missing
 
     monkeypatch.setattr(rules, "metadata", lambda _name: Metadata())
-    assert rules.Rule("x", "", "", "", "guides/ci/", "note").url == expected
+    assert rules.Rule("x", "", "", "", "guides/ci.html", "note").url == expected
 
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
