@@ -1,1 +1,1 @@
-"""Writes results: as text, as JUnit XML and as HTML."""
+"""Writes results: as text, JUnit XML, HTML, SARIF, Markdown and annotations of GitHub."""

@@ -81,6 +81,8 @@ $ bngrad validate model.onnx --against numeric --dim N=2 --json > report.json
 - Each document has a JSON Schema (draft 2020-12), which the tests check real documents against. The schemas allow
   no other properties.
 - All properties are present unless a table says otherwise; a value that is unknown or does not apply is `null`.
+- `inspect` of several models prints a list: the document of each, with its path as a further property `model`. A
+  model that cannot be read has `model` and `error` alone, and the exit code is 2.
 - Infinities and NaN, which JSON does not have, are the strings `"inf"`, `"-inf"` and `"nan"`.
 - Paths are those of the command line, names those of the model. Texts in `notes`, `warnings`, `reason`, `problem`
   and `hazards` are for people; their wording may change.
