@@ -173,6 +173,16 @@ def test_what_a_command_prints_is_no_command_of_the_runner(job):
     assert any("passed: reference" in line for line in lines[start:end])
 
 
+def test_nothing_is_checked_if_the_installation_fails(job, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
+    broken.chmod(0o755)
+    made = job(models="models/good.onnx")
+    made.python = str(broken)
+    assert not made.run()
+    assert (made.steps["Install bngrad"], made.steps["Check the models"]) == ("failure", "skipped")
+
+
 def test_a_cached_oracle_is_restored_and_not_saved_again(job, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
