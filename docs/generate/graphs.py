@@ -53,10 +53,14 @@ text { font: 12px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 }
 
 def main() -> None:
     """Writes the picture."""
+    (ROOT / "docs/images/rewrite.svg").write_text(picture(), encoding="utf-8", newline="\n")
+
+
+def picture() -> str:
+    """Returns the picture."""
     before = onnx.parser.parse_model(JOINT.read_text(encoding="utf-8"))
     after = bngrad.rewrite(before)
-    svg = draw({"Before: PyTorch's autograd": part(before.graph), "After: bngrad rewrite": part(after.graph)})
-    (ROOT / "docs/images/rewrite.svg").write_text(svg, encoding="utf-8", newline="\n")
+    return draw({"Before: PyTorch's autograd": part(before.graph), "After: bngrad rewrite": part(after.graph)})
 
 
 def part(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -1,0 +1,74 @@
+"""Writes the tables of docs/reference/ops.md from the schemas: inputs, outputs, attributes and types of each op.
+
+python docs/generate/ops.py
+
+The text between the tables is written by hand. A table lies between ``<!-- NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bngrad.opset.functions import FUNCTIONS
+from bngrad.opset.schemas import ATTRIBUTES, QUANTITIES, schema, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PAGE = Path(__file__).parents[1] / "reference" / "ops.md"
+_TABLE = re.compile(r"(?<=^<!-- )(?!end )(\w+) -->\n.*?(?=^<!-- end -->$)", re.MULTILINE | re.DOTALL)
+
+
+def page() -> str:
+    """Returns the page, with the tables of now."""
+    return _TABLE.sub(lambda match: f"{match[1]} -->\n\n{table(match[1])}\n\n", PAGE.read_text(encoding="utf-8"))
+
+
+def table(name: str) -> str:
+    """Returns a table: ``ops`` and ``types`` of the domain, or that of an op."""
+    if name == "ops":
+        return _rows(["op", "inputs", "outputs", "attributes"], map(_overview, FUNCTIONS))
+    if name == "types":
+        return _rows(["", "types", ""], types())
+    return _rows(["", "", "type", ""], quantities(name))
+
+
+def _overview(name: str) -> list[str]:
+    return [f"[{name}](#{name.lower()})", *map(", ".join, signature(name))]
+
+
+def quantities(name: str) -> list[list[str]]:
+    """Returns a row for each input, output and attribute of an op, in the order of its function."""
+    inputs, outputs, attributes = signature(name)
+    rows = [
+        [kind if i == 0 else "", f"`{value}`", _plain(QUANTITIES[value].type_constraint), QUANTITIES[value].doc]
+        for kind, values in (("input", inputs), ("output", outputs))
+        for i, value in enumerate(values)
+    ]
+    return rows + [
+        ["attribute" if i == 0 else "", f"`{attribute}`", kind, ATTRIBUTES[attribute]]
+        for i, (attribute, kind) in enumerate(attributes.items())
+    ]
+
+
+def types() -> list[list[str]]:
+    """Returns a row for each type variable of the ops."""
+    constraints = {one.type_param_str: one for name in FUNCTIONS for one in schema(name).type_constraints}
+    return [
+        [name, ", ".join(map(_plain, one.allowed_type_strs)), one.description] for name, one in constraints.items()
+    ]
+
+
+def _plain(kind: str) -> str:
+    return kind.removeprefix("tensor(").removesuffix(")")
+
+
+def _rows(header: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(re.sub(" +", " ", f"| {' | '.join(cells)} |") for cells in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8", newline="\n")
