@@ -93,6 +93,10 @@ INDEX = """# Title
 
 - [Not in a section](no.md)
 
+## Getting started
+
+- [Getting started](getting-started.md): text
+
 ## Guides
 
 - **[A door](door.md)**
@@ -109,7 +113,12 @@ def test_the_navigation_is_the_list_of_the_index():
     from site_hooks import navigation
 
     inside = {"Two": ["guides/two.md", {"Inside": "guides/inside.md"}]}
-    assert navigation(INDEX) == [{"Home": "index.md"}, {"Guides": [{"One": "guides/one.md"}, inside]}]
+    guides = [{"One": "guides/one.md"}, inside]
+    assert navigation(INDEX) == [
+        {"Home": "index.md"},
+        {"Getting started": "getting-started.md"},
+        {"Guides": guides},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,14 @@ def navigation(index: str) -> list[dict[str, Any]]:
             nav.append({heading[1]: section})
         elif (entry := _ENTRY.match(line)) and not entry[3].startswith("../"):
             _add(section, indented=bool(entry[1]), title=entry[2], page=entry[3])
-    return [{title: content} for one in nav for title, content in one.items() if content]
+    return [{title: _page_or_section(title, content)} for one in nav for title, content in one.items() if content]
+
+
+def _page_or_section(title: str, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A section with one page of its name is that page."""
+    if isinstance(content, list) and [*content[0]] == [title] and len(content) == 1:
+        return content[0][title]
+    return content
 
 
 def _add(section: list[dict[str, Any]], *, indented: bool, title: str, page: str) -> None:
@@ -60,6 +67,8 @@ def _add(section: list[dict[str, Any]], *, indented: bool, title: str, page: str
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turns links out of the site into links to the code host, and comments into docstrings."""
     folder = posixpath.dirname(page.file.src_uri)
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]  # the page itself lists all pages
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join("docs", folder, match[2]))
