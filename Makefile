@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks release-check docs docs-serve pictures clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms release-check docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -109,6 +109,12 @@ pictures: $(READY)
 	$(BIN)/python docs/generate/graphs.py
 	$(BIN)/python docs/generate/charts.py
 	$(BIN)/python docs/generate/loss_curve.py
+
+# The wheels of dist/ where this machine can run them, written to docs/reference/platforms.md: needs Debian and root, and
+# takes most of an hour. PLATFORMS='musl-x86_64 windows-x86_64' tries these again.
+platforms: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(NATIVE) --editable '.[wheels]'
+	$(BIN)/python tests/platforms/run_platforms.py $(PLATFORMS)
 
 # The library is built by pip, with the environment's own tools, where the tests build their programs from the same
 # objects; an editable install follows changes of Python files by itself.
