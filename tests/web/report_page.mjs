@@ -43,7 +43,7 @@ for (const name of ["validate", "hostile", "inspect", "bench"]) {
         if ((width === 400) === (colorScheme === "light")) seen.accessibility.push({ name, ...(await violations(page)) });
         const view = `${name}-${width}-${colorScheme}`;
         if (view === "validate-1200-light") await page.locator(".marks use.failed").last().hover({ force: true });
-        const height = { validate: width === 400 ? 1330 : 1360, inspect: 905, bench: 1215 }[name];
+        const height = { validate: width === 400 ? 1420 : 1312, inspect: 880, bench: 1232 }[name];
         if (height) await screenshot(page, view, { fullPage: true, clip: { x: 0, y: 0, width, height } });
       });
     }

@@ -15,6 +15,9 @@ from bngrad.io.files import replacing
 
 _HERE = Path(__file__).parent
 
+_SCRIPTS = ("elements", "theme", "table", "scatter", "start")
+"""The files of the script, in order."""
+
 
 def write_page(path: Path, template: str, **content: object) -> None:
     """Writes a page.
@@ -30,7 +33,7 @@ def write_page(path: Path, template: str, **content: object) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    style, script = _text("report.css"), _text("report.js")
+    style, script = _text("report.css"), _script()
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -47,6 +50,12 @@ def write_page(path: Path, template: str, **content: object) -> None:
 def _text(name: str) -> str:
     # One form of newlines, so that the hash is the browser's.
     return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Returns the files of the script as one, in a block of its own: the page gets no global names."""
+    parts = "\n".join(_text(f"script/{name}.js") for name in _SCRIPTS)
+    return f'"use strict";\n{{\n{parts}}}\n'
 
 
 def _hash(text: str) -> str:
