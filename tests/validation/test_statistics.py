@@ -6,8 +6,10 @@ import math
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
+from bngrad import validate
 from bngrad.validation.statistics import MOST, WorstSubjects, tensor_statistics
 
 NOTHING = (None, None, None, None)
@@ -64,3 +66,34 @@ def test_a_subject_is_described_where_it_is_worst():
     for measure, name in ((0.5, "first"), (0.9, "second"), (0.7, "third")):
         worst.offer("n", measure, lambda name=name: [("input", name, np.zeros(1))])
     assert [tensor.name for tensor in worst.worst_first()["n"]] == ["second"]
+
+
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3,4,4] x) => (float loss)
+<float[3] s = {1, 2, 3}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}> {
+    [bn] y, m2, v2 = BatchNormalization<training_mode = 1>(x, s, b, m, v)
+    q = Mul(y, y)
+    loss = ReduceMean<keepdims = 0>(q)
+}"""
+
+
+def test_each_check_describes_its_worst_subjects():
+    given = {"x": np.linspace(-1, 3, 96, dtype=np.float32).reshape(2, 3, 4, 4)}
+    model = onnx.parser.parse_model(MODEL)
+    report = validate(model, against="reference", provider="function", inputs=given)
+    assert report.passed
+    found = {check.name: check for check in report.checks}
+    roles = {name: {t.role for ts in check.statistics.values() for t in ts} for name, check in found.items()}
+    assert roles == {
+        "lock-step": {"input", "expected"},
+        "float64": {"expected", "computed by float64, function"},
+        "forward in float64": {"expected", "computed by float64, function"},
+        "central differences": {"input", "computed by float64, function"},
+        "on stock ONNX Runtime": {"expected", "computed by function"},
+    }
+    for check in found.values():
+        assert check.statistics.keys() <= {row.subject for row in check.rows}
+        first = next(iter(check.statistics))
+        assert first == check.worst_first()[0].subject
+    x = next(tensor for tensor in found["lock-step"].statistics["bn"] if tensor.name == "x")
+    assert (x.role, x.shape, x.minimum, x.maximum) == ("input", [2, 3, 4, 4], -1.0, 3.0)
