@@ -1,4 +1,4 @@
-"""The documents of ``--json``, but for those of inspect (`Inspection`) and validate (`Report`).
+"""The documents of ``--json``, but for those of inspect of one model (`Inspection`) and validate (`Report`).
 
 docs/generate/json_schemas.py makes the JSON Schema of each from these types and their docstrings.
 """
@@ -7,10 +7,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from bngrad.inspection.inspect import Inspection
+
 if TYPE_CHECKING:
     from bngrad.bench.measure import MeasurementDocument
     from bngrad.passes.imports.decomposed.candidates import Candidate
     from bngrad.training.step_info import StepInfo
+
+
+class InspectedModel(Inspection):
+    """What ``bngrad inspect --json`` found in one of several models."""
+
+    model: str
+    """The path of the model."""
+
+
+class UnreadableModel(TypedDict):
+    """One of several models of ``bngrad inspect --json`` that cannot be read."""
+
+    model: str
+    """The path of the model."""
+    error: str
+    """Why it cannot be read."""
 
 
 class RewriteDocument(TypedDict):

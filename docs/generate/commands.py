@@ -89,11 +89,9 @@ def _leaves(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.C
 
 def _row(option: click.Option, context: click.Context) -> list[str]:
     """The declaration, the text and the default of an option."""
-    metavar = (
-        ""
-        if option.is_flag
-        else " " + option.make_metavar(context).strip("[]").removesuffix(" RANGE").replace("|", "\\|")
-    )
+    declaration, _ = option.get_help_record(context) or ("", "")
+    metavar = "" if option.is_flag else declaration.removeprefix(", ".join(option.opts)).replace(" RANGE", "")
+    metavar = metavar.replace("[", "").replace("]", "").replace("|", "\\|")
     names = [f"`{name}`" for name in (*option.opts, *option.secondary_opts)]
     names[len(option.opts) - 1] = f"`{option.opts[-1]}{metavar}`"
     text, _, default = (option.help or "").partition("  [default: ")

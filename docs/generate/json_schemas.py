@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parents[1] / "reference" / "json"
 PAGE = FOLDER.with_suffix(".md")
 
 DOCUMENTS = {
-    "inspect": Inspection,
+    "inspect": Inspection | list[documents.InspectedModel | documents.UnreadableModel],
     "step": documents.StepDocument,
     "train": documents.TrainDocument,
     "finalize": documents.FinalizeDocument,
@@ -90,14 +90,20 @@ $ bngrad validate model.onnx --against numeric --dim N=2 --json > report.json
   should ignore properties that they do not know."""
 
 
-def schema(document: type) -> dict[str, Any]:
+def schema(document: Any) -> dict[str, Any]:  # noqa: ANN401 - a record, or a union of types
     """Returns the JSON Schema of a document.
 
     Raises:
         ValueError: A field has no docstring, or a type that has no schema.
     """
     definitions: dict[str, Any] = {}
-    content = _object(document, definitions)
+    if isinstance(document, type):
+        content = _object(document, definitions)
+    else:
+        content = {
+            "description": "A record of one model, or the records of several.",
+            **_type(document, definitions),
+        }
     used = {"$defs": dict(sorted(definitions.items()))} if definitions else {}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **content, **used}
 
@@ -158,8 +164,9 @@ def _type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: AN
 
 def _docstrings(record: type) -> dict[str, str]:
     """The docstring of each field of a record."""
+    parents = [one for one in record.__bases__ if one.__module__.startswith("bngrad")]
+    texts = {name: text for parent in parents for name, text in _docstrings(parent).items()}
     (body,) = (node.body for node in ast.parse(inspect.getsource(record)).body)
-    texts = {}
     for node, text in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             if not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)):
@@ -181,7 +188,9 @@ def files() -> dict[Path, str]:
         path = FOLDER / f"{name.replace(' ', '-')}.schema.json"
         title = {"$schema": made.pop("$schema"), "title": f"bngrad {name} --json"}
         found[path] = json.dumps(title | made, indent=2) + "\n"
-        sections.append(f"## bngrad {name}\n\nSchema: [{path.name}]({FOLDER.name}/{path.name})\n\n{_table(made)}")
+        several = (_type_text(one) for one in made.get("anyOf", ()))
+        shown = _table(made) if "properties" in made else "; for several models, ".join(several) + "."
+        sections.append(f"## bngrad {name}\n\nSchema: [{path.name}]({FOLDER.name}/{path.name})\n\n{shown}")
         for part, content in made.get("$defs", {}).items():
             if part != "number":
                 sections.append(f"{_sentence(part, content)}\n\n{_table(content)}")

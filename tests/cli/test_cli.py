@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
 import pytest
@@ -391,6 +392,18 @@ ERRORS = {
         "output folder no does not exist; create it first",
     ),
 }
+
+
+@pytest.mark.skipif(not hasattr(click.exceptions, "NoSuchCommand"), reason="this click suggests options alone")
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [(["valdate"], "validate"), (["oracle", "instal"], "install"), (["inspect", "model.onnx", "--jsn"], "--json")],
+    ids=["command", "subcommand", "option"],
+)
+def test_a_misspelled_name_gets_a_suggestion(arguments, suggestion, command):
+    code, out, err = command(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"Did you mean '{suggestion}'? (see bngrad " in err
 
 
 @pytest.mark.parametrize("case", ERRORS)

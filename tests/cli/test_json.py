@@ -32,6 +32,8 @@ RUNS = {
     "inspect-primitives": (0, ["inspect", "joint.onnx"]),
     "inspect-hazard": (0, ["inspect", "hazard.onnx"]),
     "inspect-unknown-rank": (0, ["inspect", "rankless.onnx"]),
+    "inspect-several": (0, ["inspect", "model.onnx", "joint.onnx"]),
+    "inspect-unreadable": (2, ["inspect", "model.onnx", "train.npz"]),
     "step": (0, ["step", "model.onnx", "-o", "new.onnx"]),
     "step-flat-adamw-loss": (
         0,
@@ -154,8 +156,11 @@ def test_oracle_install(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", GENERATOR.DOCUMENTS)
 def test_another_property_does_not_conform(name):
     """As of a field that is added to a document but not to its type."""
-    (error,) = jsonschema.Draft202012Validator({**SCHEMAS[name], "required": []}).iter_errors({"another": 1})
-    assert "'another' was unexpected" in error.message
+    schema = SCHEMAS[name]
+    for part in [schema, *schema.get("$defs", {}).values()]:
+        if "properties" in part:
+            (error,) = jsonschema.Draft202012Validator({**part, "required": []}).iter_errors({"another": 1})
+            assert "'another' was unexpected" in error.message
 
 
 @pytest.mark.parametrize("name", GENERATOR.DOCUMENTS)
