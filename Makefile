@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms release-check docs docs-serve pictures clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -115,6 +115,21 @@ pictures: $(READY)
 platforms: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(NATIVE) --editable '.[wheels]'
 	$(BIN)/python tests/platforms/run_platforms.py $(PLATFORMS)
+
+# The source distribution and the wheels of all platforms, in dist/: half an hour of one core, and less from the second
+# time on. WHEELS='--only linux-x86_64' builds one; WHEELS=--twice also compares with a second build.
+WHEEL_TOOLS := build/wheels/tools
+wheels: $(WHEEL_TOOLS)/.ready
+	$(WHEEL_TOOLS)/bin/python -m ops.wheels.build_wheels $(WHEELS)
+
+check-wheels: $(WHEEL_TOOLS)/.ready
+	$(WHEEL_TOOLS)/bin/python -m ops.wheels.check_wheel dist/*.whl
+
+$(WHEEL_TOOLS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(WHEEL_TOOLS)
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["wheels"])' | \
+	  xargs $(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check
+	@touch $@
 
 # The library is built by pip, with the environment's own tools, where the tests build their programs from the same
 # objects; an editable install follows changes of Python files by itself.

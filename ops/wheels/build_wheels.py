@@ -2,9 +2,10 @@
 
     python -m ops.wheels.build_wheels [--output dist] [--only linux-x86_64] [--twice]
 
-scikit-build-core builds each wheel from the unpacked source distribution, with zig as the compiler (zig.cmake). Files
-depend on the sources and the pinned tools alone: times are that of the last commit, and --twice builds everything in
-two folders and compares. Nothing is written to the output folder unless every wheel passes check_wheel.py.
+scikit-build-core builds each wheel from the unpacked source distribution, with zig as the compiler (zig.cmake).
+Files depend on the sources and the pinned tools alone: times are that of the last commit, and --twice builds
+everything in two folders and compares. Nothing is written to the output folder unless every wheel passes
+check_wheel.py.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from ops.wheels.targets import TARGETS, Target
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build" / "wheels"
 
+ZIG_EXPORTS = frozenset({"__mh_dylib_header", "___dso_handle"})
+"""Names that zig's linker exports from every Mach-O library."""
+
 
 def main() -> int:
     """Runs the program; returns its exit code."""
@@ -40,10 +44,10 @@ def main() -> int:
     options = parser.parse_args()
     targets = {name: TARGETS[name] for name in options.only or TARGETS}
 
-    built = build(WORK / "first", targets)
+    built = build(WORK / "first", targets, zig_cache=None)
     problems = [problem for path in built[1:] for problem in wheel_problems(path)]
     if options.twice:
-        again = build(WORK / "second", targets)
+        again = build(WORK / "second", targets, zig_cache=WORK / "second" / "zig")
         problems += [
             f"{one.name}: two builds differ: {digest(one)} and {digest(two)}"
             for one, two in zip(built, again, strict=True)
@@ -61,10 +65,18 @@ def main() -> int:
     return 0
 
 
-def build(folder: Path, targets: dict[str, Target]) -> list[Path]:
-    """Builds the source distribution and the wheels in a folder; returns their paths, the former first."""
+def build(folder: Path, targets: dict[str, Target], *, zig_cache: Path | None) -> list[Path]:
+    """Builds the source distribution and the wheels in a folder; returns their paths, the former first.
+
+    Args:
+        folder: The folder, which is emptied first.
+        targets: The platforms.
+        zig_cache: Where zig keeps what it compiles, the C++ library among it. By default the user's cache.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if zig_cache is not None:
+        os.environ["ZIG_GLOBAL_CACHE_DIR"] = str(zig_cache)
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -95,7 +107,8 @@ def build_wheel(target: Target, source: Path, folder: Path) -> Path:
     if target.file_format == "MACHO":
         run(sys.executable, "-m", "wheel", "unpack", "--dest", folder / "unpacked", wheel)
         (unpacked,) = (folder / "unpacked").iterdir()
-        hide_exports(unpacked / "bngrad" / "lib" / target.library, {"__mh_dylib_header", "___dso_handle"})
+        library = unpacked / "bngrad" / "lib" / target.library
+        library.write_bytes(hide_exports(library.read_bytes(), ZIG_EXPORTS))
         run(sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, unpacked)
     # scikit-build-core tags it for the machine that builds.
     run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={target.tag}", wheel)

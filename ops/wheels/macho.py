@@ -10,7 +10,6 @@ import lief
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
 lief.logging.disable()
 
@@ -31,7 +30,7 @@ class CodeDirectory(NamedTuple):
     """The number of bytes that are signed, from the beginning of the file."""
     page: int
 
-    def hash_of(self, content: bytes, slot: int) -> bytes:
+    def hash_of(self, content: bytes | bytearray, slot: int) -> bytes:
         """Returns the hash of a page, as the signature should have it."""
         return hashlib.sha256(content[slot * self.page : min((slot + 1) * self.page, self.limit)]).digest()
 
@@ -41,7 +40,7 @@ class CodeDirectory(NamedTuple):
         return slice(begin, begin + hashlib.sha256().digest_size)
 
 
-def code_directory(content: bytes, signature: int) -> CodeDirectory:
+def code_directory(content: bytes | bytearray, signature: int) -> CodeDirectory:
     """Reads the code directory of the signature that begins at an offset of a file.
 
     Raises:
@@ -67,14 +66,14 @@ def signature_is_valid(content: bytes, signature: int) -> bool:
     )
 
 
-def hide_exports(path: Path, names: AbstractSet[str]) -> None:
-    """Removes names from the exports of a library, in place, and renews the hashes of its signature.
+def hide_exports(library: bytes, names: AbstractSet[str]) -> bytes:
+    """Removes names from the exports of a library, and renews the hashes of its signature. Nothing moves.
 
     Raises:
         ValueError: The signature cannot be renewed.
     """
-    binary = lief.MachO.parse(str(path)).at(0)
-    content = bytearray(path.read_bytes())
+    binary = lief.MachO.parse(list(library)).at(0)
+    content = bytearray(library)
     begin, size = binary.dyld_info.export_info
     trie = content[begin : begin + size]
     _prune(trie, 0, b"", {name.encode() for name in names})
@@ -83,14 +82,14 @@ def hide_exports(path: Path, names: AbstractSet[str]) -> None:
         directory = code_directory(content, binary.code_signature.data_offset)
         for slot in range(directory.slots):
             content[directory.slot(slot)] = directory.hash_of(content, slot)
-    path.write_bytes(content)
+    return bytes(content)
 
 
 def _prune(trie: bytearray, node: int, name: bytes, hidden: AbstractSet[bytes]) -> bool:
     """Removes hidden names from the node of an export trie (mach-o/loader.h) and from those below it.
 
     A node is the size of its data, the data if its name is exported, the number of edges, and the edges: the
-    characters that they add to the name, and where the next node begins. No node moves: what is left of one is zero.
+    characters that they add to the name, and where the next node begins. No node moves; unused bytes become zero.
 
     Returns:
         Whether the node still exports something.

@@ -32,7 +32,9 @@ class Target:
 
 
 _X86_64, _ARM64 = ("avx512", "avx2", "scalar"), ("neon", "scalar")
-_GLIBC = frozenset({"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"})
+_GLIBC = frozenset(
+    {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+)
 _MUSL = frozenset({"libc.so"})
 _MACOS = frozenset({"/usr/lib/libSystem.B.dylib"})
 _WINDOWS = frozenset(
