@@ -213,3 +213,13 @@ def test_the_tensors_of_the_worst_nodes(page):
 
 def test_a_file_name_that_is_no_text(page):
     assert "a?.onnx" in page(replace(report(check(row())), model="a\udcff.onnx")).text
+
+
+def test_a_check_without_rows_takes_no_color(page):
+    """The colors of the picture are those of the checks in it, in their order."""
+    found = page(
+        report(check(row()), check(name="float64", skipped="too large"), check(row(), name="whole graph"))
+    )
+    assert found.count("span", class_="dot s0") == found.count("span", class_="dot s1") == 2
+    assert found.count("span", class_="dot s2") == 0
+    assert (found.count("use", class_="s0"), found.count("use", class_="s1")) == (1, 1)
