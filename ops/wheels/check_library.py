@@ -77,9 +77,8 @@ def _elf(binary: lief.ELF.Binary, _: bytes, __: Target) -> _Library:
 
 def _macho(binary: lief.MachO.Binary, content: bytes, target: Target) -> _Library:
     faults = []
-    # n_type of nlist_64: debugging symbols have bits of 0xE0, and names that other files see have 0x01. zig's
-    # linker adds the names of thunks after it has stripped.
-    local = {symbol.name for symbol in binary.symbols if symbol.raw_type & 0xE0 or not symbol.raw_type & 0x01}
+    # zig's linker adds the names of thunks after it has stripped.
+    local = {s.name for s in binary.symbols if s.category == lief.MachO.Symbol.CATEGORY.LOCAL}
     if any(not name.endswith("__thunk") for name in local):
         faults.append("is not stripped")
     if binary.has(lief.MachO.LoadCommand.TYPE.RPATH):

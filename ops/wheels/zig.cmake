@@ -29,6 +29,7 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Darwin")
   cmake_path(GET BNGRAD_ZIG PARENT_PATH zig_lib)
   string(APPEND zig_lib /lib)
   string(APPEND CMAKE_SHARED_LINKER_FLAGS_INIT
-         " -Wl,-x ${zig_lib}/libcxxabi/src/stdlib_new_delete.cpp -fvisibility=hidden"
+         " -Wl,-x ${zig_lib}/libcxxabi/src/stdlib_new_delete.cpp"
+         " -fvisibility=hidden -fvisibility-global-new-delete=force-hidden"
          " -I${zig_lib}/libcxx/src -I${zig_lib}/libcxxabi/include")
 endif()
