@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import re
 import shlex
@@ -69,7 +70,7 @@ def is_printed(expected, printed):
 
 
 def how(line):
-    """How a command is tried: ``bngrad``, ``shell``, ``make``, ``pytest``, ``source`` or ``elsewhere``."""
+    """How a command is tried: one of the kinds of `HOW`, or ``elsewhere``."""
     line = re.sub(rf"^{ENVIRONMENT}", "", line)
     for pattern, kind in HOW.items():
         if re.match(pattern, line):
@@ -81,6 +82,7 @@ HOW = {
     r"(\S*/)?bngrad (?!oracle|library-path|completion)": "bngrad",
     r"python docs/examples/prepare\.py .*-o build": "shell",
     r"cp ": "shell",
+    r"cd ops && cmake --preset ": "preset",  # is there such a preset?
     r"make ": "make",  # does such a target exist? Most of them take minutes
     r"(\S*/)?(python -m )?pytest ": "pytest",  # are there such tests?
     r"(python|PYTHON) tests/\S+\.py": "source",  # does the program have these options?
@@ -107,6 +109,11 @@ def try_command(command, folder):
     elif kind == "pytest":
         arguments = words[words.index("pytest") + 1 :] if "pytest" in words else words[1:]
         run([sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments], ROOT)
+    elif kind == "preset":
+        presets = json.loads((ROOT / "ops/CMakePresets.json").read_text(encoding="utf-8"))
+        names = re.findall(r"--preset ([\w-]+)", line)
+        for group, name in zip(("configurePresets", "buildPresets"), names, strict=True):
+            assert name in [preset["name"] for preset in presets[group]], line
     elif kind == "source":
         require_options(words[1:])
 
