@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build" / "platforms"
 MIRROR = "http://deb.debian.org/debian"
 ZIG = [sys.executable, "-m", "ziglang"]
-SECONDS = 600
+SECONDS = 1800
 
 PACKAGES = {
     "bullseye": ["ca-certificates"],
@@ -61,16 +61,19 @@ def run(
     *command: str | Path, check: bool = True, seconds: int = SECONDS, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command and returns its result; what it prints is replaced where it is not UTF-8."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,  # by pipes: Wine's Python refuses a file
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-        timeout=seconds,
-        env=os.environ | environment,
-    )
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,  # by pipes: Wine's Python refuses a file
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=seconds,
+            env=os.environ | environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PlatformError(f"{command[0]}: {error}") from error
     if check and done.returncode != 0:
         raise PlatformError(
             f"{command[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}"

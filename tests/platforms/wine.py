@@ -14,7 +14,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 import programs
-from harness import WORK, ZIG, PlatformError, Row, debian, inside, run
+from harness import WORK, ZIG, PlatformError, Row, debian, inside, need, run
 
 if TYPE_CHECKING:
     import subprocess
@@ -61,6 +61,7 @@ CHECKS = {
 
 def try_x86_64(row: Row, target: Target, wheel: Path) -> None:
     """Everything that Linux x86-64 runs, too, and what only Windows has."""
+    need("objdump")
     root = debian("trixie")
     folder = programs.prepare(target.zig, wheel, WORK / row.target)
     programs.write_digits(folder)
@@ -120,9 +121,9 @@ def _make_python(root: Path, folder: Path) -> None:
 
 def _make_c_library(wines: Path, folder: Path) -> None:
     """Makes a ucrtbase.dll with the functions of <complex.h> that forwards the others to a copy of Wine's."""
-    import lief
-
-    exports = {symbol.name for symbol in lief.PE.parse(str(wines)).get_export().entries if symbol.name}
+    _, _, table = run("objdump", "-p", wines).stdout.partition("[Ordinal/Name Pointer] Table")
+    # A line is "[  12] acosf", or with more numbers before the name, as newer releases of objdump write it.
+    exports = set(re.findall(r"^\t\[ *\d+\] (?:.* )?(\w+)$", table, re.MULTILINE))
     own = {name: text for name, text in _complex_functions() if name in exports}
     lines = [f"{name}=own_{name}" if name in own else f"{name}=ucrtwine.{name}" for name in sorted(exports)]
     source, definition = folder / "complex.c", folder / "complex.def"
