@@ -51,13 +51,13 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - TARGETS.keys():
         parser.error(f"no target {', '.join(sorted(unknown))}; there are: {', '.join(TARGETS)}")
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
     if not options.report_only:
         WORK.mkdir(parents=True, exist_ok=True)
         for name in options.names or TARGETS:
             print(name, flush=True)
-            results[name] = _try(name, options.wheels, results.get(REFERENCE, {}))
-            RESULTS.write_text(json.dumps(results, indent=2), encoding="utf-8")
+            result = _try(name, options.wheels, _results().get(REFERENCE, {}).get("reference", {}))
+            RESULTS.write_text(json.dumps(_results() | {name: result}, indent=2), encoding="utf-8")
+    results = _results()
     rows = [results.get(name) or asdict(Row(name, not_run="not tried")) | {"compiler": "zig"} for name in TARGETS]
     platform_page.write(DOCUMENT, rows)
     bad = [run for row in rows for run in row["runs"] if not run["good"]]
@@ -65,12 +65,23 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def _try(name: str, wheels: Path, reference: dict) -> dict:
+def _results() -> dict:
+    """The results of earlier runs, by target."""
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+
+
+def _require_reference(row: Row) -> None:
+    """Raises `PlatformError` if there is nothing to compare with."""
+    if row.target != REFERENCE and not {"digest", "training"} <= row.reference.keys():
+        raise PlatformError(f"nothing to compare with: try {REFERENCE} first")
+
+
+def _try(name: str, wheels: Path, reference: dict[str, str]) -> dict:
     from ops.wheels.check_wheel import wheel_problems
 
     target = TARGETS[name]
     row = Row(name, not_run=NOT_RUN.get(name, ""))
-    row.reference = {} if name == REFERENCE else dict(reference.get("reference", {}))
+    row.reference = {} if name == REFERENCE else dict(reference)
     try:
         wheel = find_wheel(wheels, target.tag)
         row.wheel = wheel.name
@@ -81,6 +92,7 @@ def _try(name: str, wheels: Path, reference: dict) -> dict:
         )
         row.add("static", what, "; ".join(problems) or facts, good=not problems)
         if name in TRIALS:
+            _require_reference(row)
             TRIALS[name](row, target, wheel)
     except PlatformError as error:
         row.add("here", "preparation", str(error), good=False)

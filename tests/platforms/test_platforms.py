@@ -60,3 +60,9 @@ def test_an_unknown_target(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run_platforms.main()
     assert "no target beos-ppc; there are: linux-x86_64, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("target", "results"), [("musl-x86_64", {}), ("windows-x86_64", {"digest": "avx2 12"})])
+def test_nothing_to_compare_with(target, results):
+    with pytest.raises(PlatformError, match="nothing to compare with: try linux-x86_64 first"):
+        run_platforms._require_reference(Row(target, reference=results))
