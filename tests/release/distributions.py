@@ -7,7 +7,7 @@ import sys
 import tarfile
 from typing import TYPE_CHECKING
 
-from environments import run
+from environments import interpreter_of, run
 from project_metadata import ROOT
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ SHIPPED = ("bngrad", "ops", "LICENSE", "README.md", "pyproject.toml")
 def build_problem(clone: Path, dist: Path) -> str:
     """Clones the repository, and builds everything into `dist`, twice; `ops.wheels` checks the wheels."""
     run("git", "clone", "--quiet", "--no-hardlinks", ROOT, clone)
-    run(sys.executable, "-m", "ops.wheels.build_wheels", "--twice", "--output", dist, cwd=clone)
-    run(sys.executable, "-m", "twine", "check", "--strict", *sorted(dist.iterdir()))
+    run("make", "wheels", f"PYTHON={sys.executable}", f"WHEELS=--twice --output {dist}", cwd=clone)
+    tools = interpreter_of(clone / "build/wheels/tools")
+    run(tools, "-m", "twine", "check", "--strict", *sorted(dist.iterdir()))
     return ""
 
 
