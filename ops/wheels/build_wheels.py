@@ -42,6 +42,7 @@ def main() -> int:
     )
     parser.add_argument("--twice", action="store_true", help="build in two folders and compare the files")
     options = parser.parse_args()
+    os.umask(0o022)  # wheels keep the modes of files
     targets = {name: TARGETS[name] for name in options.only or TARGETS}
 
     built = build(WORK / "first", targets, zig_cache=None)
@@ -143,7 +144,10 @@ def epoch() -> str:
     if "SOURCE_DATE_EPOCH" in os.environ:
         return os.environ["SOURCE_DATE_EPOCH"]
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{ROOT} is no git repository: set SOURCE_DATE_EPOCH to the time that the files shall have")
+    return done.stdout.strip()
 
 
 def digest(path: Path) -> str:
