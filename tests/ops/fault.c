@@ -1,4 +1,5 @@
-/* Installs the crash handler, then crashes: fault [abort|null|overflow|illegal|other] [MESSAGE [EXIT_CODE]]. */
+/* Installs the crash handler, then crashes: fault [abort|null|overflow|illegal|other] [MESSAGE [EXIT_CODE]].
+ */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
