@@ -34,6 +34,8 @@ def main() -> None:
     elif isinstance(sys.stdout, io.TextIOWrapper):
         # Names in models may have characters that the encoding lacks: a pipe's is seldom UTF-8 on Windows.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open until the end
     try:
         reserve.append(bytearray(_RESERVE))
         from bngrad import cli  # noqa: PLC0415 - see above

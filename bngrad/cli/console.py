@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -29,6 +30,16 @@ def stdout_console() -> Console:
     plain = bool(os.environ.get("NO_COLOR"))
     width = None if sys.stdout.isatty() else _WIDE
     return Console(highlight=False, width=width, color_system=None if plain else "auto")
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Prints a result that decides the exit code, which a closed pipe, as of ``| head``, must not change."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (SystemExit, BrokenPipeError):  # rich exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:

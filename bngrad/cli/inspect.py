@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json, print_line, print_warnings
+from bngrad.cli.console import print_json, print_line, print_warnings, printing
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     annotations_option,
@@ -72,7 +71,7 @@ def inspect_command(
     has its path as `model`. If a model cannot be read, the others are inspected, its entry has `model` and
     `error`, and the exit code is 2.
     """
-    from bngrad.io.files import check_output
+    from bngrad.cli.outputs import check_outputs
     from bngrad.reports.annotations import write_annotations
     from bngrad.reports.findings import fails, findings_of_inspection, unreadable
     from bngrad.reports.sarif import write_sarif
@@ -81,11 +80,11 @@ def inspect_command(
     several = len(models) > 1
     if several and html is not None:
         raise InputError("--html is the report of one model; expected one MODEL, or no --html")
-    for output, model in itertools.product(filter(None, (sarif, annotations)), models):
-        check_output(output, source=model)
+    outputs = [output for output in (html, sarif, annotations) if output is not None]
+    check_outputs(outputs, dict.fromkeys(models))
     documents, findings = [], []
     for model in models:
-        found = _inspect(model, html, several=several)
+        found = _inspect(model, outputs, html, several=several)
         if isinstance(found, str):
             print_line("error", found)
             findings.append(unreadable(str(model), found))
@@ -96,9 +95,8 @@ def inspect_command(
         where = f"{model}: " if several else ""
         print_warnings([where + text for text in found.warnings], [where + text for text in found.notes])
         if not as_json:
-            _print(found, where)
-    if as_json:
-        print_json(documents if several else documents[0])
+            with printing():
+                _print(found, where)
     failed = [finding for finding in findings if fails(finding, fail_on)]
     for finding in failed:
         print_line("failed", f"{finding.model}: {finding.message}")
@@ -107,32 +105,32 @@ def inspect_command(
         write_sarif(Path(sarif), "inspect", [*map(str, models)], findings, exit_code=exit_code)
     if annotations is not None:
         write_annotations(Path(annotations), findings)
+    if as_json:
+        with printing():
+            print_json(documents if several else documents[0])
     return exit_code
 
 
-def _inspect(model: Path, html: str | None, *, several: bool) -> Inspection | str:
+def _inspect(model: Path, outputs: list[str], html: str | None, *, several: bool) -> Inspection | str:
     """Returns what is in a model; the message if it is one of several and cannot be read."""
+    from bngrad.cli.outputs import check_outputs
+    from bngrad.inspection.identity import identity
+    from bngrad.inspection.inspect import inspect
+    from bngrad.io.files import load
+    from bngrad.reports.html.inspection import write_html
+
     try:
-        return _load_and_inspect(model, html)
+        loaded = load(model)
+        found = inspect(loaded)
     except BngradError as error:
         if not several:
             raise
         if click.get_current_context().obj:  # --debug
             traceback.print_exc()
         return str(error)
-
-
-def _load_and_inspect(model: Path, html: str | None) -> Inspection:
-    from bngrad.inspection.identity import identity
-    from bngrad.inspection.inspect import inspect
-    from bngrad.io.files import check_output, load
-    from bngrad.reports.html.inspection import write_html
-
-    loaded = load(model)
-    page = None if html is None else check_output(html, source=model, model=loaded)
-    found = inspect(loaded)
-    if page is not None:
-        write_html(found, str(model), identity(loaded, model), page)
+    check_outputs(outputs, {model: loaded})  # its external data
+    if html is not None:
+        write_html(found, str(model), identity(loaded, model), Path(html))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from bngrad.cli.console import print_json
+from bngrad.cli.console import print_json, printing
 from bngrad.cli.help import Group
 from bngrad.cli.options import debug_option, json_option
 
@@ -58,11 +58,12 @@ def status_command(as_json: bool) -> int:
     state: Literal["ready", "broken", "missing"] = (
         "ready" if found.ready else "broken" if found.installed else "missing"
     )
-    if as_json:
-        document: OracleDocument = {"state": state, "path": str(found.path), "problem": found.problem}
-        print_json(document)
-    else:
-        click.echo(f"{state}: {found.path}" + (f" ({found.problem})" if found.problem else ""))
+    with printing():
+        if as_json:
+            document: OracleDocument = {"state": state, "path": str(found.path), "problem": found.problem}
+            print_json(document)
+        else:
+            click.echo(f"{state}: {found.path}" + (f" ({found.problem})" if found.problem else ""))
     return 0 if found.ready else 1
 
 

@@ -181,7 +181,7 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     is not finite. See [the guide](../guides/training.md).
     """
     from bngrad.cli import train_setup
-    from bngrad.cli.console import print_json, print_warnings
+    from bngrad.cli.console import print_json, print_warnings, printing
     from bngrad.cli.interrupts import interrupts
     from bngrad.cli.progress import progress
     from bngrad.training import curve
@@ -217,11 +217,12 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     if outcome.status in ("finished", "stopped early"):
         _write_results(trainer, outcome, options)
     last: dict[str, Any] = next((record for record in reversed(log.records) if "training_loss" in record), {})
-    if as_json:
-        print_json(_document(outcome, run.position, last, options))
-    else:
-        for line in _lines(outcome, run.position, options):
-            click.echo(line)
+    with printing():
+        if as_json:
+            print_json(_document(outcome, run.position, last, options))
+        else:
+            for line in _lines(outcome, run.position, options):
+                click.echo(line)
     return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
 
 

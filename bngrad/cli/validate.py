@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import print_json, print_warnings, printing
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     REPORT,
@@ -24,9 +25,6 @@ from bngrad.cli.options import (
     training_option,
 )
 from bngrad.cli.shell_completion import complete_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
 
@@ -130,6 +128,7 @@ _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
 def validate_command(
     model: Path,
     inputs: str | None,
+    rewritten: str | None,
     dims: dict[str, int],
     wrt: tuple[str, ...],
     junit: str | None,
@@ -150,6 +149,7 @@ def validate_command(
     See [how it decides](../explanation/validate.md), and [use in CI](../guides/ci.md).
     """
     from bngrad.cli.console import stdout_console
+    from bngrad.cli.outputs import check_outputs
     from bngrad.cli.progress import progress
     from bngrad.io import files
     from bngrad.io.arrays import load_arrays
@@ -161,8 +161,8 @@ def validate_command(
     from bngrad.reports.text import print_text
     from bngrad.validation.validate import validate
 
-    outputs = [
-        (write, path)
+    outputs = {
+        write: path
         for write, path in (
             (write_junit, junit),
             (write_html, html),
@@ -171,17 +171,29 @@ def validate_command(
             (write_report_annotations, annotations),
         )
         if path is not None
-    ]
-    loaded = files.load(model) if outputs else None
-    destinations = {write: files.check_output(path, source=model, model=loaded) for write, path in outputs}
+    }
+    destinations = {}
+    if outputs:
+        read = {Path(path): files.load(path) for path in (model, rewritten) if path is not None}
+        paths = check_outputs(outputs.values(), read | ({} if inputs is None else {Path(inputs): None}))
+        destinations = dict(zip(outputs, paths, strict=True))
     arrays = load_arrays(inputs) if inputs is not None else None
     with progress() as show:
-        report = validate(model, inputs=arrays, dims=dims, wrt=list(wrt) or None, progress=show, **options)
+        report = validate(
+            model,
+            rewritten=rewritten,
+            inputs=arrays,
+            dims=dims,
+            wrt=list(wrt) or None,
+            progress=show,
+            **options,
+        )
     print_warnings(report.warnings)
     for write, path in destinations.items():
         write(report, path)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print_text(report, stdout_console(), rows)
+    with printing():
+        if as_json:
+            print_json(report.to_dict())
+        else:
+            print_text(report, stdout_console(), rows)
     return 0 if report.passed else 1

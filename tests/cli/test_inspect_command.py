@@ -139,3 +139,26 @@ def test_debug_shows_the_traceback_of_each_error(command):
     assert code == 2
     assert err[0] == "Traceback (most recent call last):"
     assert err[-1] == "bngrad: error: empty.onnx is empty; expected an ONNX model"
+
+
+@pytest.mark.parametrize("option", ["--html", "--sarif", "--annotations"])
+def test_an_output_never_overwrites_external_data(option, command):
+    model = onnx.load("frozen.onnx")
+    for tensor in model.graph.initializer:  # raw, as external data has to be
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, "external.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    before = Path("weights").read_bytes()
+    models = ["external.onnx"] if option == "--html" else ["good.onnx", "external.onnx"]
+    code, _, err = command(*models, option, "weights")
+    assert (code, err[-1]) == (
+        2,
+        "bngrad: error: output weights is the external data of the input; choose another file",
+    )
+    assert Path("weights").read_bytes() == before
+
+
+def test_two_outputs_are_not_one_file(command):
+    code, out, err = command("good.onnx", "--sarif", "report", "--annotations", str(Path("report").absolute()))
+    assert (code, out) == (2, "")
+    assert "report is named twice; choose a file for each output" in err[-1]
+    assert not Path("report").exists()

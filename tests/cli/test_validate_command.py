@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -232,3 +234,38 @@ def test_pytorch_is_needed_for_torch_alone(capsys):
     assert capsys.readouterr().err.splitlines() == [
         "bngrad: error: bngrad.torch needs PyTorch 2.9 or newer; install it: pip install 'bngrad[torch]'"
     ]
+
+
+OUTPUTS = {
+    "twice": (["--html", "report", "--junit", "./report"], "output report is named twice"),
+    "onto-the-inputs": (["--inputs", "in.npz", "--html", "in.npz"], "output in.npz is the input"),
+    "onto-the-rewrite": (["--rewritten", "rw.onnx", "--sarif", "rw.onnx"], "output rw.onnx is the input"),
+    "onto-the-data-of-the-rewrite": (
+        ["--rewritten", "external.onnx", "--summary", "external.data"],
+        "output external.data is the external data",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), OUTPUTS.values(), ids=OUTPUTS)
+def test_an_output_overwrites_nothing_that_is_read(options, message, folder, capsys):
+    assert run(["rewrite", "model.onnx", "-o", "rw.onnx"]) == 0
+    model = onnx.load("rw.onnx")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "s"))
+    onnx.save(model, "external.onnx", save_as_external_data=True, location="external.data", size_threshold=0)
+    np.savez("in.npz", x=np.zeros(3))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    capsys.readouterr()
+    assert run(["validate", "model.onnx", "--provider", "function", *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True), err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize("reader", ["| true", ">&-", ">/dev/null 2>&-"], ids=["pipe", "closed", "stderr-closed"])
+@pytest.mark.parametrize("form", ["", "--json"], ids=["text", "json"])
+def test_a_failure_stays_one_where_nobody_reads_it(form, reader):
+    wrong = f"{sys.executable} -m bngrad validate model.onnx --provider function --rtol 0 --atol 0 {form} {reader}"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {wrong}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
