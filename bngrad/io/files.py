@@ -249,6 +249,16 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text atomically, as UTF-8 with LF; what has no UTF-8, as in other file names, as an escape.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8", errors="backslashreplace"))
+
+
 def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> None:
     """Writes a model atomically: ``path`` holds either the old model and its weights, or the new ones.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.io.files import replacing
+from bngrad.io.files import write_text
 from bngrad.reports.findings import findings_of_report
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def write_annotations(path: Path, findings: Sequence[Finding]) -> None:
         if left := len(found) - len(shown):
             text = f"{left} more {level}s are in the report"
             lines.append(annotation(level, text, title="bngrad", file=found[-1].model))
-    with replacing(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def write_report_annotations(report: Report, path: Path) -> None:

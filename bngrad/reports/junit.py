@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from bngrad.io.files import replacing
+from bngrad.io.files import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.validation.report import Check, Report
+
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 has no form for, such as most control characters."""
 
 
 def write_junit(report: Report, path: Path) -> None:
@@ -28,8 +32,8 @@ def write_junit(report: Report, path: Path) -> None:
     case = ET.SubElement(whole, "testcase", name=report.against, classname="report")
     if not report.passed:
         ET.SubElement(case, "failure", message=report.reason)
-    with replacing(path) as temporary:
-        ET.ElementTree(root).write(temporary, encoding="utf-8", xml_declaration=True)
+    text = _NOT_XML.sub("\ufffd", ET.tostring(root, encoding="unicode"))
+    write_text(path, f"<?xml version='1.0' encoding='utf-8'?>\n{text}")
 
 
 def _add_suite(root: ET.Element, check: Check) -> None:

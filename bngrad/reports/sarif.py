@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import bngrad
-from bngrad.io.files import replacing
+from bngrad.io.files import write_text
 from bngrad.reports.findings import findings_of_report
 from bngrad.reports.rules import CHECKS, HAZARDS, NOTHING_COMPARED, UNREADABLE, WARNINGS, project_url
 
@@ -81,8 +82,7 @@ def write_sarif(
         "results": [*_results(findings, rules, models)],
     }
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(log, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(log, indent=2) + "\n")
 
 
 def write_report_sarif(report: Report, path: Path) -> None:
@@ -166,8 +166,7 @@ def _artifact(model: str) -> dict[str, Any]:
 
 def _uri(model: str) -> str:
     """Returns the address of a file: relative to the current folder, or absolute if it is outside of it."""
-    path = Path(model).absolute()
-    try:
-        return quote(path.relative_to(Path.cwd()).as_posix())
-    except ValueError:
+    path = Path(os.path.abspath(model))  # noqa: PTH100 - without "..", and without following links
+    if not path.is_relative_to(Path.cwd()):
         return path.as_uri()
+    return quote(os.fsencode(path.relative_to(Path.cwd()).as_posix()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from bngrad.io.files import replacing
+from bngrad.io.files import write_text
 from bngrad.reports.findings import findings_of_report
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def write_summary(report: Report, path: Path) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(_lines(report)) + "\n")
 
 
 def error_summary(model: str, message: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.reports.tables import Column, print_table, print_text_line
+from bngrad.validation.report import rank
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +57,8 @@ def _print_summary(check: Check, console: Console) -> None:
     for group, rows in sorted(groups.items(), key=lambda item: kinds.index(item[0][0])):
         failed = sum(not row.passed for row in rows)
         worst_abs, worst_relative, worst = (
-            max(getattr(row, measure) for row in rows) for measure in ("max_abs", "relative_l2", "measure")
+            max((getattr(row, measure) for row in rows), key=rank)
+            for measure in ("max_abs", "relative_l2", "measure")
         )
         figures = (f"{worst_abs:.1e}", f"{worst_relative:.1e}", f"{worst:.3g}")
         table.append((*group, str(len(rows)), str(failed), *figures))

@@ -94,7 +94,7 @@ class Check:
 
     def worst_first(self) -> list[Row]:
         """Returns the rows sorted by their measure; NaN is worst."""
-        return sorted(self.rows, key=lambda row: -math.inf if math.isnan(row.measure) else -row.measure)
+        return sorted(self.rows, key=lambda row: -rank(row.measure))
 
 
 @dataclass
@@ -169,6 +169,11 @@ def _name_infinities(content: dict[str, Any]) -> None:
     for key, value in content.items():
         if isinstance(value, float) and not math.isfinite(value):
             content[key] = str(value)
+
+
+def rank(measure: float) -> float:
+    """Returns what errors are sorted by: the error itself; NaN is worst."""
+    return math.inf if math.isnan(measure) else measure
 
 
 def differences(got: Array, want: Array) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -104,3 +105,10 @@ def test_a_check_counts_what_it_could_not_decide(tmp_path):
     assert "note: 2 kinks" in text_of(made)
     assert [s.get("message") for s in junit_of(made, tmp_path).iter("skipped")] == ["a kink"]
     assert made.to_dict()["checks"][0]["undecided"] == {"w_grad": "a kink"}
+
+
+@pytest.mark.parametrize("values", [[0.5, math.nan], [math.nan, 0.5], [math.nan, math.inf, 2.0]], ids=str)
+def test_nan_is_the_worst_of_a_table(values):
+    rows = [Row("n", "t", "gradient", "function", "ort", v, v, v, passed=v <= 1) for v in values]
+    (line,) = (line for line in text_of(report(check(*rows))).splitlines() if line.split()[:1] == ["gradient"])
+    assert line.split()[-3:] == ["nan"] * 3

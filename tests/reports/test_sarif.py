@@ -143,8 +143,10 @@ def test_two_nodes_of_one_name_are_two_findings():
         ("m.onnx", "m.onnx"),
         ("./models/a b%.onnx", "models/a%20b%25.onnx"),
         ("modèle.onnx", "mod%C3%A8le.onnx"),
+        ("m\udcff.onnx", "m%FF.onnx"),
+        ("models/../m.onnx", "m.onnx"),
     ],
-    ids=["name", "escaped", "unicode"],
+    ids=["name", "escaped", "unicode", "not-utf-8", "parent"],
 )
 def test_the_address_of_a_model_is_relative(model, uri):
     assert run_of(report(lock_step(row()), model=model))["artifacts"][0]["location"]["uri"] == uri
@@ -152,10 +154,11 @@ def test_the_address_of_a_model_is_relative(model, uri):
     assert run_of(report(lock_step(row()), model=absolute))["artifacts"][0]["location"]["uri"] == uri
 
 
-def test_the_address_of_a_model_outside_of_the_folder_is_absolute(tmp_path, monkeypatch):
+@pytest.mark.parametrize("model", ["{}/m.onnx", "../m.onnx"], ids=["absolute", "relative"])
+def test_the_address_of_a_model_outside_of_the_folder_is_absolute(model, tmp_path, monkeypatch):
     (tmp_path / "inside").mkdir()
     monkeypatch.chdir(tmp_path / "inside")
-    location = run_of(report(lock_step(row()), model=str(tmp_path / "m.onnx")))["artifacts"][0]["location"]
+    location = run_of(report(lock_step(row()), model=model.format(tmp_path)))["artifacts"][0]["location"]
     assert location == {"uri": (tmp_path / "m.onnx").as_uri()}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bngrad.io.files import replacing
+from bngrad.io.files import write_text
 
 _HERE = Path(__file__).parent
 
@@ -41,9 +41,7 @@ def write_page(path: Path, template: str, **content: object) -> None:
     # Both are ours; neither contains a closing tag.
     inline = {"policy": policy, "style": Markup(style), "script": Markup(script)}  # noqa: S704
     page = _environment().get_template(f"{template}.html.j2").render(**inline, **content)
-    with replacing(path) as temporary:
-        # A file name that is not UTF-8 has surrogates.
-        temporary.write_bytes(page.encode("utf-8", errors="replace"))
+    write_text(path, page)
 
 
 @cache

@@ -10,6 +10,7 @@ from bngrad.reports.html.charts import Histogram, decades, histogram, ratio
 from bngrad.reports.html.page import number_text, write_page
 from bngrad.reports.html.scatter import Point, Scatter, scatter
 from bngrad.reports.html.table import FAILED, Column, Table
+from bngrad.validation.report import rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ class _Compared:
     @property
     def badness(self) -> tuple[bool, int, float]:
         """What rows are sorted by: failed ones first, by check (ratios of checks do not compare), worst first."""
-        return self.row.passed, self.series, -math.inf if math.isnan(self.ratio) else -self.ratio
+        return self.row.passed, self.series, -rank(self.ratio)
 
     @property
     def label(self) -> str:
