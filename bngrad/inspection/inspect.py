@@ -63,7 +63,7 @@ class BatchNorm:
     hazards: list[Diagnostic] = field(default_factory=list)
     """What stock ONNX Runtime does wrong with it."""
     position: int = 0
-    """Its position among all nodes but constants, in graph order."""
+    """Its position among all nodes, not counting constants, in graph order."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Inspection:
     notes: list[str] = field(default_factory=list)
     """What differentiation changes in a forward model."""
     nodes: int = 0
-    """The number of nodes but constants, including those of subgraphs and functions."""
+    """The number of nodes, including those of subgraphs and functions, not counting constants."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""

@@ -30,7 +30,7 @@ class Row:
     kind: str
     """The kind of the tensor: ``loss``, ``gradient``, ...; for a node its op type."""
     implementation: str
-    """What computed the tensor: a provider, or `bngrad.validation.double.TESTED`."""
+    """What computed the tensor: a provider, or `float64, function` in the checks in double."""
     against: str
     """What the tensor was compared with."""
     max_abs: float

@@ -23,7 +23,7 @@ MOST = 10
 
 @dataclass(frozen=True)
 class TensorStatistics:
-    """Statistics of a tensor. Minimum to ``std`` are those of its finite elements, and None without any."""
+    """Statistics of a tensor. ``minimum`` to ``std`` are of its finite elements, and None if it has none."""
 
     role: str
     """``input``, ``expected``, or ``computed by`` an implementation."""

@@ -126,7 +126,7 @@ def _object(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
             **_type(get_type_hints(getter)["return"], definitions),
         }
     return {
-        "description": _markdown(record.__doc__),
+        "description": re.sub(r"\bNone\b", "null", _markdown(record.__doc__)),
         "type": "object",
         "properties": properties,
         "required": [name for name in properties if name not in omitted],
@@ -233,6 +233,8 @@ def _plural(one: dict[str, Any]) -> str:
     text = _type_text(one)
     if "anyOf" in one:
         return f"({text})"
+    if one.get("type") == "array":
+        return f"arrays{text.removeprefix('array')}"
     return text if text.startswith("`") or not one else f"{text}s"
 
 
