@@ -25,6 +25,9 @@ FAILED, ERROR = 1, 2
 FORMATS = {"junit": "xml", "html": "html", "sarif": "sarif"}
 """The ending of each format of a report, by its option of `validate`."""
 
+INSPECTION = "inspect"
+"""The name of the report of `inspect`."""
+
 
 def main() -> int:
     """Checks the models; returns the exit code."""
@@ -37,10 +40,20 @@ def main() -> int:
     parser.add_argument("--summary", type=Path, help="file to append a summary in Markdown to")
     options = parser.parse_args()
     try:
-        models, more = expanded(options.models), shlex.split(options.arguments)
-    except ValueError as error:
+        return check(options)
+    except (ValueError, OSError) as error:
         say(annotation("error", str(error), title="bngrad"))
         return ERROR
+
+
+def check(options: argparse.Namespace) -> int:
+    """Checks the models; returns the exit code.
+
+    Raises:
+        ValueError: A pattern names no model, or the options are not well-formed.
+        OSError: A report or the summary cannot be written.
+    """
+    models, more = expanded(options.models), shlex.split(options.arguments)
     options.reports.mkdir(parents=True, exist_ok=True)
     codes = []
     if options.fail_on != "none" or options.against == "none":
@@ -76,18 +89,18 @@ def expanded(lines: str) -> list[str]:
 
 def names(models: list[str]) -> list[str]:
     """Returns a name without ending for the reports of each model; no two are equal, also on Windows."""
-    found: list[str] = []
+    found = [INSPECTION]
     for model in models:
         name = re.sub(r"[^\w.-]+", "-", model.removesuffix(".onnx")).strip("-.") or "model"
         taken = {one.casefold() for one in found}
-        numbered = (f"{name}-{number}" for number in range(2, len(models) + 2))
+        numbered = (f"{name}-{number}" for number in range(2, len(models) + 3))
         found.append(next(one for one in (name, *numbered) if one.casefold() not in taken))
-    return found
+    return found[1:]
 
 
 def inspect(models: list[str], fail_on: str, reports: Path) -> int:
     """Runs ``bngrad inspect``; returns its exit code."""
-    code, _ = run(["inspect", f"--fail-on={fail_on}", f"--sarif={reports / 'inspect.sarif'}"], models)
+    code, _ = run(["inspect", f"--fail-on={fail_on}", f"--sarif={reports / INSPECTION}.sarif"], models)
     return code
 
 
@@ -104,7 +117,12 @@ def validate(model: str, against: str, more: list[str], report: Path) -> tuple[i
         summary = Path(scratch, "summary.md")
         files = [f"--{kind}={report}.{ending}" for kind, ending in FORMATS.items()]
         code, message = run(["validate", f"--against={against}", *more, *files, f"--summary={summary}"], [model])
-        return code, summary.read_text(encoding="utf-8") if summary.exists() else error_summary(model, message)
+        if summary.exists():
+            return code, summary.read_text(encoding="utf-8")
+        if not code:  # as with --help
+            message = "nothing was validated"
+            say(annotation("error", message, title="bngrad", file=model))
+        return ERROR, error_summary(model, message)
 
 
 def run(command: list[str], models: list[str]) -> tuple[int, str]:

@@ -246,7 +246,8 @@ def replacing(path: Path) -> Iterator[Path]:
         in_use = "; if a program has it open, close it" if getattr(error, "winerror", 0) in _IN_USE else ""
         raise InputError(f"{path} cannot be written: {error.strerror or error}{in_use}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

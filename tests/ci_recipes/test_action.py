@@ -137,6 +137,8 @@ BAD = {
         "No such option '--frob'",
     ),
     "an-open-quotation": ({"models": "models/good.onnx", "args": "--wrt 'x"}, "No closing quotation"),
+    "nothing-but-a-help-text": ({"models": "models/good.onnx", "args": "--help"}, "nothing was validated"),
+    "a-file-for-a-folder": ({"models": "models/good.onnx", "reports": "models/good.onnx"}, "File exists"),
     "an-unknown-reference": ({"models": "models/good.onnx", "against": "jax"}, "'jax' is not one of 'ort',"),
 }
 
@@ -244,5 +246,14 @@ def test_what_is_installed(version, against, expected):
 
 
 def test_reports_of_different_models_have_different_names():
-    models = ["a/b.onnx", "a-b.onnx", "A-B.onnx", "../c.onnx", "ü n.onnx", "...", "model.txt"]
-    assert script("check").names(models) == ["a-b", "a-b-2", "A-B-3", "c", "ü-n", "model", "model.txt"]
+    models = ["a/b.onnx", "a-b.onnx", "A-B.onnx", "../c.onnx", "ü n.onnx", "...", "model.txt", "inspect.onnx"]
+    assert script("check").names(models) == [
+        "a-b",
+        "a-b-2",
+        "A-B-3",
+        "c",
+        "ü-n",
+        "model",
+        "model.txt",
+        "inspect-2",
+    ]
