@@ -12,10 +12,13 @@ import hashlib
 import io
 import json
 import re
+import stat
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
+import zlib
+from collections import Counter
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from packaging.tags import parse_tag
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 MAX_SIZE = 3_000_000
 """Bytes that a wheel may have."""
+
+_NATIVE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"!<arch>")
+"""How programs, libraries and archives begin."""
 
 LICENSES = ("LICENSE", "LICENSE-THIRD-PARTY.txt")
 
@@ -63,7 +69,8 @@ def wheel_problems(path: Path) -> Iterator[str]:
         with zipfile.ZipFile(path) as archive:
             for problem in _problems(path, archive):
                 yield f"{path.name}: {problem}"
-    except (OSError, zipfile.BadZipFile) as error:
+    # RuntimeError: encrypted; NotImplementedError: compressed in another way; ValueError: not UTF-8.
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError) as error:
         yield f"{path.name}: cannot be read as a wheel: {error}"
 
 
@@ -79,16 +86,19 @@ def _problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
         yield f"no platform of targets.py has the tag of this name; expected one of {[*TARGETS]}"
         return
     try:
-        name, version, _, tags = parse_wheel_filename(path.name)
+        name, version, build, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         yield str(error)
         return
-    if tags != parse_tag(f"py3-none-{target.tag}"):
+    if build or tags != parse_tag(f"py3-none-{target.tag}"):
         yield f"the tag is {path.stem.split('-', 2)[2]}, expected py3-none-{target.tag}"
     if path.stat().st_size > MAX_SIZE:
         yield f"has {path.stat().st_size} bytes, more than {MAX_SIZE}"
     info = f"{name}-{version}.dist-info"
     files = archive.namelist()
+    if odd := list(_path_problems(archive)):
+        yield from odd  # other tools would follow these paths
+        return
     missing = {f"{info}/{file}" for file in ("METADATA", "WHEEL", "RECORD")} - set(files)
     if missing:
         yield f"has no {', '.join(sorted(missing))}"
@@ -96,6 +106,7 @@ def _problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
     yield from _record_problems(archive, f"{info}/RECORD")
     yield from _metadata_problems(archive, info, str(version), target)
     yield from _content_problems(files, info)
+    yield from _native_problems(archive, f"bngrad/lib/{target.library}")
 
     header, library = "bngrad/include/bngrad.h", f"bngrad/lib/{target.library}"
     if header not in files or library not in files:
@@ -109,10 +120,29 @@ def _problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
         yield from _policy_problems(path, target)
 
 
+def _path_problems(archive: zipfile.ZipFile) -> Iterator[str]:
+    """The archive is the whole file, and every entry a regular file, at a path that is one on every system."""
+    if min((info.header_offset for info in archive.infolist()), default=0):
+        yield "has something in front of the archive"
+    seen: dict[str, str] = {}
+    for info in archive.infolist():
+        path = PurePosixPath(info.filename)
+        plain = path.as_posix() == info.filename and not path.is_absolute()
+        if not plain or ".." in path.parts or re.search(r"[\\:\x00-\x1f]", info.filename):
+            yield f"has the path {info.filename!r}; expected one inside of the package"
+        elif stat.S_ISLNK(info.external_attr >> 16):
+            yield f"{info.filename} is a symbolic link"
+        elif (other := seen.setdefault(info.filename.casefold(), info.filename)) != info.filename:
+            yield f"{info.filename} and {other} are one file on some systems"
+
+
 def _record_problems(archive: zipfile.ZipFile, record: str) -> Iterator[str]:
     """Every file has to be listed with its hash and size, except RECORD, which is listed without."""
-    listed = {row[0]: row[1:] for row in csv.reader(io.StringIO(archive.read(record).decode())) if row}
+    rows = [row for row in csv.reader(io.StringIO(archive.read(record).decode())) if row]
+    listed = {row[0]: row[1:] for row in rows}
     files = archive.namelist()
+    twice = sorted(file for file, count in Counter(row[0] for row in rows).items() if count > 1)
+    yield from (f"RECORD lists {file} twice" for file in twice)
     yield from (f"RECORD lists {file}, which is not there" for file in sorted(listed.keys() - set(files)))
     yield from (f"{file} is there twice" for file in sorted({file for file in files if files.count(file) > 1}))
     for file in files:
@@ -126,8 +156,9 @@ def _record_problems(archive: zipfile.ZipFile, record: str) -> Iterator[str]:
 def _metadata_problems(archive: zipfile.ZipFile, info: str, version: str, target: Target) -> Iterator[str]:
     metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
     for key, expected in {"Name": "bngrad", "Version": version, "License-Expression": "Apache-2.0"}.items():
-        if metadata[key] != expected:
-            yield f"METADATA has {key}: {metadata[key]}, expected {expected}"
+        found = metadata.get_all(key, [])
+        if found != [expected]:
+            yield f"METADATA has {key}: {', '.join(found) or 'nothing'}, expected {expected}"
     for license_file in LICENSES:
         if license_file not in metadata.get_all("License-File", []):
             yield f"METADATA has no License-File: {license_file}"
@@ -142,12 +173,21 @@ def _metadata_problems(archive: zipfile.ZipFile, info: str, version: str, target
 
 
 def _content_problems(files: list[str], info: str) -> Iterator[str]:
+    ours = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     for file in files:
-        if not file.startswith(("bngrad/", f"{info}/")) or file.endswith(".pyc"):
+        is_ours = file.startswith(("bngrad/", f"{info}/licenses/")) or file in ours
+        if not is_ours or file.endswith(".pyc"):
             yield f"has {file}, which is no part of the package"
     libraries = [file for file in files if _is_library(file)]
     if len(libraries) > 1:
         yield f"has {len(libraries)} libraries: {', '.join(libraries)}"
+
+
+def _native_problems(archive: zipfile.ZipFile, library: str) -> Iterator[str]:
+    """The library is the only native code."""
+    for file in archive.namelist():
+        if file != library and archive.read(file).startswith(_NATIVE):
+            yield f"{file} is native code; expected none but {library}"
 
 
 def _is_library(file: str) -> bool:

@@ -138,7 +138,6 @@ BAD = {
     ),
     "an-open-quotation": ({"models": "models/good.onnx", "args": "--wrt 'x"}, "No closing quotation"),
     "nothing-but-a-help-text": ({"models": "models/good.onnx", "args": "--help"}, "nothing was validated"),
-    "a-file-for-a-folder": ({"models": "models/good.onnx", "reports": "models/good.onnx"}, "File exists"),
     "an-unknown-reference": ({"models": "models/good.onnx", "against": "jax"}, "'jax' is not one of 'ort',"),
 }
 
@@ -243,6 +242,15 @@ def script(name):
 )
 def test_what_is_installed(version, against, expected):
     assert script("install").requirement(version, against) == expected
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(workspace):
+    check = [sys.executable, ROOT / ".github" / "action" / "check.py", "--models=models/good.onnx"]
+    done = subprocess.run(
+        [*check, "--reports=models/good.onnx"], cwd=workspace, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("::error title=bngrad::[Errno 17] File exists")
 
 
 def test_reports_of_different_models_have_different_names():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
+import zipfile
 
 import lief
 import pytest
@@ -87,6 +89,25 @@ CONTENTS = {
     "no-library": (removed(LIBRARY), f"has no {LIBRARY}"),
     "no-header": (removed("bngrad/include/bngrad.h"), "has no bngrad/include/bngrad.h"),
     "a-test-is-packaged": (added("tests/test_api.py"), "has tests/test_api.py, which is no part of the package"),
+    "path-out-of-the-package": (
+        added("bngrad/../../a.py"),
+        "has the path 'bngrad/../../a.py'; expected one inside",
+    ),
+    "path-of-windows": (added("bngrad/a\\..\\b.py"), "expected one inside of the package"),
+    "absolute-path": (added("/etc/a"), "has the path '/etc/a'; expected one inside of the package"),
+    "folder": (added("bngrad/empty/"), "has the path 'bngrad/empty/'; expected one inside of the package"),
+    "paths-that-differ-in-case": (
+        added("bngrad/__INIT__.py"),
+        "bngrad/__INIT__.py and bngrad/__init__.py are one file on some systems",
+    ),
+    "program": (added("bngrad/a.bin", b"MZ"), f"bngrad/a.bin is native code; expected none but {LIBRARY}"),
+    "versioned-library": (added("bngrad/lib/a.so.1", b"\x7fELF"), "bngrad/lib/a.so.1 is native code"),
+    "script": (added("bngrad-0.1.0.data/scripts/a"), "data/scripts/a, which is no part of the package"),
+    "two-names": (
+        replaced(f"{INFO}/METADATA", b"Name: bngrad", b"Name: bngrad\nName: other"),
+        "METADATA has Name: bngrad, other, expected bngrad",
+    ),
+    "header-that-is-no-text": (added("bngrad/include/bngrad.h", b"\xff"), "cannot be read as a wheel: 'utf-8'"),
     "bytecode": (added("bngrad/a.pyc"), "has bngrad/a.pyc, which is no part of the package"),
     "import-library": (added("bngrad/lib/bngrad.lib"), "has 2 libraries"),
     "too-large": (added("bngrad/big", bytes(MAX_SIZE)), f"more than {MAX_SIZE}"),
@@ -125,7 +146,38 @@ def test_a_listed_file_that_is_missing(library, tmp_path):
     )
 
 
+def test_a_file_that_is_listed_twice(library, tmp_path):
+    contents = small_wheel.files(TARGET, library(NAME))
+    contents[f"{INFO}/RECORD"] = b"bngrad/__init__.py,sha256=0,0\n" * 2
+    assert_refused(small_wheel.write(tmp_path, TARGET, contents), "RECORD lists bngrad/__init__.py twice")
+
+
+def test_a_symbolic_link(library, tmp_path):
+    wheel = small_wheel.write(tmp_path, TARGET, small_wheel.files(TARGET, library(NAME)))
+    link = zipfile.ZipInfo("bngrad/link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert_refused(wheel, "bngrad/link is a symbolic link")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    {
+        "in-front": (lambda content: b"#!/bin/sh\n" + content, "has something in front of the archive"),
+        "cut": (lambda content: content[:-30], "cannot be read as a wheel: File is not a zip file"),
+        "nothing": (lambda _: b"", "cannot be read as a wheel: File is not a zip file"),
+    }.values(),
+    ids=["in-front", "cut", "nothing"],
+)
+def test_bytes_that_are_refused(change, message, library, tmp_path):
+    wheel = small_wheel.write(tmp_path, TARGET, small_wheel.files(TARGET, library(NAME)))
+    wheel.write_bytes(change(wheel.read_bytes()))
+    assert_refused(wheel, message)
+
+
 NAMES = {
+    "build-number": ("bngrad-0.1.0-1-py3-none-{}.whl", "the tag is 1-py3-none-"),
     "tag-of-no-platform": ("bngrad-0.1.0-py3-none-linux_x86_64.whl", "no platform of targets.py has the tag"),
     "tag-of-a-python": (
         "bngrad-0.1.0-cp311-cp311-{}.whl",
