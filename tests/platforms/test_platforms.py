@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +11,7 @@ import platform_page
 import run_platforms
 from harness import PlatformError, Row, find_wheel
 from ops.wheels.targets import TARGETS
+from programs import note_training
 
 GOOD, BAD = Row("linux-x86_64", "a.whl"), Row("musl-x86_64", "b.whl", not_run="the rest")
 GOOD.add("Debian", "C ABI", "exit code 0", good=True)
@@ -66,3 +68,22 @@ def test_an_unknown_target(monkeypatch, capsys):
 def test_nothing_to_compare_with(target, results):
     with pytest.raises(PlatformError, match="nothing to compare with: try linux-x86_64 first"):
         run_platforms._require_reference(Row(target, reference=results))
+
+
+LOSSES = [3.0, 2.5, 2.0, 1.5, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("factors", "seen", "good"),
+    [
+        ([1] * 6, "losses and trained weights have the same bits", True),
+        ([1] * 5 + [1.01], "losses of 5 steps within 0e+00 of linux-x86_64's, of all within 1e-02", True),
+        ([1, 1.001] + [1] * 4, "losses of 5 steps within 1e-03 of linux-x86_64's, of all within 1e-03", False),
+    ],
+)
+def test_losses_are_compared(factors, seen, good):
+    versions = {"python": "3.13", "onnxruntime": "1.32.0", "isa": "neon"}
+    losses = [loss * factor for loss, factor in zip(LOSSES, factors, strict=True)]
+    row = Row("linux-aarch64", reference={"training": json.dumps({"losses": LOSSES, "weights": "ab"})})
+    note_training(row, "QEMU", json.dumps({"losses": losses, "weights": "ab", **versions}))
+    assert (row.runs[0].seen, row.runs[0].good) == (seen, good)
