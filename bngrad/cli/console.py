@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bngrad.reports.visible import visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
-_WIDE = 10_000
+_WIDE, _NARROW = 10_000, 20
+"""The width of a file or a pipe, and the least of a terminal, which may say 0."""
 
 
 def stdout_console() -> Console:
@@ -29,7 +32,9 @@ def stdout_console() -> Console:
     # NO_COLOR alone would keep bold and italic.
     plain = bool(os.environ.get("NO_COLOR"))
     width = None if sys.stdout.isatty() else _WIDE
-    return Console(highlight=False, width=width, color_system=None if plain else "auto")
+    console = Console(highlight=False, width=width, color_system=None if plain else "auto")
+    console.width = max(console.width, _NARROW)
+    return console
 
 
 @contextlib.contextmanager
@@ -66,4 +71,4 @@ def print_warnings(messages: Iterable[str], notes: Iterable[str] = ()) -> None:
 
 def print_line(kind: str, text: str) -> None:
     """Prints one line on stderr; ``kind`` is ``error``, ``failed``, ``warning`` or ``note``."""
-    click.echo(f"bngrad: {kind}: " + " ".join(text.split()), err=True)
+    click.echo(f"bngrad: {kind}: " + visible(" ".join(text.split())), err=True)

@@ -26,6 +26,7 @@ from bngrad.cli.options import (
     training_option,
     wrt_option,
 )
+from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,9 +141,8 @@ def differentiate_command(
     else:
         running = result.running_statistics
         statistics = f", {len(running)} running statistics" if running else ""
-        click.echo(
-            f"{path}: the gradient of {result.loss} with respect to {len(result.gradients)} values{statistics}"
-        )
+        gradients = f"the gradient of {result.loss} with respect to {len(result.gradients)} values"
+        click.echo(visible(f"{path}: {gradients}{statistics}"))
 
 
 def _check_state(state: Path, output: Path) -> Path:

@@ -25,6 +25,7 @@ from bngrad.cli.options import (
     training_option,
     wrt_option,
 )
+from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +222,7 @@ def step_command(
     else:
         info = step.info
         sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"
-        click.echo(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}")
+        click.echo(visible(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}"))
         click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
 
 

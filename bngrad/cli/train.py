@@ -11,6 +11,7 @@ import click
 from bngrad.cli.help import Command
 from bngrad.cli.options import OUTPUT, debug_option, json_option, option
 from bngrad.cli.shell_completion import complete_files
+from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
     from bngrad.cli.documents import TrainDocument
@@ -222,7 +223,7 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
             print_json(_document(outcome, run.position, last, options))
         else:
             for line in _lines(outcome, run.position, options):
-                click.echo(line)
+                click.echo(visible(line))
     return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
 
 

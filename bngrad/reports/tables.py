@@ -12,6 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bngrad.reports.visible import visible
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,6 +60,7 @@ def print_table(
         title: A line above the table.
         style: How the table is drawn.
     """
+    rows = [[visible(cell) for cell in row] for row in rows]
     if title:
         console.print(Text(title, "italic"), overflow="fold")
     table = _table(columns, rows, style)
@@ -161,4 +164,4 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool])
 
 def print_text_line(console: Console, text: str) -> None:
     """Prints a text, wrapped at spaces; as one line in a file or a pipe, whose console is as wide as needed."""
-    console.print(Text(text), soft_wrap=not console.is_terminal, overflow="fold")
+    console.print(Text(visible(text)), soft_wrap=not console.is_terminal, overflow="fold")

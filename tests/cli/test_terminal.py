@@ -183,3 +183,39 @@ def test_progress_is_shown_in_a_terminal(variables, expected, in_terminal):
 
 def test_help_has_no_colors(in_terminal):
     assert "\x1b" not in in_terminal(["inspect", "--help"])
+
+
+@pytest.mark.parametrize("width", ["0", "1", "20"])
+def test_narrow_terminals(width, in_terminal):
+    assert "layer1.bn" in plain(in_terminal(["inspect", "model.onnx"], COLUMNS=width)).replace("\n", "")
+
+
+ODD = "evil\x1b]0;title\x07\x1b[31m\nFAKE: passed\u202e"
+SHOWN = r"evil\x1b]0;title\x07\x1b[31m\nFAKE: passed\u202e"
+NAMED = {
+    "inspect": ["inspect", "odd.onnx"],
+    "hazard": ["inspect", "hazard.onnx", "--fail-on", "hazard"],
+    "validate": ["validate", "odd_forward.onnx", "--against", "numeric", "--dim", "N=2", "--provider", "function"],
+    "differentiate": ["differentiate", "odd_forward.onnx", "-o", "o.onnx"],
+    "step": ["step", "odd_forward.onnx", "-o", "o.onnx"],
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+@pytest.mark.usefixtures("work")
+def test_names_cannot_control_the_terminal(case, capsys):
+    model = onnx.load("model.onnx")
+    (loss,) = (output for output in model.graph.output if output.name == "loss")
+    for node in model.graph.node:
+        node.output[:] = [ODD if name == "loss" else name for name in node.output]
+        node.name = ODD if node.op_type == "BatchNormalization" else node.name
+    loss.name = ODD
+    onnx.save(model, "odd_forward.onnx")
+    onnx.save(model, "odd.onnx")
+    del model.graph.output[1:]  # the running statistics
+    onnx.save(model, "hazard.onnx")
+    code = run(NAMED[case])
+    out, err = capsys.readouterr()
+    assert code == (case == "hazard"), err
+    assert SHOWN in out.replace("\n", "")
+    assert not set("\x1b\x07\u202e") & {*out, *err}
