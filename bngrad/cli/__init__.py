@@ -70,7 +70,8 @@ _SECTIONS = {
 def cli(context: click.Context) -> None:
     """Batch-normalization training for ONNX Runtime.
 
-    `bngrad COMMAND --help` has the options and examples of a command.
+    `bngrad COMMAND --help` has the options and examples of a command. The documentation is at
+    https://bngrad.github.io/bngrad/.
     """
     if context.invoked_subcommand not in _WITHOUT_A_MODEL:
         from bngrad.runtime import versions

@@ -19,8 +19,9 @@ def oracle_group() -> None:
     """Manage the environment of ONNX Runtime's gradient builder.
 
     It is a virtual environment with ONNX Runtime's training build 1.19.2, which has the gradient builder.
-    `validate --against ort` and `--builder ort` create it on first use. See [the oracle in
-    CI](../guides/ci.md#the-oracle).
+    `validate --against ort` and `--builder ort` create it on first use.
+
+    Documentation: [In CI, the oracle](../guides/ci.md#the-oracle).
     """
 
 

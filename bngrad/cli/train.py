@@ -179,7 +179,9 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
 
     STEP is a [training step](training-step.md), a file that `bngrad step` wrote. A resumed run is bit-identical to
     one that was not interrupted, and takes options that are not given from the checkpoint. Exit code 1 if the loss
-    is not finite. See [the guide](../guides/training.md).
+    is not finite.
+
+    Documentation: [Training](../guides/training.md).
     """
     from bngrad.cli import train_setup
     from bngrad.cli.console import print_json, print_warnings, printing

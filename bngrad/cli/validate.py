@@ -146,7 +146,8 @@ def validate_command(
     numeric`, also one from differentiate or rewrite; with `--against torch`, a forward model only. Exit code 1 if
     anything differs, or if nothing was compared.
 
-    See [how it decides](../explanation/validate.md), and [use in CI](../guides/ci.md).
+    Documentation: [How validate decides](../explanation/validate.md), [In CI](../guides/ci.md),
+    [Reports in a browser](../guides/reports.md).
     """
     from bngrad.cli.console import stdout_console
     from bngrad.cli.outputs import check_outputs

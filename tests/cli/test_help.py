@@ -16,6 +16,7 @@ import pytest
 
 from bngrad.cli import cli, run
 from bngrad.cli.help import OPTIONS, Command, Option, list_items, option_groups, paragraphs, plain, short_help
+from bngrad.reports.rules import project_url
 from cli.example_files import write_example_files
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,11 @@ def test_help_fits_the_terminal(name, columns, capsys, monkeypatch):
     examples = lines.index("Examples:") if "Examples:" in lines else len(lines)
     assert max(map(len, lines[:examples])) <= columns
     assert max(map(len, lines)) <= 80
+
+
+def test_the_help_has_the_address_of_the_documentation(capsys):
+    assert run(["--help"]) == 0
+    assert f" {project_url('Documentation')}." in capsys.readouterr().out
 
 
 def test_commands_are_listed_in_order_of_use_with_one_line_each(capsys, monkeypatch):
