@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks every model below models/ and writes the reports to reports/. Fails if one model fails.
+# Checks every model in models/ and writes the reports to reports/. Fails if one model fails.
 set -u
 mkdir -p reports
 status=0
