@@ -23,3 +23,12 @@ if (location.protocol === "file:") {
     }
   };
 }
+
+// In a query, a leading - means "without", and two of them are a syntax error: `--frozen` is searched as `frozen`.
+{
+  const { postMessage } = Worker.prototype;
+  Worker.prototype.postMessage = function (message) {
+    const query = typeof message.data === "string" ? { data: message.data.replace(/(^|\s)--(?=\w)/g, "$1") } : {};
+    postMessage.call(this, { ...message, ...query });
+  };
+}
