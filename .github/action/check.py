@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from bngrad.reports.annotations import annotation
-from bngrad.reports.summary import error_summary
+from bngrad.reports.summary import error_summary, inspection_summary
 
 FAILED, ERROR = 1, 2
 FORMATS = {"junit": "xml", "html": "html", "sarif": "sarif"}
@@ -57,15 +57,22 @@ def check(options: argparse.Namespace) -> int:
     options.reports.mkdir(parents=True, exist_ok=True)
     codes = []
     if options.fail_on != "none" or options.against == "none":
-        codes.append(inspect(models, options.fail_on, options.reports))
+        code, summary = inspect(models, options.fail_on, options.reports)
+        codes.append(code)
+        append(options.summary, summary)
     if options.against != "none":
         for model, name in zip(models, names(models), strict=True):
             code, summary = validate(model, options.against, more, options.reports / name)
             codes.append(code)
-            if options.summary is not None:
-                with options.summary.open("a", encoding="utf-8") as file:
-                    file.write(summary)
+            append(options.summary, summary)
     return max(codes)
+
+
+def append(path: Path | None, summary: str) -> None:
+    """Appends a section to the summary of the job, if there is one."""
+    if path is not None and summary:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(summary)
 
 
 def expanded(lines: str) -> list[str]:
@@ -98,10 +105,11 @@ def names(models: list[str]) -> list[str]:
     return found[1:]
 
 
-def inspect(models: list[str], fail_on: str, reports: Path) -> int:
-    """Runs ``bngrad inspect``; returns its exit code."""
-    code, _ = run(["inspect", f"--fail-on={fail_on}", f"--sarif={reports / INSPECTION}.sarif"], models)
-    return code
+def inspect(models: list[str], fail_on: str, reports: Path) -> tuple[int, str]:
+    """Runs ``bngrad inspect``; returns its exit code, and a summary if it failed."""
+    code, errors = run(["inspect", f"--fail-on={fail_on}", f"--sarif={reports / INSPECTION}.sarif"], models)
+    named = [re.match("bngrad: (?:failed|error): (.*)", line) for line in errors]
+    return code, inspection_summary([one[1] for one in named if one]) if code else ""
 
 
 def validate(model: str, against: str, more: list[str], report: Path) -> tuple[int, str]:
@@ -116,20 +124,21 @@ def validate(model: str, against: str, more: list[str], report: Path) -> tuple[i
     with tempfile.TemporaryDirectory() as scratch:
         summary = Path(scratch, "summary.md")
         files = [f"--{kind}={report}.{ending}" for kind, ending in FORMATS.items()]
-        code, message = run(["validate", f"--against={against}", *more, *files, f"--summary={summary}"], [model])
+        code, errors = run(["validate", f"--against={against}", *more, *files, f"--summary={summary}"], [model])
         if summary.exists():
             return code, summary.read_text(encoding="utf-8")
+        message = last(errors)
         if not code:  # as with --help
             message = "nothing was validated"
             say(annotation("error", message, title="bngrad", file=model))
         return ERROR, error_summary(model, message)
 
 
-def run(command: list[str], models: list[str]) -> tuple[int, str]:
+def run(command: list[str], models: list[str]) -> tuple[int, list[str]]:
     """Runs a command of bngrad, prints what it prints and its annotations.
 
     Returns:
-        The exit code: 0, `FAILED` or `ERROR`; and the last line on stderr.
+        The exit code: 0, `FAILED` or `ERROR`; and the lines on stderr.
     """
     # Nothing that a command prints, such as a name in a model, is a command of GitHub's runner.
     token = secrets.token_hex(16) if os.environ.get("GITHUB_ACTIONS") == "true" else ""
@@ -139,15 +148,20 @@ def run(command: list[str], models: list[str]) -> tuple[int, str]:
         say(f"::stop-commands::{token}" if token else "")
         say(f"$ bngrad {shlex.join(command)}")
         done = subprocess.run([sys.executable, "-m", "bngrad", *command], stderr=subprocess.PIPE, check=False)
-        errors = done.stderr.decode(errors="replace").strip()
-        say(errors)
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
+        say("\n".join(errors))
         say(f"::{token}::" if token else "")
-        message = errors.splitlines()[-1].removeprefix("bngrad: error: ") if errors else ""
         if annotations.exists():
             say(annotations.read_text(encoding="utf-8").rstrip())
         elif done.returncode != 0:
-            say(annotation("error", message or f"exit code {done.returncode}", title="bngrad", file=models[0]))
-    return done.returncode if done.returncode in (0, FAILED) else ERROR, message
+            message = last(errors) or f"exit code {done.returncode}"
+            say(annotation("error", message, title="bngrad", file=models[0]))
+    return done.returncode if done.returncode in (0, FAILED) else ERROR, errors
+
+
+def last(errors: list[str]) -> str:
+    """Returns the message of the last line on stderr."""
+    return errors[-1].removeprefix("bngrad: error: ") if errors else ""
 
 
 def say(text: str) -> None:

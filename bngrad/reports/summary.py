@@ -32,6 +32,13 @@ def error_summary(model: str, message: str) -> str:
     return f"### {_code(model)}: ERROR\n\n{_plain(message)}\n\n"
 
 
+def inspection_summary(problems: Sequence[str]) -> str:
+    """Returns the section for the models that ``bngrad inspect`` does not accept."""
+    shown = [f"- {_plain(problem)}" for problem in problems[:_MAX_FINDINGS]]
+    more = len(problems) - len(shown)
+    return "\n".join(["### `bngrad inspect`: FAILED", "", *shown, *([f"- {more} more"] if more else []), "", ""])
+
+
 def _lines(report: Report) -> Iterator[str]:
     verdict = "passed" if report.passed else "FAILED"
     yield f"### {_code(report.model)}: {verdict}"

@@ -127,6 +127,9 @@ def test_a_hazard_fails_if_it_is_asked_for(fail_on, passes, job):
     assert line.startswith("::warning title=bngrad%3A running-output-internal%3A bn,file=models/hazard.onnx::")
     reports = made.artifacts / "bngrad-reports"
     assert {path.name for path in reports.iterdir()} == {"inspect.sarif"}
+    summary = made.summary.read_text(encoding="utf-8")
+    start = "### `bngrad inspect`: FAILED\n\n- models/hazard.onnx: bn: a running output"
+    assert not summary if passes else summary.startswith(start)
 
 
 BAD = {
