@@ -202,7 +202,7 @@ def _hazards(node: ir.Node) -> list[Diagnostic]:
         text = "a running output is left out: stock ONNX Runtime crashes"
         return [Diagnostic(text, "running-output-missing")]
     if not all(value.is_graph_output() for value in running):
-        text = "a running output is no graph output: stock ONNX Runtime overwrites running_mean and running_var"
+        text = "a running output is not a graph output: stock ONNX Runtime overwrites running_mean and running_var"
         return [Diagnostic(text, "running-output-internal")]
     return []
 

@@ -60,7 +60,7 @@ def test_the_manifest_is_valid(pre_commit):
 def test_models_are_inspected_and_other_files_are_not(pre_commit):
     code, out = pre_commit("run", "--all-files", config=local())
     assert code == 1
-    assert "bngrad: failed: models/hazard.onnx: bn: a running output is no graph output" in out
+    assert "bngrad: failed: models/hazard.onnx: bn: a running output is not a graph output" in out
     assert "bngrad: error: models/empty.onnx is empty; expected an ONNX model" in out
     assert "exit code: 2" in out
     assert "notes.txt" not in out
