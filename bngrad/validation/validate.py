@@ -155,6 +155,8 @@ def validate(
             shared_statistics=shared_statistics,
         )
         notes += mode_notes(source, frozen=frozen, training=training)
+        if isinstance(rewritten, str | Path):
+            notes.append(f"the training graph that was validated is {str(rewritten)!r}")
         subject = find_subject(name, source, against, builder, rewritten, input_options, options, oracle)
         providers, unsupported = _supported_providers(providers, subject.tested)
         report = Report(

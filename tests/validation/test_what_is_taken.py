@@ -245,10 +245,14 @@ def test_batch_norms_are_in_the_mode_asked_for(case, against):
         assert report.batch_norms == counts
 
 
-def test_a_wrong_mode_is_found():
+def test_a_wrong_mode_is_found(tmp_path):
     """The forward model is the user's: what is in another mode than asked for differs from it."""
     wrong = bngrad.differentiate(parse(TWO_MODES), frozen=["one"])
-    report = bngrad.validate(parse(TWO_MODES), rewritten=wrong, against="numeric", provider="function")
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    report = bngrad.validate(
+        parse(TWO_MODES), rewritten=tmp_path / "wrong.onnx", against="numeric", provider="function"
+    )
+    assert f"the training graph that was validated is '{tmp_path / 'wrong.onnx'}'" in report.notes
     failed = {check.name for check in report.checks if check.failures}
     assert failed == {"forward in float64", "central differences"}
 
