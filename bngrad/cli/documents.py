@@ -108,7 +108,7 @@ class TrainDocument(TypedDict):
     validation_loss: float | None
     """The validation loss after the last epoch; null without validation data."""
     accuracy: float | None
-    """The fraction of the validation data that is classified correctly; null if the model is no classifier."""
+    """The fraction of the validation data that is classified correctly; null if the model is not a classifier."""
     best_epoch: int | None
     """The epoch with the lowest validation loss; null without validation data."""
     best_validation_loss: float | None

@@ -99,7 +99,7 @@ class StepInfo:
     loss: str
     """The output that holds the loss."""
     outputs: tuple[str, ...]
-    """The other outputs that are no state."""
+    """The other outputs, which are not state."""
     learning_rate: str
     """The input that takes the learning rate, a scalar."""
     learning_rate_dtype: str
