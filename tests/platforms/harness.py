@@ -14,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build" / "platforms"
-MIRROR = "http://deb.debian.org/debian"
 ZIG = [sys.executable, "-m", "ziglang"]
 SECONDS = 1800
 
@@ -99,9 +98,7 @@ def debian(release: str, architecture: str = "amd64") -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     foreign = [] if architecture == "amd64" else ["--foreign", f"--arch={architecture}"]
     packages = ",".join(PACKAGES[release])
-    run(
-        "debootstrap", *foreign, "--variant=minbase", f"--include={packages}", release, place, MIRROR, seconds=1800
-    )
+    run("debootstrap", *foreign, "--variant=minbase", f"--include={packages}", release, place, seconds=1800)
     if foreign:  # its programs cannot configure it, but Python runs from the files alone
         for package in sorted(place.glob("var/cache/apt/archives/*.deb")):
             run("dpkg-deb", "-x", package, place)
@@ -117,9 +114,9 @@ def inside(
     root: Path, *command: str | Path, folder: Path, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command in a root, where `folder` is /work; the mounts end with it."""
-    (root / "work").mkdir(exist_ok=True)
+    (root / "trial").mkdir(exist_ok=True)
     script = (
-        'mount --bind "$2" "$1/work" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && '
+        'mount --bind "$2" "$1/trial" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && '
         'root=$1 && shift 2 && exec chroot "$root" "$@"'
     )
     variables = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8", **environment}

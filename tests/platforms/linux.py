@@ -39,7 +39,7 @@ def try_glibc(row: Row, target: Target, wheel: Path) -> None:
 def _start(
     root: Path, folder: Path, program: str, *arguments: str, **options: str
 ) -> subprocess.CompletedProcess[str]:
-    return inside(root, f"/work/{program}", *arguments, folder=folder, **options)
+    return inside(root, f"/trial/{program}", *arguments, folder=folder, **options)
 
 
 def _cpu_seconds() -> float:
@@ -65,7 +65,7 @@ def _try_python(row: Row, release: str, folder: Path, wheel: str) -> None:
     call = partial(inside, root, folder=folder)
     call("python3", "-m", "venv", "/venv")
     begun, cpu = time.monotonic(), _cpu_seconds()
-    call("/venv/bin/pip", "install", "--quiet", f"/work/{wheel}", "scikit-learn")
+    call("/venv/bin/pip", "install", "--quiet", f"/trial/{wheel}", "scikit-learn")
     installed = time.monotonic()
     step = "/venv/bin/bngrad step digits_resnet20.onnx -o step.onnx --momentum 0.9"
     said = call("sh", "-ec", f"cd /work && {step} && /venv/bin/python readme.py").stdout.split()

@@ -69,16 +69,16 @@ def try_x86_64(row: Row, target: Target, wheel: Path) -> None:
     _wine(root, folder, "wineboot", "--init", check=False)
 
     def start(program: str, *arguments: str, **options: str):
-        return _wine(root, folder, f"/work/{program}.exe", *arguments, **options)
+        return _wine(root, folder, f"/trial/{program}.exe", *arguments, **options)
 
     programs.try_c_programs(row, version, start, target.kernels, programs.EXCEPTIONS)
     _make_python(root, folder)
     _install(root, folder, wheel)
     row.add(version, "pip install of the wheel", "chose and installed it with its dependencies", good=True)
-    files = [f"/work/{name}" for name in ("training_step.py", "digits_resnet20.onnx", "digits.npz", "tränen λ")]
+    files = [f"/trial/{name}" for name in ("training_step.py", "digits_resnet20.onnx", "digits.npz", "tränen λ")]
     done = _python(root, folder, *files, str(programs.STEPS), OMP_NUM_THREADS="1")
     programs.note_training(row, f'{version}, a folder named "tränen λ"', done.stdout)
-    done = _python(root, folder, "/work/windows_process.py", "C:\\pröfung")
+    done = _python(root, folder, "/trial/windows_process.py", "C:\\pröfung")
     for check, seen in json.loads(done.stdout.strip().splitlines()[-1]).items():
         row.add(version, CHECKS[check], "so" if seen is True else str(seen), good=seen is True)
     row.not_run = "Windows itself"
@@ -89,16 +89,16 @@ def _wine(
 ) -> subprocess.CompletedProcess[str]:
     overrides = "winedbg.exe=d;mscoree=d" + environment.pop("overrides", "")
     settings = {
-        "WINEPREFIX": "/work/prefix",
+        "WINEPREFIX": "/trial/prefix",
         "WINEDEBUG": "-all",
         "WINEDLLOVERRIDES": overrides,
-        "XDG_RUNTIME_DIR": "/work",
+        "XDG_RUNTIME_DIR": "/trial",
     }
     return inside(root, "wine", *arguments, folder=folder, check=check, **settings, **environment)
 
 
 def _python(root: Path, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return _wine(root, folder, "/work/python/python.exe", *arguments, overrides=";ucrtbase=n", **environment)
+    return _wine(root, folder, "/trial/python/python.exe", *arguments, overrides=";ucrtbase=n", **environment)
 
 
 def _make_python(root: Path, folder: Path) -> None:
@@ -147,7 +147,15 @@ def _install(root: Path, folder: Path, wheel: Path) -> None:
     """Has Windows' pip install the wheel from a folder that this machine's pip has filled."""
     wheels = folder / "wheels"
     run(*_pip(), "download", *PLATFORM, "--dest", wheels, wheel)
-    names = ["-m", "pip", "install", *PIP, "--no-index", "--find-links=/work/wheels", f"/work/wheels/{wheel.name}"]
+    names = [
+        "-m",
+        "pip",
+        "install",
+        *PIP,
+        "--no-index",
+        "--find-links=/trial/wheels",
+        f"/trial/wheels/{wheel.name}",
+    ]
     done = _python(root, folder, *names)
     if not list((folder / "python" / "Lib" / "site-packages" / "bngrad" / "lib").glob("bngrad.dll")):
         raise PlatformError(
