@@ -113,7 +113,7 @@ def debian(release: str, architecture: str = "amd64") -> Path:
 def inside(
     root: Path, *command: str | Path, folder: Path, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a root, where `folder` is /work; the mounts end with it."""
+    """Runs a command in a root, where `folder` is /trial; the mounts end with it."""
     (root / "trial").mkdir(exist_ok=True)
     script = (
         'mount --bind "$2" "$1/trial" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && '

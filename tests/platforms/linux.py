@@ -68,7 +68,7 @@ def _try_python(row: Row, release: str, folder: Path, wheel: str) -> None:
     call("/venv/bin/pip", "install", "--quiet", f"/trial/{wheel}", "scikit-learn")
     installed = time.monotonic()
     step = "/venv/bin/bngrad step digits_resnet20.onnx -o step.onnx --momentum 0.9"
-    said = call("sh", "-ec", f"cd /work && {step} && /venv/bin/python readme.py").stdout.split()
+    said = call("sh", "-ec", f"cd /trial && {step} && /venv/bin/python readme.py").stdout.split()
     ended = time.monotonic()
     accuracy = float(said[-1])
     seen = (
@@ -79,7 +79,7 @@ def _try_python(row: Row, release: str, folder: Path, wheel: str) -> None:
     what = "a fresh environment to a trained network, as in README.md"
     row.add(where, what, seen, good=ended - begun < LIMIT and accuracy > ACCURACY)
     arguments = ["digits_resnet20.onnx", "digits.npz", "training", str(programs.STEPS)]
-    call_step = f"cd /work && /venv/bin/python training_step.py {' '.join(arguments)}"
+    call_step = f"cd /trial && /venv/bin/python training_step.py {' '.join(arguments)}"
     programs.note_training(row, where, call("sh", "-ec", call_step, OMP_NUM_THREADS="1").stdout)
 
 
