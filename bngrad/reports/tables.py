@@ -118,12 +118,12 @@ def _print_by_row(console: Console, columns: Sequence[Column], rows: Sequence[Se
     """Prints each row below its names, in columns if these fit; names that several rows share are printed once."""
     others = [index for index, column in enumerate(columns) if not column.name]
     headings = [columns[index].heading.split("\n") for index in others]
-    height = max(map(len, headings))
+    height = max(map(len, headings), default=0)
     lines = list(zip(*([""] * (height - len(heading)) + heading for heading in headings), strict=True))
     cells = [tuple(row[index] for index in others) for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*lines, *cells, strict=True)]
     right = [columns[index].right for index in others]
-    aligned = 2 + sum(widths) + 2 * (len(others) - 1) <= console.width
+    aligned = bool(others) and 2 + sum(widths) + 2 * (len(others) - 1) <= console.width
     if aligned:
         for line in lines:
             console.print(Text(_aligned(line, widths, right), "bold"))

@@ -88,9 +88,14 @@ REPORTS = {f"{model}.{end}" for model in ("good", "hazard") for end in ("html", 
 }
 
 
-@pytest.mark.parametrize("system", SCRIPTS)
 @pytest.mark.parametrize(
-    ("left_out", "code"), [(["hazard", "empty"], 0), (["empty"], 1), ([], 2)], ids=["good", "hazard", "unreadable"]
+    ("system", "left_out", "code"),
+    [
+        ("gitlab", ["hazard", "empty"], 0),
+        ("gitlab", ["empty"], 1),
+        ("jenkins", [], 2),
+    ],
+    ids=["good", "hazard", "unreadable"],
 )
 def test_the_commands_check_every_model(system, left_out, code, checkout):
     install, *lines = SCRIPTS[system]()

@@ -114,6 +114,11 @@ def test_empty_columns_are_left_out():
     assert "note" not in " ".join(lines(columns, [("a", "", "1"), ("b", "", "2")], 40))
 
 
+def test_names_alone_can_be_wider_than_the_terminal():
+    columns = [Column("layer", name=True), Column("note", optional=True)]
+    assert lines(columns, [("a" * 30, ""), ("b" * 5, "")], 20) == ["a" * 20, "a" * 10, "b" * 5]
+
+
 def test_markup_is_text():
     assert lines([Column("[b]x[/b]")], [("[red]name[/red]",)], 40)[-1].strip() == "[red]name[/red]"
 
@@ -121,7 +126,7 @@ def test_markup_is_text():
 CELLS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(*[CELLS] * 5), min_size=1, max_size=6), width=st.integers(30, 150))
 def test_no_line_is_wider_and_no_cell_is_lost(rows, width):
     printed = lines(COLUMNS, rows, width, title="a title")
