@@ -73,6 +73,11 @@ class Case:
         return "x".join(map(str, self.shape))
 
     @property
+    def op_text(self) -> str:
+        """The op and its mode: ``grad, frozen``."""
+        return f"{self.op}, frozen" if self.frozen else self.op
+
+    @property
     def data_bytes(self) -> int:
         """The size of X in bytes."""
         return math.prod(self.shape) * ir.DataType[self.dtype.upper()].bitwidth // 8

@@ -177,5 +177,4 @@ def _print(head: BenchDocument, rows: Iterable[Measurement]) -> None:
 
 
 def _labels(case: Case) -> tuple[str, ...]:
-    op = f"{case.op}, frozen" if case.frozen else case.op
-    return op, case.shape_text, ",".join(map(str, case.axes)), case.dtype
+    return case.op_text, case.shape_text, ",".join(map(str, case.axes)), case.dtype

@@ -151,7 +151,7 @@ def _print(found: Inspection, where: str) -> None:
                 batch_norm.name,
                 batch_norm.op,
                 batch_norm.mode,
-                "?" if batch_norm.axes is None else ",".join(map(str, batch_norm.axes)),
+                batch_norm.axes_text,
                 batch_norm.dtype,
                 batch_norm.shape,
                 batch_norm.gradient or "-",

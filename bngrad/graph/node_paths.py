@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
+from bngrad.graph.subgraphs import named_subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import onnx_ir as ir
 
 SEPARATOR = "::"
 
@@ -33,16 +33,7 @@ def node_paths(model: ir.Model) -> dict[ir.Node, str]:
         prefix, body = waiting.pop()
         for node in body:
             paths[node] = prefix + node_name(node)
-            waiting += [(f"{paths[node]}{SEPARATOR}{name}{SEPARATOR}", graph) for name, graph in _bodies(node)]
+            waiting += [
+                (f"{paths[node]}{SEPARATOR}{name}{SEPARATOR}", graph) for name, graph in named_subgraphs(node)
+            ]
     return paths
-
-
-def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """Yields the graphs in a node's attributes, and their names."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from ((f"{attribute.name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs()))

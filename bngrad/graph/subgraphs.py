@@ -14,11 +14,18 @@ if TYPE_CHECKING:
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """Yields the graphs among a node's attributes, in their order."""
+    yield from (graph for _, graph in named_subgraphs(node))
+
+
+def named_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """Yields the same with their names: ``then_branch``, or ``graphs[0]`` in a list."""
     for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
         if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
+            yield attribute.name, attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+            yield from ((f"{attribute.name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs()))
 
 
 def proto_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -65,6 +65,11 @@ class BatchNorm:
     position: int = 0
     """Its position among all nodes, not counting constants, in graph order."""
 
+    @property
+    def axes_text(self) -> str:
+        """The reduction axes, ``0,2,3``; ``?`` where they are not known."""
+        return "?" if self.axes is None else ",".join(map(str, self.axes))
+
 
 @dataclass(frozen=True)
 class Inspection:

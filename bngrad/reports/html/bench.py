@@ -82,7 +82,7 @@ def write_html(head: Mapping[str, object], rows: Sequence[Measurement], model: s
 
 
 def _detail(case: Case, count: int) -> str:
-    parts = [f"{case.op}, frozen" if case.frozen else case.op, case.dtype, f"axes {_axes(case)}"]
+    parts = [case.op_text, case.dtype, f"axes {_axes(case)}"]
     return ", ".join(parts + ([f"{count} times"] if count > 1 else []))
 
 
@@ -138,7 +138,7 @@ def _cells(row: Measurement) -> list[str]:
     low, median, high = (_ms(seconds) for seconds in row.kernel)
     return [
         case.shape_text,
-        f"{case.op}, frozen" if case.frozen else case.op,
+        case.op_text,
         _axes(case),
         case.dtype,
         str(row.count),

@@ -98,9 +98,8 @@ def write_html(found: Inspection, model: str, identity: Identity, path: Path) ->
 
 
 def _cells(one: BatchNorm) -> list[str]:
-    axes = "?" if one.axes is None else ",".join(map(str, one.axes))
-    gradient, hazards = one.gradient or "-", "; ".join(one.hazards)
-    return [str(one.position + 1), one.name, one.mode, one.op, axes, one.dtype, one.shape, gradient, hazards]
+    place, gradient, hazards = str(one.position + 1), one.gradient or "-", "; ".join(one.hazards)
+    return [place, one.name, one.mode, one.op, one.axes_text, one.dtype, one.shape, gradient, hazards]
 
 
 def _strip(batch_norms: list[BatchNorm], nodes: int) -> _Strip:
