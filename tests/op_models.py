@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import numpy as np
@@ -12,7 +13,8 @@ from onnx import TensorProto, helper
 from bngrad.opset import reference
 from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import CALLS, DOMAIN, VERSION, function_proto
-from bngrad.opset.schemas import COEFFICIENTS, QUANTITIES, signature
+from bngrad.opset.quantities import COEFFICIENTS, QUANTITIES
+from bngrad.opset.schemas import signature
 
 GRAD = "BatchNormalizationGrad"
 RELU_GRAD = "BatchNormalizationReluGrad"
@@ -20,6 +22,15 @@ GRAD_GRAD = "BatchNormalizationGradGrad"
 TRAINING = "BatchNormalizationTraining"
 STATISTICS = "BatchNormalizationStatistics"
 ADAM = "AdamUpdate"
+MOMENTS = "BatchNormalizationMoments"
+MERGE_MOMENTS = "BatchNormalizationMergeMoments"
+APPLY = "BatchNormalizationApply"
+GRAD_SUMS = "BatchNormalizationGradSums"
+RELU_GRAD_SUMS = "BatchNormalizationReluGradSums"
+GRAD_APPLY = "BatchNormalizationGradApply"
+RELU_GRAD_APPLY = "BatchNormalizationReluGradApply"
+ALL_GATHER = "AllGather"
+ALL_REDUCE = "AllReduce"
 
 EPSILON = float(np.float32(1e-3))
 MOMENTUM = float(np.float32(0.9))
@@ -33,6 +44,19 @@ CASES = {
     "training-biased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 0}),
     "training-unbiased": (TRAINING, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 1}),
     "statistics": (STATISTICS, {"epsilon": EPSILON}),
+    "moments": (MOMENTS, {}),
+    "merge-moments-biased": (MERGE_MOMENTS, {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 0}),
+    "merge-moments-unbiased": (
+        MERGE_MOMENTS,
+        {"epsilon": EPSILON, "momentum": MOMENTUM, "unbiased_running_var": 1},
+    ),
+    "apply": (APPLY, {}),
+    "grad-sums": (GRAD_SUMS, {}),
+    "relu-grad-sums": (RELU_GRAD_SUMS, {}),
+    "grad-apply": (GRAD_APPLY, {}),
+    "relu-grad-apply": (RELU_GRAD_APPLY, {}),
+    "all-gather": (ALL_GATHER, {"key": "a key"}),
+    "all-reduce": (ALL_REDUCE, {"key": "a key"}),
     "adam": (ADAM, {}),
 }
 """Every op in every mode, with attributes that are exact in float32."""
@@ -64,7 +88,19 @@ def op_model(op, attributes, *, dtype=np.float32, opset=17, function=True, shape
     if shape is not None and axes is not None:
         parameter = parameter_shape(shape, normalize_axes(axes, len(shape)))
     coefficients = None if shape is None else [COEFFICIENTS]
-    shapes = {"data": shape, "parameter": parameter, "axes": ["k"], "coefficients": coefficients}
+    channels = "C" if parameter is None else math.prod(parameter)
+    shapes = {
+        "data": shape,
+        "parameter": parameter,
+        "axes": ["k"],
+        "coefficients": coefficients,
+        "scalar": [],
+        "moments": [3, channels],
+        "gathered_moments": ["R", 3, channels],
+        "sums": [2, channels],
+        "gathered_sums": ["R", 2, channels],
+        "gathered": None if shape is None else ["R", *shape],
+    }
     values = {
         name: helper.make_tensor_value_info(
             name,
@@ -98,17 +134,28 @@ def op_feeds(op, shape, axes, rng, dtype=np.float32):
     """Draws inputs of about 1 for an op; variances and inv_std are positive."""
     inputs, _, _ = signature(op)
     parameter = parameter_shape(shape, normalize_axes(axes, len(shape)))
+    channels, count = math.prod(parameter), math.prod(shape[axis] for axis in axes)
     feeds = {}
     for name in inputs:
         if name == "axes":
             feeds[name] = np.array(axes, np.int64)
+        elif name == "batch_count":
+            feeds[name] = np.array(3.0 * count)
+        elif name == "gathered_sums":
+            feeds[name] = rng.standard_normal((3, 2, channels))
+        elif name == "gathered_moments":
+            # The parts of three ranks, the second of which has none.
+            counts = np.array([count, 0, 2 * count], np.float64)[:, np.newaxis] * np.ones(channels)
+            means, squares = rng.standard_normal((3, channels)), rng.uniform(0.5, 2, (3, channels)) * counts
+            feeds[name] = np.stack([counts, np.where(counts, means, 0), squares], axis=1)
         elif name == "coefficients":
             feeds[name] = np.array([0.5, 0.125, 0.75, 0.25, 0.875, 0.125, 0.5, 0.25, 0.0625])  # exact in float
         else:
             extents = shape if QUANTITIES[name].shape == "data" else parameter
-            positive = name in ("inv_std", "running_var", "exp_avg_sq")
+            positive = name in ("inv_std", "batch_inv_std", "running_var", "exp_avg_sq")
             drawn = rng.uniform(0.5, 2, extents) if positive else rng.standard_normal(extents)
-            feeds[name] = np.asarray(drawn).astype(dtype)
+            double = QUANTITIES[name].type_constraint in FIXED_TYPES
+            feeds[name] = np.asarray(drawn).astype(np.float64 if double else dtype)
     return feeds
 
 

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from bngrad.opset.functions import DOMAIN, VERSION
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.schemas import signature
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from op_models import expected, op_feeds
 from ort_values import DTYPES, TOLERANCES

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from bngrad.bench.case import ARRAYS, OPS
 from bngrad.errors import InputError, LibraryError
 from bngrad.opset.axes import parameter_shape
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.schemas import signature
 from bngrad.runtime.aligned import empty_at_cache_line
 from bngrad.runtime.native_library import Layout, call, loaded
 

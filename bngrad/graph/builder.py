@@ -66,7 +66,7 @@ class NodeMaker(abc.ABC):
         return self._emit(domain, op_type, inputs, outputs, attributes)
 
     def bngrad(
-        self, op_type: str, *inputs: ir.Value, axes: ir.Value | None = None, **attributes: float
+        self, op_type: str, *inputs: ir.Value, axes: ir.Value | None = None, **attributes: float | str
     ) -> Sequence[ir.Value]:
         """Makes a node of ours and returns all its outputs.
 
@@ -74,10 +74,10 @@ class NodeMaker(abc.ABC):
             op_type: A key of `opset.FUNCTIONS`.
             inputs: All its inputs but axes, which come last.
             axes: The reduction axes, of an op that has them.
-            attributes: All its attributes; int or float as its signature says.
+            attributes: All its attributes; int, float or string as its signature says.
         """
         _, outputs, kinds = signature(op_type)
-        make = {"int": ir.AttrInt64, "float": ir.AttrFloat32}
+        make = {"int": ir.AttrInt64, "float": ir.AttrFloat32, "string": ir.AttrString}
         typed = {name: make[kind](name, attributes[name]) for name, kind in kinds.items()}  # type: ignore[arg-type]
         return self._emit(DOMAIN, op_type, [*inputs, *([] if axes is None else [axes])], outputs, typed)
 

@@ -7,7 +7,8 @@ them. `reference` has the same formulas in NumPy.
 Rules for a function body:
 
 * Batch norms compute in `COMPUTE`: float for float, float16 and bfloat16 (a sum in 16 bits overflows or loses
-  terms), double for double. Inputs are cast to it and outputs are cast back, with one rounding.
+  terms), double for double; those of `synchronized` in double. Inputs are cast to it and outputs are cast back,
+  with one rounding.
 * Use only ops with the same semantics in all ai.onnx opsets from 15 to the newest: when a function is embedded, it
   gets the opset of the model, because onnx's checker rejects a mixture.
 * AdamUpdate computes in the type of its weight: an optimizer keeps its state in float or double.
@@ -28,8 +29,10 @@ from onnxscript import opset15 as op
 from onnxscript import script
 from onnxscript.values import OnnxFunction, Opset
 
-DOMAIN = "bngrad"
-VERSION = 1
+from bngrad.opset import domain, synchronized
+
+DOMAIN = domain.DOMAIN
+VERSION = domain.VERSION
 
 MIN_OPSET = 15
 """The oldest ai.onnx opset with all ops that the functions use (CastLike is the newest of them)."""
@@ -241,12 +244,14 @@ FUNCTIONS: dict[str, OnnxFunction[..., Any]] = {
         BatchNormalizationGradGrad,
         BatchNormalizationTraining,
         BatchNormalizationStatistics,
+        *synchronized.BATCH_NORMS,
+        *synchronized.COLLECTIVES,
         AdamUpdate,
     )
 }
 """Every op of the domain, by name."""
 
-CALLS = {"BatchNormalizationReluGrad": ("BatchNormalizationGrad",)}
+CALLS = {"BatchNormalizationReluGrad": ("BatchNormalizationGrad",), **synchronized.CALLS}
 """The functions that a function calls; they have to be embedded too."""
 
 

@@ -32,11 +32,41 @@ from bngrad.opset.reduction import (
     reduce_sum,
     reduced_count,
 )
+from bngrad.opset.reference_synchronized import (
+    all_gather,
+    all_reduce,
+    batch_normalization_apply,
+    batch_normalization_grad_apply,
+    batch_normalization_grad_sums,
+    batch_normalization_merge_moments,
+    batch_normalization_moments,
+    batch_normalization_relu_grad_apply,
+    batch_normalization_relu_grad_sums,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[np.float64]
+
+
+__all__ = [
+    "adam_update",
+    "all_gather",
+    "all_reduce",
+    "batch_normalization_apply",
+    "batch_normalization_grad",
+    "batch_normalization_grad_apply",
+    "batch_normalization_grad_grad",
+    "batch_normalization_grad_sums",
+    "batch_normalization_merge_moments",
+    "batch_normalization_moments",
+    "batch_normalization_relu_grad",
+    "batch_normalization_relu_grad_apply",
+    "batch_normalization_relu_grad_sums",
+    "batch_normalization_statistics",
+    "batch_normalization_training",
+]
 
 
 class Gradients(NamedTuple):

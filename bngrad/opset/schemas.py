@@ -1,14 +1,14 @@
 """ONNX schemas of the ops, for onnx's checker and shape inference.
 
 Importing this module registers them with onnx. The inputs, outputs, attributes and documentation of an op are
-those of its function in `functions`; `QUANTITIES` has the type and shape of each input and output by name.
+those of its function in `functions`; `quantities` has the type and shape of each input and output by name.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx.defs import OpSchema
@@ -18,6 +18,7 @@ from bngrad.opset import onnx_registry
 from bngrad.opset.axes import normalize_axes
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.known_shapes import may_be_equal, shape_text
+from bngrad.opset.quantities import ATTRIBUTES, COEFFICIENTS, QUANTITIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,77 +30,6 @@ if TYPE_CHECKING:
     from bngrad.opset.known_shapes import KnownShape
 
 
-class Quantity(NamedTuple):
-    """An input or output of the ops."""
-
-    type_constraint: str
-    shape: Literal["data", "parameter", "axes", "coefficients"]
-    doc: str
-
-
-COEFFICIENTS = 9
-"""The number of coefficients of AdamUpdate."""
-
-_LIKE_X = "; has the shape of X"
-_LIKE_WEIGHT = "; has the shape of weight"
-_LIKE_SCALE = "; has the shape of X without the reduction axes"
-
-QUANTITIES: dict[str, Quantity] = {
-    "X": Quantity("T", "data", "Input of the forward pass, of rank 1 to 8"),
-    "Y": Quantity("T", "data", "The normalized, scaled and shifted X" + _LIKE_X),
-    "dY": Quantity("T", "data", "Gradient with respect to Y" + _LIKE_X),
-    "dX": Quantity("T", "data", "Gradient with respect to X" + _LIKE_X),
-    "Z": Quantity("T", "data", "relu(Y)" + _LIKE_X),
-    "dZ": Quantity("T", "data", "Gradient with respect to Z" + _LIKE_X),
-    "ddX": Quantity("T", "data", "Gradient with respect to dX" + _LIKE_X),
-    "d_dY": Quantity("T", "data", "Gradient with respect to dY" + _LIKE_X),
-    "d_X": Quantity("T", "data", "Gradient with respect to X, through the first gradients" + _LIKE_X),
-    "scale": Quantity("T1", "parameter", "Multiplies the normalized X" + _LIKE_SCALE),
-    "bias": Quantity("T1", "parameter", "Added after scaling" + _LIKE_SCALE),
-    "dscale": Quantity("T1", "parameter", "Gradient with respect to scale" + _LIKE_SCALE),
-    "dbias": Quantity("T1", "parameter", "Gradient with respect to bias" + _LIKE_SCALE),
-    "ddscale": Quantity("T1", "parameter", "Gradient with respect to dscale" + _LIKE_SCALE),
-    "ddbias": Quantity("T1", "parameter", "Gradient with respect to dbias" + _LIKE_SCALE),
-    "d_scale": Quantity(
-        "T1", "parameter", "Gradient with respect to scale, through the first gradients" + _LIKE_SCALE
-    ),
-    "mean": Quantity("T2", "parameter", "Mean that is subtracted from X" + _LIKE_SCALE),
-    "inv_std": Quantity("T2", "parameter", "1 / sqrt(variance + epsilon), not the variance itself" + _LIKE_SCALE),
-    "saved_mean": Quantity("T2", "parameter", "Mean of this batch" + _LIKE_SCALE),
-    "saved_inv_std": Quantity("T2", "parameter", "1 / sqrt(variance of this batch + epsilon)" + _LIKE_SCALE),
-    "running_mean": Quantity("T2", "parameter", "Running mean before this step" + _LIKE_SCALE),
-    "running_var": Quantity("T2", "parameter", "Running variance before this step" + _LIKE_SCALE),
-    "new_running_mean": Quantity("T2", "parameter", "Running mean after this step" + _LIKE_SCALE),
-    "new_running_var": Quantity("T2", "parameter", "Running variance after this step" + _LIKE_SCALE),
-    "weight": Quantity("W", "data", "Weight before this step, of any shape"),
-    "gradient": Quantity("W", "data", "Gradient with respect to weight" + _LIKE_WEIGHT),
-    "exp_avg": Quantity("W", "data", "Moving average of the gradient before this step" + _LIKE_WEIGHT),
-    "exp_avg_sq": Quantity("W", "data", "Moving average of the squared gradient before this step" + _LIKE_WEIGHT),
-    "new_weight": Quantity("W", "data", "Weight after this step" + _LIKE_WEIGHT),
-    "new_exp_avg": Quantity("W", "data", "Moving average of the gradient after this step" + _LIKE_WEIGHT),
-    "new_exp_avg_sq": Quantity(
-        "W", "data", "Moving average of the squared gradient after this step" + _LIKE_WEIGHT
-    ),
-    "coefficients": Quantity(
-        "tensor(double)",
-        "coefficients",
-        "gradient_scale, l2_penalty, weight_factor, 1 - beta1, beta2, 1 - beta2, step_size, "
-        "sqrt_bias_correction2 and epsilon, of shape [9]",
-    ),
-    "axes": Quantity(
-        "tensor(int64)", "axes", "The dimensions to reduce: 1-D, each in [-rank, rank), without duplicates"
-    ),
-}
-"""All inputs and outputs of the ops, by name. A gradient is that of the loss."""
-
-ATTRIBUTES: dict[str, str] = {
-    "training_mode": "1: mean and inv_std are functions of X; 0: they are constants (frozen statistics)",
-    "epsilon": "Added to the variance before its square root",
-    "momentum": "Weight of the old running value",
-    "unbiased_running_var": "Whether to apply Bessel's correction, M / max(M - 1, 1), to the running variance",
-}
-"""The documentation of the attributes of the ops, by name."""
-
 _FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPE_CONSTRAINTS = {
     "T": (_FLOATS, "Type of the data"),
@@ -107,7 +37,12 @@ _TYPE_CONSTRAINTS = {
     "T2": (_FLOATS, "Type of the statistics: T or float"),
     "W": (_FLOATS[:2], "Type of the weight, its gradient and its moving averages"),
 }
-_ATTR_TYPES = {"int": OpSchema.AttrType.INT, "float": OpSchema.AttrType.FLOAT}
+_ATTR_TYPES = {
+    "int": OpSchema.AttrType.INT,
+    "float": OpSchema.AttrType.FLOAT,
+    "string": OpSchema.AttrType.STRING,
+}
+_ROWS = {"moments": 3, "sums": 2}
 
 
 def schema(name: str) -> OpSchema:
@@ -137,16 +72,22 @@ def schema(name: str) -> OpSchema:
 
 
 def signature(name: str) -> tuple[list[str], list[str], dict[str, str]]:
-    """Returns the names of an op's inputs and outputs, and the types of its attributes (``int`` or ``float``)."""
+    """Returns the names of an op's inputs and outputs, and the types of its attributes.
+
+    An attribute is an ``int``, a ``float`` or a ``string``.
+    """
     function = FUNCTIONS[name].function_ir
     attributes = {attribute: function.attributes[attribute].type.name.lower() for attribute in function.attributes}
     return [str(v.name) for v in function.inputs], [str(v.name) for v in function.outputs], attributes
 
 
 def main_input(name: str) -> str:
-    """Returns the input of an op whose shape all its data have: X of a batch norm, the weight of an update."""
+    """Returns the input of an op whose shape all its data have: X of a batch norm, the weight of an update.
+
+    An op without data has the shape of its running statistics.
+    """
     inputs = signature(name)[0]
-    return "X" if "X" in inputs else inputs[0]
+    return next((main for main in ("X", "running_mean") if main in inputs), inputs[0])
 
 
 def register_schemas() -> None:
@@ -182,10 +123,11 @@ def _infer(context: InferenceContext, op: str) -> None:
     if x is None:
         return
     _check_numbers(context)
-    _check_coefficients(types)
     elements = _element_types(types, x.elem_type)
     _common_shape(_shaped(types, "data"))
-    shapes = {"data": x, "parameter": _parameter_shape(context, inputs, types) if "axes" in inputs else None}
+    parameter = _parameter_shape(context, inputs, types)
+    _check_fixed_shapes(types, parameter)
+    shapes = {"data": x, "parameter": parameter, **_shapes_of_exchanges(x, parameter)}
     for i, name in enumerate(outputs[: context.get_num_outputs()]):
         quantity = QUANTITIES[name]
         result = onnx.TypeProto()
@@ -205,13 +147,52 @@ def _check_numbers(context: InferenceContext) -> None:
             raise onnx.shape_inference.InferenceError(f"{name} is {attribute.f}; expected {expected}")
 
 
-def _check_coefficients(types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
-    for name, tensor in _shaped(types, "coefficients").items():
-        got = _sizes(tensor)
-        if not may_be_equal(got, (COEFFICIENTS,)):
-            raise onnx.shape_inference.InferenceError(
-                f"{name} has shape {shape_text(got)}; expected [{COEFFICIENTS}]"
-            )
+def _check_fixed_shapes(
+    types: Mapping[str, onnx.TypeProto.Tensor], parameter: onnx.TypeProto.Tensor | None
+) -> None:
+    """Checks the inputs that are neither data nor parameters."""
+    channels = _channels(parameter)
+    expected: dict[str, KnownShape] = {
+        "coefficients": (COEFFICIENTS,),
+        "scalar": (),
+        **{f"gathered_{kind}": (None, rows, channels) for kind, rows in _ROWS.items()},
+    }
+    for kind, want in expected.items():
+        for name, tensor in _shaped(types, kind).items():
+            got = _sizes(tensor)
+            if not may_be_equal(got, want):
+                raise onnx.shape_inference.InferenceError(
+                    f"{name} has shape {shape_text(got)}; expected {shape_text(want)}"
+                )
+
+
+def _shapes_of_exchanges(
+    data: onnx.TypeProto.Tensor, parameter: onnx.TypeProto.Tensor | None
+) -> dict[str, onnx.TypeProto.Tensor]:
+    """Returns tensor types with the shapes of what ranks exchange, by kind."""
+    channels = _channels(parameter)
+    shapes = {kind: _tensor_type((rows, channels)) for kind, rows in _ROWS.items()}
+    gathered = onnx.TypeProto.Tensor()
+    if data.HasField("shape"):
+        gathered.shape.dim.add()  # the number of ranks
+        gathered.shape.dim.extend(data.shape.dim)
+    return {**shapes, "gathered": gathered, "scalar": _tensor_type(())}
+
+
+def _channels(parameter: onnx.TypeProto.Tensor | None) -> int | None:
+    """Returns the number of channels, if it is known."""
+    sizes = (None,) if parameter is None or not parameter.HasField("shape") else _sizes(parameter)
+    return None if None in sizes else math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _tensor_type(shape: KnownShape) -> onnx.TypeProto.Tensor:
+    result = onnx.TypeProto.Tensor()
+    result.shape.SetInParent()
+    for size in shape:
+        dim = result.shape.dim.add()
+        if isinstance(size, int):
+            dim.dim_value = size
+    return result
 
 
 def _element_types(types: Mapping[str, onnx.TypeProto.Tensor], data: int) -> dict[str, int]:
@@ -222,7 +203,13 @@ def _element_types(types: Mapping[str, onnx.TypeProto.Tensor], data: int) -> dic
         data: The element type of the main input.
     """
     computed = data if data == onnx.TensorProto.DOUBLE else onnx.TensorProto.FLOAT
-    elements = {"T": data, "W": data, "T1": computed, "T2": computed}
+    elements = {
+        "T": data,
+        "W": data,
+        "T1": computed,
+        "T2": computed,
+        "tensor(double)": onnx.TensorProto.DOUBLE,
+    }
     for name, tensor in types.items():
         constraint = QUANTITIES[name].type_constraint
         if constraint in ("T1", "T2"):
@@ -240,7 +227,7 @@ def _parameter_shape(
 ) -> onnx.TypeProto.Tensor | None:
     """Returns a tensor type with the shape of the parameters; None if it is unknown."""
     known = _shaped(types, "parameter")
-    axes = context.get_input_data(inputs.index("axes"))
+    axes = context.get_input_data(inputs.index("axes")) if "axes" in inputs else None
     if axes is not None and axes.data_type != onnx.TensorProto.INT64:
         got = onnx.TensorProto.DataType.Name(axes.data_type).lower()
         raise onnx.shape_inference.InferenceError(f"axes is {got}; expected int64")

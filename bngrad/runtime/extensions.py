@@ -26,7 +26,8 @@ from bngrad.errors import InputError, LibraryError
 from bngrad.opset import reference
 from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
-from bngrad.opset.schemas import QUANTITIES, main_input, signature
+from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.schemas import main_input, signature
 from bngrad.runtime import native, native_library
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bngrad.errors import InputError
-from bngrad.opset.schemas import COEFFICIENTS
+from bngrad.opset.quantities import COEFFICIENTS
 from bngrad.runtime import native_library
 from bngrad.runtime.aligned import empty_at_cache_line
 from bngrad.runtime.kernel_call import FLOAT32, KernelCall, contiguous, element_type

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bngrad.opset.functions import FUNCTIONS
-from bngrad.opset.schemas import ATTRIBUTES, QUANTITIES, schema, signature
+from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
+from bngrad.opset.schemas import schema, signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,8 @@ from bngrad.bench.prepared import PreparedCase
 from bngrad.bench.timing import Spread
 from bngrad.errors import InputError, LibraryError
 from bngrad.opset.functions import FUNCTIONS
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.schemas import signature
 from bngrad.runtime import native, native_library
 from bngrad.runtime.session import session
 

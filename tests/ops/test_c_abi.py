@@ -15,7 +15,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError, LibraryError
-from bngrad.opset.schemas import QUANTITIES
+from bngrad.opset.quantities import QUANTITIES
 from bngrad.runtime import native, native_library
 
 X = np.ones((2, 3, 4), np.float32)

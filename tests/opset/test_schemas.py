@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from bngrad.opset import schemas
+from bngrad.opset import quantities, schemas
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION, function_proto
+from bngrad.opset.quantities import QUANTITIES
 from op_models import ADAM, CASES, FIXED_TYPES, GRAD, STATISTICS, TRAINING, op_model, opset_versions
 
 ATTRIBUTES = dict(CASES.values())
@@ -285,23 +286,23 @@ def test_the_schema_is_that_of_the_function(name):
 def test_every_name_is_a_documented_quantity(name):
     inputs, outputs, attributes = schemas.signature(name)
     schema = schemas.schema(name)
-    assert set(inputs + outputs) <= set(schemas.QUANTITIES)
+    assert set(inputs + outputs) <= set(QUANTITIES)
     assert "axes" not in inputs[:-1]
-    assert set(attributes) <= set(schemas.ATTRIBUTES)
+    assert set(attributes) <= set(quantities.ATTRIBUTES)
     assert re.match(r"[A-Z].*\.$", schema.doc, re.DOTALL)
     parameters = (*schema.inputs, *schema.outputs, *schema.attributes.values())
     assert all(parameter.description for parameter in parameters)
     assert {c.type_param_str for c in schema.type_constraints} == {
         q.type_constraint
-        for n, q in schemas.QUANTITIES.items()
+        for n, q in QUANTITIES.items()
         if n in inputs + outputs and q.type_constraint not in FIXED_TYPES
     }
 
 
 def test_every_quantity_and_attribute_is_used():
     signatures = [schemas.signature(name) for name in FUNCTIONS]
-    assert set(schemas.QUANTITIES) == {n for inputs, outputs, _ in signatures for n in inputs + outputs}
-    assert set(schemas.ATTRIBUTES) == {a for *_, attributes in signatures for a in attributes}
+    assert set(QUANTITIES) == {n for inputs, outputs, _ in signatures for n in inputs + outputs}
+    assert set(quantities.ATTRIBUTES) == {a for *_, attributes in signatures for a in attributes}
 
 
 @pytest.mark.parametrize(

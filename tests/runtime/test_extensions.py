@@ -13,7 +13,8 @@ import pytest
 from onnx import TensorProto
 
 from bngrad.opset.functions import FUNCTIONS
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.schemas import signature
 from bngrad.runtime import extensions
 from bngrad.runtime.session import register, session
 from op_models import (

@@ -12,7 +12,8 @@ import onnx_ir as ir
 from bngrad.graph.nodes import known_rank
 from bngrad.opset.axes import MAX_RANK
 from bngrad.opset.functions import DOMAIN
-from bngrad.opset.schemas import QUANTITIES, signature
+from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.schemas import signature
 from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
 
 if TYPE_CHECKING:

@@ -1,0 +1,4 @@
+"""The name and the version of the opset."""
+
+DOMAIN = "bngrad"
+VERSION = 1
