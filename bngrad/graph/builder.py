@@ -13,9 +13,16 @@ from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.opset.schemas import signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bngrad.graph.fresh_names import Names
+
+
+_ATTRIBUTES: Mapping[str, Callable[[str, Any], ir.Attr]] = {
+    "int": ir.AttrInt64,
+    "float": ir.AttrFloat32,
+    "string": ir.AttrString,
+}
 
 
 class NodeMaker(abc.ABC):
@@ -77,8 +84,7 @@ class NodeMaker(abc.ABC):
             attributes: All its attributes; int, float or string as its signature says.
         """
         _, outputs, kinds = signature(op_type)
-        make = {"int": ir.AttrInt64, "float": ir.AttrFloat32, "string": ir.AttrString}
-        typed = {name: make[kind](name, attributes[name]) for name, kind in kinds.items()}  # type: ignore[arg-type]
+        typed = {name: _ATTRIBUTES[kind](name, attributes[name]) for name, kind in kinds.items()}
         return self._emit(DOMAIN, op_type, [*inputs, *([] if axes is None else [axes])], outputs, typed)
 
     def constant(self, value: Any, dtype: ir.DataType) -> ir.Value:  # noqa: ANN401
