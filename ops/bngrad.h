@@ -238,6 +238,79 @@ BNGRAD_EXPORT int32_t bngrad_adam_update(int64_t count, int32_t type, const doub
                                          void* new_exp_avg_sq, int32_t num_threads, char* error,
                                          size_t error_size);
 
+/* Distributed runs
+ *
+ * Batch norms and gradients of a model are synchronized by collective operations: AllGather and AllReduce, in
+ * ONNX Runtime the ops of these names. The program supplies a function that moves bytes between its ranks,
+ * for example with MPI. Without one there is one rank, and both operations copy.
+ *
+ * Every operation starts with an exchange of headers: a line of text with the operation, its key, its size
+ * and the version of the library. If they differ, the operation fails on every rank with one message that
+ * names two of them. Sums are computed in double by a fixed tree over the ranks, and rounded once.
+ */
+
+/* The operations of a bngrad_collective. */
+enum { BNGRAD_ALL_GATHER = 0, BNGRAD_ALL_TO_ALL = 1 };
+
+/** \brief Moves bytes between the ranks. Returns when this rank's part is done.
+ *
+ * Called on the thread that calls the operation: with sequential execution of ONNX Runtime, the one that runs
+ * the session. Never called concurrently.
+ *
+ * \param[in] context As given to bngrad_set_collective.
+ * \param[in] operation BNGRAD_ALL_GATHER: sends `size` bytes to every rank. BNGRAD_ALL_TO_ALL: sends ranks
+ * blocks of `size` bytes, block r to rank r.
+ * \param[in] size At least 1.
+ * \param[out] receive ranks blocks of `size` bytes, block r from rank r. Does not overlap `send`.
+ * \param[out] error Holds an empty string; a message in UTF-8 goes here if the function fails. The library
+ * puts the name and key of the operation before it.
+ * \return 0, or another value if it failed, also because another rank did not answer in time.
+ */
+typedef int32_t (*bngrad_collective)(void* context, int32_t operation, const void* send, void* receive,
+                                     int64_t size, char* error, size_t error_size);
+
+/** \brief Sets the function that moves bytes between the ranks, for the process.
+ *
+ * Call it before creating sessions and not during a run: a session is made for a number of ranks.
+ *
+ * \param[in] function NULL: one rank alone; `rank` and `ranks` are ignored then.
+ * \param[in] context Passed to the function.
+ * \param[in] rank From 0 to ranks - 1.
+ * \param[in] ranks At least 1.
+ */
+BNGRAD_EXPORT int32_t bngrad_set_collective(bngrad_collective function, void* context, int32_t rank,
+                                            int32_t ranks, char* error, size_t error_size);
+
+/** \brief Gathers a value of every rank.
+ *
+ * \param[in] key Names the operation, not empty. All ranks call the same operations in the same order.
+ * \param[in] size The number of bytes of `value`, 0 or more, the same on all ranks.
+ * \param[out] gathered ranks*size bytes, in the order of the ranks.
+ * \return BNGRAD_FAILED if the ranks do not match, another rank failed, or the function failed. Also below.
+ */
+BNGRAD_EXPORT int32_t bngrad_all_gather(const char* key, int64_t size, const void* value, void* gathered,
+                                        char* error, size_t error_size);
+
+/** \brief The sum over the ranks, for each element.
+ *
+ * \param[in] key Names the operation, not empty.
+ * \param[in] count The number of elements, 0 or more, the same on all ranks.
+ * \param[in] type BNGRAD_FLOAT or BNGRAD_DOUBLE.
+ * \param[in] value An array of `count` elements.
+ * \param[out] total The same, with the same bits on all ranks.
+ */
+BNGRAD_EXPORT int32_t bngrad_all_reduce(const char* key, int64_t count, int32_t type, const void* value,
+                                        void* total, char* error, size_t error_size);
+
+/** \brief Makes the next operation of every other rank fail with this message.
+ *
+ * For a rank that cannot go on. Blocks until the others are there, or the function fails. Does nothing if
+ * there is no function, or if the last operation of this rank failed: then the other ranks fail, too.
+ *
+ * \param[in] message In UTF-8; shortened to about 240 bytes.
+ */
+BNGRAD_EXPORT int32_t bngrad_fail_collective(const char* message, char* error, size_t error_size);
+
 /** \brief c = a + b, for measuring memory bandwidth.
  *
  * With arrays that are larger than the caches this is an upper bound on the bytes per second of an op that

@@ -1,12 +1,10 @@
 // The C ABI of bngrad.h: checks arguments and runs the ops on the library's own threads.
-#include <cmath>
-#include <cstdio>
-#include <limits>
 #include <string>
 
 #include "bngrad.h"
 #include "c_api/call.hpp"
 #include "c_api/crash_handler.hpp"
+#include "c_api/guard.hpp"
 #include "core/adam.hpp"
 #include "core/bandwidth.hpp"
 #include "core/dispatch.hpp"
@@ -17,22 +15,6 @@
 namespace bngrad {
 namespace {
 
-struct ErrorBuffer {
-  char* text;
-  size_t size;
-  int32_t Set(bngrad_status status, const char* message) const {
-    if (text != nullptr && size > 0) std::snprintf(text, size, "%s", message);
-    return status;
-  }
-};
-
-template <class Body>
-int32_t Guard(const ErrorBuffer& error, const Body& body) noexcept {
-  return ReportErrors(body, [&](ErrorKind kind, const char* message) {
-    return error.Set(kind == ErrorKind::kInvalidArgument ? BNGRAD_INVALID_ARGUMENT : BNGRAD_FAILED, message);
-  });
-}
-
 // Statistics have the type that X is computed in.
 void CheckStatisticsType(const Types& types) {
   const ElementType expected = ArithmeticOf(types.data);
@@ -40,12 +22,6 @@ void CheckStatisticsType(const Types& types) {
   const auto number = [](ElementType type) { return std::to_string(static_cast<int32_t>(type)); };
   throw InvalidArgument("stat_type is " + number(types.stat) + "; expected " + number(expected) +
                         " for X of type " + number(types.data));
-}
-
-void CheckCount(int64_t count) {
-  constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max() / static_cast<int64_t>(sizeof(double));
-  if (count >= 0 && count <= kMaxCount) return;
-  throw InvalidArgument("count is " + std::to_string(count) + "; expected 0 to " + std::to_string(kMaxCount));
 }
 
 // The arguments that both gradient functions have; the caller sets dy and z.
@@ -185,10 +161,7 @@ int32_t bngrad_adam_update(int64_t count, int32_t type, const double* coefficien
                            char* error, size_t error_size) {
   return Guard({error, error_size}, [&] {
     CheckCount(count);
-    if (type != BNGRAD_FLOAT && type != BNGRAD_DOUBLE) {
-      throw InvalidArgument("type is " + std::to_string(type) + "; expected 1 (float) or 11 (double)");
-    }
-    const ElementType element = static_cast<ElementType>(type);
+    const ElementType element = ToFloatOrDouble(type);
     Arrays arrays({}, {});
     arrays.Input("coefficients", coefficients, kAdamCoefficients, ElementType::kDouble);
     const AdamArguments arguments = {

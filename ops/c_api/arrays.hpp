@@ -31,16 +31,27 @@ class Arrays {
 
   const void* Input(const char* name, const void* data, int64_t count, ElementType type) {
     CheckNotNull(name, data, count);
-    Add(name, data, count, type, false);
+    Add(name, data, count, SizeOf(type), false);
     return data;
   }
   void* Output(const char* name, void* data, int64_t count, ElementType type) {
-    Add(name, data, count, type, true);
+    Add(name, data, count, SizeOf(type), true);
     return data;
   }
   void* RequiredOutput(const char* name, void* data, int64_t count, ElementType type) {
     CheckNotNull(name, data, count);
     return Output(name, data, count, type);
+  }
+  // Arrays of bytes.
+  const void* ByteInput(const char* name, const void* data, int64_t count) {
+    CheckNotNull(name, data, count);
+    Add(name, data, count, 1, false);
+    return data;
+  }
+  void* RequiredByteOutput(const char* name, void* data, int64_t count) {
+    CheckNotNull(name, data, count);
+    Add(name, data, count, 1, true);
+    return data;
   }
 
  private:
@@ -56,9 +67,9 @@ class Arrays {
     bool output;
   };
 
-  void Add(const char* name, const void* data, int64_t count, ElementType type, bool output) {
+  void Add(const char* name, const void* data, int64_t count, size_t size, bool output) {
     if (data == nullptr || count == 0) return;
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(data), size = SizeOf(type);
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
     if (begin % size != 0) {
       throw InvalidArgument(std::string(name) +
                             " is not aligned; expected an address that is a multiple of " +

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/blocks.hpp"
+#include "core/pairwise.hpp"
 #include "core/partition.hpp"
 #include "core/scratch.hpp"
 #include "kernels/tuning.h"
@@ -159,14 +160,7 @@ class Sweeper {
     const int count = kSumCounts[kind];
     const int64_t width = partition_.width, size = count * width;
     double* const totals = scratch_.Sums(tile.slot);
-    // Adds the segments pairwise, in an order that depends on the partition only.
-    for (int64_t stride = 1; stride < partition_.segments; stride *= 2) {
-      for (int64_t segment = 0; segment + stride < partition_.segments; segment += 2 * stride) {
-        double* const to = totals + segment * size;
-        const double* const from = totals + (segment + stride) * size;
-        for (int64_t i = 0; i < size; ++i) to[i] += from[i];
-      }
-    }
+    AddPairwise(partition_.segments, size, totals);
     const Channels channels = ChannelsOf(tile);
     if (partition_.segments == 0) std::fill_n(totals, size, 0.0);
     if (partition_.fold > 1) {
