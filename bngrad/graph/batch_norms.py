@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 """The types of data; a parameter or statistic has the type of the data, or is float."""
 
+PER_SAMPLE = "bngrad.per_sample"
+"""The key in a node's ``meta`` for a batch-norm gradient that is one of an instance or group norm: its statistics
+are those of each sample alone."""
+
 
 def is_training_batch_norm(node: ir.Node) -> bool:
     """Whether a node is ONNX's BatchNormalization with training_mode = 1."""

@@ -1,4 +1,4 @@
-"""Makers of nodes at either end of a graph, or in front of a node."""
+"""Makers of nodes at either end of a graph, in front of a node, or behind one."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ class NodesBefore(NodeMaker):
 
     def _place(self, node: ir.Node) -> None:
         owner(self._successor).insert_before(self._successor, node)
+
+
+class NodesBehind(NodeMaker):
+    """Makes nodes behind another node, in their order."""
+
+    def __init__(self, predecessor: ir.Node, names: Names, prefix: str) -> None:
+        super().__init__(names, prefix)
+        self._last = predecessor
+
+    def _place(self, node: ir.Node) -> None:
+        owner(self._last).insert_after(self._last, node)
+        self._last = node
 
 
 def nodes_at_start(graph: ir.Graph, names: Names, prefix: str) -> NodeMaker:

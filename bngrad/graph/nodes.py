@@ -59,7 +59,7 @@ def counted(nodes: Sequence[ir.Node], what: str) -> str:
 
 def is_gradient(node: ir.Node) -> bool:
     """Whether a node is a gradient op, which only a training graph has."""
-    return node.op_type.endswith("Grad") and node.domain in ("", MICROSOFT, DOMAIN)
+    return node.op_type.endswith(("Grad", "GradSums", "GradApply")) and node.domain in ("", MICROSOFT, DOMAIN)
 
 
 def refuse_training_graph(model: ir.Model) -> None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice
-from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
+from bngrad.errors import BngradError, InputError, ModelError, UnsupportedNodeError
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.gc_pause import without_collections
 from bngrad.graph.nodes import all_nodes, describe, op_nodes
@@ -20,6 +20,7 @@ from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
 from bngrad.passes.base import STANDARD
 from bngrad.passes.check import check
+from bngrad.passes.distribute.synchronize_batch_norms import SynchronizeBatchNormsPass
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.aten.gradients import ImportAtenPass
 from bngrad.passes.imports.decomposed.recognize import CANDIDATES, ImportDecomposedPass, candidates_of
@@ -95,6 +96,7 @@ def rewrite(
     functions: bool = True,
     fuse: bool = True,
     recognize: bool = True,
+    sync: bool = False,
 ) -> Rewritten:
     """Returns a copy of a training graph that stock ONNX Runtime runs; tensors are shared with it.
 
@@ -107,15 +109,24 @@ def rewrite(
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
         fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
         recognize: Whether to make ops of batch norms that are spelled in primitives.
+        sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
 
     Raises:
-        InputError: There is no such target.
+        InputError: There is no such target, or ``sync`` is asked for with a target other than ``stock``.
         ModelError: There is nothing to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
     """
     require_choice("target", target, get_args(Target))
+    require_sync(sync, target=target)
     before = _count(model)
-    result, lowered = for_target(model, target=target, functions=functions, fuse=fuse, recognize=recognize)
+    result, lowered = for_target(
+        model,
+        target=target,
+        functions=functions,
+        fuse=fuse,
+        recognize=recognize,
+        distribute=[SynchronizeBatchNormsPass()] if sync else [],
+    )
     after = _count(result)
     candidates = candidates_of(result)
     taken = any(one.taken for one in candidates)
@@ -124,8 +135,20 @@ def rewrite(
             "the model has no batch norm in training mode, no batch-norm gradient and no other training op; "
             f"expected a training graph (make one with bngrad differentiate){_lookalike(candidates)}"
         )
-    rewritten = {name: number - before[name] for name, number in after.items()}
+    # Splitting a batch norm leaves fewer of the ops that were there before.
+    rewritten = {name: max(number - before[name], 0) for name, number in after.items()}
     return Rewritten(result, rewritten, lowered, state_of(result), notes_of(result), candidates)
+
+
+def require_sync(sync: bool, *, target: str, builder: str = "bngrad") -> None:
+    """Refuses options with which batch norms cannot be synchronized.
+
+    Raises:
+        InputError: ``sync`` is asked for with another target than ``stock``, or another builder than ``bngrad``.
+    """
+    for name, value, expected in (("target", target, "stock"), ("builder", builder, "bngrad")):
+        if sync and value != expected:
+            raise InputError(f"--sync (sync=) is given with {name} {value!r}; expected {name} {expected!r}")
 
 
 def _lookalike(candidates: Sequence[Candidate]) -> str:
@@ -147,6 +170,7 @@ def for_target(
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
     custom_ops: bool = False,
+    distribute: Sequence[ir.passes.PassBase] = (),
 ) -> tuple[ir.Model, dict[str, int]]:
     """Does what `rewrite` does, to a model that may need nothing of it.
 
@@ -161,6 +185,7 @@ def for_target(
         source: What the user gave, if the training graph was made of it.
         custom_ops: Whether a library that the user registers may have kernels for ops of other domains than ONNX
             Runtime's.
+        distribute: Passes of `bngrad.passes.distribute`; they run once the batch norms are ops of ``bngrad``.
 
     Returns:
         The rewritten copy, and how many nodes of each training op became standard ONNX.
@@ -185,6 +210,7 @@ def for_target(
         # Behind the gradients of TensorFlow, which become primitives; what they write has types then.
         *([infer, ImportDecomposedPass()] if recognize else []),
         *([FuseReluPass()] if fuse and target == "stock" else []),
+        *distribute,
     )
     require_possible(result)
     # Types are inferred once more, now that the schemas of what was rewritten are known.

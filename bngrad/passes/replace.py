@@ -16,11 +16,18 @@ if TYPE_CHECKING:
     from bngrad.passes.base import Context
 
 
+_WITHOUT_DATA = (
+    *("AllGather", "BatchNormalizationGradSums", "BatchNormalizationMergeMoments", "BatchNormalizationMoments"),
+    *("BatchNormalizationReluGradSums", "BatchNormalizationStatistics"),
+)
+"""The ops of ``bngrad`` whose outputs are statistics and sums."""
+
+
 class Emitter(NodeMaker):
     """Inserts new nodes before a foreign node and then removes that node.
 
-    Every new node and value is named after the foreign node. The first op of ``bngrad`` takes over its name, doc
-    string and metadata.
+    Every new node and value is named after the foreign node. The first op of ``bngrad`` that makes Y or dX takes
+    over its name, doc string and metadata.
 
     Args:
         node: The foreign node.
@@ -87,5 +94,5 @@ class Emitter(NodeMaker):
         owner(self._node).insert_before(self._node, node)
 
     def _takes_over(self, domain: str, op_type: str) -> bool:
-        """Whether a new node is the main one: the first op of ``bngrad`` apart from its statistics."""
-        return self._successor is None and domain == DOMAIN and op_type != "BatchNormalizationStatistics"
+        """Whether a new node is the main one: the first op of ``bngrad`` that makes Y or dX."""
+        return self._successor is None and domain == DOMAIN and op_type not in _WITHOUT_DATA

@@ -57,6 +57,13 @@ MODELS = {
         axes = Constant <value_ints = [0, 2, 3]> ()
         [r] dy = com.microsoft.ReluGrad (dz, z)
         [f] dx, ds, db = bngrad.BatchNormalizationGrad <training_mode = 1> (dy, x, s, m, v, axes) }}""",
+    "SynchronizeBatchNormsPass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v, {X} dy) => ({X} y, {X} dx) {{
+        axes = Constant <value_ints = [0, 2, 3]> ()
+        [f] y, nm, nv, sm, si = bngrad.BatchNormalizationTraining
+            <epsilon = 0.001, momentum = 0.9, unbiased_running_var = 0> (x, s, b, m, v, axes)
+        [b] dx, ds, db = bngrad.BatchNormalizationGrad <training_mode = 1> (dy, x, s, sm, si, axes) }}""",
+    "ReduceGradientsPass": """g (float[3,2] x, float[4,2] z) => (float loss, float[3,2] x_grad, float[4,2] z_grad)
+        { [l] loss = ReduceSum <keepdims = 0> (x) [a] x_grad = Exp (x) [b] z_grad = Exp (z) }""",
     "FoldAffinePass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v, {P} p) => ({X} z) {{
         [f] y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
         [a] a = Mul (y, p) [z] z = Add (a, p) }}""",
@@ -88,7 +95,10 @@ NOTHING_TO_DO = f"""g ({X} x, {C} s, {C} b, {C} m, {C} v) => ({X} y) {{
     [f] u = BatchNormalization (x, s, b, m, v)
     [r] y = Relu (u) }}"""
 
-ARGUMENTS = {"ResolveAttributesPass": (reads_attribute,)}
+ARGUMENTS = {
+    "ResolveAttributesPass": (reads_attribute,),
+    "ReduceGradientsPass": (("x_grad", "z_grad"), "loss"),
+}
 UNTYPED = ("InferTypesPass", "RaiseOpsetPass", "ResolveAttributesPass")
 """Those that run before types are inferred."""
 
@@ -182,7 +192,9 @@ UNDONE = {
     "FuseReluPass": "f can still be fused",
     "LowerTrainingPass": "a is still ReluGrad",
     "OrderByDepthPass": "the nodes are not in the order of their depth",
+    "ReduceGradientsPass": "loss is not reduced",
     "RaiseOpsetPass": "the model imports ai.onnx 11; expected 15",
+    "SynchronizeBatchNormsPass": "f is still BatchNormalizationTraining",
     "ResolveAttributesPass": "the function F still has attributes that a pass reads",
     "EmbedFunctionsPass": "the model does not import bngrad|bngrad.BatchNormalizationTraining has no function",
 }

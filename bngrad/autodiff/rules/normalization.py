@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, inverse_std, statistics_dtype
-from bngrad.graph.batch_norms import refusal
+from bngrad.graph.batch_norms import PER_SAMPLE, refusal
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.shapes import shape_of, zeros
 from bngrad.opset.functions import DOMAIN
@@ -145,7 +145,7 @@ def instance_norm(back: Backward) -> Gradients:
     statistics = back.bngrad("BatchNormalizationStatistics", x, axes=axes, epsilon=_epsilon(back))
     repeated = back.op("Expand", back.cast(scale, dtype), back.op("Shape", x, end=2))
     inputs = (back.dY, x, repeated, *statistics)
-    dX, *parameters = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
+    dX, *parameters = _per_sample_gradients(back, *inputs, axes=axes)
     return [dX, *(_summed(back, value, [0], scale) for value in parameters)]
 
 
@@ -169,7 +169,7 @@ def group_norm(back: Backward) -> Gradients:
         g = back.op("Reshape", back.op("Mul", dY, over_x), by_group, allowzero=1)
         ones = back.op("Expand", back.constant(1, dtype), back.op("Shape", mean))
         inputs = (g, grouped, ones, mean, inv_std)
-        dX, *_ = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
+        dX, *_ = _per_sample_gradients(back, *inputs, axes=axes)
         dX = back.op("Reshape", dX, shape, allowzero=1)
     if back.needs(1):
         centered = back.op("Sub", back.cast(grouped, dtype), back.op("Unsqueeze", mean, axes))
@@ -223,6 +223,15 @@ def rms_norm(back: Backward) -> Gradients:
     inputs = (back.dY, x, back.x(1), inverse_std(back, mean_square, _epsilon(back), dtype))
     op_type, names = "SimplifiedLayerNormalizationGrad", ["dX", "dscale"]
     return back.outputs_of(op_type, *inputs, outputs=names, domain=MICROSOFT, axis=axis)
+
+
+def _per_sample_gradients(back: Backward, *inputs: ir.Value, axes: ir.Value) -> Sequence[ir.Value]:
+    """BatchNormalizationGrad over the axes of one sample."""
+    outputs = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
+    node = outputs[0].producer()
+    assert node is not None, "it was just made"  # noqa: S101
+    node.meta[PER_SAMPLE] = True
+    return outputs
 
 
 def _through_statistics(

@@ -1,0 +1,1 @@
+"""Passes that make a graph one rank of a data-parallel run."""

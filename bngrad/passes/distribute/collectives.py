@@ -1,0 +1,36 @@
+"""The keys of collectives: the name under which the ranks of a run find out that they are at the same op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.graph.fresh_names import free_name
+from bngrad.graph.nodes import all_nodes
+from bngrad.opset.functions import DOMAIN
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+COLLECTIVES = ("AllGather", "AllReduce")
+
+
+def is_collective(node: ir.Node) -> bool:
+    """Whether a node exchanges data with the other ranks."""
+    return node.domain == DOMAIN and node.op_type in COLLECTIVES
+
+
+class Keys:
+    """Makes keys that no collective of a model has.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken = {node.attributes["key"].as_string() for node in all_nodes(model) if is_collective(node)}
+
+    def unique(self, wanted: str) -> str:
+        """Returns ``wanted``, or that with a number appended."""
+        key = free_name(wanted, self._taken)
+        self._taken.add(key)
+        return key
