@@ -139,6 +139,7 @@ def test_usage(program, arguments):
 def test_the_guide_shows_lines_of_the_program():
     guide = (EXAMPLES.parent / "guides" / "cpp-csharp.md").read_text(encoding="utf-8")
     shown = re.search(r"^```cpp\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)[1]
-    program = " ".join((EXAMPLES / "cpp" / "train.cc").read_text(encoding="utf-8").split())
+    files = [EXAMPLES / "cpp" / name for name in ("train.cc", "step.hpp")]
+    program = " ".join(" ".join(file.read_text(encoding="utf-8") for file in files).split())
     for line in shown.strip().splitlines():
         assert line.strip() in program, line
