@@ -10,6 +10,7 @@ from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.new_statistics import new_statistics, running_statistics
 from bngrad.autodiff.prepare_forward import make_inputs, prepare
 from bngrad.autodiff.rules.normalization import UNBIASED
+from bngrad.autodiff.share_loss import share_loss
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.walk import add_gradients
 from bngrad.graph.gc_pause import without_collections
@@ -45,6 +46,7 @@ def training_graph(
     training: Sequence[str] = (),
     shared_statistics: SharedStatistics | None = None,
     unbiased_running_var: bool = False,
+    share: bool = False,
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
@@ -60,6 +62,7 @@ def training_graph(
         shared_statistics: How batch norms that read the same running statistic are separated.
         unbiased_running_var: Whether the running variances become unbiased later, which changes the gradient of a
             loss that reads them.
+        share: Whether the loss is to be this rank's share of the loss of the whole batch; see `share_loss`.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.
@@ -73,6 +76,8 @@ def training_graph(
     if not target.is_graph_output():
         result.graph.outputs.append(target)
     names = [str(value.name) for value in find_wrt(result, wrt, target)]
+    if share:
+        target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
     gradients = add_gradients(result, target, find_wrt(result, names, target))
     stops_to_identity(result)

@@ -1,0 +1,227 @@
+"""The terms of a loss: how the loss of a batch follows from those of its parts.
+
+A loss is split by these rules, from its last node on:
+
+====================================== ===========================================================================
+does not depend on the data            the same for every part: its weight is 1
+sum over the batch                     the sum of the parts: ReduceSum, SoftmaxCrossEntropyLoss and
+                                       NegativeLogLikelihoodLoss with reduction sum
+mean over the batch                    the mean of the parts, weighted by what each averages: ReduceMean, the two
+                                       losses with reduction mean, a sum divided by a sum that has no gradient
+sum, difference or negative of terms   that of their parts
+product, quotient                      of a term and a value that does not depend on the data
+====================================== ===========================================================================
+
+Anything else, such as the square root of a mean, is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from bngrad.autodiff.loss_and_wrt import reaching_values
+from bngrad.errors import ModelError
+from bngrad.graph.constant_value import RANDOM_OPS, constant_value
+from bngrad.graph.nodes import describe
+from bngrad.graph.subgraphs import subgraphs
+from bngrad.opset.known_shapes import known_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import onnx_ir as ir
+
+    from bngrad.opset.known_shapes import KnownShape
+
+_COPIES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Ops that change no number of a scalar, but for its rounding."""
+
+_LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+
+
+@dataclass(frozen=True)
+class Independent:
+    """A term that does not depend on the data: the same for every part of the batch."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over the batch."""
+
+    of: ir.Value | None = None
+    """The values that are averaged, if they count alike."""
+    loss: ir.Node | None = None
+    """The loss with class weights or ignored labels."""
+    total: ir.Value | None = None
+    """The sum that a sum is divided by."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum over the batch."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A node that is linear in some inputs, which are terms."""
+
+    node: ir.Node
+    terms: tuple[int, ...]
+    """The indices of these inputs."""
+
+
+Term: TypeAlias = Independent | Mean | Sum | Combination
+
+
+class LossTerms:
+    """Finds the terms of a loss.
+
+    Args:
+        graph: The forward graph, with types.
+        weights: The names of what the loss is differentiated with respect to.
+    """
+
+    def __init__(self, graph: ir.Graph, weights: Collection[str]) -> None:
+        self._weights = set(weights)
+        self._data = [v for v in graph.inputs if v.name not in self._weights and not v.is_initializer()]
+        self._batch = {shape[0] for v in self._data if (shape := known_shape(v)) and isinstance(shape[0], str)}
+        """The symbolic first dimensions of the data."""
+        self._depends: dict[ir.Value, bool] = {}
+
+    def term(self, value: ir.Value) -> Term:
+        """Returns what a value of one element is.
+
+        Raises:
+            ModelError: The value of the whole batch does not follow from those of its parts.
+        """
+        node = value.producer()
+        if not self.depends_on_data(value):
+            return Independent()
+        if self._is_sum(value):
+            return Sum()
+        if node is None or node.domain != "":
+            raise self._refusal(value)
+        if node.op_type == "Div" and self._is_sum(node.inputs[0]) and self._is_plain_sum(node.inputs[1]):
+            return Mean(total=node.inputs[1])
+        if node.op_type == "ReduceMean" and self._reduces_the_batch(node):
+            return Mean(of=node.inputs[0])
+        if node.op_type in _LOSSES and value is node.outputs[0] and _reduction(node) == "mean":
+            plain = len(node.inputs) < 3 and "ignore_index" not in node.attributes
+            return Mean(of=node.inputs[1]) if plain else Mean(loss=node)
+        terms = self._linear(node)
+        if not terms:
+            raise self._refusal(value)
+        return Combination(node, terms)
+
+    def depends_on_data(self, value: ir.Value) -> bool:
+        """Whether a value depends on the data, but for sizes that are those of every batch."""
+        waiting = [value]
+        while waiting:
+            one = waiting[-1]
+            found = self._depends.get(one)
+            unknown = [] if found is not None else [v for v in _reads(one) if v not in self._depends]
+            if found is None and not unknown:
+                self._depends[one] = self._makes_data(one) or any(self._depends[v] for v in _reads(one))
+            waiting = waiting[:-1] if not unknown else waiting + unknown
+        return self._depends[value]
+
+    def _makes_data(self, value: ir.Value) -> bool:
+        node = value.producer()
+        if node is None:
+            # One element is no sample: a temperature, a weight of a loss.
+            return value in self._data and not _has_one_element(value)
+        # What a subgraph reads from outside is not looked at.
+        return node.op_type in RANDOM_OPS or any(subgraphs(node))
+
+    def _is_sum(self, value: ir.Value | None) -> bool:
+        """Whether a value of one element is a sum over the batch."""
+        node = None if value is None else value.producer()
+        if value is None or node is None or node.domain != "" or not self.depends_on_data(value):
+            return False
+        if node.op_type == "ReduceSum":
+            return self._reduces_the_batch(node)
+        if node.op_type == "Size" or self._is_batch_size(node):
+            return True
+        if node.op_type in _LOSSES:
+            return value is node.outputs[0] and _reduction(node) == "sum"
+        terms = self._linear(node)
+        return bool(terms) and all(self._is_sum(node.inputs[index]) for index in terms)
+
+    def _is_batch_size(self, node: ir.Node) -> bool:
+        """Whether a node makes the number of samples: a dimension of a shape."""
+        index, gathered = 0, node.op_type == "Gather"
+        if gathered and node.inputs[0] is not None and node.inputs[1] is not None:
+            constant, shape_node = constant_value(node.inputs[1]), node.inputs[0].producer()
+            if constant is None or constant.size != 1 or shape_node is None:
+                return False
+            index, node = int(constant.numpy().item()), shape_node
+        sizes = _sizes(node)
+        if sizes is None or not -len(sizes) <= index < len(sizes) or not (gathered or len(sizes) == 1):
+            return False
+        return sizes[index] in self._batch
+
+    def _is_plain_sum(self, value: ir.Value | None) -> bool:
+        """Whether a value is a sum over the batch that no gradient flows to."""
+        return (
+            value is not None
+            and self._is_sum(value)
+            and not any(v.name in self._weights for v in reaching_values(value))
+        )
+
+    def _linear(self, node: ir.Node) -> tuple[int, ...]:
+        """The inputs that a node is linear in, if the others do not depend on the data; empty if it is not."""
+        inputs = [value for value in node.inputs if value is not None]
+        if node.op_type in _COPIES and _has_one_element(node.outputs[0]):
+            return (0,)
+        if node.op_type in ("Add", "Sub", "Sum", "Neg"):
+            return tuple(range(len(inputs)))
+        if node.op_type in ("Mul", "Div"):
+            dependent = tuple(i for i, value in enumerate(inputs) if self.depends_on_data(value))
+            return dependent if dependent == (0,) or (dependent == (1,) and node.op_type == "Mul") else ()
+        return ()
+
+    def _reduces_the_batch(self, node: ir.Node) -> bool:
+        shape = known_shape(node.inputs[0])
+        fixed = shape is not None and all(isinstance(size, int) for size in shape)
+        return _has_one_element(node.outputs[0]) and not (fixed and self._batch)
+
+    def _refusal(self, value: ir.Value) -> ModelError:
+        node = value.producer()
+        what = f"input {value.name!r}" if node is None else f"{describe(node)}, which makes {value.name!r},"
+        return ModelError(
+            f"the loss of a batch does not follow from the losses of its parts: {what} is neither a mean nor a "
+            "sum over the batch, nor a sum or a multiple of such; expected a loss that is, for --sync"
+        )
+
+
+def _reads(value: ir.Value) -> Iterator[ir.Value]:
+    """What a value depends on. A size that is a number, or not that of the batch, depends on nothing."""
+    node = value.producer()
+    if node is None or _is_fixed_size(node):
+        return
+    yield from (one for one in node.inputs if one is not None)
+
+
+def _is_fixed_size(node: ir.Node) -> bool:
+    sizes = _sizes(node)
+    return sizes is not None and all(isinstance(size, int) for size in sizes)
+
+
+def _sizes(node: ir.Node) -> KnownShape | None:
+    """What a Shape makes, as far as it is known; None for another node, and for a shape of unknown rank."""
+    shape = known_shape(node.inputs[0]) if (node.domain, node.op_type) == ("", "Shape") else None
+    if shape is None:
+        return None
+    start, end = (node.attributes.get(name) for name in ("start", "end"))
+    return shape[slice(None if start is None else start.as_int(), None if end is None else end.as_int())]
+
+
+def _reduction(node: ir.Node) -> str:
+    attribute = node.attributes.get("reduction")
+    return "mean" if attribute is None else attribute.as_string()
+
+
+def _has_one_element(value: ir.Value) -> bool:
+    shape = known_shape(value)
+    return shape is not None and all(size == 1 for size in shape)

@@ -1,0 +1,183 @@
+"""This rank's share of the loss of the whole batch, whose parts are on several ranks.
+
+The shares of all ranks add up to the loss of the whole batch, and so do their gradients. Each mean in the loss is
+multiplied by W / sum W, where W is what it averages on this rank, and the sum is over the ranks. So ranks may have
+different numbers of samples, and none at all. `loss_terms` says what the terms of a loss are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum
+from bngrad.autodiff.stop_gradient import DOMAIN, NAME
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_reader import dtype_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from bngrad.autodiff.loss_terms import Term
+
+KEY = "weights"
+"""Of the exchange of the weights."""
+
+_DOUBLE = ir.DataType.DOUBLE
+
+
+def share_loss(
+    model: ir.Model,
+    loss: ir.Value,
+    weights: Collection[str],
+    gather: Callable[[NodesAtEnd, ir.Value], ir.Value] | None = None,
+) -> ir.Value:
+    """Adds this rank's share of a loss to a forward model, under the name of the loss.
+
+    Args:
+        model: The forward model, with types; it is changed.
+        loss: The loss, a value of one element, which gets another name.
+        weights: The names of what the loss is differentiated with respect to.
+        gather: Makes the nodes that gather a vector over the ranks; by default AllGather.
+
+    Returns:
+        The share. It takes the place of the loss among the outputs.
+
+    Raises:
+        ModelError: The loss is neither a mean nor a sum over the batch, nor a linear combination of such.
+    """
+    graph = model.graph
+    name = str(loss.name)
+    names = Names(model)
+    make = NodesAtEnd(graph, names, "bngrad_share")
+    share = _Share(make, LossTerms(graph, weights), gather or _all_gather).of(loss)
+    loss.name = names.fresh(f"{name}_of_rank")
+    result = make.op("Identity", share) if share is loss else share
+    result.name, result.type, result.shape = name, loss.type, loss.shape
+    for index, value in enumerate(graph.outputs):
+        if value is loss:
+            graph.outputs[index] = result
+    return result
+
+
+def _all_gather(make: NodesAtEnd, vector: ir.Value) -> ir.Value:
+    return make.bngrad("AllGather", vector, key=KEY)[0]
+
+
+class _Share:
+    def __init__(
+        self, make: NodesAtEnd, terms: LossTerms, gather: Callable[[NodesAtEnd, ir.Value], ir.Value]
+    ) -> None:
+        self._make, self._terms, self._gather = make, terms, gather
+        self._weights: list[ir.Value] = []
+        self._index: dict[Term, int] = {}
+
+    def of(self, loss: ir.Value) -> ir.Value:
+        """Makes the share of a loss."""
+        found: dict[ir.Value, Term] = {}
+        self._find(loss, found)
+        for term in found.values():
+            if isinstance(term, Independent | Mean) and term not in self._index:
+                self._index[term] = len(self._weights)
+                self._weights.append(self._weight(term))
+        ratios = self._ratios() if self._weights else None
+        return self._made(loss, found, ratios, {})
+
+    def _find(self, value: ir.Value, found: dict[ir.Value, Term]) -> None:
+        if value in found:
+            return
+        found[value] = term = self._terms.term(value)
+        if isinstance(term, Combination):
+            for index in term.terms:
+                operand = term.node.inputs[index]
+                assert operand is not None, "an input that a node is linear in"  # noqa: S101
+                self._find(operand, found)
+
+    def _weight(self, term: Independent | Mean) -> ir.Value:
+        """The weight of a term on this rank, a double scalar."""
+        make = self._make
+        if isinstance(term, Independent):
+            return make.constant(1, _DOUBLE)
+        if term.of is not None:
+            return make.cast(make.op("Size", term.of), _DOUBLE)
+        if term.loss is not None:
+            return self._weight_of_labels(term.loss)
+        assert term.total is not None, "one of the three is there"  # noqa: S101
+        return make.op("Reshape", make.cast(term.total, _DOUBLE), make.int64([]), allowzero=1)
+
+    def _weight_of_labels(self, node: ir.Node) -> ir.Value:
+        """The sum of the class weights of the labels that a loss counts."""
+        make, labels = self._make, node.inputs[1]
+        assert labels is not None, "an input that the loss always has"  # noqa: S101
+        class_weight = node.inputs[2] if len(node.inputs) > 2 else None
+        counted = make.constant(1, _DOUBLE)
+        ignore = node.attributes.get("ignore_index")
+        ignored = None
+        if ignore is not None:
+            index = make.cast(make.int64(ignore.as_int()), dtype_of(labels))
+            ignored = make.op("Equal", labels, index)
+            labels = make.op("Where", ignored, make.cast(make.int64(0), dtype_of(labels)), labels)
+        if class_weight is not None:
+            counted = make.cast(make.op("Gather", class_weight, labels), _DOUBLE)
+        if ignored is not None:
+            counted = make.op("Where", ignored, make.constant(0, _DOUBLE), counted)
+        return make.op("ReduceSum", counted, keepdims=0)
+
+    def _ratios(self) -> ir.Value:
+        """W / sum W of all weights, behind a StopGradient."""
+        make = self._make
+        axis = make.int64([0])
+        vector = make.op("Concat", *(make.op("Unsqueeze", weight, axis) for weight in self._weights), axis=0)
+        vector.type, vector.shape = ir.TensorType(_DOUBLE), ir.Shape([len(self._weights)])
+        total = make.op("ReduceSum", self._gather(make, vector), axis, keepdims=0)
+        # A mean may be of what the weights make; how many it averages has no gradient.
+        return make.outputs_of(NAME, make.op("Div", vector, total), outputs=["ratios"], domain=DOMAIN)[0]
+
+    def _made(
+        self,
+        value: ir.Value,
+        found: dict[ir.Value, Term],
+        ratios: ir.Value | None,
+        made: dict[ir.Value, ir.Value],
+    ) -> ir.Value:
+        """The share of a value."""
+        if value not in made:
+            made[value] = self._share(value, found, ratios, made)
+        return made[value]
+
+    def _share(
+        self,
+        value: ir.Value,
+        found: dict[ir.Value, Term],
+        ratios: ir.Value | None,
+        made: dict[ir.Value, ir.Value],
+    ) -> ir.Value:
+        make, term = self._make, found[value]
+        if isinstance(term, Sum):
+            return value
+        if isinstance(term, Combination):
+            node = term.node
+            operands = list(node.inputs)
+            for index in term.terms:
+                operand = operands[index]
+                assert operand is not None, "a node is linear in it"  # noqa: S101
+                operands[index] = self._made(operand, found, ratios, made)
+            result = make.op(node.op_type, *operands, **dict(node.attributes))
+        else:
+            assert ratios is not None, "the term has a weight"  # noqa: S101
+            index = self._index[term]
+            ratio = make.cast(make.op("Gather", ratios, make.int64(index)), dtype_of(value))
+            whole = value if isinstance(term, Independent) else self._without_nan(value, self._weights[index])
+            result = make.op("Mul", whole, ratio)
+        result.type, result.shape = value.type, value.shape
+        return result
+
+    def _without_nan(self, value: ir.Value, weight: ir.Value) -> ir.Value:
+        """A mean; 0 instead of the mean of nothing, which is NaN."""
+        make, dtype = self._make, dtype_of(value)
+        none = make.op("Equal", weight, make.constant(0, _DOUBLE))
+        result = make.op("Where", none, make.constant(0, dtype), value)
+        result.type, result.shape = value.type, value.shape
+        return result
