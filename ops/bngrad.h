@@ -216,6 +216,101 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_statistics(const bngrad_layout*
                                                             int32_t num_threads, char* error,
                                                             size_t error_size);
 
+/* Synchronized batch normalization
+ *
+ * The batch is divided among ranks; X, dY and so on are a rank's part, and the statistics are those of the
+ * whole batch. Both passes are split at their sums, which the program gathers (bngrad_all_gather):
+ *
+ *   forward:  moments    -> gather -> merge_moments -> apply
+ *   backward: grad_sums  -> gather -> grad_apply
+ *
+ * Sums and statistics are double, whatever the type of X; bngrad_layout.stat_type is not used, but must be
+ * valid. Gathered values are added by a fixed tree over the ranks: neighbors first, then ranks at a distance
+ * of 2, 4, ... C is the number of channels. A part may have no elements.
+ */
+
+/** \brief The moments of a rank's part of the batch.
+ *
+ * \param[in] x Like X.
+ * \param[out] moments [3, C]: the number of elements n of a channel, their mean m, and M2 = sum (X - m)^2.
+ * All 0 if n is 0.
+ */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_moments(const bngrad_layout* layout, const void* x,
+                                                         double* moments, int32_t num_threads, char* error,
+                                                         size_t error_size);
+
+/** \brief The statistics of the whole batch, from the moments of all ranks.
+ *
+ *   batch_count   = sum n
+ *   batch_mean    = m_0 + sum n*(m - m_0) / batch_count
+ *   var           = sum (M2 + n*(m - batch_mean)^2) / batch_count
+ *   batch_inv_std = 1/sqrt(var + epsilon)
+ * new_running_mean and new_running_var are those of bngrad_batch_normalization_training, with M =
+ * batch_count. If batch_count is 0, the statistics are NaN.
+ *
+ * \param[in] ranks The number of ranks, at least 1.
+ * \param[in] channels C, 0 or more.
+ * \param[in] stat_type The type of the running statistics: any of the element types.
+ * \param[in] epsilon, momentum, unbiased_running_var See bngrad_batch_normalization_training.
+ * \param[in] gathered_moments [ranks, 3, C].
+ * \param[in] running_mean, running_var Per channel.
+ * \param[out] new_running_mean, new_running_var, batch_mean, batch_inv_std Per channel; may be NULL.
+ * \param[out] batch_count One value, of the first channel; NaN if there is none. May be NULL.
+ */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_merge_moments(
+    int64_t ranks, int64_t channels, int32_t stat_type, double epsilon, double momentum,
+    int32_t unbiased_running_var, const double* gathered_moments, const void* running_mean,
+    const void* running_var, void* new_running_mean, void* new_running_var, double* batch_mean,
+    double* batch_inv_std, double* batch_count, char* error, size_t error_size);
+
+/** \brief Y = (X - batch_mean)*batch_inv_std*scale + bias.
+ *
+ * \param[in] x Like X.
+ * \param[in] scale, bias, batch_mean, batch_inv_std Per channel.
+ * \param[out] y Like X; may be NULL.
+ */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_apply(const bngrad_layout* layout, const void* x,
+                                                       const void* scale, const void* bias,
+                                                       const double* batch_mean, const double* batch_inv_std,
+                                                       void* y, int32_t num_threads, char* error,
+                                                       size_t error_size);
+
+/** \brief What the gradient sums over a rank's part of the batch.
+ *
+ * With xhat = (X - batch_mean)*batch_inv_std: sum dY and sum dY*xhat.
+ *
+ * \param[in] dy Gradient of the loss with respect to Y, like X; with `z`, with respect to Z.
+ * \param[in] z Z = relu(Y), like X: dY is `dy` where Z > 0, else 0. NULL: no ReLU.
+ * \param[in] x Like X.
+ * \param[in] batch_mean, batch_inv_std Per channel.
+ * \param[out] sums [2, C]; may be NULL.
+ * \param[out] dscale, dbias The same sums per channel, of scale_type: this rank's part of these gradients;
+ * may be NULL.
+ */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_sums(const bngrad_layout* layout, const void* dy,
+                                                           const void* z, const void* x,
+                                                           const double* batch_mean,
+                                                           const double* batch_inv_std, double* sums,
+                                                           void* dscale, void* dbias, int32_t num_threads,
+                                                           char* error, size_t error_size);
+
+/** \brief The gradient with respect to X, from the sums of all ranks.
+ *
+ * With S0 and S1 the sums of gathered_sums over the ranks:
+ *   dX = scale*batch_inv_std*(dY - (S0 + xhat*S1)/batch_count)
+ *
+ * \param[in] ranks The number of ranks, at least 1.
+ * \param[in] batch_count The number of elements of a channel in the whole batch.
+ * \param[in] dy, z, x, batch_mean, batch_inv_std See bngrad_batch_normalization_grad_sums.
+ * \param[in] scale Per channel.
+ * \param[in] gathered_sums [ranks, 2, C].
+ * \param[out] dx Like X; may be NULL.
+ */
+BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_apply(
+    const bngrad_layout* layout, int64_t ranks, double batch_count, const void* dy, const void* z,
+    const void* x, const void* scale, const double* batch_mean, const double* batch_inv_std,
+    const double* gathered_sums, void* dx, int32_t num_threads, char* error, size_t error_size);
+
 /** \brief A step of Adam or AdamW, for each element.
  *
  *   g              = gradient*gradient_scale + l2_penalty*weight
@@ -280,6 +375,9 @@ typedef int32_t (*bngrad_collective)(void* context, int32_t operation, const voi
  */
 BNGRAD_EXPORT int32_t bngrad_set_collective(bngrad_collective function, void* context, int32_t rank,
                                             int32_t ranks, char* error, size_t error_size);
+
+/** \brief The number of ranks: 1 if no function is set. */
+BNGRAD_EXPORT int32_t bngrad_collective_ranks(void);
 
 /** \brief Gathers a value of every rank.
  *

@@ -14,6 +14,8 @@ int32_t bngrad_set_collective(bngrad_collective function, void* context, int32_t
   return Guard({error, error_size}, [&] { SetCollective(function, context, rank, ranks); });
 }
 
+int32_t bngrad_collective_ranks() { return CurrentCollective().ranks; }
+
 int32_t bngrad_all_gather(const char* key, int64_t size, const void* value, void* gathered, char* error,
                           size_t error_size) {
   return Guard({error, error_size}, [&] {

@@ -5,6 +5,11 @@
 //   frozen:   dX = scale*inv_std * dY                                  they are constants
 // If a ReLU follows, Z = relu(Y): dY = dZ where Z > 0, else 0.
 // If M = 0, dbias and dscale are zero.
+//
+// In two parts, for a batch that is divided among ranks, with S the sums of all ranks and M the elements of a
+// channel in the whole batch:
+//   GradSums:  S0 = sum dY, S1 = sum dY*xhat
+//   GradApply: dX = scale*inv_std * (dY - (S0 + xhat*S1)/M)
 #pragma once
 #include "core/element_type.hpp"
 #include "core/layout.hpp"
@@ -20,8 +25,33 @@ struct GradArguments {
   const void* z;   // null: no ReLU
   const void *x, *scale, *mean, *inv_std;
   void *dx, *dscale, *dbias;  // null: not computed
+  double* sums = nullptr;     // dbias and dscale in double, [2, channels]; null: not computed
 };
 
 void Grad(const Layout& layout, const GradArguments& arguments, const KernelTable& table, Parallel& parallel);
+
+struct GradSumsArguments {
+  Types types;  // `stat` is not used
+  const void *dy, *z, *x;
+  const double *batch_mean, *batch_inv_std;
+  double* sums;          // [2, channels]
+  void *dscale, *dbias;  // null: not computed
+};
+
+void GradSums(const Layout& layout, const GradSumsArguments& arguments, const KernelTable& table,
+              Parallel& parallel);
+
+struct GradApplyArguments {
+  Types types;  // `stat` is not used
+  const void *dy, *z, *x, *scale;
+  const double *batch_mean, *batch_inv_std;
+  int64_t ranks;
+  const double* gathered_sums;  // [ranks, 2, channels]
+  double batch_count;
+  void* dx;
+};
+
+void GradApply(const Layout& layout, const GradApplyArguments& arguments, const KernelTable& table,
+               Parallel& parallel);
 
 }  // namespace bngrad

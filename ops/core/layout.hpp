@@ -17,6 +17,13 @@ constexpr int kMaxRank = 8;
 // Dimensions, or axes.
 using Shape = FixedVector<int64_t, kMaxRank>;
 
+// The shape of a vector.
+inline Shape Vector(int64_t size) {
+  Shape shape;
+  shape.push_back(size);
+  return shape;
+}
+
 // "[2,3,4]"
 std::string ToString(const Shape& shape);
 

@@ -115,6 +115,9 @@ constexpr Function<414, OrtStatus*(const OrtValue*, int* type, const int64_t** d
 
 constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
 constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)> KernelInfoGetAttribute_int64;
+// Without a buffer, sets *size to that of the string with its terminating zero.
+constexpr Function<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t* size)>
+    KernelInfoGetAttribute_string;
 constexpr Function<244, OrtStatus*(const OrtKernelInfo*, char*, size_t*)> KernelInfo_GetNodeName;
 
 constexpr Function<88, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetInputCount;

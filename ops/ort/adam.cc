@@ -12,11 +12,12 @@ class AdamUpdateNode final : public Node {
   explicit AdamUpdateNode(const NodeAttributes&) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
-    const AdamArguments arguments = {types.data,
-                                     c.count(),
-                                     {c.DataLikeX(0), c.DataLikeX(1), c.DataLikeX(2), c.DataLikeX(3)},
-                                     static_cast<const double*>(c.Vector(4, kAdamCoefficients)),
-                                     {c.OutputLikeX(0), c.OutputLikeX(1), c.OutputLikeX(2)}};
+    const AdamArguments arguments = {
+        types.data,
+        c.count(),
+        {c.DataLikeX(0), c.DataLikeX(1), c.DataLikeX(2), c.DataLikeX(3)},
+        static_cast<const double*>(c.Data(4, Vector(kAdamCoefficients), "a vector")),
+        {c.OutputLikeX(0), c.OutputLikeX(1), c.OutputLikeX(2)}};
     AdamUpdate(arguments, *ActiveIsa().table, parallel);
   }
 };

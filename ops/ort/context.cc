@@ -69,6 +69,19 @@ bool NodeAttributes::GetFlag(const char* name) const {
   return value == 1;
 }
 
+std::string NodeAttributes::GetString(const char* name) const {
+  size_t size = 0;
+  std::string value;
+  const auto getter = [&](const OrtApi* api, const OrtKernelInfo* info, const char* n, size_t* out) {
+    return ort::KernelInfoGetAttribute_string(api, info, n, nullptr, out);
+  };
+  size = GetAttribute<size_t>(api_, info_, name, "string", getter);
+  value.resize(size);
+  Check(api_, ort::KernelInfoGetAttribute_string(api_, info_, name, value.data(), &size));
+  value.resize(size > 0 ? size - 1 : 0);  // without the terminating zero
+  return value;
+}
+
 RunContext::RunContext(const CustomOp& op, OrtKernelContext* context)
     : op_(op),
       api_(op.api),
@@ -144,12 +157,20 @@ const void* RunContext::DataLikeX(size_t i) const {
   return inputs_[i].data;
 }
 
-const void* RunContext::Vector(size_t i, int64_t size) const {
-  Shape expected;
-  expected.resize(1);
-  expected[0] = size;
-  if (inputs_[i].shape != expected) ThrowShape(i, expected, "a vector");
+const void* RunContext::Data(size_t i, const Shape& shape, const char* what) const {
+  if (inputs_[i].shape != shape) ThrowShape(i, shape, what);
   return inputs_[i].data;
+}
+
+const double* RunContext::Gathered(size_t i, int64_t rows, int64_t channels, int64_t* ranks) const {
+  const Shape& shape = inputs_[i].shape;
+  if (shape.size() != 3 || shape[0] < 1 || shape[1] != rows || shape[2] != channels) {
+    throw InvalidArgument(std::string(op_.definition->inputs[i].name) + " has shape " + ToString(shape) +
+                          "; expected [R," + std::to_string(rows) + "," + std::to_string(channels) +
+                          "], the values of R ranks, 1 or more, for each channel");
+  }
+  *ranks = shape[0];
+  return static_cast<const double*>(inputs_[i].data);
 }
 
 const void* RunContext::ChannelData(size_t i) const {
@@ -169,12 +190,10 @@ void* RunContext::OutputLikeX(size_t i) const { return Output(i, ShapeOfX()); }
 
 void* RunContext::ChannelOutput(size_t i) const { return Output(i, layout_.kept_shape); }
 
-void* RunContext::Output(size_t i, const Shape& shape) const {
+void* RunContext::Output(size_t i, const int64_t* dims, size_t rank) const {
   if (i >= output_count_) return nullptr;
   OrtValue* value = nullptr;
-  const int64_t scalar = 0;
-  const int64_t* const dims = shape.empty() ? &scalar : shape.data();
-  Check(api_, ort::KernelContext_GetOutput(api_, context_, i, dims, shape.size(), &value));
+  Check(api_, ort::KernelContext_GetOutput(api_, context_, i, dims, rank, &value));
   if (value == nullptr) return nullptr;
   void* data = nullptr;
   Check(api_, ort::GetTensorMutableData(api_, value, &data));

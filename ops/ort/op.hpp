@@ -32,6 +32,7 @@ class NodeAttributes {
   // Throw InvalidArgument if the attribute is missing or has another type. GetFlag requires 0 or 1.
   double GetFloat(const char* name) const;
   bool GetFlag(const char* name) const;
+  std::string GetString(const char* name) const;
 
  private:
   const OrtApi* api_;
@@ -52,17 +53,24 @@ class RunContext {
 
   // The layout of input X for input axes, for ops that have both.
   const Layout& layout() const { return layout_; }
+  const Shape& ShapeOfX() const;
   // The number of elements of the data: of X, or of the weight.
   int64_t count() const;
   // Input i. Throws unless it has the shape of X.
   const void* DataLikeX(size_t i) const;
-  // Input i, of a vector. Throws unless it has so many elements.
-  const void* Vector(size_t i, int64_t size) const;
+  // Input i. Throws unless it has this shape; `what` says in the message what that is.
+  const void* Data(size_t i, const Shape& shape, const char* what) const;
+  // Input i, `rows` values per channel of each rank. Throws unless it has shape [ranks, rows, channels].
+  const double* Gathered(size_t i, int64_t rows, int64_t channels, int64_t* ranks) const;
   // Input i. Throws unless it has one value per channel: the shape of X without the axes.
   const void* ChannelData(size_t i) const;
   // Output i; null if the node omits it.
   void* OutputLikeX(size_t i) const;
   void* ChannelOutput(size_t i) const;
+  template <class Dims>
+  void* Output(size_t i, const Dims& shape) const {
+    return Output(i, shape.data(), shape.size());
+  }
 
  private:
   struct Input {
@@ -75,11 +83,10 @@ class RunContext {
   bool has_axes() const;
   Inputs ReadInputs();
   void ReadInput(size_t i, size_t count, Input& input);
-  const Shape& ShapeOfX() const;
   Shape ReadAxes() const;
   const void* Aligned(const void* data, const Shape& shape, size_t element_size);
   [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
-  void* Output(size_t i, const Shape& shape) const;
+  void* Output(size_t i, const int64_t* dims, size_t rank) const;
 
   const CustomOp& op_;
   const OrtApi* const api_;
@@ -119,6 +126,15 @@ OpDefinition ReluGradDefinition();
 OpDefinition GradGradDefinition();
 OpDefinition TrainingDefinition();
 OpDefinition StatisticsDefinition();
+OpDefinition MomentsDefinition();
+OpDefinition MergeMomentsDefinition();
+OpDefinition ApplyDefinition();
+OpDefinition GradSumsDefinition();
+OpDefinition ReluGradSumsDefinition();
+OpDefinition GradApplyDefinition();
+OpDefinition ReluGradApplyDefinition();
+OpDefinition AllGatherDefinition();
+OpDefinition AllReduceDefinition();
 OpDefinition AdamUpdateDefinition();
 
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses

@@ -15,16 +15,18 @@ namespace bngrad {
 namespace {
 
 // Whether the op is registered for these types. Outputs whose type variable no input has use the arithmetic
-// type of T.
+// type of T. An op without T is registered once.
 bool Accepts(const OpDefinition& op, const Types& types) {
-  const auto is_valid = [&](Role role, ElementType type) {
-    const auto has = [role](const Parameter& input) { return input.role == role; };
-    return type == ArithmeticOf(types.data) || std::any_of(op.inputs.begin(), op.inputs.end(), has);
+  const auto has = [&](Role role) {
+    const auto is_it = [role](const Parameter& input) { return input.role == role; };
+    return std::any_of(op.inputs.begin(), op.inputs.end(), is_it);
   };
-  const auto is_wide = [](const Parameter& input) { return input.role == Role::kWide; };
-  const bool only_wide = std::any_of(op.inputs.begin(), op.inputs.end(), is_wide);
-  return IsSupported(types) && !(only_wide && SizeOf(types.data) < sizeof(float)) &&
-         is_valid(Role::kT1, types.scale) && is_valid(Role::kT2, types.stat);
+  const auto is_valid = [&](Role role, ElementType type) {
+    return type == ArithmeticOf(types.data) || has(role);
+  };
+  const bool fits = has(Role::kWide) ? SizeOf(types.data) >= sizeof(float)
+                                     : has(Role::kT) || types.data == ElementType::kDouble;
+  return IsSupported(types) && fits && is_valid(Role::kT1, types.scale) && is_valid(Role::kT2, types.stat);
 }
 
 std::vector<Types> TypesOf(const OpDefinition& op) {
@@ -49,8 +51,11 @@ struct Registration {
 
   const OrtApi* const api;
   const Registration* next = nullptr;
-  const OpDefinition definitions[6] = {GradDefinition(),     ReluGradDefinition(),   GradGradDefinition(),
-                                       TrainingDefinition(), StatisticsDefinition(), AdamUpdateDefinition()};
+  const OpDefinition definitions[15] = {
+      GradDefinition(),       ReluGradDefinition(),     GradGradDefinition(),     TrainingDefinition(),
+      StatisticsDefinition(), MomentsDefinition(),      MergeMomentsDefinition(), ApplyDefinition(),
+      GradSumsDefinition(),   ReluGradSumsDefinition(), GradApplyDefinition(),    ReluGradApplyDefinition(),
+      AllGatherDefinition(),  AllReduceDefinition(),    AdamUpdateDefinition()};
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 
