@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,11 @@ _ORT_TYPES: dict[DType, int] = {
     _DOUBLE: PyCustomOpDef.dt_double,
     _INT64: PyCustomOpDef.dt_int64,
 }
-_ATTRIBUTE_TYPES = {"int": PyCustomOpDef.dt_int64, "float": PyCustomOpDef.dt_float}
+_ATTRIBUTE_TYPES = {
+    "int": PyCustomOpDef.dt_int64,
+    "float": PyCustomOpDef.dt_float,
+    "string": PyCustomOpDef.dt_string,
+}
 
 TYPES: list[dict[str, DType]] = [
     {"T": data, "W": data, "T1": parameter, "T2": statistic, "tensor(int64)": _INT64, "tensor(double)": _DOUBLE}
@@ -117,7 +122,7 @@ def _function_name(op_type: str) -> str:
 def _body(name: str, compute: Callable[..., tuple[Array, ...]], dtypes: Sequence[DType]) -> Callable[..., Outputs]:
     _, outputs, _ = signature(name)
 
-    def body(*inputs: Array, **attributes: float) -> Outputs:
+    def body(*inputs: Array, **attributes: float | str) -> Outputs:
         # Attributes are float32; the text "1e-05" must not become the nearest double.
         exact = {a: float(np.float32(v)) if isinstance(v, float) else v for a, v in attributes.items()}
         try:
@@ -137,10 +142,21 @@ def _nan(name: str, outputs: Sequence[str], inputs: Sequence[Array]) -> tuple[Ar
     parameter: tuple[int, ...] = ()
     if "scale" in arrays:
         parameter = arrays["scale"].shape
+    elif "running_mean" in arrays:
+        parameter = arrays["running_mean"].shape
     elif "axes" in arrays:
         with contextlib.suppress(InputError):  # invalid axes do not define a shape
             parameter = parameter_shape(data, normalize_axes(arrays["axes"], len(data)))
-    return tuple(np.full(data if QUANTITIES[o].shape == "data" else parameter, np.nan) for o in outputs)
+    channels = math.prod(parameter)
+    shapes: dict[str, tuple[int, ...]] = {
+        "data": data,
+        "parameter": parameter,
+        "scalar": (),
+        "moments": (3, channels),
+        "sums": (2, channels),
+        "gathered": (1, *data),
+    }
+    return tuple(np.full(shapes[QUANTITIES[o].shape], np.nan) for o in outputs)
 
 
 class _NoCopyOutput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,18 @@ class KernelCall:
         self._statistic_dtype = arrays[0].dtype
         return arrays
 
+    def batch_statistics(self, **values: ArrayLike) -> list[Array]:
+        """Checks statistics of the whole batch, given by name, which are float64 whatever the data."""
+        return [
+            contiguous(name, float64_array(name, value), self._parameter_shape, self._parameter_reason)
+            for name, value in values.items()
+        ]
+
+    @property
+    def channels(self) -> int:
+        """The number of channels, C."""
+        return math.prod(self._parameter_shape)
+
     def new_data(self) -> Array:
         """Allocates an output with X's shape and dtype."""
         return empty_at_cache_line(self.x.shape, self.x.dtype)
@@ -77,11 +90,11 @@ class KernelCall:
         self,
         function: str,
         attributes: Sequence[Any],
-        inputs: Sequence[Array],
+        inputs: Sequence[Array | None],
         outputs: Sequence[Array],
         num_threads: int,
     ) -> None:
-        """Calls a function of the library, which writes to ``outputs``.
+        """Calls a function of the library, which writes to ``outputs``. An input of None is NULL.
 
         Raises:
             InputError: The function rejects an attribute.
@@ -92,8 +105,7 @@ class KernelCall:
         axes = (ctypes.c_int64 * axes_count)(*self._axes)
         types = map(element_type, (self.x.dtype, self._scale_dtype, self._statistic_dtype))
         layout = Layout(dims, axes, rank, axes_count, *types)
-        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs)]
-        call(function, ctypes.byref(layout), *attributes, *pointers, num_threads)
+        call(function, ctypes.byref(layout), *attributes, *pointers(*inputs, *outputs), num_threads)
 
     def _parameters(self, values: Mapping[str, ArrayLike]) -> list[Array]:
         """Checks arrays of one value per channel: the first has X's dtype or float32, and all have one dtype."""
@@ -106,8 +118,44 @@ class KernelCall:
         for name in others:
             if arrays[name].dtype != dtype:
                 raise InputError(f"{name} has dtype {arrays[name].dtype}; expected {dtype}, the dtype of {first}")
-        reason = f"X's shape {list(self.x.shape)} without axes {list(self._axes)}"
-        return [contiguous(name, array, self._parameter_shape, reason) for name, array in arrays.items()]
+        return [
+            contiguous(name, array, self._parameter_shape, self._parameter_reason)
+            for name, array in arrays.items()
+        ]
+
+    @property
+    def _parameter_reason(self) -> str:
+        return f"X's shape {list(self.x.shape)} without axes {list(self._axes)}"
+
+
+def float64_array(name: str, value: ArrayLike) -> Array:
+    """Checks the dtype of an array that is float64 whatever the data.
+
+    Raises:
+        InputError: The dtype is another one.
+    """
+    array = np.asarray(value)
+    if array.dtype != np.float64 or not array.dtype.isnative:
+        raise InputError(f"{name} has dtype {array.dtype}; expected float64")
+    return array
+
+
+def gathered(name: str, value: ArrayLike, rows: int, channels: int) -> Array:
+    """Checks a float64 array of shape [R, rows, C]: of R ranks, at least one, and C channels.
+
+    Raises:
+        InputError: The dtype or the shape is another one.
+    """
+    array = float64_array(name, value)
+    ranks = array.shape[0] if array.ndim > 0 else 0
+    if ranks == 0:
+        raise InputError(f"{name} has shape {list(array.shape)}; expected [R, {rows}, {channels}] with R >= 1")
+    return contiguous(name, array, (ranks, rows, channels), "[R, rows, channels]")
+
+
+def pointers(*arrays: Array | None) -> list[ctypes.c_void_p]:
+    """Returns the addresses of arrays; NULL for None."""
+    return [ctypes.c_void_p(None if array is None else array.ctypes.data) for array in arrays]
 
 
 @cache  # NumPy computes a dtype's name on every access

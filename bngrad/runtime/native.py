@@ -17,12 +17,42 @@ from bngrad.errors import InputError
 from bngrad.opset.quantities import COEFFICIENTS
 from bngrad.runtime import native_library
 from bngrad.runtime.aligned import empty_at_cache_line
-from bngrad.runtime.kernel_call import FLOAT32, KernelCall, contiguous, element_type
+from bngrad.runtime.kernel_call import FLOAT32, KernelCall, contiguous, element_type, pointers
+from bngrad.runtime.native_synchronized import (
+    all_gather,
+    all_reduce,
+    batch_normalization_apply,
+    batch_normalization_grad_apply,
+    batch_normalization_grad_sums,
+    batch_normalization_merge_moments,
+    batch_normalization_moments,
+    batch_normalization_relu_grad_apply,
+    batch_normalization_relu_grad_sums,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Array = NDArray[Any]
+
+
+__all__ = [
+    "adam_update",
+    "all_gather",
+    "all_reduce",
+    "batch_normalization_apply",
+    "batch_normalization_grad",
+    "batch_normalization_grad_apply",
+    "batch_normalization_grad_grad",
+    "batch_normalization_grad_sums",
+    "batch_normalization_merge_moments",
+    "batch_normalization_moments",
+    "batch_normalization_relu_grad",
+    "batch_normalization_relu_grad_apply",
+    "batch_normalization_relu_grad_sums",
+    "batch_normalization_statistics",
+    "batch_normalization_training",
+]
 
 
 def batch_normalization_grad(
@@ -262,7 +292,7 @@ def adam_update(
     numbers = contiguous("coefficients", np.asarray(coefficients, np.float64), (COEFFICIENTS,), "their number")
     new_weight, new_exp_avg, new_exp_avg_sq = (empty_at_cache_line(w.shape, w.dtype) for _ in range(3))
     outputs = (new_weight, new_exp_avg, new_exp_avg_sq)
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (numbers, *inputs, *outputs)]
     count, kind = ctypes.c_int64(w.size), element_type(w.dtype)
-    native_library.call("bngrad_adam_update", count, kind, *pointers, num_threads)
+    arrays_ = pointers(numbers, *inputs, *outputs)
+    native_library.call("bngrad_adam_update", count, kind, *arrays_, num_threads)
     return outputs
