@@ -43,6 +43,10 @@ class TrainingError(BngradError):
     """Training cannot go on: the loss or the state is not finite."""
 
 
+class DistributedError(BngradError):
+    """The ranks of a distributed run do not match, one failed, or one did not answer in time."""
+
+
 class OracleError(BngradError):
     """The oracle's environment cannot be created, or ORT's gradient builder rejected the model."""
 
