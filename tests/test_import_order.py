@@ -22,7 +22,7 @@ ORDER = (
     ("graph",),
     ("io",),
     ("passes", "runtime"),
-    ("autodiff",),
+    ("autodiff", "distributed"),
     ("inspection", "oracle"),
     ("training",),
     ("validation", "ort_training", "api"),

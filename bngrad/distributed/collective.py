@@ -1,0 +1,68 @@
+"""The function that moves bytes for the native library (``bngrad_collective`` in ``ops/bngrad.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from bngrad.errors import DistributedError
+from bngrad.runtime import native_library
+
+if TYPE_CHECKING:
+    from bngrad.distributed.transport import Transport
+
+_Function = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+)
+
+_DONE, _FAILED = 0, 1
+_attached: dict[Transport, Any] = {}
+"""The transport that the library uses, with its function, which must live as long."""
+
+
+def attach(transport: Transport) -> None:
+    """Makes the native library of this process use a transport. Does nothing if it does so already.
+
+    Raises:
+        DistributedError: The library uses another transport.
+        LibraryError: The library is missing or too old.
+    """
+    if transport in _attached:
+        return
+    if _attached:
+        raise DistributedError("another communicator is attached to the op library; detach it first")
+    function = _Function(_function_of(transport))
+    native_library.call("bngrad_set_collective", function, None, transport.rank, transport.size)
+    _attached[transport] = function
+
+
+def detach(transport: Transport) -> None:
+    """Makes the native library of this process one rank alone again, if it uses the transport."""
+    if transport in _attached:
+        native_library.call("bngrad_set_collective", None, None, 0, 1)
+        del _attached[transport]
+
+
+def _function_of(transport: Transport) -> Any:  # noqa: ANN401 - a function of ctypes
+    def function(
+        _context: None, operation: int, send: int, receive: int, size: int, error: int, error_size: int
+    ) -> int:
+        try:
+            transport.move(operation, send, receive, size)
+        except BaseException as reason:  # noqa: BLE001 - no exception can pass the library
+            text = str(reason) or type(reason).__name__
+            message = text.encode()[: error_size - 1].decode(errors="ignore").encode()
+            ctypes.memmove(error, message + b"\0", len(message) + 1)
+            return _FAILED
+        # An exception outside of the block above, as of Ctrl-C, returns a random number, and leaves the text.
+        ctypes.memset(error, 0, 1)
+        return _DONE
+
+    return function
