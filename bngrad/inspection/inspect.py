@@ -30,8 +30,18 @@ from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 
-_FORWARD = {("", "BatchNormalization"), BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")}
-_GRADIENT = {BATCH_NORM_GRAD: 1, (DOMAIN, "BatchNormalizationGrad"): 1, (DOMAIN, "BatchNormalizationReluGrad"): 2}
+_SYNCHRONIZED = (DOMAIN, "BatchNormalizationApply")
+_FORWARD = {
+    ("", "BatchNormalization"),
+    BATCH_NORM_INTERNAL,
+    (DOMAIN, "BatchNormalizationTraining"),
+    _SYNCHRONIZED,
+}
+_GRADIENT = {
+    BATCH_NORM_GRAD: 1,
+    **{(DOMAIN, f"BatchNormalizationGrad{part}"): 1 for part in ("", "Sums", "Apply")},
+    **{(DOMAIN, f"BatchNormalizationReluGrad{part}"): 2 for part in ("", "Sums", "Apply")},
+}
 """Which input of a gradient X is; scale and the saved mean come next."""
 
 
@@ -48,9 +58,10 @@ class BatchNorm:
     mode: str
     """How it is used.
 
-    ``training``: with the statistics of the batch, in the file or, as the file records, in PyTorch; ``frozen``:
-    with given statistics; ``gradient``: the forward node is not in the model; ``foreign``: an op of another system
-    that `rewrite` replaces; ``unknown``: an attribute of the function that it is in decides.
+    ``training``: with the statistics of the batch, in the file or, as the file records, in PyTorch;
+    ``synchronized``: with those of the whole batch of a distributed run; ``frozen``: with given statistics;
+    ``gradient``: the forward node is not in the model; ``foreign``: an op of another system that `rewrite`
+    replaces; ``unknown``: an attribute of the function that it is in decides.
     """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
@@ -181,6 +192,8 @@ def _shape(value: ir.Value | None) -> str:
 def _mode(node: ir.Node) -> str:
     if _key(node) in _GRADIENT:
         return "gradient"
+    if _key(node) == _SYNCHRONIZED:
+        return "synchronized"
     training_mode = node.attributes.get("training_mode")
     if training_mode is not None and training_mode.is_ref():
         return "unknown"

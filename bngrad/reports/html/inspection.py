@@ -22,6 +22,7 @@ LANE = 38
 
 _MODES = {
     "training": "training",
+    "synchronized": "synchronized",
     "frozen": "frozen",
     "gradient": "gradient alone",
     "foreign": "other system",
