@@ -10,7 +10,7 @@ of the linear layer w of one feature with momentum::
                                      "new": "w/momentum_buffer_new", "weight": "w"},
                "step": {"role": "step", "dtype": "int64", "shape": [], "new": "step_new"}},
      "optimizer": {"name": "sgd", "momentum": 0.9, "nesterov": false, "weight_decay": 0.0},
-     "accumulate": 1, "clip_norm": null, "model": "<SHA-256>"}
+     "accumulate": 1, "clip_norm": null, "synchronized": false, "model": "<SHA-256>"}
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ class StepInfo:
     """How many calls make one update of the weights."""
     clip_norm: float | None
     """The largest global norm of the gradients; None if they are not clipped."""
+    synchronized: bool = False
+    """Whether the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
 
     @property
     def model(self) -> str:
@@ -201,6 +203,7 @@ def write_step_info(model: ir.Model, info: StepInfo) -> None:
         "optimizer": dict(info.optimizer),
         "accumulate": info.accumulate,
         "clip_norm": info.clip_norm,
+        "synchronized": info.synchronized,
         "model": info.model,
     }
     if info.flat is not None:
@@ -253,6 +256,7 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
         optimizer=document["optimizer"],
         accumulate=document["accumulate"],
         clip_norm=document["clip_norm"],
+        synchronized=document.get("synchronized", False),
     )
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")
@@ -266,6 +270,8 @@ def _require_consistent(info: StepInfo) -> None:
         raise ValueError(f"its layout is {info.layout!r}")
     if not isinstance(info.accumulate, int) or info.accumulate < 1:
         raise ValueError(f"accumulate is {info.accumulate!r}")
+    if info.synchronized not in (True, False):
+        raise ValueError(f"synchronized is {info.synchronized!r}")
     for name, one in info.state.items():
         if one.role not in get_args(Role) or getattr(one, place) is None:
             raise ValueError(f"{name!r} has the role {one.role!r} and the {place} {getattr(one, place)!r}")
