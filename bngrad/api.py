@@ -43,6 +43,7 @@ def rewrite(
     functions: bool = ...,
     fuse: bool = ...,
     recognize: bool = ...,
+    sync: bool = ...,
 ) -> onnx.ModelProto: ...
 @overload
 def rewrite(
@@ -52,6 +53,7 @@ def rewrite(
     functions: bool = ...,
     fuse: bool = ...,
     recognize: bool = ...,
+    sync: bool = ...,
 ) -> ir.Model: ...
 
 
@@ -62,6 +64,7 @@ def rewrite(
     functions: bool = True,
     fuse: bool = True,
     recognize: bool = True,
+    sync: bool = False,
 ) -> onnx.ModelProto | ir.Model:
     """Converts a training graph: batch norms to ops of ``bngrad``, other training ops to standard ONNX.
 
@@ -73,18 +76,24 @@ def rewrite(
             without the native library.
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
         recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
+        sync: Whether training batch norms use the statistics of the whole batch of a distributed run. The loss and
+            the gradients stay those of one rank: with batches of equal size, average the gradients over the ranks.
+            Requires ``stock``.
 
     Returns:
         The rewritten model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
-        InputError: The model cannot be read, or ``target`` is unknown.
+        InputError: The model cannot be read, ``target`` is unknown, or ``sync`` is combined with another target
+            than ``stock``.
         ModelError: The model is invalid or has no batch norm to rewrite, or the result does not pass onnx's
             checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
     source = as_ir(model)
-    rewritten = pipeline.rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize)
+    rewritten = pipeline.rewrite(
+        source, target=target, functions=functions, fuse=fuse, recognize=recognize, sync=sync
+    )
     return rewritten.model if isinstance(model, ir.Model) else to_proto(rewritten.model)
 
 
@@ -105,6 +114,7 @@ def differentiate(
     functions: bool = ...,
     fuse: bool = ...,
     defaults: bool = ...,
+    sync: bool = ...,
 ) -> onnx.ModelProto: ...
 @overload
 def differentiate(
@@ -123,6 +133,7 @@ def differentiate(
     functions: bool = ...,
     fuse: bool = ...,
     defaults: bool = ...,
+    sync: bool = ...,
 ) -> ir.Model: ...
 
 
@@ -142,6 +153,7 @@ def differentiate(
     functions: bool = True,
     fuse: bool = True,
     defaults: bool = True,
+    sync: bool = False,
 ) -> onnx.ModelProto | ir.Model:
     """Builds the training graph of a forward model.
 
@@ -180,6 +192,9 @@ def differentiate(
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
         defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
             they have to be fed, which bindings of languages other than Python need.
+        sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,
+            and every rank gets the loss, the gradients and the running statistics of the whole batch. The same
+            graph runs on any number of ranks, and on one alone. Requires ``bngrad`` and ``stock``.
 
     Returns:
         The training graph, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
@@ -187,7 +202,8 @@ def differentiate(
     Raises:
         InputError: The model cannot be read; an option has an unknown value; a string is given instead of a
             sequence of names; the target ``ort`` is combined with the unbiased running variance; ``loss`` is
-            combined with ``loss_fn``; or ``prediction`` is given without it.
+            combined with ``loss_fn``; ``prediction`` is given without it; or ``sync`` is combined with another
+            builder than ``bngrad`` or another target than ``stock``.
         ModelError: A name is not in the model, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
         OracleError: ORT's gradient builder cannot be installed, or failed.
@@ -213,6 +229,7 @@ def differentiate(
         functions=functions,
         fuse=fuse,
         defaults=defaults,
+        sync=sync,
     )
     warn(result.warnings)
     return result.model if isinstance(model, ir.Model) else to_proto(result.model)
@@ -239,6 +256,7 @@ def training_step(
     shared_statistics: SharedStatistics | None = None,
     functions: bool = True,
     fuse: bool = True,
+    sync: bool = False,
 ) -> TrainingStep:
     """Builds the training step of a forward model: forward pass, backward pass and optimizer in one graph.
 
@@ -270,6 +288,8 @@ def training_step(
         shared_statistics: See `differentiate`.
         functions: See `differentiate`.
         fuse: See `differentiate`.
+        sync: Whether to make the step of one rank of a distributed run, see `differentiate`. The gradients of the
+            whole batch are clipped and accumulated, and every rank gets the same new state.
 
     Raises:
         InputError: The model cannot be read, an option is invalid, or a weight has no initial value.
@@ -302,6 +322,7 @@ def training_step(
         shared_statistics=shared_statistics,
         functions=functions,
         fuse=fuse,
+        sync=sync,
     )
     warn(step.warnings)
     return training_step_of(step)

@@ -23,6 +23,7 @@ from bngrad.cli.options import (
     option,
     running_variance_option,
     shared_statistics_option,
+    sync_option,
     training_option,
     wrt_option,
 )
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 @training_option
 @running_variance_option
 @shared_statistics_option
+@sync_option
 @option(
     "--builder",
     type=click.Choice(["bngrad", "ort"]),

@@ -61,6 +61,15 @@ fuse_option = option(
     help="Fuse the gradient of a ReLU with that of the batch norm in front of it.",
 )
 
+sync_option = option(
+    "--sync",
+    is_flag=True,
+    group=BATCH_NORMS,
+    help="Make the result that of one rank of a [distributed run](../guides/distributed.md): batch norms in "
+    "training mode use the statistics of the whole batch, and the loss and the gradients are those of the whole "
+    "batch on every rank.",
+)
+
 recognize_option = option(
     "--recognize/--no-recognize",
     default=True,

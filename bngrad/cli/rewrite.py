@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 @fuse_option
 @recognize_option
 @option(
+    "--sync",
+    is_flag=True,
+    help="Use the statistics of the whole batch of a [distributed run](../guides/distributed.md) in training "
+    "batch norms. The loss and the gradients stay those of one rank.",
+)
+@option(
     "--explain",
     is_flag=True,
     help="Print each candidate for a batch norm in primitives: its node, its kind, and `recognized` or "
@@ -67,6 +73,7 @@ def rewrite_command(
     functions: bool,
     fuse: bool,
     recognize: bool,
+    sync: bool,
     explain: bool,
     external_data: ExternalData | None,
     as_json: bool,
@@ -87,7 +94,7 @@ def rewrite_command(
 
     source = files.load(model)
     path = files.check_output(output, model, source)
-    result = rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize)
+    result = rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize, sync=sync)
     files.save(result.model, path, external_data)
     recognized = Counter(one.kind for one in result.candidates if one.taken)
     if as_json:

@@ -22,6 +22,7 @@ from bngrad.cli.options import (
     option,
     running_variance_option,
     shared_statistics_option,
+    sync_option,
     training_option,
     wrt_option,
 )
@@ -170,6 +171,7 @@ def _parse_scales(
 @training_option
 @running_variance_option
 @shared_statistics_option
+@sync_option
 @functions_option
 @fuse_option
 @json_option

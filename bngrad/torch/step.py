@@ -88,6 +88,7 @@ def differentiate(
     check: bool = True,
     defaults: bool = True,
     functions: bool = True,
+    sync: bool = False,
 ) -> onnx.ModelProto:
     """Builds the training graph of a module and its loss: forward and backward pass, without an optimizer.
 
@@ -103,6 +104,7 @@ def differentiate(
         check: See `export`.
         defaults: Whether parameters and buffers keep their current values as defaults of their inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.
+        sync: Whether to make the graph of one rank of a distributed run; see `bngrad.differentiate`.
 
     Raises:
         InputError: See `export`; so are the following errors.
@@ -115,7 +117,7 @@ def differentiate(
     source = read_source(module, loss_fn, example, None, dynamic_batch, input_names)
     if check:
         check_source(source)
-    made = differentiate_model(source.exported.model, defaults=defaults, functions=functions)
+    made = differentiate_model(source.exported.model, defaults=defaults, functions=functions, sync=sync)
     warn(source.exported.warnings + made.warnings)
     return to_proto(made.model)
 
@@ -136,6 +138,7 @@ def training_step(
     outputs: Sequence[str] = (),
     defaults: bool = False,
     functions: bool = True,
+    sync: bool = False,
 ) -> TrainingStep:
     """Builds the training step of a module: forward pass, backward pass and optimizer in one graph.
 
@@ -159,6 +162,7 @@ def training_step(
         outputs: Further outputs.
         defaults: Whether the initial state is the default of the inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.
+        sync: Whether to make the step of one rank of a distributed run; see `bngrad.training_step`.
 
     Raises:
         InputError: See `export`; also, the optimizer is unknown or has an option that a step does not support.
@@ -196,6 +200,7 @@ def training_step(
         outputs=outputs,
         defaults=defaults,
         functions=functions,
+        sync=sync,
         evaluation=export_inference(forward, source.example, dynamic_batch=dynamic_batch),
     )
     warn(exported.warnings + step.warnings)

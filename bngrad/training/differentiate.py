@@ -21,7 +21,8 @@ from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.decomposed.recognize import candidates_of
-from bngrad.passes.pipeline import for_target
+from bngrad.passes.pipeline import for_target, require_sync
+from bngrad.training.distribute import passes_of_a_rank, require_equal_on_ranks
 from bngrad.training.losses import append_loss
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def differentiate(
     functions: bool = True,
     fuse: bool = True,
     defaults: bool = True,
+    sync: bool = False,
 ) -> Differentiated:
     """Makes a training graph of a forward model.
 
@@ -107,16 +109,19 @@ def differentiate(
         functions: Whether to embed the definitions of the ops, so that the graph runs without the library.
         fuse: Whether, for ``stock``, to fuse the gradient of a ReLU with that of the batch norm in front of it.
         defaults: Whether weights and running statistics keep their values as defaults of their inputs.
+        sync: Whether the graph is that of one rank of a distributed run: see `bngrad.passes.distribute`.
 
     Raises:
         InputError: An option has an unknown value, a string is given where a sequence of names is expected, or the
             unbiased running variance is asked for with target ``ort``, whose dialect cannot express it; or a loss
-            is named along with a loss function, or a prediction without one.
+            is named along with a loss function, or a prediction without one; or ``sync`` is asked for with another
+            target than ``stock`` or another builder than ``bngrad``.
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient, or cannot run on the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
     _require_options(running_variance, shared_statistics, builder, target)
+    require_sync(sync, target=target, builder=builder)
     training = [training] if training == AUTO else training
     require_names(wrt=wrt, frozen=frozen, training=training)
     require_one_loss(loss, loss_fn, prediction)
@@ -145,6 +150,7 @@ def differentiate(
                 training=training,
                 shared_statistics=shared_statistics,
                 unbiased_running_var=unbiased,
+                share=sync,
             ),
             [],
         )
@@ -159,6 +165,7 @@ def differentiate(
             fuse=fuse,
             unbiased_running_var=unbiased,
             source=source,
+            distribute=passes_of_a_rank(made) if sync else [],
         )
     if known is None:  # else the exporter knows what is a weight, and what is shared
         warnings += model_warnings(
@@ -184,6 +191,8 @@ def differentiate(
         result, loss=made.loss, gradients=made.gradients, running_statistics=running, warnings=warnings
     )
     state = _state(result.graph, [*made.gradients, *running])
+    if sync:
+        require_equal_on_ranks(result.graph, made.gradients, running)
     if not defaults:
         remove_defaults(result.graph, state)
     return Differentiated(result, made.loss, made.gradients, running, warnings, notes, input_of_loss, state)

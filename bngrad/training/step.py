@@ -74,6 +74,7 @@ def build_step(
     functions: bool = True,
     defaults: bool = False,
     evaluation: ir.Model | None = None,
+    sync: bool = False,
     **options: Any,  # noqa: ANN401 - of differentiate
 ) -> Step:
     """Makes a training step of a forward model.
@@ -95,6 +96,7 @@ def build_step(
             than Python's and C's ignore or refuse what is fed to inputs with defaults.
         evaluation: The forward model in inference mode, with the names of ``model`` for weights and running
             statistics; by default made from ``model``.
+        sync: Whether the step is that of one rank of a distributed run; see `differentiate`.
         options: See `differentiate`: ``wrt``, ``frozen``, ``training`` and others.
 
     Raises:
@@ -111,11 +113,15 @@ def build_step(
     if loss_fn is not None:
         # Here, and not in `differentiate`: the evaluation graph has the loss, too.
         model, loss, _, warnings = append_loss(model, loss_fn, prediction=prediction)
-    made = differentiate(model, loss=loss, functions=functions, **options)
+    made = differentiate(model, loss=loss, functions=functions, sync=sync, **options)
     builder = StepBuilder(made, values or {})
     builder.add_optimizer(optimizer, groups=groups, clip_norm=clip_norm, accumulate=accumulate)
     info = builder.finish(
-        outputs, optimizer=hyperparameters(optimizer), clip_norm=clip_norm, accumulate=accumulate
+        outputs,
+        optimizer=hyperparameters(optimizer),
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        synchronized=sync,
     )
     result = made.model
     if evaluation is None:

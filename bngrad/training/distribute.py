@@ -1,0 +1,97 @@
+"""A training graph as that of one rank of a distributed run, which has some rows of the batch.
+
+The rank's share of the loss is differentiated (`bngrad.autodiff.share_loss`), so that the sums of the gradients
+over the ranks are the gradients of the whole batch. What the next call gets as its state must be equal on all
+ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.autodiff.loss_and_wrt import reaching_values
+from bngrad.errors import ModelError
+from bngrad.graph.constant_value import RANDOM_OPS
+from bngrad.graph.nodes import describe
+from bngrad.graph.subgraphs import subgraphs
+from bngrad.passes.distribute.collectives import is_collective
+from bngrad.passes.distribute.reduce_gradients import ReduceGradientsPass
+from bngrad.passes.distribute.synchronize_batch_norms import SynchronizeBatchNormsPass
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import onnx_ir as ir
+
+    from bngrad.autodiff.training_graph import Training
+
+
+_BATCH_NORMS = ("BatchNormInternal", "BatchNormalizationTraining")
+
+
+def passes_of_a_rank(made: Training) -> list[ir.passes.PassBase]:
+    """The passes that make a training graph, of a rank's share of the loss, that of one rank.
+
+    Raises:
+        ModelError: The loss reads new running statistics, whose gradients would need an exchange of their own; or
+            a gradient is with respect to an input without a value. The gradients with respect to weights are
+            summed over the ranks, those with respect to data are not.
+    """
+    graph = made.model.graph
+    loss = next(value for value in graph.outputs if value.name == made.loss)
+    for value in reaching_values(loss, as_weights=True):
+        node = value.producer()
+        if node is not None and node.op_type in _BATCH_NORMS and value.index():
+            raise ModelError(
+                f"the loss {made.loss!r} depends on the running statistics that {describe(node)} updates; with "
+                "--sync (sync=), expected a loss that depends on its Y alone"
+            )
+    for name in made.gradients:
+        if name not in graph.initializers:
+            raise ModelError(
+                f"{name!r}, which --wrt (wrt=) names, is an input without a value, so it may be data of one rank; "
+                "with --sync (sync=), expected weights: store its value in the model"
+            )
+    return [SynchronizeBatchNormsPass(), ReduceGradientsPass(list(made.gradients.values()), made.loss)]
+
+
+def require_equal_on_ranks(graph: ir.Graph, weights: Collection[str], running: Mapping[str, str]) -> None:
+    """Refuses running statistics and buffers whose new values differ between ranks.
+
+    Args:
+        graph: The training graph of a rank.
+        weights: The names of the inputs that are weights.
+        running: The output with the new value of each running statistic or buffer, by the input that takes it.
+
+    Raises:
+        ModelError: A new value depends on the data of the rank alone.
+    """
+    outputs = {str(value.name): value for value in graph.outputs}
+    for name, new in running.items():
+        data = _data_of_rank(graph, outputs[new], {*weights, *running})
+        if data is not None:
+            raise ModelError(
+                f"the new value {new!r} of {name!r} depends on {data}, which differs between ranks; with --sync "
+                "(sync=), expected state that depends on the batch through batch norms alone"
+            )
+
+
+def _data_of_rank(graph: ir.Graph, value: ir.Value, state: Collection[str]) -> str | None:
+    """What a value depends on that differs between ranks, other than through a collective; None if nothing."""
+    seen, waiting = {value}, [value]
+    inputs = set(graph.inputs)
+    while waiting:
+        read = waiting.pop()
+        if read in inputs and read.name not in state and not read.is_initializer():
+            return f"input {read.name!r}"
+        node = read.producer()
+        if node is None or is_collective(node):
+            continue
+        if node.op_type in RANDOM_OPS and not node.domain:
+            return f"the random node {node.name!r}"
+        found = [value for value in node.inputs if value is not None]
+        for inner in (one for graph in subgraphs(node) for one in graph.all_nodes()):
+            found += [value for value in inner.inputs if value is not None]
+        waiting += [value for value in found if value not in seen]
+        seen.update(found)
+    return None
