@@ -7,7 +7,6 @@ Neither this module nor a command's module imports anything slow at the top, so 
 
 from __future__ import annotations
 
-import errno
 import logging
 import sys
 import traceback
@@ -20,6 +19,7 @@ from bngrad.cli.causes import is_caused_by
 from bngrad.cli.completion import completion_command
 from bngrad.cli.console import print_line
 from bngrad.cli.differentiate import differentiate_command
+from bngrad.cli.error_message import error_message
 from bngrad.cli.finalize import finalize_command
 from bngrad.cli.help import Group
 from bngrad.cli.inspect import inspect_command
@@ -29,16 +29,9 @@ from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.step import step_command
 from bngrad.cli.train import train_command
 from bngrad.cli.validate import validate_command
-from bngrad.errors import BngradError
 
 _WITHOUT_A_MODEL = ("completion", "library-path", "oracle")
 """Commands that run without the packages whose versions are checked."""
-
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Errors of a write that the user can solve; others are reported as internal errors."""
-
-_OUT_OF_MEMORY = "out of memory: raise the process's memory limit (ulimit -v, or the container's), or free memory"
-
 
 _SECTIONS = {
     "Exit codes": {
@@ -119,7 +112,7 @@ def run(arguments: list[str]) -> int:
         # A C++ module turns an interrupt during its import into an ImportError.
         if is_caused_by(error, KeyboardInterrupt):
             return 130
-        message = _message(error)
+        message = error_message(error)
     else:
         return result if isinstance(result, int) else 0
     # Outside of the except block: the exception keeps all of the command's memory alive.
@@ -130,19 +123,3 @@ def _fail(message: str) -> int:
     """Prints an error as one line and returns the exit code."""
     print_line("error", message)
     return 2
-
-
-def _message(error: Exception) -> str:
-    """Returns the text to print for an exception."""
-    if is_caused_by(error, MemoryError):
-        return _OUT_OF_MEMORY
-    if isinstance(error, click.UsageError):
-        command = error.ctx.command_path if error.ctx is not None else "bngrad"
-        return f"{error.format_message().rstrip('.')} (see {command} --help)"
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    if isinstance(error, BngradError):
-        return str(error)
-    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
-        return f"{error.filename or 'the output or a temporary file'} cannot be written: {error.strerror}"
-    return f"internal error: {type(error).__name__}: {error} (rerun with --debug for a traceback)"

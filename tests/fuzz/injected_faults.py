@@ -16,7 +16,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import onnx
 
-from bngrad.cli import _fail, _message, run
+from bngrad.cli import _fail, run
+from bngrad.cli.error_message import error_message
 from fuzz import campaign, judge
 from fuzz.cases import MODEL, OUTPUT, Case
 
@@ -34,7 +35,7 @@ def raises(_arguments):
 
 
 def internal(_arguments):
-    return _fail(_message(KeyError("injected")))
+    return _fail(error_message(KeyError("injected")))
 
 
 def another_exit_code(_arguments):
@@ -98,7 +99,7 @@ def fills_memory(_arguments):
     try:
         return len(bytearray(1 << 34))
     except MemoryError as error:
-        return _fail(_message(error))
+        return _fail(error_message(error))
 
 
 FAULTS = {

@@ -1,0 +1,31 @@
+"""The text that a command prints for an exception."""
+
+from __future__ import annotations
+
+import errno
+
+import click
+
+from bngrad.cli.causes import is_caused_by
+from bngrad.errors import BngradError
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Errors of a write that the user can solve; others are reported as internal errors."""
+
+_OUT_OF_MEMORY = "out of memory: raise the process's memory limit (ulimit -v, or the container's), or free memory"
+
+
+def error_message(error: Exception) -> str:
+    """Returns the text to print for an exception."""
+    if is_caused_by(error, MemoryError):
+        return _OUT_OF_MEMORY
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "bngrad"
+        return f"{error.format_message().rstrip('.')} (see {command} --help)"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, BngradError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return f"{error.filename or 'the output or a temporary file'} cannot be written: {error.strerror}"
+    return f"internal error: {type(error).__name__}: {error} (rerun with --debug for a traceback)"
