@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from bngrad.training.step_info import DataInput
 
     Array = NDArray[Any]
+
+_COMPARED = 64
+"""The number of rows of a fingerprint."""
 
 _SPLIT = 0
 """The number of the permutation that chooses validation samples; those of epochs begin at 1."""
@@ -66,7 +70,15 @@ class Dataset:
         return len(self._rows)
 
     def batches(
-        self, size: int, order: Array | None = None, *, start: int = 0, drop_last: bool = False
+        self,
+        size: int,
+        order: Array | None = None,
+        *,
+        start: int = 0,
+        every: int = 1,
+        part: int = 0,
+        parts: int = 1,
+        drop_last: bool = False,
     ) -> Iterator[tuple[int, dict[str, Array]]]:
         """Yields batches: the number of samples, and the data by input name.
 
@@ -74,16 +86,28 @@ class Dataset:
             size: The number of samples of a batch.
             order: A permutation of the samples; by default none.
             start: The number of the first batch to yield.
+            every: The distance of the numbers of the batches to yield.
+            part: The number of the part of each batch whose data to yield, from 0.
+            parts: The number of parts of a batch. They are consecutive samples, as equal in number as possible.
             drop_last: Whether to leave out a last batch with fewer samples.
         """
         rows = self._rows if order is None else self._rows[order]
-        for batch in range(start, self.count(size, drop_last=drop_last)):
+        for batch in range(start, self.count(size, drop_last=drop_last), every):
             taken = rows[batch * size : (batch + 1) * size]
-            yield len(taken), self._take(taken)
+            count = len(taken)
+            yield count, self._take(taken[part * count // parts : (part + 1) * count // parts])
 
     def count(self, size: int, *, drop_last: bool) -> int:
         """Returns the number of batches."""
         return len(self) // size if drop_last else -(-len(self) // size)
+
+    def fingerprint(self) -> str:
+        """Returns a hash of some rows, by which the data of two ranks are compared."""
+        some = self._rows[np.linspace(0, len(self) - 1, min(len(self), _COMPARED), dtype=np.int64)]
+        digest = hashlib.sha256()
+        for name, array in self._take(some).items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+        return digest.hexdigest()[:16]
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """Returns a dataset without a random fraction of the samples, and that of these samples.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 import ml_dtypes
 import numpy as np
@@ -35,6 +36,45 @@ def test_batches():
     assert [data.count(size, drop_last=drop) for size in (3, 7, 8) for drop in (False, True)] == [3, 2, 1, 1, 1, 0]
     for _, batch in data.batches(3):
         assert batch["x"].tolist() == [[2 * y, 2 * y + 1] for y in batch["y"]]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_parts_are_the_batch_in_order(parts):
+    data, order = Dataset(arrays(23), INPUTS), permutation(23, 0, 1)
+    options = {"order": order, "start": 1}
+    whole = labels(data.batches(6, **options))
+    of_parts = [list(data.batches(6, **options, part=part, parts=parts)) for part in range(parts)]
+    assert [list(chain(*labels(pieces))) for pieces in zip(*of_parts, strict=True)] == whole
+    assert [[count for count, _ in part] for part in of_parts] == [[6, 6, 5]] * parts
+    for pieces in zip(*of_parts, strict=True):
+        sizes = [len(batch["y"]) for _, batch in pieces]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_every_third_batch():
+    data = Dataset(arrays(7), INPUTS)
+    assert [labels(data.batches(2, start=rank, every=3)) for rank in range(3)] == [
+        [[0, 1], [6]],
+        [[2, 3]],
+        [[4, 5]],
+    ]
+
+
+FINGERPRINTS = {
+    "a-value": lambda data: data["x"].__setitem__((0, 1), 9),
+    "the-last-row": lambda data: data["y"].__setitem__(-1, 9),
+    "a-row-less": lambda data: data.update({name: array[:-1] for name, array in data.items()}),
+    "the-order": lambda data: data.update({name: array[::-1] for name, array in data.items()}),
+}
+
+
+@pytest.mark.parametrize("case", FINGERPRINTS)
+def test_other_data_have_another_fingerprint(case):
+    data = arrays(200)
+    before = Dataset(data, INPUTS).fingerprint()
+    assert Dataset(arrays(200), INPUTS).fingerprint() == before
+    FINGERPRINTS[case](data)
+    assert Dataset(data, INPUTS).fingerprint() != before
 
 
 def test_permutations_depend_on_seed_and_epoch_alone():
