@@ -195,6 +195,29 @@ class LossTerms:
         )
 
 
+def weighing_inputs(terms: LossTerms, loss: ir.Value) -> set[str]:
+    """Returns the names of the graph inputs that the weights of means depend on, other than by their shapes.
+
+    Raises:
+        ModelError: See `LossTerms.term`.
+    """
+    waiting = [loss]
+    means: list[ir.Value] = []
+    while waiting:
+        term = terms.term(waiting.pop())
+        if isinstance(term, Combination):
+            waiting += [value for i in term.terms if (value := term.node.inputs[i]) is not None]
+        elif isinstance(term, Mean):
+            weighing = (*term.loss.inputs[1:],) if term.loss is not None else (term.total,)
+            means += [value for value in weighing if value is not None]
+    found = set(means)
+    while means:
+        new = [value for value in _reads(means.pop()) if value not in found]
+        found.update(new)
+        means += new
+    return {str(value.name) for value in found if value.is_graph_input()}
+
+
 def _reads(value: ir.Value) -> Iterator[ir.Value]:
     """What a value depends on. A size that is a number, or not that of the batch, depends on nothing."""
     node = value.producer()

@@ -22,7 +22,7 @@ from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.decomposed.recognize import candidates_of
 from bngrad.passes.pipeline import for_target, require_sync
-from bngrad.training.distribute import passes_of_a_rank, require_equal_on_ranks
+from bngrad.training.distribute import check_ranks, passes_of_a_rank
 from bngrad.training.losses import append_loss
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def differentiate(
             unbiased running variance is asked for with target ``ort``, whose dialect cannot express it; or a loss
             is named along with a loss function, or a prediction without one; or ``sync`` is asked for with another
             target than ``stock`` or another builder than ``bngrad``.
-        ModelError: A name is wrong, or the model cannot be differentiated.
+        ModelError: A name is wrong, or the model cannot be differentiated; or with ``sync`` the ranks would not
+            compute what one process does.
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient, or cannot run on the target.
         OracleError: ORT's builder cannot be installed, or fails.
     """
@@ -192,7 +193,7 @@ def differentiate(
     )
     state = _state(result.graph, [*made.gradients, *running])
     if sync:
-        require_equal_on_ranks(result.graph, made.gradients, running)
+        warnings += check_ranks(model, result.graph, made, running, state, in_primitives=bool(recognized))
     if not defaults:
         remove_defaults(result.graph, state)
     return Differentiated(result, made.loss, made.gradients, running, warnings, notes, input_of_loss, state)

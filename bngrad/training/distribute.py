@@ -17,6 +17,7 @@ from bngrad.graph.subgraphs import subgraphs
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.passes.distribute.reduce_gradients import ReduceGradientsPass
 from bngrad.passes.distribute.synchronize_batch_norms import SynchronizeBatchNormsPass
+from bngrad.training.separable_loss import check_separable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,6 +54,44 @@ def passes_of_a_rank(made: Training) -> list[ir.passes.PassBase]:
                 "with --sync (sync=), expected weights: store its value in the model"
             )
     return [SynchronizeBatchNormsPass(), ReduceGradientsPass(list(made.gradients.values()), made.loss)]
+
+
+def check_ranks(
+    model: ir.Model,
+    graph: ir.Graph,
+    made: Training,
+    running: Mapping[str, str],
+    state: Mapping[str, ir.TensorProtocol],
+    *,
+    in_primitives: bool,
+) -> list[str]:
+    """Checks that the ranks compute what one process would compute of the whole batch.
+
+    Args:
+        model: The forward model.
+        graph: The training graph of a rank.
+        made: The training graph that it was made of.
+        running: See `require_equal_on_ranks`.
+        state: The weights and running statistics, by name.
+        in_primitives: Whether a batch norm was recognized in primitives, which have no inference mode.
+
+    Returns:
+        A warning about what could not be checked.
+
+    Raises:
+        ModelError: State would differ between ranks, or the loss depends on pairs of samples.
+    """
+    require_equal_on_ranks(graph, made.gradients, running)
+    unchecked: str | None = "a batch norm in primitives has no inference mode"
+    if not in_primitives:
+        unchecked = check_separable(model, {name: one.numpy() for name, one in state.items()}, made.loss)
+    if unchecked is None:
+        return []
+    warning = (
+        f"whether loss {made.loss!r} depends on pairs of samples could not be checked ({unchecked}); the ranks of "
+        "a distributed run compute the loss of the whole batch only if it does not, but for batch norms"
+    )
+    return [warning]
 
 
 def require_equal_on_ranks(graph: ir.Graph, weights: Collection[str], running: Mapping[str, str]) -> None:

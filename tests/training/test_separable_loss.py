@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import bngrad
+from bngrad.errors import BngradWarning, ModelError
+
+HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
+DENSE = "g (float[N,3] x, float[3,4] w) => (float loss) { y = MatMul(x, w)"
+SEPARABLE = {
+    "mean": f"{DENSE} e = Mul(y, y) loss = ReduceMean<keepdims = 0>(e) }}",
+    "softmax-of-a-sample": f"{DENSE} s = Softmax<axis = 1>(y) e = Mul(s, s) loss = ReduceMean<keepdims = 0>(e) }}",
+    "fixed-batch": """g (float[4,3] x, float[3,4] w) => (float loss)
+        { y = MatMul(x, w) e = Mul(y, y) loss = ReduceMean<keepdims = 0>(e) }""",
+    "batch-of-1": """g (float[1,3] x, float[3,4] w) => (float loss)
+        { y = MatMul(x, w) e = Mul(y, y) loss = ReduceMean<keepdims = 0>(e) }""",
+    "masked": """g (float[N,3] x, float[N,1] mask, float[3,4] w) => (float loss)
+        { y = MatMul(x, w) e = Mul(y, mask) s = ReduceSum<keepdims = 0>(e) k = ReduceSum<keepdims = 0>(mask)
+          loss = Div(s, k) }""",
+    "ignored-tokens": """g (int64[N,T] ids, int64[N,T] t, float[3,4] w) => (float loss)
+        { y = Gather(w, ids) z = Transpose<perm = [0, 2, 1]>(y)
+          loss = SoftmaxCrossEntropyLoss<ignore_index = 0>(z, t) }""",
+    "images-of-one-size": """g (float[N,1,H,W] x, float[2,1,9,9] w) => (float loss)
+        { y = Conv(x, w) e = Mul(y, y) loss = ReduceMean<keepdims = 0>(e) }""",
+    "batch-norm": """g (float[N,3] x, float[3,3] w, float[3] s, float[3] b, float[3] rm, float[3] rv)
+        => (float loss) { y = MatMul(x, w) z, nm, nv = BatchNormalization<training_mode = 1>(y, s, b, rm, rv) e = Mul(z, z)
+          loss = ReduceMean<keepdims = 0>(e) }""",
+}
+COUPLED = {
+    "contrastive": f"""{DENSE} t = Transpose<perm = [1, 0]>(y) p = MatMul(y, t)
+        loss = ReduceMean<keepdims = 0>(p) }}""",
+    "centered-by-the-batch": f"""{DENSE} m = ReduceMean<axes = [0]>(y) d = Sub(y, m) e = Abs(d)
+        loss = ReduceMean<keepdims = 0>(e) }}""",
+    "softmax-over-the-batch": f"""{DENSE} s = Softmax<axis = 0>(y) e = Mul(s, s)
+        loss = ReduceMean<keepdims = 0>(e) }}""",
+    "largest-of-the-batch": f"""{DENSE} m = ReduceMax<axes = [0]>(y) e = Mul(y, m)
+        loss = ReduceSum<keepdims = 0>(e) }}""",
+    "fixed-batch": """g (float[4,3] x, float[3,4] w) => (float loss)
+        { y = MatMul(x, w) s = Softmax<axis = 0>(y) e = Mul(s, s) loss = ReduceMean<keepdims = 0>(e) }""",
+}
+UNCHECKED = {
+    "needs-images-of-another-size": (
+        """g (float[N,1,H,W] x, float[1,1,3,3] w, float[1,1,5,7] c) => (float loss)
+           { y = Conv(x, w) e = Mul(y, c) f = Mul(e, y) loss = ReduceMean<keepdims = 0>(f) }""",
+        "could not be checked",
+    ),
+    "not-finite": (
+        f"""{DENSE} n = Neg(y) z = Abs(n) k = Neg(z) q = Sqrt(k) loss = ReduceMean<keepdims = 0>(q) }}""",
+        "the loss of random data is not finite",
+    ),
+}
+
+
+def model_of(text):
+    """Parses a model whose inputs from w on are initializers."""
+    model = onnx.parser.parse_model(HEADER + text)
+    rng = np.random.default_rng(0)
+    inputs = list(model.graph.input)
+    first = [value.name for value in inputs].index("w")
+    for value in inputs[first:]:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        array = rng.uniform(0.2, 1, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+    del model.graph.input[first:]
+    return model
+
+
+@pytest.mark.parametrize("case", SEPARABLE)
+def test_terms_of_samples_are_accepted(case):
+    made = bngrad.differentiate(model_of(SEPARABLE[case]), sync=True)
+    assert "AllReduce" in {node.op_type for node in made.graph.node}
+
+
+@pytest.mark.parametrize("case", COUPLED)
+def test_pairs_of_samples_are_refused(case):
+    model = model_of(COUPLED[case])
+    with pytest.raises(ModelError, match="depends on pairs of samples"):
+        bngrad.differentiate(model, sync=True)
+    bngrad.differentiate(model)
+
+
+@pytest.mark.parametrize("case", UNCHECKED)
+def test_warns_of_what_cannot_be_checked(case):
+    text, reason = UNCHECKED[case]
+    with pytest.warns(BngradWarning, match=reason):
+        bngrad.differentiate(model_of(text), sync=True)
