@@ -165,6 +165,12 @@ def expected(op, feeds, attributes):
     return dict(zip(signature(op)[1], function(**feeds, **attributes), strict=True))
 
 
+def assert_dtypes(got, dtype):
+    """Asserts that outputs by name have the dtype of the data, or the one that they always have."""
+    for name, value in got.items():
+        assert value.dtype == (np.float64 if QUANTITIES[name].type_constraint in FIXED_TYPES else dtype), name
+
+
 def assert_matches(got, want, tolerance, what=""):
     """Asserts that outputs by name have equal shapes and close values, with NaN equal to NaN."""
     assert set(got) == set(want), what
