@@ -357,8 +357,8 @@ enum { BNGRAD_ALL_GATHER = 0, BNGRAD_ALL_TO_ALL = 1 };
  * blocks of `size` bytes, block r to rank r.
  * \param[in] size At least 1.
  * \param[out] receive ranks blocks of `size` bytes, block r from rank r. Does not overlap `send`.
- * \param[out] error Holds an empty string; a message in UTF-8 goes here if the function fails. The library
- * puts the name and key of the operation before it.
+ * \param[out] error An empty string goes here if the function succeeds, else a message in UTF-8; the library
+ * puts the name and key of the operation before it. Holds the message of a function that writes neither.
  * \return 0, or another value if it failed, also because another rank did not answer in time.
  */
 typedef int32_t (*bngrad_collective)(void* context, int32_t operation, const void* send, void* receive,

@@ -106,11 +106,12 @@ class Operation {
 
   void Move(int32_t operation, const void* send, void* receive, int64_t size) {
     if (size == 0) return;
-    char error[1024] = "";
+    // An exception in a callback of ctypes returns what the last call did: 0.
+    char error[1024] = "the collective function did not run to its end";
     const int32_t status =
         collective_.function(collective_.context, operation, send, receive, size, error, sizeof error);
-    if (status == 0) return;
     error[sizeof error - 1] = '\0';
+    if (status == 0 && error[0] == '\0') return;
     const std::string reason = "the collective function returned " + std::to_string(status);
     throw Failure(header_ + ": " + (error[0] != '\0' ? Line(error) : reason + " without a message"));
   }

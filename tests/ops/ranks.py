@@ -47,10 +47,11 @@ class Rank:
                 received = move(operation, sent)
             except Exception as failure:  # noqa: BLE001 - as a program has to
                 text = str(failure).encode()[: error_size - 1]
-                ctypes.memmove(error, text, len(text))
+                ctypes.memmove(error, text + b"\0", len(text) + 1)
                 return 7
             assert len(received) == ranks * size
             ctypes.memmove(receive, received, len(received))
+            ctypes.memset(error, 0, 1)
             return 0
 
         self._callback = COLLECTIVE(collective)

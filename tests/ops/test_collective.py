@@ -282,3 +282,22 @@ def test_refusals(alone, work, message):
         work(alone)
     # What was refused has changed nothing.
     assert alone.all_reduce("a", 2.0) == 2.0
+
+
+@pytest.mark.parametrize("at", [1, 2, 3], ids=["header", "parts", "totals"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_callback_of_ctypes_that_is_interrupted(libraries, at):
+    """ctypes returns the 0 of the call before."""
+    rank = libraries[0]
+    rank.log.clear()
+
+    def move(_operation, sent):
+        if len(rank.log) == at:
+            raise KeyboardInterrupt
+        return sent
+
+    rank.set(move, 0, 1)
+    with pytest.raises(
+        RuntimeError, match=r"^2: AllReduce 'g' of .*: the collective function did not run to its end$"
+    ):
+        rank.all_reduce("g", np.zeros(1 << 15))

@@ -33,6 +33,7 @@ class MpiCollective {
                           char* error, size_t error_size) {
     try {
       static_cast<MpiCollective*>(context)->Exchange(operation, send, receive, size);
+      error[0] = '\0';
       return BNGRAD_OK;
     } catch (const std::exception& reason) {
       std::snprintf(error, error_size, "%s", reason.what());
