@@ -10,12 +10,13 @@ import onnx_ir as ir
 from bngrad.autodiff.backward import Backward, NoGradientError
 from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
-from bngrad.autodiff.rules.without_rule import WITHOUT_RULE
+from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import describe
 from bngrad.graph.signs import is_singular
+from bngrad.opset.functions import DOMAIN
 from bngrad.opset.gradient_names import accumulation_node_name, gradient_name
 from bngrad.passes.base import Context
 from bngrad.passes.pipeline import is_foreign
@@ -250,7 +251,7 @@ def _no_rule(
     if rule is None:
         if is_foreign(node):
             return "it has no gradient rule; make it an op of bngrad first, with bngrad rewrite"
-        why = WITHOUT_RULE.get(node.op_type) if node.domain == "" else None
+        why = {"": WITHOUT_RULE, DOMAIN: OURS_WITHOUT_RULE}.get(node.domain, {}).get(node.op_type)
         return "it has no gradient rule" + (f" for {why}" if why else "")
     for index, value in moving:
         if not rule.differentiates(index):

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from bngrad.validation.subject import Against, InputOptions
 
 
+_UPDATES_STATISTICS = (
+    (DOMAIN, "BatchNormalizationTraining"),
+    (DOMAIN, "BatchNormalizationMergeMoments"),
+)
+
+
 def find_subject(
     name: str,
     model: AnyModel,
@@ -82,9 +88,7 @@ def _with_options_of(tested: ir.Model, options: Options) -> Options:
     """Completes the options with those that a given training graph was made with, as far as they can be read."""
     if options.wrt is None:
         options = options._replace(wrt=list(gradients_of(tested)) or None)
-    nodes = [
-        node for node in all_nodes(tested) if node.op_identifier()[:2] == (DOMAIN, "BatchNormalizationTraining")
-    ]
+    nodes = [node for node in all_nodes(tested) if node.op_identifier()[:2] in _UPDATES_STATISTICS]
     if options.running_variance is None and nodes:
         unbiased = all(node.attributes.get_int("unbiased_running_var", 0) for node in nodes)
         options = options._replace(running_variance="unbiased" if unbiased else "biased")

@@ -1,9 +1,11 @@
-"""Why some ops of onnx's default domain have no gradient rule.
+"""Why some ops of onnx's default domain, and of ours, have no gradient rule.
 
 An op that is neither here nor in `RULES` is refused too: no rule is written yet.
 """
 
 from __future__ import annotations
+
+from bngrad.opset import synchronized
 
 _REASONS: dict[str, str] = {
     "control flow": "If Loop Scan",
@@ -28,4 +30,10 @@ _REASONS: dict[str, str] = {
 }
 
 WITHOUT_RULE: dict[str, str] = {op: reason for reason, ops in _REASONS.items() for op in ops.split()}
-"""Op type -> why it has no rule."""
+"""Op type of the default domain -> why it has no rule."""
+
+OURS_WITHOUT_RULE: dict[str, str] = {
+    function.name: "what is synchronized over ranks: give the model that it was made from"
+    for function in (*synchronized.BATCH_NORMS, *synchronized.COLLECTIVES)
+}
+"""The same of ours."""
