@@ -25,8 +25,8 @@ SEPARABLE = {
     "images-of-one-size": """g (float[N,1,H,W] x, float[2,1,9,9] w) => (float loss)
         { y = Conv(x, w) e = Mul(y, y) loss = ReduceMean<keepdims = 0>(e) }""",
     "batch-norm": """g (float[N,3] x, float[3,3] w, float[3] s, float[3] b, float[3] rm, float[3] rv)
-        => (float loss) { y = MatMul(x, w) z, nm, nv = BatchNormalization<training_mode = 1>(y, s, b, rm, rv) e = Mul(z, z)
-          loss = ReduceMean<keepdims = 0>(e) }""",
+        => (float loss) { y = MatMul(x, w) z, nm, nv = BatchNormalization<training_mode = 1>(y, s, b, rm, rv)
+          e = Mul(z, z) loss = ReduceMean<keepdims = 0>(e) }""",
 }
 COUPLED = {
     "contrastive": f"""{DENSE} t = Transpose<perm = [1, 0]>(y) p = MatMul(y, t)
