@@ -41,13 +41,6 @@ class MpiCollective {
     }
   }
 
-  // Sends bytes of rank 0 to all ranks.
-  void Broadcast(void* bytes, int64_t size) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int started = MPI_Ibcast(bytes, Count(size), MPI_BYTE, 0, comm_, &request);
-    Wait("MPI_Ibcast", started, request);
-  }
-
  private:
   void Exchange(int32_t operation, const void* send, void* receive, int64_t size) {
     MPI_Request request = MPI_REQUEST_NULL;

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <string_view>
 
 #include "collective.hpp"
 #include "step.hpp"
@@ -25,6 +26,10 @@ class Library {
   void SetCollective(bngrad_collective function, MpiCollective& collective) const {
     Call<decltype(bngrad_set_collective)>("bngrad_set_collective", function, static_cast<void*>(&collective),
                                           collective.rank(), collective.ranks());
+  }
+  // Fails on all ranks if they come with different keys.
+  void Meet(const std::string& key) const {
+    Call<decltype(bngrad_all_gather)>("bngrad_all_gather", key.c_str(), int64_t{0}, nullptr, nullptr);
   }
   // Tells the other ranks, which wait for this one, why it stops.
   void Fail(const char* message) const {
@@ -50,8 +55,17 @@ struct Options {
   float rate;
 };
 
+std::string HashOf(const Tensors& tensors) {
+  size_t hash = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string_view bytes(tensor.bytes.data(), tensor.bytes.size());
+    hash = 31 * hash + std::hash<std::string_view>()(bytes) + std::hash<std::string>()(name);
+  }
+  return std::to_string(hash);
+}
+
 // Sets `trained` when the last exchange has been made.
-void Train(const Options& given, MpiCollective& mpi, bool& trained) {
+void Train(const Options& given, const Library& library, const MpiCollective& mpi, bool& trained) {
   const std::string folder = given.folder;
   Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "train");
   Ort::SessionOptions options;
@@ -63,9 +77,9 @@ void Train(const Options& given, MpiCollective& mpi, bool& trained) {
 
   Tensors digits = ReadSafetensors(folder + "/digits.safetensors");
   Tensors initial = ReadSafetensors(folder + "/step.safetensors");
-  for (auto& [name, tensor] : initial) {
-    mpi.Broadcast(tensor.bytes.data(), static_cast<int64_t>(tensor.bytes.size()));
-  }
+  // Ranks with different files or rates would train different models.
+  library.Meet("state " + HashOf(initial) + ", data " + HashOf(digits) + ", rate " +
+               std::to_string(given.rate));
   TrainingStep training(session, info, std::move(initial), given.rate);
 
   const Tensor& batches = Find(digits, "batches");
@@ -89,7 +103,7 @@ int Run(const Options& given, MpiCollective& mpi) {
     library.SetCollective(MpiCollective::Exchange, mpi);  // before the session is made
     bool trained = false;
     try {
-      Train(given, mpi, trained);
+      Train(given, library, mpi, trained);
       return 0;
     } catch (const std::exception& error) {
       std::cerr << "train_mpi, rank " << mpi.rank() << ": " << error.what() << "\n";
