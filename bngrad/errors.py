@@ -18,6 +18,9 @@ _CALLER_OF_A_PUBLIC_FUNCTION = 3
 class BngradError(Exception):
     """Base class of all errors caused by user input or the environment."""
 
+    on_all_ranks = False
+    """Whether all ranks of a distributed run raise this error, with this message."""
+
 
 class ModelError(BngradError):
     """The model is invalid or unsuitable for the command."""

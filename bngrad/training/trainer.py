@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import onnx
+import onnxruntime
 
-from bngrad.errors import InputError, TrainingError
-from bngrad.graph.name_messages import listed
+from bngrad.errors import BngradError, InputError, TrainingError
 from bngrad.io.files import as_ir, check_output
 from bngrad.io.files import save as save_model
 from bngrad.runtime.ort_values import to_array, to_ort_value
 from bngrad.runtime.session import session
 from bngrad.training.class_labels import find_class_labels, require_labels
 from bngrad.training.data_inputs import not_finite, require_data
+from bngrad.training.ranks import Ranks
 from bngrad.training.schedules import as_schedule
-from bngrad.training.state_buffers import StateBuffers
+from bngrad.training.step_errors import not_finite_message, refused
 from bngrad.training.step_files import read_state, write_state
+from bngrad.training.step_session import StepSession
 from bngrad.training.to_inference import random_nodes
 from bngrad.training.training_step import TrainingStep, read_training_step
 
@@ -27,11 +29,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    import onnxruntime
+    import onnx
+    from mpi4py import MPI
     from numpy.typing import ArrayLike, NDArray
 
+    from bngrad.distributed import Communicator
     from bngrad.runtime.session import Provider
     from bngrad.training.schedules import Schedule
+    from bngrad.training.state_buffers import StateBuffers
     from bngrad.training.step_info import StepInfo
 
     Array = NDArray[Any]
@@ -42,15 +47,22 @@ class Trainer:
 
     The state stays in buffers of ONNX Runtime between the calls: nothing is copied but the loss.
 
+    With a communicator, all ranks make a trainer and call the same methods in the same order: `step`, with rows of
+    their own, and `save`, `load`, `load_state_dict` and `finalize`, whose files rank 0 reads and writes. All start
+    with the state of rank 0, and have the same state after each step.
+
     Args:
         step: A training step, or the path of one.
         learning_rate: A number, or a function of the number of updates, such as `CosineSchedule`.
         provider: The implementation of the ops; see `session`.
         threads: The number of intra-op threads; 0 lets ONNX Runtime choose.
+        comm: The ranks that train together; None for one alone. More than one need a synchronized step.
 
     Raises:
         InputError: An argument is invalid, or the files of the step cannot be read.
         ModelError: The path is not of a training step.
+        DistributedError: The ranks do not have the same step, versions or learning rate, or one failed; so do all
+            methods that the ranks call together.
         LibraryError: See `session`.
     """
 
@@ -61,19 +73,22 @@ class Trainer:
         learning_rate: float | Schedule,
         provider: Provider = "native",
         threads: int = 0,
+        comm: Communicator | MPI.Intracomm | None = None,
     ) -> None:
-        self._schedule = as_schedule(learning_rate)
-        self._training_step = step if isinstance(step, TrainingStep) else read_training_step(step)
-        info = self._training_step.info
+        self.ranks = Ranks(comm)
+        """The ranks that train together, with the ``rank`` of this one and their number, the ``size``."""
         self._make_session = partial(session, provider=provider, threads=threads)
-        self._session = self._make_session(self._training_step.model)
+        with self.ranks.together("training step"):
+            self._schedule = as_schedule(learning_rate)
+            step = step if isinstance(step, TrainingStep) else read_training_step(step)
+            if self.ranks.size > 1:
+                _require_synchronized(step.info, provider)
+        self._training_step = step
+        self._require_same(provider)
+        self.ranks.attach()  # before the session is made, which may compute constants with collectives
+        with self.ranks.alone(), self.ranks.errors():
+            self._session = StepSession(step, self._make_session(step.model))
         self._evaluation: onnxruntime.InferenceSession | None = None
-        self._rate = np.empty((), info.learning_rate_dtype)
-        self._loss = _buffer_of(self._training_step.model, info.loss)
-        self._fetched = info.outputs if self._loss is not None else (*info.outputs, info.loss)
-        """The outputs that ONNX Runtime allocates in each call: their shapes may depend on the data."""
-        self._buffers = (StateBuffers(info), StateBuffers(info))
-        self._bindings = tuple(self._bind(here) for here in range(2))
         self.labels = find_class_labels(as_ir(self._training_step.evaluation))
         """The class labels among the data."""
         self._calls = 0
@@ -119,38 +134,36 @@ class Trainer:
     def step(self, /, **data: ArrayLike) -> float:
         """Runs one training step, and returns its loss, which is that before the update.
 
-        The further outputs of the step are in `outputs`.
+        The further outputs of the step are in `outputs`. With several ranks the loss is that of the rows of all
+        ranks, and `outputs` has what this rank computes from its own rows.
 
         Args:
-            data: An array for each data input, of its type and shape.
+            data: An array for each data input, of its type and shape; at least one row on each rank.
 
         Raises:
             InputError: An array is missing, superfluous, or of another type or shape, a label is not one of the
                 classes, or ONNX Runtime refuses the data.
             TrainingError: The loss is not finite. The state is unchanged.
         """
-        arrays = self._require_data(data)
-        self._rate[...] = self.learning_rate
-        binding = self._bindings[self._calls % 2]
-        for name, array in arrays.items():
-            binding.bind_ortvalue_input(name, to_ort_value(array))
-        for name in self._fetched:
-            binding.bind_output(name)
-        try:
-            self._session.run_with_iobinding(binding)
-        except Exception as error:
-            raise _refused(error) from error
-        values = binding.get_outputs_as_ortvaluevector() if self._fetched else ()
-        outputs = {name: to_array(values[index]) for index, name in enumerate(self._fetched)}
-        loss = float((outputs.pop(self.info.loss) if self._loss is None else self._loss).item())
+        rate = self.learning_rate
+        with self.ranks.together(f"step {self._calls + 1} with learning rate {rate!r}"):
+            arrays = self._require_data(data)
+        with self.ranks.alone():
+            try:
+                with self.ranks.errors():
+                    loss, outputs = self._session.run(self._calls, arrays, rate)
+            except BngradError:
+                raise
+            except Exception as error:
+                raise refused(error) from error
         if not math.isfinite(loss):
-            raise TrainingError(self._diagnosis(loss, arrays))
+            raise self._diagnosis(loss, arrays)
         self.outputs = outputs
         self._calls += 1
         return loss
 
     def evaluate(self, /, **data: ArrayLike) -> dict[str, Array]:
-        """Runs the forward model in inference mode with the present state.
+        """Runs the forward model in inference mode with the present state, on this rank alone.
 
         Args:
             data: An array for each data input, of its type and shape.
@@ -172,7 +185,7 @@ class Trainer:
         try:
             results = self._evaluation.run_with_ort_values(names, feeds)
         except Exception as error:
-            raise _refused(error) from error
+            raise refused(error) from error
         return {name: to_array(value) for name, value in zip(names, results, strict=True)}
 
     def state_dict(self) -> dict[str, Array]:
@@ -180,7 +193,7 @@ class Trainer:
         return self._current.read()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Replaces the state; the arrays are copied.
+        """Replaces the state, on all ranks by that of rank 0; the arrays are copied.
 
         Args:
             state: All tensors of the state, as `state_dict` returns them.
@@ -188,17 +201,13 @@ class Trainer:
         Raises:
             InputError: An array is missing, superfluous, or of another type or shape.
         """
-        counters = self.info.require_state(state)
-        step, micro_step = (
-            sum(int(counters[name]) for name in self.info.names(role)) for role in ("step", "micro_step")
-        )
-        if step < 0 or not 0 <= micro_step < self.info.accumulate:
-            raise InputError(
-                f"the state counts {step} updates and {micro_step} calls since; expected 0 or more updates, and "
-                f"less than {self.info.accumulate} calls"
-            )
-        calls = step * self.info.accumulate + micro_step
-        self._buffers[calls % 2].write(state)
+        with self.ranks.together("state"):
+            state = self.info.require_state(state)
+            calls = _calls_of(state, self.info)
+        if self.ranks.size > 1:
+            state = self.ranks.from_first("state", state)
+            calls = _calls_of(state, self.info)
+        self._session.buffers[calls % 2].write(state)
         self._calls = calls
 
     def save(self, path: str | os.PathLike[str], **notes: Any) -> None:  # noqa: ANN401 - anything that JSON has
@@ -211,7 +220,9 @@ class Trainer:
         Raises:
             InputError: The file cannot be written.
         """
-        write_state(check_output(path), self.state_dict(), self.info, notes=notes)
+        self.ranks.on_first(
+            "save", lambda: write_state(check_output(path), self.state_dict(), self.info, notes=notes)
+        )
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Reads the state from a file that `save` wrote, and returns its notes.
@@ -219,9 +230,16 @@ class Trainer:
         Raises:
             InputError: The file cannot be read, or is of another model or optimizer.
         """
-        state, extra = read_state(path, self.info)
+        state = self._current.read()
+
+        def read() -> dict[str, Any]:
+            nonlocal state
+            state, extra = read_state(path, self.info)
+            return dict(extra.get("notes", {}))
+
+        notes: dict[str, Any] = self.ranks.on_first("load", read)
         self.load_state_dict(state)
-        return dict(extra.get("notes", {}))
+        return notes
 
     def finalize(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
         """Returns the inference model: the forward model with the present state, without the loss.
@@ -235,7 +253,7 @@ class Trainer:
         """
         model = self._training_step.finalize(self.state_dict())
         if path is not None:
-            save_model(as_ir(model), check_output(path))
+            self.ranks.on_first("finalize", lambda: save_model(as_ir(model), check_output(path)))
         return model
 
     def _require_data(self, data: Mapping[str, Any]) -> dict[str, Array]:
@@ -245,46 +263,52 @@ class Trainer:
 
     @property
     def _current(self) -> StateBuffers:
-        return self._buffers[self._calls % 2]
+        return self._session.buffers[self._calls % 2]
 
-    def _bind(self, here: int) -> onnxruntime.IOBinding:
-        """Binds what stays: the learning rate, and a set of buffers as the state and the other as the next one."""
-        info, binding = self.info, self._session.io_binding()
-        for name in self._fetched:  # first: the bound outputs are in this order
-            binding.bind_output(name)
-        if self._loss is not None:
-            binding.bind_ortvalue_output(info.loss, to_ort_value(self._loss))
-        binding.bind_ortvalue_input(info.learning_rate, to_ort_value(self._rate))
-        for name, value in self._buffers[here].inputs.items():
-            binding.bind_ortvalue_input(name, value)
-        for name, value in self._buffers[1 - here].outputs.items():
-            binding.bind_ortvalue_output(name, value)
-        return binding
+    def _require_same(self, provider: Provider) -> None:
+        """Checks that the ranks compute the same."""
+        text = self._training_step.model.SerializeToString(deterministic=True) if self.ranks.size > 1 else b""
+        values = {
+            "ONNX Runtime": onnxruntime.__version__,
+            "the provider": provider,
+            "the fingerprint of the training step": hashlib.sha256(text).hexdigest()[:16],
+            "the learning rate": self._schedule(0),
+        }
+        self.ranks.require_same("training step", values, "the same training step, versions and learning rate")
 
-    def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> str:
-        what = f"the loss is {loss} in call {self._calls + 1}"
-        if names := not_finite(data):
-            return f"{what}: the data {listed(names)} are not finite; the state is unchanged"
-        if names := not_finite(self.state_dict()):
-            return (
-                f"{what}: the state is not finite since an earlier call ({listed(names, most=3)}); load an "
-                "earlier state, and lower the learning rate"
+    def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> TrainingError:
+        found = self.ranks.texts("not finite", json.dumps(not_finite(data)))
+        error = TrainingError(
+            not_finite_message(
+                f"the loss is {loss} in call {self._calls + 1}",
+                [json.loads(names) for names in found],
+                not_finite(self.state_dict()),
+                self.learning_rate,
             )
-        return (
-            f"{what}, with finite data and weights; the state is unchanged: lower the learning rate "
-            f"({self.learning_rate:g}), or clip the gradients"
         )
+        error.on_all_ranks = True
+        return error
 
 
-def _buffer_of(model: onnx.ModelProto, output: str) -> Array | None:
-    """A buffer for an output of a model; None if its shape is not known."""
-    type_ = next(one.type.tensor_type for one in model.graph.output if one.name == output)
-    sizes = [one.dim_value for one in type_.shape.dim]
-    if not type_.HasField("shape") or 0 in sizes:
-        return None
-    return np.empty(sizes, onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type))
+def _calls_of(state: Mapping[str, Array], info: StepInfo) -> int:
+    """The number of calls that a state has seen."""
+    step, micro_step = (sum(int(state[name]) for name in info.names(role)) for role in ("step", "micro_step"))
+    if step < 0 or not 0 <= micro_step < info.accumulate:
+        raise InputError(
+            f"the state counts {step} updates and {micro_step} calls since; expected 0 or more updates, and "
+            f"less than {info.accumulate} calls"
+        )
+    return step * info.accumulate + micro_step
 
 
-def _refused(error: Exception) -> InputError:
-    reason = " ".join(str(error).split())
-    return InputError(f"ONNX Runtime refuses the data: {reason}")
+def _require_synchronized(info: StepInfo, provider: Provider) -> None:
+    if not info.synchronized:
+        raise InputError(
+            "the training step is not synchronized, so each rank would train by itself; make it with "
+            "bngrad step --sync"
+        )
+    if provider == "function":
+        raise InputError(
+            "the provider is function, whose collectives are those of one rank; expected native or python with "
+            "several ranks"
+        )

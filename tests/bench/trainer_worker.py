@@ -92,9 +92,10 @@ def bare(trainer, data):
     """The trainer's session with everything bound, on its two sets of buffers in turn."""
     for _ in range(2):
         trainer.step(**data)
+    session = trainer._session
 
     def call() -> None:
-        trainer._session.run_with_iobinding(trainer._bindings[trainer._calls % 2])
+        session._session.run_with_iobinding(session.bindings[trainer._calls % 2])
         trainer._calls += 1
 
     return call

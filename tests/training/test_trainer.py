@@ -88,7 +88,7 @@ def test_shapes_of_losses(case):
     if bound is None:  # as a model whose rank is unknown has it
         value.type.tensor_type.ClearField("shape")
     trainer = bngrad.Trainer(step, learning_rate=1.0)
-    assert (trainer._loss is not None) == bool(bound)
+    assert (trainer._session._loss is not None) == bool(bound)
     x = np.ones((3, 2), np.float32)
     assert [trainer.step(x=x) for _ in range(3)] == [1.5, 1.0, 0.5]
     assert trainer.outputs == {}

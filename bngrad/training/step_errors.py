@@ -1,0 +1,36 @@
+"""Why a training step failed."""
+
+from __future__ import annotations
+
+from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed
+
+
+def refused(error: Exception) -> InputError:
+    """The error for one of ONNX Runtime that refuses the data."""
+    reason = " ".join(str(error).split())
+    return InputError(f"ONNX Runtime refuses the data: {reason}")
+
+
+def not_finite_message(what: str, data: list[list[str]], state: list[str], rate: float) -> str:
+    """Says why a loss is not finite.
+
+    Args:
+        what: The loss, and of what call.
+        data: The data inputs that are not finite, on each rank.
+        state: The tensors of the state that are not finite.
+        rate: The learning rate.
+    """
+    if any(data):
+        rank = next(index for index, names in enumerate(data) if names)
+        where = f" of rank {rank}" if len(data) > 1 else ""
+        return f"{what}: the data {listed(data[rank])}{where} are not finite; the state is unchanged"
+    if state:
+        return (
+            f"{what}: the state is not finite since an earlier call ({listed(state, most=3)}); load an "
+            "earlier state, and lower the learning rate"
+        )
+    return (
+        f"{what}, with finite data and weights; the state is unchanged: lower the learning rate ({rate:g}), "
+        "or clip the gradients"
+    )

@@ -1,0 +1,79 @@
+"""Ranks that are threads of one process: what runs without collectives in a graph needs no MPI."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from bngrad.distributed import Communicator
+from bngrad.errors import DistributedError
+
+
+class Threads:
+    """What the ranks share: a table of messages, by rank, for each exchange."""
+
+    def __init__(self, size):
+        self.size, self.messages = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=20)
+
+    def exchange(self, rank, message):
+        self.messages[rank] = message
+        self.barrier.wait()
+        found = list(self.messages)
+        self.barrier.wait()
+        return found
+
+
+class ThreadCommunicator(Communicator):
+    """The interface of a communicator, with the checks that the op library makes."""
+
+    def __init__(self, threads, rank):
+        self._threads, self.rank, self.size = threads, rank, threads.size
+
+    def attach(self):
+        pass
+
+    def _exchange(self, key, value):
+        found = self._threads.exchange(self.rank, (key, value))
+        for rank, (other, text) in enumerate(found):
+            if other is None:
+                raise DistributedError(f"rank {rank} failed: {text}")
+        for rank, (other, _) in enumerate(found):
+            if other != found[0][0]:
+                raise DistributedError(
+                    f"ranks 0 and {rank} do not match: rank 0 is at {found[0][0]}, rank {rank} at {other}"
+                )
+        return [value for _, value in found]
+
+    def all_gather(self, key, value):
+        return np.stack(self._exchange(f"all_gather {key}", np.array(value)))
+
+    def gather_text(self, key, text):
+        return self._exchange(f"gather_text {key}", text)
+
+    def broadcast(self, key, arrays):
+        return {name: array.copy() for name, array in self._exchange(f"broadcast {key}", arrays)[0].items()}
+
+    def agree(self, key, flag):
+        return any(self._exchange(f"agree {key}", flag))
+
+    def fail(self, error):
+        self._threads.exchange(self.rank, (None, str(error)))
+
+
+def on_threads(size, function):
+    """What a function of a communicator returns or raises on each rank."""
+    threads = Threads(size)
+
+    def call(rank):
+        try:
+            return function(ThreadCommunicator(threads, rank))
+        except BaseException as error:
+            if isinstance(error, threading.BrokenBarrierError):
+                raise
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(call, range(size)))
