@@ -95,11 +95,32 @@ class Resumed:
 
 
 def resume(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
-    """Reads a checkpoint of a run, and the best one beside it.
+    """Reads a checkpoint of a run, and the best one beside it, on rank 0 of the trainer's.
 
     Raises:
         InputError: A file cannot be read, is of another model, or is no checkpoint of a run.
+        DistributedError: See `Trainer`.
     """
+    ranks = trainer.ranks
+    found: Resumed | None = None
+
+    def read() -> dict[str, Any]:
+        nonlocal found
+        found = _resumed(path, trainer)
+        return {"position": asdict(found.position), "options": found.options, "best": found.best is not None}
+
+    known = ranks.on_first("resume", read)
+    state = trainer.state_dict() if found is None else found.state
+    best = state if found is None or found.best is None else found.best
+    return Resumed(
+        ranks.from_first("resumed state", state),
+        Position(**known["position"]),
+        known["options"],
+        ranks.from_first("best state", best) if known["best"] else None,
+    )
+
+
+def _resumed(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
     state, position, options = _read(Path(path), trainer)
     if position.best_epoch is None:
         return Resumed(state, position, options, None)

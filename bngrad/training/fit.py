@@ -6,6 +6,7 @@ resumed run is bit-identical to one that was not interrupted.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Plan:
 
     epochs: int
     batch_size: int
+    """The number of samples of a batch, which the ranks share."""
     seed: int = 0
     drop_last: bool = False
     """Whether to leave out the last batch of an epoch if it has fewer samples."""
@@ -106,15 +108,16 @@ class Fit:
             InputError: The data do not fit, or a file cannot be written. Checkpoints are as they were.
         """
         status: Status
-        try:
+        with self._trainer.ranks.alone():
             try:
-                status = self._epochs(reports)
-            except Interrupted:
-                status = "interrupted"
-                self._save()
-        except TrainingError as error:
-            return Outcome("not finite", str(error), self._best)
-        return Outcome(status, "", self._best)
+                try:
+                    status = self._epochs(reports)
+                except Interrupted:
+                    status = "interrupted"
+                    self._save()
+            except TrainingError as error:
+                return Outcome("not finite", str(error), self._best)
+            return Outcome(status, "", self._best)
 
     def _epochs(self, reports: Reports) -> Status:
         position, patience = self._position, self._plan.patience
@@ -131,10 +134,18 @@ class Fit:
     def _train(self, reports: Reports, start: float) -> None:
         """Takes the remaining batches of the current epoch."""
         plan, position, trainer = self._plan, self._position, self._trainer
+        ranks = trainer.ranks
         order = permutation(len(self._training), plan.seed, position.epoch + 1)
-        batches = self._training.batches(plan.batch_size, order, start=position.batch, drop_last=plan.drop_last)
+        batches = self._training.batches(
+            plan.batch_size,
+            order,
+            start=position.batch,
+            part=ranks.rank,
+            parts=ranks.size,
+            drop_last=plan.drop_last,
+        )
         for rows, batch in batches:
-            if reports.stop():
+            if ranks.any("stop", reports.stop()):
                 raise Interrupted
             rate = trainer.learning_rate
             loss = self._step(batch)
@@ -164,7 +175,7 @@ class Fit:
         return evaluate(
             self._trainer,
             self._validation,
-            plan.batch_size,
+            -(-plan.batch_size // self._trainer.ranks.size),
             drop_last=self._validation.batch_size is not None,  # every sample counts, if the step takes it
             stop=reports.stop,
         )
@@ -194,11 +205,22 @@ class Fit:
         Raises:
             TrainingError: The state is not finite; the checkpoints stay.
             InputError: A file cannot be written.
+            DistributedError: The ranks have different states.
         """
+        ranks = self._trainer.ranks
         state = self._trainer.state_dict()
         if names := not_finite(state):
             raise TrainingError(
                 f"the state is not finite after step {self._position.step} ({len(names)} tensors, the first "
                 f"{names[0]!r}): lower the learning rate, or clip the gradients"
             )
-        self._checkpoints.save(state, self._best, self._position)
+        if ranks.size > 1:
+            ranks.require_same("state", {"the hash of the state": _hash_of(state)}, "the same processors")
+        ranks.on_first("checkpoint", lambda: self._checkpoints.save(state, self._best, self._position))
+
+
+def _hash_of(state: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256()
+    for array in state.values():
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -29,7 +31,9 @@ class Evaluation(NamedTuple):
 def evaluate(
     trainer: Trainer, dataset: Dataset, size: int, *, drop_last: bool, stop: Callable[[], bool] = lambda: False
 ) -> Evaluation:
-    """Evaluates the state of a trainer.
+    """Evaluates the state of a trainer; each of its ranks takes some of the batches.
+
+    The result is the same on all ranks, and depends on the samples and the size of the batches alone.
 
     Args:
         trainer: The trainer.
@@ -40,17 +44,26 @@ def evaluate(
 
     Raises:
         InputError: See `Trainer.evaluate`.
-        Interrupted: ``stop`` says so.
+        DistributedError: See `Trainer`.
+        Interrupted: ``stop`` says so on some rank.
     """
+    ranks = trainer.ranks
     labels = trainer.labels[0] if len(trainer.labels) == 1 else None
-    losses, samples, correct, counted = [], 0, 0, 0
-    for rows, batch in dataset.batches(size, drop_last=drop_last):
-        if stop():
-            raise Interrupted
-        outputs = trainer.evaluate(**batch)
-        losses.append(float(outputs[trainer.info.loss].item()) * rows)
-        samples += rows
-        if labels is not None and labels.scores in outputs:
-            hits, of = labels.correct(batch[labels.name], outputs[labels.scores])
-            correct, counted = correct + hits, counted + of
+    batches = dataset.batches(size, start=ranks.rank, every=ranks.size, drop_last=drop_last)
+    results = np.zeros((dataset.count(size, drop_last=drop_last), 4))
+    stopped = False
+    with ranks.together("validation"):
+        for number, (rows, batch) in enumerate(batches):
+            if stopped := stop():
+                break
+            outputs = trainer.evaluate(**batch)
+            hits = of = 0
+            if labels is not None and labels.scores in outputs:
+                hits, of = labels.correct(batch[labels.name], outputs[labels.scores])
+            loss = float(outputs[trainer.info.loss].item())
+            results[ranks.rank + number * ranks.size] = loss * rows, rows, hits, of
+    if ranks.any("stop", stopped):
+        raise Interrupted
+    losses, *counts = ranks.arrays("validation", results).sum(axis=0).T  # a row is of one rank, and else 0
+    samples, correct, counted = (float(count.sum()) for count in counts)
     return Evaluation(math.fsum(losses) / samples, correct / counted if counted else None)
