@@ -25,6 +25,7 @@ from bngrad.cli.help import Group
 from bngrad.cli.inspect import inspect_command
 from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
+from bngrad.cli.ranks import usage_error
 from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.step import step_command
 from bngrad.cli.train import train_command
@@ -113,6 +114,8 @@ def run(arguments: list[str]) -> int:
         if is_caused_by(error, KeyboardInterrupt):
             return 130
         message = error_message(error)
+        if isinstance(error, click.UsageError) and "--distributed" in arguments:
+            message = usage_error(message)
     else:
         return result if isinstance(result, int) else 0
     # Outside of the except block: the exception keeps all of the command's memory alive.
@@ -120,6 +123,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str) -> int:
-    """Prints an error as one line and returns the exit code."""
-    print_line("error", message)
+    """Prints an error as one line, unless another process does, and returns the exit code."""
+    if message:
+        print_line("error", message)
     return 2

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from bngrad.cli.documents import TrainDocument
     from bngrad.training.checkpoints import Position
     from bngrad.training.fit import Outcome
+    from bngrad.training.ranks import Ranks
     from bngrad.training.trainer import Trainer
 
 _NOT_FINITE, _INTERRUPTED = 1, 130
 """Exit codes."""
 
-_DATA, _RATE = "Data", "Learning rate"
+_DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
 
 
 @click.command(
@@ -171,6 +172,22 @@ _DATA, _RATE = "Data", "Learning rate"
     group=OUTPUT,
     help="File for the loss curve: .svg, .png or .pdf. Needs matplotlib (`pip install 'bngrad[plot]'`).",
 )
+@option(
+    "--distributed",
+    is_flag=True,
+    group=_RANKS,
+    help="Train on all processes that an MPI launcher has started, as with `mpiexec -n 4 bngrad train ...`. Each "
+    "takes a part of every batch. STEP has to be made with `bngrad step --sync`.",
+)
+@option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    group=_RANKS,
+    help="How long to wait for another process.",
+)
 @json_option
 @debug_option
 @click.pass_context
@@ -183,27 +200,43 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
 
     Documentation: [Training](../guides/training.md).
     """
+    from bngrad.cli.ranks import joined
+
+    with joined({**options, "json": as_json}, STEP=str(step)) as ranks:
+        return _train(context, step, ranks, options, as_json=as_json)
+
+
+def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, Any], *, as_json: bool) -> int:
     from bngrad.cli import train_setup
     from bngrad.cli.console import print_json, print_warnings, printing
     from bngrad.cli.interrupts import interrupts
-    from bngrad.cli.progress import progress
+    from bngrad.cli.progress import Display, progress
     from bngrad.training import curve
     from bngrad.training.fit import Reports
     from bngrad.training.run_log import RunLog
     from bngrad.training.trainer import Trainer
 
-    train_setup.check_files(step, options)
+    ranks.on_first("outputs", lambda: train_setup.check_files(step, options))
     plot = None if options["plot"] is None else curve.check_plot(options["plot"])
-    trainer = Trainer(step, learning_rate=0, provider=options["provider"], threads=options["threads"])
+    trainer = Trainer(
+        step,
+        learning_rate=0,
+        provider=options["provider"],
+        threads=options["threads"],
+        comm=ranks.comm,
+    )
     if options["output"] is not None:
         trainer.finalize()  # a model that cannot be finalized is refused before it is trained
     run = train_setup.prepare(context, trainer, options)
-    print_warnings(train_setup.warnings(trainer, options))
-    log = RunLog(options["log"], run.position.step, run.position.epoch)
-    with interrupts() as stop, progress() as show, log.open():
+    if ranks.is_first:
+        print_warnings(train_setup.warnings(trainer, options))
+    with ranks.together("log"):
+        log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch)
+    display = progress() if ranks.is_first else contextlib.nullcontext(Display(None))
+    with interrupts() as stop, display as show, log.open():
 
         def print_epoch(record: dict[str, Any]) -> None:
-            if not as_json:
+            if ranks.is_first and not as_json:
                 # A closed pipe, as of `| head`, must not end the training.
                 with show.hidden(), contextlib.suppress(BrokenPipeError):
                     click.echo(_epoch_line(record, run.epochs))
@@ -216,16 +249,17 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
         )
         outcome = run.fit.run(reports)
     if plot is not None:
-        curve.draw(plot, log.records)
+        ranks.on_first("plot", lambda: curve.draw(plot, log.records))
     if outcome.status in ("finished", "stopped early"):
         _write_results(trainer, outcome, options)
     last: dict[str, Any] = next((record for record in reversed(log.records) if "training_loss" in record), {})
-    with printing():
-        if as_json:
-            print_json(_document(outcome, run.position, last, options))
-        else:
-            for line in _lines(outcome, run.position, options):
-                click.echo(visible(line))
+    if ranks.is_first:
+        with printing():
+            if as_json:
+                print_json(_document(outcome, run.position, last, options))
+            else:
+                for line in _lines(outcome, run.position, options):
+                    click.echo(visible(line))
     return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
 
 

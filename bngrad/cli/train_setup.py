@@ -89,41 +89,36 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
     Raises:
         InputError: An option is wrong or missing, or a file cannot be read.
     """
-    position, best, samples = Position(), None, None
+    ranks = trainer.ranks
+    position, best, recorded = Position(), None, None
     if options["resume"] is not None:
         resumed = resume(options["resume"], trainer)
-        options["checkpoint"] = options["checkpoint"] or options["resume"]
         trainer.load_state_dict(resumed.state)
-        position, best = resumed.position, resumed.best
-        samples = resumed.options.get("samples") if position.batch else None
-        _complete(context, options, resumed.options, within_epoch=position.batch > 0)
-    training, validation = _datasets(trainer, options)
-    if samples is not None and samples != len(training):
-        raise InputError(
-            f"{options['resume']} was written in an epoch of {samples} samples, and the data have "
-            f"{len(training)}; expected the same data"
-        )
-    plan = _plan(options, training)
+        position, best, recorded = resumed.position, resumed.best, resumed.options
+    with ranks.together("data and options"):
+        if recorded is not None:
+            options["checkpoint"] = options["checkpoint"] or options["resume"]
+            _complete(context, options, recorded, within_epoch=position.batch > 0)
+        training, validation = _datasets(trainer, options)
+        samples = recorded.get("samples") if recorded is not None and position.batch else None
+        if samples is not None and samples != len(training):
+            raise InputError(
+                f"{options['resume']} was written in an epoch of {samples} samples, and the data have "
+                f"{len(training)}; expected the same data"
+            )
+        plan = _plan(options, training, ranks.size)
+        _require_batches(plan, training, validation, ranks.size)
+        trainer.learning_rate = _schedule(context, options, _updates(plan, training, trainer))
+    if ranks.size > 1:
+        hashes = {"the hash of the data": training.fingerprint()}
+        if validation is not None:
+            hashes["the hash of the validation data"] = validation.fingerprint()
+        ranks.require_same("data", hashes, "the same data")
     if validation is None:
         best = position.best_epoch = position.best_loss = None  # the run ends with its last state
-    if options["checkpoint_every"] is not None and options["checkpoint"] is None:
-        raise InputError("--checkpoint-every needs --checkpoint")
-    if plan.patience is not None and validation is None:
-        raise InputError("--patience needs a validation loss; give --validation or --validation-split")
-    batches = training.count(plan.batch_size, drop_last=plan.drop_last)
-    fixed = validation is not None and validation.batch_size is not None
-    if not batches or (validation is not None and not validation.count(plan.batch_size, drop_last=fixed)):
-        few = training if not batches or validation is None else validation
-        raise InputError(f"{len(few)} samples make no batch of {plan.batch_size}; expected more data")
-    updates = plan.epochs * batches // trainer.info.accumulate
-    if not updates:
-        raise InputError(
-            f"{plan.epochs * batches} steps make no update of the weights, which takes {trainer.info.accumulate} "
-            "in this training step; expected more epochs or data"
-        )
-    trainer.learning_rate = _schedule(context, options, updates)
-    recorded = {name: options[name] for name in _RECORDED} | {"samples": len(training)}
-    checkpoints = Checkpoints(options["checkpoint"], trainer.info, recorded)
+    kept = {name: options[name] for name in _RECORDED} | {"samples": len(training)}
+    with ranks.together("checkpoint"):
+        checkpoints = Checkpoints(options["checkpoint"] if ranks.is_first else None, trainer.info, kept)
     return Run(Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs)
 
 
@@ -174,11 +169,16 @@ def _datasets(trainer: Trainer, options: dict[str, Any]) -> tuple[Dataset, Datas
     return training, None
 
 
-def _plan(options: dict[str, Any], training: Dataset) -> Plan:
+def _plan(options: dict[str, Any], training: Dataset, ranks: int) -> Plan:
     size, fixed = options["batch_size"], training.batch_size
-    if fixed is not None and size not in (None, fixed):
-        raise InputError(f"--batch-size is {size}, but the step takes batches of {fixed} alone")
-    options["batch_size"] = fixed or size or _BATCH_SIZE
+    if fixed is not None and size not in (None, fixed * ranks):
+        whole = "" if ranks == 1 else f" on each of {ranks} ranks: --batch-size {fixed * ranks}"
+        raise InputError(f"--batch-size is {size}, but the step takes batches of {fixed} alone{whole}")
+    options["batch_size"] = (fixed or 0) * ranks or size or _BATCH_SIZE
+    if options["checkpoint_every"] is not None and options["checkpoint"] is None:
+        raise InputError("--checkpoint-every needs --checkpoint")
+    if options["patience"] is not None and not options["validation"] and options["validation_split"] is None:
+        raise InputError("--patience needs a validation loss; give --validation or --validation-split")
     return Plan(
         epochs=options["epochs"],
         batch_size=options["batch_size"],
@@ -188,6 +188,35 @@ def _plan(options: dict[str, Any], training: Dataset) -> Plan:
         checkpoint_every=options["checkpoint_every"],
         skip_not_finite=options["on_nan"] == "continue",
     )
+
+
+def _require_batches(plan: Plan, training: Dataset, validation: Dataset | None, ranks: int) -> None:
+    """Checks that there are batches, and that none leaves a rank without a sample."""
+    batches = training.count(plan.batch_size, drop_last=plan.drop_last)
+    fixed = None if validation is None else validation.batch_size
+    if not batches:
+        raise InputError(f"{len(training)} samples make no batch of {plan.batch_size}; expected more data")
+    if validation is not None and not validation.count(fixed or 1, drop_last=True):
+        raise InputError(f"{len(validation)} samples make no batch of {fixed or 1}; expected more data")
+    last = len(training) % plan.batch_size
+    smallest = plan.batch_size if plan.drop_last or not last else last
+    if smallest < ranks:
+        which = "a batch" if smallest == plan.batch_size else "the last batch of an epoch"
+        raise InputError(
+            f"{which} has {smallest} samples for {ranks} ranks; expected one for each: give another --batch-size"
+            + ("" if smallest == plan.batch_size else ", or --drop-last")
+        )
+
+
+def _updates(plan: Plan, training: Dataset, trainer: Trainer) -> int:
+    steps = plan.epochs * training.count(plan.batch_size, drop_last=plan.drop_last)
+    updates = steps // trainer.info.accumulate
+    if not updates:
+        raise InputError(
+            f"{steps} steps make no update of the weights, which takes {trainer.info.accumulate} "
+            "in this training step; expected more epochs or data"
+        )
+    return updates
 
 
 def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> Schedule:
