@@ -202,8 +202,9 @@ def _require_batches(plan: Plan, training: Dataset, validation: Dataset | None, 
     smallest = plan.batch_size if plan.drop_last or not last else last
     if smallest < ranks:
         which = "a batch" if smallest == plan.batch_size else "the last batch of an epoch"
+        count = "1 sample" if smallest == 1 else f"{smallest} samples"
         raise InputError(
-            f"{which} has {smallest} samples for {ranks} ranks; expected one for each: give another --batch-size"
+            f"{which} has {count} for {ranks} ranks; expected one for each: give another --batch-size"
             + ("" if smallest == plan.batch_size else ", or --drop-last")
         )
 
