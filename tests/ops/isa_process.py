@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from bngrad.runtime import native, native_library
+from bngrad.runtime import kernel_call, native, native_library
 
 _PAGE = 4096
 
@@ -72,7 +72,7 @@ def _call(outputs_later, function, arguments, options):
         array[...] = argument
         return array
 
-    native.empty_at_cache_line = full_of_nan
+    kernel_call.empty_at_cache_line = native.empty_at_cache_line = full_of_nan
     return getattr(native, function)(*map(at_a_page, arguments), **options)
 
 
