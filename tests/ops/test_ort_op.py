@@ -427,6 +427,52 @@ def test_adam_update(dtype, shape):
         assert np.abs(one - other).max(initial=0) <= BOUNDS[dtype] * np.abs(other).max(initial=0)
 
 
+SYNCHRONIZED = """<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>
+g (T[N,3,S] dY, T[N,3,S] Z, T[N,3,S] X, P[3] scale, P[3] bias, P[3] running_mean, P[3] running_var)
+    => (T[N,3,S] Y, P[3] new_mean, P[3] new_var, T[N,3,S] dX, P[3] dscale, P[3] dbias, T[N,3,S] of_relu,
+        P[3] loss) {
+    axes = Constant<value = int64[2] {0, 2}>()
+    moments = bngrad.BatchNormalizationMoments(X, axes)
+    all_moments = bngrad.AllGather<key = "bn/moments">(moments)
+    new_mean, new_var, mean, inv_std, count = bngrad.BatchNormalizationMergeMoments
+        <epsilon = 0.001, momentum = 0.9, unbiased_running_var = 1>(all_moments, running_mean, running_var)
+    Y = bngrad.BatchNormalizationApply(X, scale, bias, mean, inv_std, axes)
+    sums, dscale, dbias = bngrad.BatchNormalizationGradSums(dY, X, scale, mean, inv_std, axes)
+    all_sums = bngrad.AllGather<key = "bn/sums">(sums)
+    dX = bngrad.BatchNormalizationGradApply(dY, X, scale, mean, inv_std, all_sums, count, axes)
+    relu_sums = bngrad.BatchNormalizationReluGradSums(dY, Z, X, scale, mean, inv_std, axes)
+    all_relu_sums = bngrad.AllGather<key = "relu/sums">(relu_sums)
+    of_relu = bngrad.BatchNormalizationReluGradApply
+        (dY, Z, X, scale, mean, inv_std, all_relu_sums, count, axes)
+    loss = bngrad.AllReduce<key = "loss">(bias)
+}"""
+"""A batch norm of a batch that is divided among ranks, forward and backward."""
+
+
+@pytest.mark.parametrize("name", ["float", "double", "float16"])
+def test_synchronized_on_one_rank(name):
+    data, parameter = NAMES[name], DOUBLE if name == "double" else FLOAT
+    feeds = make_feeds(training_op(), [4, 3, 5], [0, 2], (data, parameter, parameter))
+    feeds |= make_feeds(relu_grad_op(), [4, 3, 5], [0, 2], (data, parameter, parameter), seed=1)
+    del feeds["mean"], feeds["inv_std"]
+    feeds["dY"] = feeds.pop("dZ")
+    parameter_type = "double" if name == "double" else "float"
+    model = onnx.parser.parse_model(SYNCHRONIZED.replace("T[", f"{name}[").replace("P[", f"{parameter_type}["))
+    session = make_session(model.SerializeToString(), 2)
+    names = [o.name for o in session.get_outputs()]
+    got = dict(zip(names, session.run(None, {n: v for n, v in feeds.items() if n != "axes"}), strict=True))
+
+    epsilon = float(np.float32(1e-3))
+    y, *running, mean, inv_std = expected_training(feeds, (0, 2), epsilon, 0.9, 1)
+    of_grad = {**feeds, "mean": mean, "inv_std": inv_std}
+    expected = [y, *running, *expected_grad(of_grad, (0, 2), True)]
+    of_relu, *_ = expected_relu_grad({**of_grad, "dZ": feeds["dY"]}, (0, 2), True)
+    for output, want in zip(names, [*expected, of_relu, float64(feeds["bias"])], strict=True):
+        dtype = data if output in ("Y", "dX", "of_relu") else parameter
+        assert (got[output].dtype, got[output].shape) == (dtype, want.shape), output
+        assert np.abs(got[output] - want).max() <= BOUNDS[dtype] * max(np.abs(want).max(), 1), output
+
+
 # What shape inference knows must not change results, and nothing wrong may be inferred.
 
 
