@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class _State:
     complete = True
     """Whether all operations of this process completed."""
+    finalizes = False
+    """Whether this module calls MPI_Finalize, not mpi4py."""
 
 
 _state = _State()
@@ -58,6 +60,7 @@ def _import() -> ModuleType:
         raise VersionError("distributed training needs mpi4py: pip install 'bngrad[mpi]'") from None
     if not imported and mpi4py.rc.finalize is None:
         mpi4py.rc.finalize = False
+        _state.finalizes = True
         atexit.register(_finalize, os.getpid())
     try:
         from mpi4py import MPI  # noqa: PLC0415 - initializes MPI
@@ -90,6 +93,16 @@ def check_thread() -> None:
         )
 
 
+def finalizes() -> bool:
+    """Whether this package calls MPI_Finalize when the process ends, and not mpi4py or the program."""
+    return _state.finalizes
+
+
+def ends_normally() -> bool:
+    """Whether all operations completed, and no exception was left uncaught."""
+    return _state.complete and not hasattr(sys, "last_type")
+
+
 def end_without_finalize() -> None:
     """Makes this process end without MPI_Finalize, because an operation did not complete."""
     MPI = _import()
@@ -101,7 +114,7 @@ def end_without_finalize() -> None:
 def _finalize(process: int) -> None:
     """Calls MPI_Finalize at the end of a process, if the other ranks can be expected to do so, too."""
     MPI = sys.modules.get("mpi4py.MPI")
-    if MPI is None or process != os.getpid() or not _state.complete or hasattr(sys, "last_type"):
-        return  # last_type: of an exception that nothing caught
+    if MPI is None or process != os.getpid() or not ends_normally():
+        return
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.Finalize()

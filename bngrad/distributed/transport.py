@@ -6,6 +6,8 @@ complete no other can start: MPI cannot take it back, and the ranks would no lon
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import time
 from functools import partial
@@ -51,17 +53,11 @@ class Transport:
         self.size: int = comm.size
         self.timeout = timeout
         self.failure: BaseException | None = None
-        duplicates: list[MPI.Intracomm] = []
-
-        def duplicate() -> MPI.Request:
-            made, request = comm.Idup()
-            duplicates.append(made)
-            return request
-
-        self._run(duplicate)
-        self._comm = duplicates[0]
-        # An error of a communicator whose user wants it to abort the job is an exception here.
-        self._comm.Set_errhandler(self._mpi.ERRORS_RETURN)
+        self._comm = self._duplicate(comm)
+        if mpi.finalizes():
+            # Of its own: a rank may end while others are in an operation.
+            self._at_end = self._duplicate(comm)
+            atexit.register(self._meet_at_end)
 
     def move(self, operation: int, send: int, receive: int, size: int) -> None:
         """Exchanges blocks of bytes.
@@ -93,10 +89,30 @@ class Transport:
             piece = _Piece(self._mpi, count, count)
             self._run(partial(self._comm.Ibcast, piece.at(address + begin)))
 
+    def _duplicate(self, comm: MPI.Intracomm) -> MPI.Intracomm:
+        made: list[MPI.Intracomm] = []
+
+        def start() -> MPI.Request:
+            duplicate, request = comm.Idup()
+            made.append(duplicate)
+            return request
+
+        self._run(start)
+        # An error of a communicator whose user wants it to abort the job is an exception here.
+        made[0].Set_errhandler(self._mpi.ERRORS_RETURN)
+        return made[0]
+
+    def _meet_at_end(self) -> None:
+        """Waits for the other ranks, because MPI_Finalize has no time-out; without them it is not called."""
+        if mpi.ends_normally() and self._process == os.getpid():
+            with contextlib.suppress(BaseException):  # also Ctrl-C
+                self._run(self._at_end.Ibarrier)
+
     def _run(self, start: Callable[[], MPI.Request]) -> None:
         """Starts an operation and waits until it is complete."""
         if self.failure is not None:
-            raise DistributedError(f"rank {self.rank} cannot go on after an earlier error: {self.failure}")
+            reason = str(self.failure) or type(self.failure).__name__
+            raise DistributedError(f"rank {self.rank} cannot go on after an earlier error: {reason}")
         if os.getpid() != self._process:
             raise DistributedError("a fork of a rank cannot communicate; expected the process that started MPI")
         mpi.check_thread()
