@@ -107,7 +107,7 @@ class Communicator:
         try:
             yield
         except Exception as error:
-            if isinstance(self._transport.failure, KeyboardInterrupt):
+            if self._transport.take_interrupt():
                 raise KeyboardInterrupt from None
             if found := _NODE.search(str(error)):
                 raise DistributedError(" ".join(found[1].split())) from None
@@ -202,7 +202,7 @@ class Communicator:
         try:
             yield
         except LibraryError as error:
-            if isinstance(self._transport.failure, KeyboardInterrupt):
+            if self._transport.take_interrupt():
                 raise KeyboardInterrupt from None
             raise DistributedError(str(error).removeprefix(f"{function}: ")) from None
 

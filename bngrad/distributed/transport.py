@@ -53,6 +53,7 @@ class Transport:
         self.size: int = comm.size
         self.timeout = timeout
         self.failure: BaseException | None = None
+        self._interrupted = False
         self._comm = self._duplicate(comm)
         if mpi.finalizes():
             # Of its own: a rank may end while others are in an operation.
@@ -88,6 +89,11 @@ class Transport:
             count = min(self._piece, size - begin)
             piece = _Piece(self._mpi, count, count)
             self._run(partial(self._comm.Ibcast, piece.at(address + begin)))
+
+    def take_interrupt(self) -> bool:
+        """Whether Ctrl-C ended an operation, and nobody asked since."""
+        taken, self._interrupted = self._interrupted, False
+        return taken
 
     def _duplicate(self, comm: MPI.Intracomm) -> MPI.Intracomm:
         made: list[MPI.Intracomm] = []
@@ -126,6 +132,7 @@ class Transport:
                     f"rank {self.rank}: an error of MPI, often because a rank ended: {reason}"
                 )
             self.failure = error
+            self._interrupted = isinstance(error, KeyboardInterrupt)
             raise error from None
 
     def _wait(self, request: MPI.Request) -> None:
