@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import warnings
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,12 @@ def _import() -> ModuleType:
         _state.finalizes = True
         atexit.register(_finalize, os.getpid())
     try:
-        from mpi4py import MPI  # noqa: PLC0415 - initializes MPI
+        with warnings.catch_warnings():
+            # Of a launcher of another MPI, which is an error here.
+            warnings.filterwarnings("ignore", "suspicious MPI execution environment")
+            from mpi4py import MPI  # noqa: PLC0415 - initializes MPI
     except (ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[-1]
         raise VersionError(
             f"mpi4py cannot load an MPI library ({reason}): install one, such as with pip install mpich, or load "
             "the cluster's module"

@@ -1,0 +1,76 @@
+"""What is missing or does not fit together, in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mpi_run import job_environment, mpich
+
+PROGRAM = """
+import sys
+from bngrad.distributed import Communicator
+from bngrad.errors import BngradError
+{before}
+try:
+    Communicator()
+except BngradError as error:
+    print(type(error).__name__, error, sep=": ")
+"""
+CASES = {
+    "no-mpi4py": (
+        "sys.modules['mpi4py'] = None",
+        {},
+        "VersionError: distributed training needs mpi4py: pip install 'bngrad[mpi]'\n",
+    ),
+    "no-library": (
+        "",
+        {"MPI4PY_LIBMPI": "/no/libmpi.so"},
+        "VersionError: mpi4py cannot load an MPI library (/no/libmpi.so: cannot open shared object file: No such",
+    ),
+    "an-error-of-the-linker": (
+        "sys.modules['mpi4py.MPI'] = None",
+        {},
+        "VersionError: mpi4py cannot load an MPI library (import of mpi4py.MPI halted",
+    ),
+    "another-launcher": (
+        "",
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"},
+        "DistributedError: the launcher started 4 processes, but MPI finds one: mpi4py uses MPICH ",
+    ),
+    "srun-without-mpi": (
+        "",
+        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"},
+        "DistributedError: the launcher started 2 processes, but MPI finds one: mpi4py uses MPICH ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "environment", "expected"), CASES.values(), ids=CASES)
+def test_one_line(before, environment, expected, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=job_environment(mpich(), tmp_path) | environment,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(expected), done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+def test_alone_without_a_launcher(tmp_path):
+    program = "from bngrad.distributed import Communicator; print(Communicator().all_gather('a', [7]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=job_environment(mpich(), tmp_path),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[[7]]\n", "")
