@@ -231,6 +231,16 @@ def steps(fault):
         sys.exit(2)
 
 
+def endless():
+    comm = Communicator(timeout=TIMEOUT)
+    try:
+        for step in range(10**6):
+            comm.all_gather(f"step {step}", np.zeros(1000))
+    except DistributedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+
 def killed(_comm):
     os.kill(os.getpid(), signal.SIGKILL)
 

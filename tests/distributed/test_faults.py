@@ -90,7 +90,8 @@ def test_interrupted_in_the_library(mpi):
         timeout=30,
         expected=None,
     )
-    assert job.ranks == [(2, "", ""), (130, "", "")]
+    assert job.ranks[1] == (130, "", ""), job
+    assert job.ranks[0].code in (2, ABORTED), job
 
 
 @pytest.mark.long
