@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.autodiff.loss_terms import LossTerms, weighing_inputs
 from bngrad.errors import BngradError, ModelError
@@ -23,11 +24,11 @@ from bngrad.training.evaluation import evaluation_graph, state_dtype
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx_ir as ir
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
 
+_SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _ROWS = 4
 """Of a batch, if the model does not fix it."""
 _SIZES = (8, 32, 64, 224, 1)
@@ -54,6 +55,8 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
     """
     try:
         evaluation = InferTypesPass()(evaluation_graph(model, values, loss)).model
+        if any(value.dtype in _SIXTEEN_BITS for node in evaluation.graph for value in node.outputs):
+            return "numbers of 16 bits round off more than pairs of samples may contribute"
         data = [value for value in evaluation.graph.inputs if value.name not in values]
         fixed = _fixed(evaluation, values, loss)
     except BngradError as error:
