@@ -78,7 +78,8 @@ def rewrite(
         recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
         sync: Whether training batch norms use the statistics of the whole batch of a distributed run. The loss and
             the gradients stay those of one rank: with batches of equal size, average the gradients over the ranks.
-            Requires ``stock``.
+            So does what the graph itself computes of the size of the batch, such as M / (M - 1) of a running
+            variance in primitives. Requires ``stock``.
 
     Returns:
         The rewritten model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
