@@ -194,8 +194,9 @@ def differentiate(
         defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
             they have to be fed, which bindings of languages other than Python need.
         sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,
-            and every rank gets the loss, the gradients and the running statistics of the whole batch. The same
-            graph runs on any number of ranks, and on one alone. Requires ``bngrad`` and ``stock``.
+            and every rank gets the loss, the gradients and the running statistics of the whole batch. Other
+            outputs are those of its rows. The same graph runs on any number of ranks, and on one alone. Requires
+            ``bngrad`` and ``stock``.
 
     Returns:
         The training graph, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.

@@ -20,6 +20,7 @@ from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
 from bngrad.passes.base import STANDARD
 from bngrad.passes.check import check
+from bngrad.passes.distribute.collectives import is_collective
 from bngrad.passes.distribute.synchronize_batch_norms import SynchronizeBatchNormsPass
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.aten.gradients import ImportAtenPass
@@ -137,7 +138,10 @@ def rewrite(
         )
     # Splitting a batch norm leaves fewer of the ops that were there before.
     rewritten = {name: max(number - before[name], 0) for name, number in after.items()}
-    return Rewritten(result, rewritten, lowered, state_of(result), notes_of(result), candidates)
+    notes = notes_of(result)
+    if sync and not any(map(is_collective, all_nodes(result))):
+        notes = [*notes, "the model has no batch norm in training mode; there was nothing to synchronize"]
+    return Rewritten(result, rewritten, lowered, state_of(result), notes, candidates)
 
 
 def require_sync(sync: bool, *, target: str, builder: str = "bngrad") -> None:

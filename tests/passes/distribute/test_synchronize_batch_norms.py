@@ -297,6 +297,14 @@ def test_a_synchronized_graph_is_rewritten_to_itself():
     assert not any(again.rewritten.values())
 
 
+@pytest.mark.parametrize(("sync", "notes"), [(True, 1), (False, 0)], ids=["sync", "no sync"])
+def test_a_note_where_nothing_is_synchronized(sync, notes):
+    frozen = BACKWARD.replace("training_mode = 1", "training_mode = 0")
+    text = graph(f"{AXES} {frozen}", f"{X} dx", f"{VALUES}, {X} dy, {C} mean, {C} inv_std")
+    found = [note for note in rewrite(ir.from_proto(proto(text)), sync=sync).notes if "nothing to sync" in note]
+    assert len(found) == notes
+
+
 def test_a_synchronized_graph_is_a_training_graph():
     once = ir.to_proto(rewrite(ir.from_proto(proto(WHOLE)), sync=True).model)
     with pytest.raises(bngrad.ModelError, match="the model is a training graph already"):
