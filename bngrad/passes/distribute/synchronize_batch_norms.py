@@ -33,6 +33,7 @@ from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import all_nodes, raise_refusals, remove_unused
 from bngrad.graph.same_values import origin
 from bngrad.opset.functions import DOMAIN
+from bngrad.opset.schemas import signature
 from bngrad.passes.base import RewritePass
 from bngrad.passes.distribute.collectives import Keys
 from bngrad.passes.replace import Emitter
@@ -58,8 +59,8 @@ class SynchronizeBatchNormsPass(RewritePass):
 
     Matches: BatchNormalizationTraining; BatchNormalizationGrad and BatchNormalizationReluGrad with
     training_mode = 1, except those of an instance or group norm, whose statistics are of one sample.
-    Refuses: a gradient whose statistics no BatchNormalizationTraining of the graph makes; second derivatives;
-    batch norms in subgraphs and functions, which the ranks may run differently.
+    Refuses: missing inputs; a gradient whose statistics no BatchNormalizationTraining of the graph makes; second
+    derivatives; batch norms in subgraphs and functions, which the ranks may run differently.
     Guarantees: the op with the main output, Y or dX, keeps the name of the node. The keys of the collectives are
     unique. A collective whose result nothing reads is left out.
     """
@@ -76,6 +77,9 @@ class SynchronizeBatchNormsPass(RewritePass):
         """See `RewritePass`."""
         if node.op_type == "BatchNormalizationGradGrad":
             return "second derivatives cannot be synchronized over ranks; expected first derivatives alone"
+        given, expected = len(_present(node)), len(signature(node.op_type)[0])
+        if given != expected or len(node.inputs) != expected:
+            return f"it has {given} of {len(node.inputs)} inputs; expected {expected}, all present"
         training_mode = node.attributes.get("training_mode")
         if training_mode is not None and training_mode.is_ref():
             return "its training_mode is an attribute of a function; expected a number (inline functions)"

@@ -243,6 +243,16 @@ REFUSALS = {
         f"{X} dx",
         r"node 'g' .*: its statistics \(mean 'm'\) are not those of a BatchNormalizationTraining of the graph",
     ),
+    "a forward node without axes": (
+        f"{FORWARD.replace(', axes)', ')')} {RELU} {BACKWARD}",
+        f"{X} dx",
+        r"node 'bn' .*: it has 5 of 5 inputs; expected 6, all present",
+    ),
+    "a gradient without a scale": (
+        f"{FORWARD} {RELU} {BACKWARD.replace('x, s,', 'x, ,')}",
+        f"{X} dx",
+        r"node 'bn_grad' .*: it has 5 of 6 inputs; expected 6, all present",
+    ),
     "statistics computed anew": (
         f"{AXES} {STATISTICS} {BACKWARD}",
         f"{X} dx",
