@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.metadata import read_training_graph as read_training_graph
     from bngrad.errors import BngradError as BngradError
     from bngrad.errors import BngradWarning as BngradWarning
+    from bngrad.errors import DistributedError as DistributedError
     from bngrad.errors import InputError as InputError
     from bngrad.errors import LibraryError as LibraryError
     from bngrad.errors import ModelError as ModelError
@@ -70,6 +71,7 @@ __all__ = [
     "ConstantSchedule",
     "CosineSchedule",
     "CrossEntropy",
+    "DistributedError",
     "InputError",
     "Inspection",
     "LibraryError",
@@ -114,6 +116,7 @@ _MODULES = {
     "ConstantSchedule": "training.schedules",
     "CosineSchedule": "training.schedules",
     "CrossEntropy": "training.loss_functions",
+    "DistributedError": "errors",
     "InputError": "errors",
     "Inspection": "inspection.inspect",
     "LibraryError": "errors",

@@ -24,6 +24,7 @@ NAMES = [
     "ConstantSchedule",
     "CosineSchedule",
     "CrossEntropy",
+    "DistributedError",
     "InputError",
     "Inspection",
     "LibraryError",
