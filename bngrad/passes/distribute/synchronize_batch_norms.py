@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.batch_norms import PER_SAMPLE
-from bngrad.graph.node_reader import read_attribute
+from bngrad.graph.node_reader import dtype_of, read_attribute
 from bngrad.graph.nodes import all_nodes, raise_refusals, remove_unused
 from bngrad.graph.same_values import origin
 from bngrad.opset.functions import DOMAIN
@@ -80,9 +80,6 @@ class SynchronizeBatchNormsPass(RewritePass):
         given, expected = len(_present(node)), len(signature(node.op_type)[0])
         if given != expected or len(node.inputs) != expected:
             return f"it has {given} of {len(node.inputs)} inputs; expected {expected}, all present"
-        training_mode = node.attributes.get("training_mode")
-        if training_mode is not None and training_mode.is_ref():
-            return "its training_mode is an attribute of a function; expected a number (inline functions)"
         if node.op_type in _GRADIENTS and _merge_of(node) is None and not _has_forward(node):
             mean = node.inputs[_GRADIENTS[node.op_type] + 1]
             return (
@@ -131,8 +128,7 @@ def _split_forward(node: ir.Node, emit: Emitter, key: str) -> None:
     outputs = dict(enumerate([y, new_mean, new_var]))
     for index, value in ((3, mean), (4, inv_std)):
         if index < len(node.outputs) and _is_used(node.outputs[index]):
-            dtype = running_mean.dtype
-            outputs[index] = emit.op("CastLike", value, running_mean) if dtype is None else emit.cast(value, dtype)
+            outputs[index] = emit.cast(value, dtype_of(running_mean))
     emit.replace({index: value for index, value in outputs.items() if index < len(node.outputs)})
 
 
@@ -195,7 +191,7 @@ def _merge_of(node: ir.Node) -> ir.Node | None:
 
 def _casts_of_statistics(model: ir.Model) -> Iterator[ir.Node]:
     for node in all_nodes(model):
-        if node.op_type in ("Cast", "CastLike") and node.inputs[0] is not None:
+        if node.op_type == "Cast" and node.inputs[0] is not None:
             maker = node.inputs[0].producer()
             if maker is not None and (maker.domain, maker.op_type) == (DOMAIN, _MERGE):
                 yield node
