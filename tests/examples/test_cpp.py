@@ -36,13 +36,14 @@ def made(tmp_path_factory):
         if not base.exists():
             base.mkdir()
             prepare(base / "digits", "named")
-            build(base / "build")
+            cmake_build("cpp", base / "build")
     return base
 
 
-def build(folder):
+def cmake_build(example, folder, **options):
+    """Builds an example of docs/examples."""
     (library,) = (Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*")
-    options = {
+    options |= {
         "ONNXRUNTIME_LIBRARY": library,
         "JSON_INCLUDE_DIR": Path(find_spec("nlohmann_json").origin).parent / "include",
         "CMAKE_BUILD_TYPE": "Debug",
@@ -52,7 +53,7 @@ def build(folder):
         options["ONNXRUNTIME_INCLUDE_DIR"] = headers
     cmake = shutil.which("cmake", path=Path(sys.executable).parent) or shutil.which("cmake")
     defined = [f"-D{name}={value}" for name, value in options.items()]
-    subprocess.run([cmake, "-S", EXAMPLES / "cpp", "-B", folder, *defined], check=True)
+    subprocess.run([cmake, "-S", EXAMPLES / example, "-B", folder, *defined], check=True)
     subprocess.run([cmake, "--build", folder], check=True)
 
 
