@@ -1,0 +1,169 @@
+"""A model of the time of a synchronized training step on many machines.
+
+    python tests/bench/distributed_model.py STEP [--link NAME:LATENCY:BANDWIDTH ...] [--compute SECONDS ...]
+
+STEP is a training step that was made with --sync; its collective operations are read from the graph. Each
+operation is counted with the algorithm that MPICH chooses for its size, at a time of latency + bytes/bandwidth a
+message. The output is a table for each link and each time of the computation. Not a test: it only prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import onnx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEADER = 256
+"""Bytes of each rank that are exchanged before each operation."""
+GATHERED = 1 << 16
+"""Bytes up to which AllReduce gathers all values; it exchanges parts of larger ones."""
+
+# MPICH 4's defaults: MPIR_CVAR_ALLGATHER_SHORT_MSG_SIZE, ..._LONG_MSG_SIZE, MPIR_CVAR_ALLTOALL_SHORT_MSG_SIZE.
+SHORT_ALL_GATHER, LONG_ALL_GATHER, SHORT_ALL_TO_ALL = 81920, 524288, 256
+
+
+class Link(NamedTuple):
+    """The network: a message of n bytes takes latency + n/bandwidth seconds."""
+
+    name: str
+    latency: float
+    bandwidth: float
+
+    def all_gather(self, ranks: int, size: int) -> float:
+        """Seconds to gather ``size`` bytes of each rank on all ranks."""
+        power_of_two = ranks & (ranks - 1) == 0
+        if ranks * size < (LONG_ALL_GATHER if power_of_two else SHORT_ALL_GATHER):
+            messages = math.ceil(math.log2(ranks))  # recursive doubling, or Bruck's algorithm
+        else:
+            messages = ranks - 1  # a ring
+        return messages * self.latency + (ranks - 1) * size / self.bandwidth
+
+    def all_to_all(self, ranks: int, size: int) -> float:
+        """Seconds to send ``size`` bytes from each rank to each."""
+        if size <= SHORT_ALL_TO_ALL:  # Bruck's algorithm
+            messages = math.ceil(math.log2(ranks))
+            return messages * (self.latency + ranks / 2 * size / self.bandwidth)
+        return (ranks - 1) * (self.latency + size / self.bandwidth)
+
+
+class Operation(NamedTuple):
+    """A collective operation: AllGather or AllReduce, its key, and the bytes of each rank."""
+
+    kind: str
+    key: str
+    size: int
+
+
+class Times(NamedTuple):
+    """Seconds of a step: computation, headers, statistics and their sums, gradients and losses, merging."""
+
+    compute: float
+    headers: float
+    statistics: float
+    gradients: float
+    merging: float
+
+
+def operations(model: onnx.ModelProto) -> list[Operation]:
+    """The collective operations of a synchronized step."""
+    import bngrad.opset.schemas  # noqa: F401 - registers them for the inference of shapes
+
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    graph = inferred.graph
+    types = {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.input, *graph.output]}
+    found = []
+    for node in graph.node:
+        if node.domain == "bngrad" and node.op_type in ("AllGather", "AllReduce"):
+            tensor = types[node.input[0]]
+            shape = [dim.dim_value for dim in tensor.shape.dim]
+            width = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
+            (key,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "key")
+            found.append(Operation(node.op_type, key, math.prod(shape) * width))
+    return found
+
+
+def times(operations: Iterable[Operation], link: Link, ranks: int, compute: float, merge_rate: float) -> Times:
+    """The time of a step with one rank on each machine.
+
+    Args:
+        operations: Those of the step.
+        link: The network; each machine has one, and all can send and receive at once.
+        ranks: Number of machines.
+        compute: Seconds of the step on one machine, with the batch of one rank.
+        merge_rate: Bytes a second at which gathered statistics are merged, and parts of gradients added.
+    """
+    if ranks == 1:
+        return Times(compute, 0, 0, 0, 0)
+    headers = statistics = gradients = merging = 0.0
+    for operation in operations:
+        size = operation.size
+        headers += link.all_gather(ranks, HEADER)
+        if operation.kind == "AllGather":
+            statistics += link.all_gather(ranks, size)
+            merging += ranks * size / merge_rate
+        elif ranks * size <= GATHERED:
+            gradients += link.all_gather(ranks, size)
+            merging += ranks * size / merge_rate
+        else:
+            part = math.ceil(size / ranks)
+            gradients += link.all_to_all(ranks, part) + link.all_gather(ranks, part)
+            merging += size / merge_rate
+    return Times(compute, headers, statistics, gradients, merging)
+
+
+def limit(efficiencies: dict[int, float], bound: float) -> str:
+    """The largest number of ranks up to which the efficiency is at least ``bound``."""
+    below = [ranks for ranks, efficiency in efficiencies.items() if efficiency < bound]
+    within = [ranks for ranks in efficiencies if not below or ranks < min(below)]
+    return f"{'up to' if below else 'at least to'} {max(within)} ranks"
+
+
+def report(found: list[Operation], link: Link, compute: float, ranks: list[int], merge_rate: float) -> None:
+    print(f"\n{link.name}: {link.latency * 1e6:g} us, {link.bandwidth / 1e9:g} GB/s; computation {compute:g} s\n")
+    print("| ranks | step, s | headers | statistics | gradients | merging | efficiency |")
+    print("|---|---|---|---|---|---|---|")
+    efficiencies = {}
+    for count in ranks:
+        time = times(found, link, count, compute, merge_rate)
+        efficiencies[count] = compute / sum(time)
+        cells = " | ".join(f"{part:.3f}" for part in time[1:])
+        print(f"| {count} | {sum(time):.3f} | {cells} | {efficiencies[count]:.0%} |")
+    print(f"\n80 % {limit(efficiencies, 0.8)}, 50 % {limit(efficiencies, 0.5)}")
+
+
+def link(text: str) -> Link:
+    """A link from NAME:MICROSECONDS:GIGABYTES_A_SECOND."""
+    name, latency, bandwidth = text.split(":")
+    return Link(name, float(latency) * 1e-6, float(bandwidth) * 1e9)
+
+
+LINKS = ["10 GbE, TCP:25:1.15", "100 GbE, TCP:15:6", "100 GbE, RDMA:3:11.5"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("step", type=Path, help="a step that was made with --sync")
+    parser.add_argument("--link", action="append", help="NAME:MICROSECONDS:GIGABYTES_A_SECOND; may be repeated")
+    parser.add_argument("--compute", type=float, action="append", help="seconds of a step on one machine")
+    parser.add_argument("--merge-rate", type=float, default=2.0, help="GB/s at which gathered values are added")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2**k for k in range(11)])
+    options = parser.parse_args()
+    found = operations(onnx.load(options.step, load_external_data=False))
+    gathered = [operation.size for operation in found if operation.kind == "AllGather"]
+    reduced = [operation.size for operation in found if operation.kind == "AllReduce"]
+    print(
+        f"{len(gathered)} AllGather of {sum(gathered):,} bytes, {len(reduced)} AllReduce of {sum(reduced):,} bytes"
+    )
+    for one in map(link, options.link or LINKS):
+        for compute in options.compute or [1.0, 0.1]:
+            report(found, one, compute, options.ranks, options.merge_rate * 1e9)
+
+
+if __name__ == "__main__":
+    main()
