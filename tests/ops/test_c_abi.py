@@ -334,6 +334,70 @@ def test_c_every_null_input_has_its_name(function, names):
         assert (status, error.value.decode()) == (1, expected)
 
 
+SPLIT = {
+    # Scalars before the arrays; inputs with their numbers of elements; the number of outputs.
+    "moments": ((), {"x": 24}, 1),
+    "apply": ((), {"x": 24, "scale": 3, "bias": 3, "batch_mean": 3, "batch_inv_std": 3}, 1),
+    "grad_sums": ((), {"dy": 24, "z": 0, "x": 24, "batch_mean": 3, "batch_inv_std": 3}, 3),
+    "grad_apply": (
+        (ctypes.c_int64(2), ctypes.c_double(16.0)),
+        {"dy": 24, "z": 0, "x": 24, "scale": 3, "batch_mean": 3, "batch_inv_std": 3, "gathered_sums": 12},
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "missing"),
+    [(op, name) for op, (_, inputs, _) in SPLIT.items() for name, count in inputs.items() if count],
+)
+def test_c_every_null_input_of_a_split_batch_norm_has_its_name(op, missing):
+    scalars, inputs, outputs = SPLIT[op]
+    data, error = ctypes.c_void_p(X.ctypes.data), ctypes.create_string_buffer(200)
+    arrays = [None if name == missing or count == 0 else data for name, count in inputs.items()]
+    status = getattr(native_library.loaded(), f"bngrad_batch_normalization_{op}")(
+        ctypes.byref(make_layout()), *scalars, *arrays, *[None] * outputs, 1, error, ctypes.c_size_t(200)
+    )
+    expected = f"{missing} is null; expected an array of {inputs[missing]} elements"
+    assert (status, error.value.decode()) == (1, expected)
+
+
+def test_c_moments_need_an_output():
+    error, data = ctypes.create_string_buffer(200), ctypes.c_void_p(X.ctypes.data)
+    status = native_library.loaded().bngrad_batch_normalization_moments(
+        ctypes.byref(make_layout()), data, None, 1, error, ctypes.c_size_t(200)
+    )
+    assert (status, error.value.decode()) == (1, "moments is null; expected an array of 9 elements")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, ""),
+        ({"ranks": 0}, "ranks is 0; expected 1 or more"),
+        ({"ranks": -(2**40)}, "ranks is -1099511627776; expected 1 or more"),
+        ({"channels": -1}, "channels is -1; expected 0 to "),
+        ({"channels": 2**58}, "channels is 288230376151711744; expected 0 to "),
+        ({"ranks": 2**62}, "channels is 3; expected 0 to 0 for 4611686018427387904 ranks"),
+        ({"stat_type": 7}, "stat_type is 7; expected 1 (float), 10 (float16), 11 (double) or 16 (bfloat16)"),
+        ({"epsilon": -1.0}, "epsilon is -1.000000; expected a finite number >= 0"),
+        ({"gathered": None}, "gathered_moments is null; expected an array of 18 elements"),
+        ({"mean": None}, "running_mean is null; expected an array of 3 elements"),
+    ],
+    ids=str,
+)
+def test_c_merge_moments(change, message):
+    gathered, mean = np.ones((2, 3, 3)), np.ones(3, np.float32)
+    right = {"ranks": 2, "channels": 3, "stat_type": 1, "epsilon": 1e-3, "gathered": gathered, "mean": mean}
+    a, error = right | change, ctypes.create_string_buffer(200)
+    pointers = [None if v is None else ctypes.c_void_p(v.ctypes.data) for v in (a["gathered"], a["mean"], mean)]
+    status = native_library.loaded().bngrad_batch_normalization_merge_moments(
+        ctypes.c_int64(a["ranks"]), ctypes.c_int64(a["channels"]), a["stat_type"], ctypes.c_double(a["epsilon"]),
+        ctypes.c_double(0.9), 1, *pointers, *[None] * 5, error, ctypes.c_size_t(200),
+    )  # fmt: skip
+    assert (status, error.value.decode()[: len(message)]) == (int(bool(message)), message)
+
+
 def call_grad(pointers):
     error = ctypes.create_string_buffer(200)
     status = native_library.loaded().bngrad_batch_normalization_grad(
