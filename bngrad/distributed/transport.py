@@ -29,7 +29,7 @@ ALL_TO_ALL: Final = 1
 _PIECE = 1 << 30
 """Bytes of a block in one operation: before MPI 4, counts have 31 bits."""
 _SPINS = 20
-_YIELD_SECONDS = 1e-3
+_YIELD_SECONDS = 2e-4
 _MAX_SLEEP_SECONDS = 1e-3
 _SLEEP_SHARE = 1 / 16
 """Sleeps last this part of the time that was waited, so they make no wait much longer."""
