@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import bngrad
+from bngrad.cli import run
 from distributed.machines import TCP, machines
 from mpi_run import mpi_run, mpich
+from training.trainer_cases import network as batch_norm_network
+from training.trainer_cases import samples
 
 PROGRAMS = Path(__file__).parent / "rank_programs.py"
 RANKS = 16
@@ -44,6 +50,24 @@ def test_each_rank_has_its_address_and_receives_by_the_network(network):
 def test_programs(program, network):
     job = mpi_run(RANKS, PROGRAMS, program, mpi=mpich(), options=network.options(), **TCP)
     assert [rank.error for rank in job.ranks] == [""] * RANKS
+
+
+def test_training_is_that_of_one_process(network, tmp_path, monkeypatch):
+    """The last batch of an epoch has 20 samples for the 16 ranks."""
+    monkeypatch.chdir(tmp_path)
+    bngrad.training_step(batch_norm_network(), sync=True).save("step.onnx")
+    np.savez("data.npz", **samples(116))
+    train = ["train", "step.onnx", "--data", "data.npz", "--learning-rate", "0.1", "--batch-size", "48"]
+    train += ["--epochs", "3", "--log"]
+    assert run([*train, "one.jsonl"]) == 0
+    arguments = ["-m", "bngrad", *train, "ranks.jsonl", "--distributed", "--timeout", "60"]
+    mpi_run(RANKS, *arguments, mpi=mpich(), options=network.options(), **TCP)
+    one, ranks = (
+        [json.loads(line).get("loss") for line in Path(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("one", "ranks")
+    )
+    assert len([loss for loss in one if loss is not None]) == 9
+    np.testing.assert_allclose(np.array(ranks, float), np.array(one, float), rtol=2e-5)
 
 
 def test_a_machine_without_a_network(network):
