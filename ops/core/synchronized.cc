@@ -1,5 +1,6 @@
 #include "core/synchronized.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -68,33 +69,43 @@ void Moments(const Layout& layout, ElementType type, const void* x, double* mome
 
 void MergeMoments(const MergeMomentsArguments& a) {
   const RunningStatistics running(a, a.stat);
-  const std::unique_ptr<double[]> terms(new double[static_cast<size_t>(a.ranks)]);
   if (a.batch_count != nullptr) *a.batch_count = std::numeric_limits<double>::quiet_NaN();
-  for (int64_t channel = 0; channel < a.channels; ++channel) {
-    const auto moment = [&](int64_t rank, int k) {
-      return a.gathered_moments[(rank * 3 + k) * a.channels + channel];
+  // A few channels at a time: those of one rank lie together.
+  constexpr int64_t kChannels = 32;
+  const std::unique_ptr<double[]> terms(new double[static_cast<size_t>(a.ranks * kChannels)]);
+  for (int64_t begin = 0; begin < a.channels; begin += kChannels) {
+    const int64_t size = std::min(kChannels, a.channels - begin);
+    const auto moments = [&](int64_t rank, int k) {
+      return a.gathered_moments + (rank * 3 + k) * a.channels + begin;
     };
     // Over the ranks that have elements: of the others, a deviation squared might be infinite.
-    const auto sum = [&](const auto& term) {
+    const auto sum = [&](double* sums, const auto& term) {
       for (int64_t rank = 0; rank < a.ranks; ++rank) {
-        const double n = moment(rank, 0);
-        terms[rank] = n == 0 ? 0 : term(rank, n);
+        const double *const n = moments(rank, 0), *const mean = moments(rank, 1);
+        const double* const squares = moments(rank, 2);
+        double* const row = terms.get() + rank * size;
+        for (int64_t i = 0; i < size; ++i) row[i] = n[i] == 0 ? 0 : term(i, n[i], mean[i], squares[i]);
       }
-      AddPairwise(a.ranks, 1, terms.get());
-      return terms[0];
+      AddPairwise(a.ranks, size, terms.get());
+      std::copy_n(terms.get(), size, sums);
     };
-    const double count = sum([](int64_t, double n) { return n; }), first = moment(0, 1);
-    const double deviations = sum([&](int64_t rank, double n) { return n * (moment(rank, 1) - first); });
-    const double mean = first + deviations / count;
-    const double squares = sum([&](int64_t rank, double n) {
-      const double deviation = moment(rank, 1) - mean;
-      return moment(rank, 2) + n * (deviation * deviation);
+    double count[kChannels], mean[kChannels], squares[kChannels];
+    const double* const first = moments(0, 1);
+    sum(count, [](int64_t, double n, double, double) { return n; });
+    sum(mean, [&](int64_t i, double n, double m, double) { return n * (m - first[i]); });
+    for (int64_t i = 0; i < size; ++i) mean[i] = first[i] + mean[i] / count[i];
+    sum(squares, [&](int64_t i, double n, double m, double m2) {
+      const double deviation = m - mean[i];
+      return m2 + n * (deviation * deviation);
     });
-    const double var = squares / count;
-    running.Update(channel, mean, var, count);
-    if (a.batch_mean != nullptr) a.batch_mean[channel] = mean;
-    if (a.batch_inv_std != nullptr) a.batch_inv_std[channel] = 1 / std::sqrt(var + a.epsilon);
-    if (a.batch_count != nullptr && channel == 0) *a.batch_count = count;
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t channel = begin + i;
+      const double var = squares[i] / count[i];
+      running.Update(channel, mean[i], var, count[i]);
+      if (a.batch_mean != nullptr) a.batch_mean[channel] = mean[i];
+      if (a.batch_inv_std != nullptr) a.batch_inv_std[channel] = 1 / std::sqrt(var + a.epsilon);
+      if (a.batch_count != nullptr && channel == 0) *a.batch_count = count[i];
+    }
   }
 }
 
