@@ -1,6 +1,7 @@
 """A model of the time of a synchronized training step on many machines.
 
     python tests/bench/distributed_model.py STEP [--link NAME:LATENCY:BANDWIDTH ...] [--compute SECONDS ...]
+    python tests/bench/distributed_model.py --measure    # the rate of the sums over ranks on this machine
 
 STEP is a training step that was made with --sync; its collective operations are read from the graph. Each
 operation is counted with the algorithm that MPICH chooses for its size, at a time of latency + bytes/bandwidth a
@@ -10,14 +11,32 @@ message. The output is a table for each link and each time of the computation. N
 from __future__ import annotations
 
 import argparse
+import ctypes
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import onnx
 
+from bngrad.opset import schemas
+from bngrad.runtime import native, native_library
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+COLLECTIVE = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+)
+"""bngrad_collective of ops/bngrad.h."""
 
 HEADER = 256
 """Bytes of each rank that are exchanged before each operation."""
@@ -61,19 +80,21 @@ class Operation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds of a step: computation, headers, statistics and their sums, gradients and losses, merging."""
+    """Seconds of a step."""
 
     compute: float
     headers: float
     statistics: float
+    """The exchange of the moments and sums of batch norms."""
     gradients: float
-    merging: float
+    """The exchange of gradients and losses."""
+    sums: float
+    """Adding what was exchanged."""
 
 
 def operations(model: onnx.ModelProto) -> list[Operation]:
     """The collective operations of a synchronized step."""
-    import bngrad.opset.schemas  # noqa: F401 - registers them for the inference of shapes
-
+    schemas.register_schemas()  # for the inference of shapes
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = inferred.graph
     types = {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.input, *graph.output]}
@@ -88,7 +109,7 @@ def operations(model: onnx.ModelProto) -> list[Operation]:
     return found
 
 
-def times(operations: Iterable[Operation], link: Link, ranks: int, compute: float, merge_rate: float) -> Times:
+def times(operations: Iterable[Operation], link: Link, ranks: int, compute: float, rate: float) -> Times:
     """The time of a step with one rank on each machine.
 
     Args:
@@ -96,25 +117,25 @@ def times(operations: Iterable[Operation], link: Link, ranks: int, compute: floa
         link: The network; each machine has one, and all can send and receive at once.
         ranks: Number of machines.
         compute: Seconds of the step on one machine, with the batch of one rank.
-        merge_rate: Bytes a second at which gathered statistics are merged, and parts of gradients added.
+        rate: Bytes a second at which exchanged values are added.
     """
     if ranks == 1:
         return Times(compute, 0, 0, 0, 0)
-    headers = statistics = gradients = merging = 0.0
+    headers = statistics = gradients = sums = 0.0
     for operation in operations:
         size = operation.size
         headers += link.all_gather(ranks, HEADER)
         if operation.kind == "AllGather":
             statistics += link.all_gather(ranks, size)
-            merging += ranks * size / merge_rate
+            sums += ranks * size / rate
         elif ranks * size <= GATHERED:
             gradients += link.all_gather(ranks, size)
-            merging += ranks * size / merge_rate
+            sums += ranks * size / rate
         else:
             part = math.ceil(size / ranks)
             gradients += link.all_to_all(ranks, part) + link.all_gather(ranks, part)
-            merging += size / merge_rate
-    return Times(compute, headers, statistics, gradients, merging)
+            sums += size / rate
+    return Times(compute, headers, statistics, gradients, sums)
 
 
 def limit(efficiencies: dict[int, float], bound: float) -> str:
@@ -124,17 +145,79 @@ def limit(efficiencies: dict[int, float], bound: float) -> str:
     return f"{'up to' if below else 'at least to'} {max(within)} ranks"
 
 
-def report(found: list[Operation], link: Link, compute: float, ranks: list[int], merge_rate: float) -> None:
+def report(found: list[Operation], link: Link, compute: float, ranks: list[int], rate: float) -> None:
     print(f"\n{link.name}: {link.latency * 1e6:g} us, {link.bandwidth / 1e9:g} GB/s; computation {compute:g} s\n")
-    print("| ranks | step, s | headers | statistics | gradients | merging | efficiency |")
+    print("| ranks | step, s | headers | statistics | gradients | sums | efficiency |")
     print("|---|---|---|---|---|---|---|")
     efficiencies = {}
     for count in ranks:
-        time = times(found, link, count, compute, merge_rate)
-        efficiencies[count] = compute / sum(time)
-        cells = " | ".join(f"{part:.3f}" for part in time[1:])
-        print(f"| {count} | {sum(time):.3f} | {cells} | {efficiencies[count]:.0%} |")
+        taken = times(found, link, count, compute, rate)
+        efficiencies[count] = compute / sum(taken)
+        cells = " | ".join(f"{part:.3f}" for part in taken[1:])
+        print(f"| {count} | {sum(taken):.3f} | {cells} | {efficiencies[count]:.0%} |")
     print(f"\n80 % {limit(efficiencies, 0.8)}, 50 % {limit(efficiencies, 0.5)}")
+
+
+def print_rates() -> None:
+    """Prints the rates at which the library adds values of several ranks, without the time of their exchange."""
+    print("| ranks | merging moments, GB/s | sums of gradients of batch norms | AllReduce |")
+    print("|---|---|---|---|")
+    for ranks in (2, 16, 64, 256, 1024):
+        ways = merging_moments(ranks), adding_sums(ranks), reducing(ranks)
+        print(f"| {ranks} | {' | '.join(f'{size / fastest(way) / 1e9:.1f}' for way, size in ways)} |")
+
+
+def fastest(way: Callable[[], float]) -> float:
+    """The least time of some calls: other programs only add to it."""
+    return min(way() for _ in range(20))
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def merging_moments(ranks: int, channels: int = 512) -> tuple[Callable[[], float], int]:
+    gathered, running = np.ones((ranks, 3, channels)), np.ones(channels)
+    arguments = (gathered, running, running, 1e-5, 0.9, False)
+    return lambda: timed(lambda: native.batch_normalization_merge_moments(*arguments)), gathered.nbytes
+
+
+def adding_sums(ranks: int, channels: int = 512) -> tuple[Callable[[], float], int]:
+    gathered, x = np.ones((ranks, 2, channels)), np.ones((1, channels), np.float32)
+    arguments = (x, x, x[0], np.ones(channels), np.ones(channels), gathered, np.array(1.0), (0,))
+    return lambda: timed(lambda: native.batch_normalization_grad_apply(*arguments)), gathered.nbytes
+
+
+def reducing(ranks: int) -> tuple[Callable[[], float], int]:
+    """AllReduce of 4 MB with a function that exchanges nothing, without the time of that function."""
+    value = np.ones(1 << 20, np.float32)
+    exchanging = 0.0
+
+    def exchange(_context, operation, send, receive, size, error, _error_size):
+        nonlocal exchanging
+        start = time.perf_counter()
+        if operation == 0 and size == HEADER:
+            for rank in range(ranks):
+                ctypes.memmove(receive + rank * size, send, size)
+        else:
+            ctypes.memset(receive, 0, ranks * size)
+        ctypes.memset(error, 0, 1)
+        exchanging += time.perf_counter() - start
+        return 0
+
+    function = COLLECTIVE(exchange)
+
+    def reduce() -> float:
+        nonlocal exchanging
+        exchanging = 0.0
+        native_library.call("bngrad_set_collective", function, None, 0, ranks)
+        total = timed(lambda: native.all_reduce(value, "gradients"))
+        native_library.call("bngrad_set_collective", None, None, 0, 1)
+        return total - exchanging
+
+    return reduce, value.nbytes
 
 
 def link(text: str) -> Link:
@@ -148,12 +231,16 @@ LINKS = ["10 GbE, TCP:25:1.15", "100 GbE, TCP:15:6", "100 GbE, RDMA:3:11.5"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", type=Path, help="a step that was made with --sync")
+    parser.add_argument("step", type=Path, nargs="?", help="a step that was made with --sync")
     parser.add_argument("--link", action="append", help="NAME:MICROSECONDS:GIGABYTES_A_SECOND; may be repeated")
     parser.add_argument("--compute", type=float, action="append", help="seconds of a step on one machine")
-    parser.add_argument("--merge-rate", type=float, default=2.0, help="GB/s at which gathered values are added")
+    parser.add_argument("--rate", type=float, default=8.0, help="GB/s at which exchanged values are added")
+    parser.add_argument("--measure", action="store_true", help="print the rates of this machine instead")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2**k for k in range(11)])
     options = parser.parse_args()
+    if options.measure or options.step is None:
+        print_rates()
+        return
     found = operations(onnx.load(options.step, load_external_data=False))
     gathered = [operation.size for operation in found if operation.kind == "AllGather"]
     reduced = [operation.size for operation in found if operation.kind == "AllReduce"]
@@ -162,7 +249,7 @@ def main() -> None:
     )
     for one in map(link, options.link or LINKS):
         for compute in options.compute or [1.0, 0.1]:
-            report(found, one, compute, options.ranks, options.merge_rate * 1e9)
+            report(found, one, compute, options.ranks, options.rate * 1e9)
 
 
 if __name__ == "__main__":
