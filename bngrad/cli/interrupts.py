@@ -12,21 +12,28 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether Ctrl-C was pressed; pressed again, it interrupts at once as usual."""
+def interrupts(*, terminated: bool = False) -> Iterator[Callable[[], bool]]:
+    """Yields a function that says whether Ctrl-C was pressed; pressed again, it interrupts at once as usual.
+
+    Args:
+        terminated: Whether SIGTERM counts, too: it is what some launchers make of Ctrl-C, and of a time limit.
+    """
     pressed = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
+    signals = (signal.SIGINT, signal.SIGTERM) if terminated else (signal.SIGINT,)
     # A background job ignores the signal, and only the main thread may set a handler.
-    if before is signal.SIG_IGN or before is None or threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
-        return
+    before = {number: signal.getsignal(number) for number in signals}
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
 
-    def note(_number: int, _frame: object) -> None:
+    def note(number: int, _frame: object) -> None:
         pressed.set()
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before[signal.Signals(number)])
 
-    signal.signal(signal.SIGINT, note)
+    for number in before:
+        signal.signal(number, note)
     try:
         yield pressed.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

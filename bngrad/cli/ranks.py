@@ -65,7 +65,7 @@ def joined(options: dict[str, Any], **arguments: Any) -> Iterator[Ranks]:  # noq
     except Exception as error:
         if _is_printed_elsewhere(error, ranks.rank):
             raise click.exceptions.Exit(2) from error
-        if ranks.size == 1 or (isinstance(error, BngradError) and error.on_all_ranks):
+        if ranks.size == 1 or _says_where(error):
             raise
         raise click.ClickException(f"rank {ranks.rank}: {error_message(error)}") from error
     finally:
@@ -93,6 +93,11 @@ def _is_printed_elsewhere(error: Exception, rank: int) -> bool:
     if isinstance(error, DistributedError) and _PRINTED_ELSEWHERE.search(str(error)):
         return True
     return rank != 0 and (error.on_all_ranks or _SEEN_BY_ALL.search(str(error)) is not None)
+
+
+def _says_where(error: Exception) -> bool:
+    """Whether an error is that of all ranks, or names its rank."""
+    return isinstance(error, DistributedError) or (isinstance(error, BngradError) and error.on_all_ranks)
 
 
 def _name(key: str) -> str:

@@ -233,7 +233,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
     with ranks.together("log"):
         log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch)
     display = progress() if ranks.is_first else contextlib.nullcontext(Display(None))
-    with interrupts() as stop, display as show, log.open():
+    with interrupts(terminated=ranks.size > 1) as stop, display as show, log.open():
 
         def print_epoch(record: dict[str, Any]) -> None:
             if ranks.is_first and not as_json:

@@ -43,6 +43,19 @@ def test_not_pressed():
         press()
 
 
+@pytest.mark.parametrize("terminated", [False, True])
+def test_sigterm(terminated):
+    """Caught on request alone."""
+    before = signal.getsignal(signal.SIGTERM)
+    with interrupts(terminated=terminated) as pressed:
+        assert (signal.getsignal(signal.SIGTERM) is before) != terminated
+        if terminated:
+            signal.raise_signal(signal.SIGTERM)
+            assert signal.getsignal(signal.SIGTERM) is before
+        assert pressed() == terminated
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_background_job_ignores_it():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -60,6 +60,7 @@ ERRORS = {
     "unknown-option": ([*RANKS, "--nix"], "No such option '--nix'"),
     "missing-data": (replaced(data="nix.npz"), "nix.npz does not exist; expected an .npz file"),
     "other-data": (RANKS, "ranks 0 and 1 do not match: the hash of the data is"),
+    "other-step": (RANKS, "ranks 0 and 1 do not match: the fingerprint of the training step is"),
     "missing-step": (["train", "nix.onnx", *RANKS[2:]], "nix.onnx does not exist"),
     "not-synchronized": (["train", "plain.onnx", *RANKS[2:]], "the training step is not synchronized.* --sync"),
     "function": ([*RANKS, "--provider", "function"], "the provider is function, whose collectives are those"),
@@ -101,12 +102,17 @@ def job(tmp_path_factory):
     words = RUNS | {name: words for name, (words, _) in ERRORS.items()}
     cases = {name: {"arguments": one, "folder": "."} for name, one in words.items()}
     cases["interrupted"]["signal"] = [1, 7]
-    cases["other-data"]["folder"] = "of-rank-{rank}"
+    cases["other-data"]["folder"] = "data-of-rank-{rank}"
+    cases["other-step"]["folder"] = "step-of-rank-{rank}"
     for rank in range(2):
-        Path(f"of-rank-{rank}").mkdir()
-        np.savez(f"of-rank-{rank}/train.npz", **samples(44, seed=rank))
-        for file in Path().glob("step.*"):
-            Path(f"of-rank-{rank}/{file}").symlink_to(file.resolve())
+        for kind in ("data", "step"):
+            Path(f"{kind}-of-rank-{rank}").mkdir()
+        np.savez(f"data-of-rank-{rank}/train.npz", **samples(44, seed=rank))
+        np.savez(f"step-of-rank-{rank}/train.npz", **samples(44))
+        for suffix in ("onnx", "eval.onnx", "safetensors"):
+            Path(f"data-of-rank-{rank}/step.{suffix}").symlink_to(folder / f"step.{suffix}")
+        step = bngrad.training_step(network(), sync=True, optimizer=bngrad.SGD(momentum=0.8 + 0.1 * rank))
+        step.save(f"step-of-rank-{rank}/step.onnx")
     Path("cases.json").write_text(json.dumps(cases))
     ranks = mpi_run(2, Path(__file__).with_name("train_ranks.py"), folder / "cases.json").ranks
     assert [rank.error for rank in ranks] == ["", ""]
