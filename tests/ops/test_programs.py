@@ -209,7 +209,8 @@ def test_sanitizers(tmp_path):
         run(tmp_path / "tests" / program)
     environment = sanitized(tmp_path / "libbngrad.so")
     # Every instruction set runs the same code but for the kernels, which had their turn: scalar stands for all.
-    tests = [Path(__file__).with_name(name) for name in ("test_ort_op.py", "test_kernels.py", "test_c_abi.py")]
+    names = ("ort_op", "kernels", "c_abi", "collective", "synchronized", "ort_synchronized")
+    tests = [Path(__file__).with_name(f"test_{name}.py") for name in names]
     chosen = ["-m", "not long", "-k", "not avx and not ten_million and not out_of_memory"]
     run(sys.executable, "-m", "pytest", "-q", *chosen, "-p", "no:cacheprovider", *tests, **environment)
 
