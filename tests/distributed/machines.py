@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from mpi_run import Mpi
+
 NETWORK = "10.77.13"
 HOME = f"{NETWORK}.254"
 LAUNCHER = """#!/bin/sh
@@ -32,10 +34,15 @@ class Machines(NamedTuple):
     addresses: list[str]
     launcher: Path
 
-    def options(self) -> tuple[str, ...]:
-        """Options of Hydra's mpiexec, for one rank on each machine."""
-        launcher = ("-launcher", "ssh", "-launcher-exec", str(self.launcher))
-        return (*launcher, "-localhost", HOME, "-hosts", ",".join(self.addresses))
+    def options(self, mpi: Mpi) -> tuple[str, ...]:
+        """Options of mpiexec, for one rank on each machine."""
+        if mpi.name == "mpich":
+            launcher = ("-launcher", "ssh", "-launcher-exec", str(self.launcher))
+            return (*launcher, "-localhost", HOME, "-hosts", ",".join(self.addresses))
+        network, hosts = f"{NETWORK}.0/24", ",".join(f"{address}:1" for address in self.addresses)
+        daemons = ("--prtemca", "plm_ssh_agent", str(self.launcher), "--prtemca", "prte_if_include", network)
+        tcp = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", network)
+        return (*daemons, *tcp, "--host", hosts)
 
     def plug(self, number: int, state: str) -> None:
         """Takes a machine off the network (``"down"``), or back (``"up"``)."""
@@ -43,7 +50,7 @@ class Machines(NamedTuple):
 
 
 TCP = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-"""The machines have one memory and one file system, which MPI would use instead of their network."""
+"""For MPICH: the machines have one memory, which it would use instead of their network."""
 
 
 @contextlib.contextmanager

@@ -41,18 +41,18 @@ def network(tmp_path_factory):
         yield made
 
 
-def test_each_rank_has_its_address_and_receives_by_the_network(network):
-    job = mpi_run(RANKS, "-c", ADDRESS, mpi=mpich(), options=network.options(), **TCP)
+def test_each_rank_has_its_address_and_receives_by_the_network(network, mpi):
+    job = mpi_run(RANKS, "-c", ADDRESS, mpi=mpi, options=network.options(mpi), **TCP)
     assert [rank.out for rank in job.ranks] == [f"{address}/24\nTrue\n" for address in network.addresses]
 
 
 @pytest.mark.parametrize("program", ["values", "sub_communicators", "pieces"])
-def test_programs(program, network):
-    job = mpi_run(RANKS, PROGRAMS, program, mpi=mpich(), options=network.options(), **TCP)
+def test_programs(program, network, mpi):
+    job = mpi_run(RANKS, PROGRAMS, program, mpi=mpi, options=network.options(mpi), **TCP)
     assert [rank.error for rank in job.ranks] == [""] * RANKS
 
 
-def test_training_is_that_of_one_process(network, tmp_path, monkeypatch):
+def test_training_is_that_of_one_process(network, mpi, tmp_path, monkeypatch):
     """The last batch of an epoch has 20 samples for the 16 ranks."""
     monkeypatch.chdir(tmp_path)
     bngrad.training_step(batch_norm_network(), sync=True).save("step.onnx")
@@ -61,7 +61,7 @@ def test_training_is_that_of_one_process(network, tmp_path, monkeypatch):
     train += ["--epochs", "3", "--log"]
     assert run([*train, "one.jsonl"]) == 0
     arguments = ["-m", "bngrad", *train, "ranks.jsonl", "--distributed", "--timeout", "60"]
-    mpi_run(RANKS, *arguments, mpi=mpich(), options=network.options(), **TCP)
+    mpi_run(RANKS, *arguments, mpi=mpi, options=network.options(mpi), **TCP)
     one, ranks = (
         [json.loads(line).get("loss") for line in Path(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("one", "ranks")
@@ -80,7 +80,7 @@ def test_a_machine_without_a_network(network):
         "endless",
         TIMEOUT,
         mpi=mpich(),
-        options=(*network.options(), *mpich().keep_survivors),
+        options=(*network.options(mpich()), *mpich().keep_survivors),
         timeout=60,
         expected=None,
         **TCP,
