@@ -35,7 +35,8 @@ class Communicator:
 
     All ranks make one, and call the same methods in the same order with the same keys. A method fails on all of
     them if they do not match, and if a rank fails or does not answer within the time-out. After a time-out or an
-    error of MPI no method can be used, and the process ends without MPI_Finalize.
+    error of MPI no method can be used, and the process ends without MPI_Finalize. It must not call MPI by itself
+    then, either: MPI may still write to the arrays of the operation.
 
     In a ``with`` statement the collectives of the op library (AllGather, AllReduce) go over these ranks, and an
     exception on one rank makes the next operation of the others fail.
