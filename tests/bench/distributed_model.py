@@ -53,6 +53,8 @@ class Link(NamedTuple):
     name: str
     latency: float
     bandwidth: float
+    overhead: float
+    """Seconds of the transport in Python, which each exchange takes in addition."""
 
     def all_gather(self, ranks: int, size: int) -> float:
         """Seconds to gather ``size`` bytes of each rank on all ranks."""
@@ -61,14 +63,14 @@ class Link(NamedTuple):
             messages = math.ceil(math.log2(ranks))  # recursive doubling, or Bruck's algorithm
         else:
             messages = ranks - 1  # a ring
-        return messages * self.latency + (ranks - 1) * size / self.bandwidth
+        return self.overhead + messages * self.latency + (ranks - 1) * size / self.bandwidth
 
     def all_to_all(self, ranks: int, size: int) -> float:
         """Seconds to send ``size`` bytes from each rank to each."""
         if size <= SHORT_ALL_TO_ALL:  # Bruck's algorithm
             messages = math.ceil(math.log2(ranks))
-            return messages * (self.latency + ranks / 2 * size / self.bandwidth)
-        return (ranks - 1) * (self.latency + size / self.bandwidth)
+            return self.overhead + messages * (self.latency + ranks / 2 * size / self.bandwidth)
+        return self.overhead + (ranks - 1) * (self.latency + size / self.bandwidth)
 
 
 class Operation(NamedTuple):
@@ -142,7 +144,7 @@ def limit(efficiencies: dict[int, float], bound: float) -> str:
     """The largest number of ranks up to which the efficiency is at least ``bound``."""
     below = [ranks for ranks, efficiency in efficiencies.items() if efficiency < bound]
     within = [ranks for ranks in efficiencies if not below or ranks < min(below)]
-    return f"{'up to' if below else 'at least to'} {max(within)} ranks"
+    return f"{'up to' if below else 'at least to'} {max(within)} rank{'s' * (max(within) > 1)}"
 
 
 def report(found: list[Operation], link: Link, compute: float, ranks: list[int], rate: float) -> None:
@@ -220,10 +222,10 @@ def reducing(ranks: int) -> tuple[Callable[[], float], int]:
     return reduce, value.nbytes
 
 
-def link(text: str) -> Link:
-    """A link from NAME:MICROSECONDS:GIGABYTES_A_SECOND."""
+def link(text: str, overhead: float) -> Link:
+    """A link from NAME:MICROSECONDS:GIGABYTES_A_SECOND and the microseconds of the overhead."""
     name, latency, bandwidth = text.split(":")
-    return Link(name, float(latency) * 1e-6, float(bandwidth) * 1e9)
+    return Link(name, float(latency) * 1e-6, float(bandwidth) * 1e9, overhead * 1e-6)
 
 
 LINKS = ["10 GbE, TCP:25:1.15", "100 GbE, TCP:15:6", "100 GbE, RDMA:3:11.5"]
@@ -234,6 +236,7 @@ def main() -> None:
     parser.add_argument("step", type=Path, nargs="?", help="a step that was made with --sync")
     parser.add_argument("--link", action="append", help="NAME:MICROSECONDS:GIGABYTES_A_SECOND; may be repeated")
     parser.add_argument("--compute", type=float, action="append", help="seconds of a step on one machine")
+    parser.add_argument("--overhead", type=float, default=20.0, help="microseconds of the transport an exchange")
     parser.add_argument("--rate", type=float, default=8.0, help="GB/s at which exchanged values are added")
     parser.add_argument("--measure", action="store_true", help="print the rates of this machine instead")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2**k for k in range(11)])
@@ -247,7 +250,7 @@ def main() -> None:
     print(
         f"{len(gathered)} AllGather of {sum(gathered):,} bytes, {len(reduced)} AllReduce of {sum(reduced):,} bytes"
     )
-    for one in map(link, options.link or LINKS):
+    for one in (link(text, options.overhead) for text in options.link or LINKS):
         for compute in options.compute or [1.0, 0.1]:
             report(found, one, compute, options.ranks, options.rate * 1e9)
 
