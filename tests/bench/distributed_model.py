@@ -156,7 +156,7 @@ def report(found: list[Operation], link: Link, compute: float, ranks: list[int],
         taken = times(found, link, count, compute, rate)
         efficiencies[count] = compute / sum(taken)
         cells = " | ".join(f"{part:.3f}" for part in taken[1:])
-        print(f"| {count} | {sum(taken):.3f} | {cells} | {efficiencies[count]:.0%} |")
+        print(f"| {count} | {sum(taken):.3f} | {cells} | {efficiencies[count]:.1%} |")
     print(f"\n80 % {limit(efficiencies, 0.8)}, 50 % {limit(efficiencies, 0.5)}")
 
 
