@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from bngrad.cli.help import Command
 from bngrad.cli.options import OUTPUT, debug_option, json_option, option
@@ -201,7 +202,10 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     Documentation: [Training](../guides/training.md).
     """
     from bngrad.cli.ranks import joined
+    from bngrad.errors import InputError
 
+    if not options["distributed"] and context.get_parameter_source("timeout") is not ParameterSource.DEFAULT:
+        raise InputError("--timeout is for --distributed, which is not given")
     with joined({**options, "json": as_json}, STEP=str(step)) as ranks:
         return _train(context, step, ranks, options, as_json=as_json)
 
@@ -217,7 +221,6 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
     from bngrad.training.trainer import Trainer
 
     ranks.on_first("outputs", lambda: train_setup.check_files(step, options))
-    plot = None if options["plot"] is None else curve.check_plot(options["plot"])
     trainer = Trainer(
         step,
         learning_rate=0,
@@ -248,8 +251,8 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
             stop=stop,
         )
         outcome = run.fit.run(reports)
-    if plot is not None:
-        ranks.on_first("plot", lambda: curve.draw(plot, log.records))
+    if options["plot"] is not None:
+        ranks.on_first("plot", lambda: curve.draw(curve.check_plot(options["plot"]), log.records))
     if outcome.status in ("finished", "stopped early"):
         _write_results(trainer, outcome, options)
     last: dict[str, Any] = next((record for record in reversed(log.records) if "training_loss" in record), {})

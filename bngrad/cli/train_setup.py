@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from bngrad.errors import InputError
 from bngrad.io.files import check_output
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
+from bngrad.training.curve import check_plot
 from bngrad.training.dataset import Dataset, data_files, load_data
 from bngrad.training.fit import Fit, Plan
 from bngrad.training.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
@@ -76,6 +77,8 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
                 f"output {path} is another output, or a file of the step or the data; choose another file"
             )
         taken.add(place)
+    if options["plot"] is not None:
+        check_plot(options["plot"])
 
 
 def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -> Run:

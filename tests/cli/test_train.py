@@ -668,6 +668,7 @@ REFUSED = {
     ),
     "checkpoint-folder": ([*TRAIN[2:], "--checkpoint", "none/c"], "output folder none does not exist"),
     "log-is-a-folder": ([*TRAIN[2:], "--log", "."], "output . is a directory; expected a file"),
+    "timeout": ([*TRAIN[2:], "--timeout", "5"], "--timeout is for --distributed, which is not given"),
     "every-without-checkpoint": ([*TRAIN[2:], "--checkpoint-every", "2"], "--checkpoint-every needs --checkpoint"),
 }
 

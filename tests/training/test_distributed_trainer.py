@@ -38,6 +38,11 @@ def test_the_results_of_one_process_on_the_whole_batch(job, name):
         np.testing.assert_allclose(state[tensor], array, rtol=1e-3, atol=1e-5, err_msg=tensor)
 
 
+def test_the_python_provider(job):
+    for rank in job[1]:
+        np.testing.assert_allclose(rank["python_provider"], rank["sgd"]["losses"], rtol=1e-5)
+
+
 def test_one_rank_alone_has_the_bits_of_no_communicator():
     program = """
 import bngrad, hashlib

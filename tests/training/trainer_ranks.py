@@ -71,6 +71,10 @@ class Cases:
             np.savez(self.folder / f"{name}.npz", **trainer.state_dict())
         return {"losses": losses, "state": digest(trainer.state_dict()), "calls": trainer.calls}
 
+    def python_provider(self):
+        trainer = self.trainer(step_of(sync=True, **OPTIMIZERS["sgd"]), provider="python")
+        return [trainer.step(**part(data, cut, self.rank)) for data, cut in batches()]
+
     def resumed(self):
         """A state that rank 0 saved, loaded again, and one that rank 0 alone has."""
         step = step_of(sync=True, optimizer="adam")
@@ -175,7 +179,15 @@ def main():
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # as the command line has it
     cases = Cases(Communicator(timeout=60), Path(sys.argv[1]))
     results = {name: cases.train(name) for name in OPTIMIZERS}
-    for name in ("resumed", "finalized", "outputs", "errors", "attached_late", "mpi_communicator"):
+    for name in (
+        "python_provider",
+        "resumed",
+        "finalized",
+        "outputs",
+        "errors",
+        "attached_late",
+        "mpi_communicator",
+    ):
         results[name] = getattr(cases, name)()
     sys.stdout.write(json.dumps(results))
 
