@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import DistributedError
 from bngrad.runtime import native_library
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bngrad.distributed.transport import Transport
 
 _Function = ctypes.CFUNCTYPE(
@@ -23,8 +27,8 @@ _Function = ctypes.CFUNCTYPE(
 )
 
 _DONE, _FAILED = 0, 1
-_attached: dict[Transport, Any] = {}
-"""The transport that the library uses, with its function, which must live as long."""
+_attached: dict[Transport, tuple[Any, Any]] = {}
+"""The transport that the library uses, with its function, in Python and in C; they must live as long."""
 
 
 def attach(transport: Transport) -> None:
@@ -38,9 +42,10 @@ def attach(transport: Transport) -> None:
         return
     if _attached:
         raise DistributedError("another communicator is attached to the op library; detach it first")
-    function = _Function(_function_of(transport))
-    native_library.call("bngrad_set_collective", function, None, transport.rank, transport.size)
-    _attached[transport] = function
+    function = _function_of(transport)
+    callback = _Function(function)
+    native_library.call("bngrad_set_collective", callback, None, transport.rank, transport.size)
+    _attached[transport] = function, callback
 
 
 def detach(transport: Transport) -> None:
@@ -48,6 +53,28 @@ def detach(transport: Transport) -> None:
     if transport in _attached:
         native_library.call("bngrad_set_collective", None, None, 0, 1)
         del _attached[transport]
+
+
+@contextlib.contextmanager
+def interrupts(transport: Transport) -> Iterator[None]:
+    """A block in which a signal that arrives before the function begins ends the transport's operation.
+
+    Python runs signal handlers when a function begins, before its ``try``; ctypes can only print their exceptions.
+    """
+    function, _ = _attached.get(transport, (None, None))
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if function is not None and unraisable.object is function and unraisable.exc_value is not None:
+            transport.give_up(unraisable.exc_value)
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _function_of(transport: Transport) -> Any:  # noqa: ANN401 - a function of ctypes
@@ -61,7 +88,7 @@ def _function_of(transport: Transport) -> Any:  # noqa: ANN401 - a function of c
             message = text.encode()[: error_size - 1].decode(errors="ignore").encode()
             ctypes.memmove(error, message + b"\0", len(message) + 1)
             return _FAILED
-        # An exception outside of the block above, as of Ctrl-C, returns a random number, and leaves the text.
+        # An exception outside of the block above returns a random number, but leaves the text.
         ctypes.memset(error, 0, 1)
         return _DONE
 

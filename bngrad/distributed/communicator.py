@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _NODE = re.compile(r"running (?:AllGather|AllReduce) node\. .*?Status Message: (.*)", re.DOTALL)
 """An error of ONNX Runtime in a collective of a graph."""
+_CALL = re.compile(r"^bngrad_all_(?:gather|reduce): (.*)", re.DOTALL)
+"""An error of the library in a collective."""
 
 
 class Communicator:
@@ -99,18 +101,19 @@ class Communicator:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """A block in which errors of ONNX Runtime in a collective become those of the communicator.
+        """A block in which errors of ONNX Runtime and the op library in a collective become those of the ranks.
 
         Raises:
             DistributedError: The ranks do not match, one failed, or one did not answer in time.
             KeyboardInterrupt: Ctrl-C was pressed while ONNX Runtime waited for the other ranks.
         """
         try:
-            yield
+            with collective.interrupts(self._transport):
+                yield
         except Exception as error:
-            if self._transport.take_interrupt():
-                raise KeyboardInterrupt from None
-            if found := _NODE.search(str(error)):
+            if (interrupt := self._transport.take_interrupt()) is not None:
+                raise interrupt from None
+            if found := (_CALL if isinstance(error, LibraryError) else _NODE).search(str(error)):
                 raise DistributedError(" ".join(found[1].split())) from None
             raise
 
@@ -131,7 +134,7 @@ class Communicator:
         gathered = np.empty((self.size, *array.shape), array.dtype)
         pointers = [ctypes.c_void_p(each.ctypes.data) for each in (array, gathered)]
         self.attach()
-        with self._library_errors("bngrad_all_gather"):
+        with self.errors():
             native_library.call("bngrad_all_gather", key.encode(), ctypes.c_int64(array.nbytes), *pointers)
         return gathered
 
@@ -197,15 +200,6 @@ class Communicator:
         with contextlib.suppress(Exception):
             self.attach()
             native_library.call("bngrad_fail_collective", text.encode())
-
-    @contextlib.contextmanager
-    def _library_errors(self, function: str) -> Iterator[None]:
-        try:
-            yield
-        except LibraryError as error:
-            if self._transport.take_interrupt():
-                raise KeyboardInterrupt from None
-            raise DistributedError(str(error).removeprefix(f"{function}: ")) from None
 
     def _require_same(self, key: str, lines: list[str]) -> None:
         digest = hashlib.sha256("\n".join(lines).encode()).digest()

@@ -53,7 +53,7 @@ class Transport:
         self.size: int = comm.size
         self.timeout = timeout
         self.failure: BaseException | None = None
-        self._interrupted = False
+        self._interrupt: BaseException | None = None
         self._comm = self._duplicate(comm)
         if mpi.finalizes():
             # Of its own: a rank may end while others are in an operation.
@@ -90,9 +90,15 @@ class Transport:
             piece = _Piece(self._mpi, count, count)
             self._run(partial(self._comm.Ibcast, piece.at(address + begin)))
 
-    def take_interrupt(self) -> bool:
-        """Whether Ctrl-C ended an operation, and nobody asked since."""
-        taken, self._interrupted = self._interrupted, False
+    def give_up(self, error: BaseException) -> None:
+        """Refuses all further operations, because of an error in one."""
+        mpi.end_without_finalize()
+        self.failure = error
+        self._interrupt = None if isinstance(error, Exception) else error
+
+    def take_interrupt(self) -> BaseException | None:
+        """Returns, once, the exception of a signal, such as Ctrl-C, that ended an operation."""
+        taken, self._interrupt = self._interrupt, None
         return taken
 
     def _duplicate(self, comm: MPI.Intracomm) -> MPI.Intracomm:
@@ -125,14 +131,12 @@ class Transport:
         try:
             self._wait(start())
         except BaseException as error:
-            mpi.end_without_finalize()
             if isinstance(error, self._mpi.Exception):
                 reason = " ".join(str(error).split())
                 error = DistributedError(
                     f"rank {self.rank}: an error of MPI, often because a rank ended: {reason}"
                 )
-            self.failure = error
-            self._interrupted = isinstance(error, KeyboardInterrupt)
+            self.give_up(error)
             raise error from None
 
     def _wait(self, request: MPI.Request) -> None:

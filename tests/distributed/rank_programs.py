@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 
-from bngrad.distributed import Communicator, launched, mpi
+from bngrad.distributed import Communicator, collective, launched, mpi
 from bngrad.distributed.transport import ALL_GATHER, ALL_TO_ALL, Transport
 from bngrad.errors import DistributedError, InputError
 from bngrad.runtime import native_library
@@ -341,6 +342,22 @@ def interrupted_in_the_library():
     with _raises(DistributedError, f"rank {comm.rank} waited {TIMEOUT:g} s for another rank"):
         comm.all_gather("a", 1)
     sys.exit(2)
+
+
+def interrupted_before_the_function():
+    """A signal in the library, which Python handles when the function begins."""
+    comm = Communicator(timeout=TIMEOUT)
+    comm.attach()
+    if comm.rank != FAULTY:
+        with _raises(DistributedError, f"rank {comm.rank} waited {TIMEOUT:g} s for another rank"):
+            comm.all_gather("a", 1)
+        sys.exit(2)
+    function, _ = collective._attached[comm._transport]
+    with _raises(KeyboardInterrupt, ""), comm.errors():
+        sys.unraisablehook(SimpleNamespace(object=function, exc_value=KeyboardInterrupt()))
+        raise RuntimeError("the collective function did not run to its end")
+    assert isinstance(comm._transport.failure, KeyboardInterrupt)
+    sys.exit(130)
 
 
 def errors_of_onnxruntime():

@@ -79,11 +79,12 @@ def test_the_launcher_ends_the_others_by_default(program, mpi):
     assert job.code != 0
 
 
-def test_interrupted_in_the_library(mpi):
+@pytest.mark.parametrize("program", ["interrupted_in_the_library", "interrupted_before_the_function"])
+def test_interrupted_in_the_library(program, mpi):
     job = mpi_run(
         2,
         PROGRAMS,
-        "interrupted_in_the_library",
+        program,
         TIMEOUT,
         mpi=mpi,
         options=mpi.keep_survivors,
