@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS, constant_value
+from bngrad.graph.node_reader import constant_of, known_integers
 from bngrad.graph.nodes import describe
+from bngrad.graph.same_values import origin
 from bngrad.graph.subgraphs import subgraphs
 from bngrad.opset.known_shapes import known_shape
 
@@ -102,8 +104,9 @@ class LossTerms:
             return Sum()
         if node is None or node.domain != "":
             raise self._refusal(value)
-        if node.op_type == "Div" and self._is_sum(node.inputs[0]) and self._is_plain_sum(node.inputs[1]):
-            return Mean(total=node.inputs[1])
+        quotient = _quotient(node)
+        if quotient is not None and self._is_sum(quotient.inputs[0]) and self._is_plain_sum(quotient.inputs[1]):
+            return Mean(total=quotient.inputs[1])
         if node.op_type == "ReduceMean" and self._reduces_the_batch(node):
             return Mean(of=node.inputs[0])
         if node.op_type in _LOSSES and value is node.outputs[0] and _reduction(node) == "mean":
@@ -141,7 +144,7 @@ class LossTerms:
             return False
         if node.op_type == "ReduceSum":
             return self._reduces_the_batch(node)
-        if node.op_type == "Size" or self._is_batch_size(node):
+        if _is_size(node) or self._is_batch_size(node):
             return True
         if node.op_type in _LOSSES:
             return value is node.outputs[0] and _reduction(node) == "sum"
@@ -216,6 +219,44 @@ def weighing_inputs(terms: LossTerms, loss: ir.Value) -> set[str]:
         found.update(new)
         means += new
     return {str(value.name) for value in found if value.is_graph_input()}
+
+
+def _quotient(node: ir.Node) -> ir.Node | None:
+    """The Div that a node is, or that it takes unless the divisor is 0: Where(b == 0, 0, a / b)."""
+    if node.op_type == "Div":
+        return node
+    if node.op_type != "Where" or None in node.inputs:
+        return None
+    condition, zero, other = (value for value in node.inputs if value is not None)
+    equal, div = condition.producer(), other.producer()
+    if equal is None or div is None or (equal.op_type, div.op_type) != ("Equal", "Div"):
+        return None
+    divisor = div.inputs[1]
+    compared = [value for value in equal.inputs if value is not divisor]
+    return div if len(compared) == 1 and _is_zero(zero) and _is_zero(compared[0]) else None
+
+
+def _is_size(node: ir.Node) -> bool:
+    """Whether a node makes the number of elements of a value: Size, or the product of all sizes of its shape."""
+    if node.op_type == "Size":
+        return True
+    if node.op_type != "ReduceProd" or node.inputs[0] is None or not _has_one_element(node.outputs[0]):
+        return False
+    maker = origin(node.inputs[0], ("Cast", "Identity")).producer()
+    end = None
+    if maker is not None and maker.op_type == "Slice" and len(maker.inputs) < 5 and maker.inputs[0] is not None:
+        start, stop = (known_integers(maker, index) for index in (1, 2))
+        if start != [0] or stop is None:
+            return False
+        end, maker = stop[0], origin(maker.inputs[0], ("Cast", "Identity")).producer()
+    sizes = None if maker is None or not maker.inputs else _sizes(maker)
+    whole = None if sizes is None or maker is None else known_shape(maker.inputs[0])
+    return sizes is not None and whole is not None and len(sizes[:end]) == len(whole)
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    constant = constant_of(value)
+    return constant is not None and constant.size == 1 and not constant.any()
 
 
 def _reads(value: ir.Value) -> Iterator[ir.Value]:

@@ -78,6 +78,15 @@ LOSSES = {
 }
 
 
+KERAS = """l = SoftmaxCrossEntropyLoss <reduction = "none"> (logits, labels) sum = ReduceSum <keepdims = 0> (l)
+    zeros = Constant <value_ints = [0]> () ones = Constant <value_ints = [1]> ()
+    zero = Constant <value = double {0}> () one = Constant <value = double {1}> ()
+    shape = Shape (l) narrow = Cast <to = 6> (shape) head = Slice (narrow, zeros, ones, zeros)
+    product = ReduceProd <keepdims = 0> (head) n = Cast <to = 11> (product) empty = Equal (n, zero)
+    ratio = Div (sum, n) loss = Where (empty, zero, ratio)"""
+LOSSES["Keras's mean"] = KERAS
+
+
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # the mean of ignored labels
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("split", SPLITS)
@@ -94,6 +103,20 @@ def test_the_gradients_of_the_whole_batch(split, loss):
                 np.testing.assert_allclose(result[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
     logits = np.concatenate([result["logits"] for result in results])
     np.testing.assert_allclose(logits, want["logits"], rtol=1e-9, atol=1e-12)
+
+
+NEITHER = {
+    "another number for no rows": KERAS.replace("(empty, zero, ratio)", "(empty, one, ratio)"),
+    "another condition": KERAS.replace("Equal (n, zero)", "Equal (n, one)"),
+    "another divisor": KERAS.replace("Equal (n, zero)", "Equal (sum, zero)"),
+    "a part of the shape": KERAS.replace("(narrow, zeros, ones, zeros)", "(narrow, ones, ones, zeros)"),
+}
+
+
+@pytest.mark.parametrize("loss", NEITHER)
+def test_what_is_not_quite_a_mean_is_refused(loss):
+    with pytest.raises(ModelError, match="does not follow from the losses of its parts"):
+        bngrad.differentiate(network(loss=NEITHER[loss]), sync=True)
 
 
 def test_a_rank_without_rows():
