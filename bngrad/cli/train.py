@@ -15,8 +15,6 @@ from bngrad.cli.shell_completion import complete_files
 from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
-    from bngrad.cli.documents import TrainDocument
-    from bngrad.training.checkpoints import Position
     from bngrad.training.fit import Outcome
     from bngrad.training.ranks import Ranks
     from bngrad.training.trainer import Trainer
@@ -215,6 +213,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
     from bngrad.cli.console import print_json, print_warnings, printing
     from bngrad.cli.interrupts import interrupts
     from bngrad.cli.progress import Display, progress
+    from bngrad.cli.train_report import document, epoch_line, lines
     from bngrad.training import curve
     from bngrad.training.fit import Reports
     from bngrad.training.run_log import RunLog
@@ -242,7 +241,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
             if ranks.is_first and not as_json:
                 # A closed pipe, as of `| head`, must not end the training.
                 with show.hidden(), contextlib.suppress(BrokenPipeError):
-                    click.echo(_epoch_line(record, run.epochs))
+                    click.echo(epoch_line(record, run.epochs))
 
         reports = Reports(
             log,
@@ -259,9 +258,9 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
     if ranks.is_first:
         with printing():
             if as_json:
-                print_json(_document(outcome, run.position, last, options))
+                print_json(document(outcome, run.position, last, options))
             else:
-                for line in _lines(outcome, run.position, options):
+                for line in lines(outcome, run.position, options):
                     click.echo(visible(line))
     return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
 
@@ -274,56 +273,3 @@ def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any]) 
         trainer.save(options["state_out"])
     if options["output"] is not None:
         trainer.finalize(options["output"])
-
-
-def _epoch_line(record: dict[str, Any], epochs: int) -> str:
-    parts = [f"epoch {record['epoch']}/{epochs}: loss {record['training_loss']:.4g}"]
-    if "validation_loss" in record:
-        parts.append(f"validation loss {record['validation_loss']:.4g}")
-    if "accuracy" in record:
-        parts.append(f"accuracy {record['accuracy']:.2%}")
-    return ", ".join(parts)
-
-
-def _lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> list[str]:
-    checkpoint = options["checkpoint"]
-    if outcome.status == "not finite":
-        kept = "" if checkpoint is None or not checkpoint.exists() else f"; {checkpoint} has an earlier state"
-        return [f"stopped: {outcome.reason}{kept}"]
-    if outcome.status == "interrupted":
-        saved = "no checkpoint was asked for" if checkpoint is None else f"continue with --resume {checkpoint}"
-        return [f"interrupted after step {position.step}: {saved}"]
-    best = "" if outcome.best is None else (
-        f"; lowest validation loss {position.best_loss:.4g} after epoch {position.best_epoch}"
-    )  # fmt: skip
-    lines = [f"{outcome.status} after {_count(position.epoch, 'epoch')}, {_count(position.step, 'step')}{best}"]
-    which = "last" if outcome.best is None else "best"
-    if options["state_out"] is not None:
-        lines.append(f"{options['state_out']}: the {which} state")
-    if options["output"] is not None:
-        lines.append(f"{options['output']}: the inference model with the {which} state")
-    return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _document(
-    outcome: Outcome, position: Position, last: dict[str, Any], options: dict[str, Any]
-) -> TrainDocument:
-    finished = outcome.status in ("finished", "stopped early")
-    return {
-        "status": outcome.status,
-        "reason": outcome.reason or None,
-        "epochs": position.epoch,
-        "steps": position.step,
-        "training_loss": last.get("training_loss"),
-        "validation_loss": last.get("validation_loss"),
-        "accuracy": last.get("accuracy"),
-        "best_epoch": position.best_epoch,
-        "best_validation_loss": position.best_loss,
-        "output": options["output"] if finished else None,
-        "state": options["state_out"] if finished else None,
-        "checkpoint": None if options["checkpoint"] is None else str(options["checkpoint"]),
-    }

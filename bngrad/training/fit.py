@@ -215,7 +215,7 @@ class Fit:
                 f"{names[0]!r}): lower the learning rate, or clip the gradients"
             )
         if ranks.size > 1:
-            ranks.require_same("state", {"the hash of the state": _hash_of(state)}, "the same processors")
+            ranks.require_same("state", {"the hash of the state": _hash_of(state)}, "the same kind of processor")
         ranks.on_first("checkpoint", lambda: self._checkpoints.save(state, self._best, self._position))
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import onnxruntime
 
 from bngrad.errors import BngradError, InputError, TrainingError
 from bngrad.io.files import as_ir, check_output
@@ -18,6 +15,7 @@ from bngrad.runtime.session import session
 from bngrad.training.class_labels import find_class_labels, require_labels
 from bngrad.training.data_inputs import not_finite, require_data
 from bngrad.training.ranks import Ranks
+from bngrad.training.same_step import require_same_step
 from bngrad.training.schedules import as_schedule
 from bngrad.training.step_errors import not_finite_message, refused
 from bngrad.training.step_files import read_state, write_state
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx
+    import onnxruntime
     from mpi4py import MPI
     from numpy.typing import ArrayLike, NDArray
 
@@ -81,10 +80,9 @@ class Trainer:
         with self.ranks.together("training step"):
             self._schedule = as_schedule(learning_rate)
             step = step if isinstance(step, TrainingStep) else read_training_step(step)
-            if self.ranks.size > 1:
-                _require_synchronized(step.info, provider)
+        if self.ranks.size > 1:
+            require_same_step(self.ranks, step, provider, self._schedule(0))
         self._training_step = step
-        self._require_same(provider)
         self.ranks.attach()  # before the session is made, which may compute constants with collectives
         with self.ranks.alone(), self.ranks.errors():
             self._session = StepSession(step, self._make_session(step.model))
@@ -265,17 +263,6 @@ class Trainer:
     def _current(self) -> StateBuffers:
         return self._session.buffers[self._calls % 2]
 
-    def _require_same(self, provider: Provider) -> None:
-        """Checks that the ranks compute the same."""
-        text = self._training_step.model.SerializeToString(deterministic=True) if self.ranks.size > 1 else b""
-        values = {
-            "ONNX Runtime": onnxruntime.__version__,
-            "the provider": provider,
-            "the fingerprint of the training step": hashlib.sha256(text).hexdigest()[:16],
-            "the learning rate": self._schedule(0),
-        }
-        self.ranks.require_same("training step", values, "the same training step, versions and learning rate")
-
     def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> TrainingError:
         found = self.ranks.texts("not finite", json.dumps(not_finite(data)))
         error = TrainingError(
@@ -299,16 +286,3 @@ def _calls_of(state: Mapping[str, Array], info: StepInfo) -> int:
             f"less than {info.accumulate} calls"
         )
     return step * info.accumulate + micro_step
-
-
-def _require_synchronized(info: StepInfo, provider: Provider) -> None:
-    if not info.synchronized:
-        raise InputError(
-            "the training step is not synchronized, so each rank would train by itself; make it with "
-            "bngrad step --sync"
-        )
-    if provider == "function":
-        raise InputError(
-            "the provider is function, whose collectives are those of one rank; expected native or python with "
-            "several ranks"
-        )

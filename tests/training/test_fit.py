@@ -27,5 +27,5 @@ def test_states_that_differ_are_refused(tmp_path):
     assert {type(error) for error in errors} == {DistributedError}
     (message,) = {str(error) for error in errors}
     assert message.startswith("ranks 0 and 1 do not match: the hash of the state is ")
-    assert message.endswith("; expected the same processors on all ranks")
+    assert message.endswith("; expected the same kind of processor on all ranks")
     assert not file.exists()

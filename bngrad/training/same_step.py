@@ -1,0 +1,49 @@
+"""What the ranks of a trainer must have in common."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import onnxruntime
+
+from bngrad.errors import InputError
+
+if TYPE_CHECKING:
+    from bngrad.runtime.session import Provider
+    from bngrad.training.ranks import Ranks
+    from bngrad.training.training_step import TrainingStep
+
+
+def require_same_step(ranks: Ranks, step: TrainingStep, provider: Provider, rate: float) -> None:
+    """Checks that several ranks can train together. The version of bngrad is compared with each collective.
+
+    Args:
+        ranks: The ranks.
+        step: The training step of this rank.
+        provider: The implementation of its ops.
+        rate: Its first learning rate.
+
+    Raises:
+        InputError: The step or the provider is for one rank alone.
+        DistributedError: The ranks differ; see also `Communicator`.
+    """
+    with ranks.together("synchronized step"):
+        if not step.info.synchronized:
+            raise InputError(
+                "the training step is not synchronized, so each rank would train by itself; make it with "
+                "bngrad step --sync"
+            )
+        if provider == "function":
+            raise InputError(
+                "the provider is function, whose collectives are those of one rank; expected native or python "
+                "with several ranks"
+            )
+    text = step.model.SerializeToString(deterministic=True)
+    values = {
+        "ONNX Runtime": onnxruntime.__version__,
+        "the provider": provider,
+        "the fingerprint of the training step": hashlib.sha256(text).hexdigest()[:16],
+        "the learning rate": rate,
+    }
+    ranks.require_same("training step", values, "the same training step, versions and learning rate")
