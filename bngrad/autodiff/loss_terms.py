@@ -198,27 +198,23 @@ class LossTerms:
         )
 
 
-def weighing_inputs(terms: LossTerms, loss: ir.Value) -> set[str]:
-    """Returns the names of the graph inputs that the weights of means depend on, other than by their shapes.
+def terms_of(terms: LossTerms, loss: ir.Value) -> dict[ir.Value, Term]:
+    """Returns what the loss and all terms that it is made of are.
 
     Raises:
         ModelError: See `LossTerms.term`.
     """
+    found: dict[ir.Value, Term] = {}
     waiting = [loss]
-    means: list[ir.Value] = []
     while waiting:
-        term = terms.term(waiting.pop())
+        value = waiting.pop()
+        if value in found:
+            continue
+        found[value] = term = terms.term(value)
         if isinstance(term, Combination):
-            waiting += [value for i in term.terms if (value := term.node.inputs[i]) is not None]
-        elif isinstance(term, Mean):
-            weighing = (*term.loss.inputs[1:],) if term.loss is not None else (term.total,)
-            means += [value for value in weighing if value is not None]
-    found = set(means)
-    while means:
-        new = [value for value in _reads(means.pop()) if value not in found]
-        found.update(new)
-        means += new
-    return {str(value.name) for value in found if value.is_graph_input()}
+            operands = [term.node.inputs[index] for index in reversed(term.terms)]
+            waiting += [operand for operand in operands if operand is not None]
+    return found
 
 
 def _quotient(node: ir.Node) -> ir.Node | None:

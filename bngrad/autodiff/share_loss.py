@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum
+from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum, terms_of
 from bngrad.autodiff.stop_gradient import DOMAIN, NAME
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
@@ -76,24 +76,13 @@ class _Share:
 
     def of(self, loss: ir.Value) -> ir.Value:
         """Makes the share of a loss."""
-        found: dict[ir.Value, Term] = {}
-        self._find(loss, found)
+        found = terms_of(self._terms, loss)
         for term in found.values():
             if isinstance(term, Independent | Mean) and term not in self._index:
                 self._index[term] = len(self._weights)
                 self._weights.append(self._weight(term))
         ratios = self._ratios() if self._weights else None
         return self._made(loss, found, ratios, {})
-
-    def _find(self, value: ir.Value, found: dict[ir.Value, Term]) -> None:
-        if value in found:
-            return
-        found[value] = term = self._terms.term(value)
-        if isinstance(term, Combination):
-            for index in term.terms:
-                operand = term.node.inputs[index]
-                assert operand is not None, "an input that a node is linear in"  # noqa: S101
-                self._find(operand, found)
 
     def _weight(self, term: Independent | Mean) -> ir.Value:
         """The weight of a term on this rank, a double scalar."""

@@ -79,7 +79,7 @@ def check_ranks(
         A warning about what could not be checked.
 
     Raises:
-        ModelError: State would differ between ranks, or the loss depends on pairs of samples.
+        ModelError: State would differ between ranks, or the loss depends on more than single samples.
     """
     require_equal_on_ranks(graph, made.gradients, running)
     unchecked: str | None = "a batch norm in primitives has no inference mode"
@@ -88,8 +88,8 @@ def check_ranks(
     if unchecked is None:
         return []
     warning = (
-        f"whether loss {made.loss!r} depends on pairs of samples could not be checked ({unchecked}); the ranks of "
-        "a distributed run compute the loss of the whole batch only if it does not, but for batch norms"
+        f"whether loss {made.loss!r} depends on more than single samples could not be checked ({unchecked}); the "
+        "ranks of a distributed run compute the loss of the whole batch only if it does not, but for batch norms"
     )
     return [warning]
 

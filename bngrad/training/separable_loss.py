@@ -1,46 +1,59 @@
-"""Checks that the loss of a batch is made of terms of single samples, by running the model.
+"""Checks that the terms of a loss add up over the parts of a batch, by running the model.
 
-A loss that compares samples with each other, such as a contrastive one, or a layer that normalizes over the batch
-and is no batch norm, gives each rank of a distributed run another loss than the whole batch has. With the halves a
-and c, b and d of batches, in inference mode, terms of single samples cancel in::
-
-    loss(a, b) - loss(a, d) - loss(c, b) + loss(c, d)
+`loss_terms` takes a term for a sum or a mean over the batch by its last node. That is wrong if what it adds up
+is not of single samples: in a contrastive loss, behind a layer that normalizes over the batch and is no batch
+norm, or where the batch is reduced twice. So each term is computed for a batch and for two parts of it, in inference
+mode, on random data: a sum must be the sum of those of the parts, a mean their weighted mean.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.autodiff.loss_terms import LossTerms, weighing_inputs
+from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum, terms_of
 from bngrad.errors import BngradError, ModelError
+from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.runtime.session import session
 from bngrad.training.evaluation import evaluation_graph, state_dtype
+from bngrad.training.to_inference import random_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
+    from bngrad.autodiff.loss_terms import Term
+
     Array = NDArray[Any]
+    Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 _SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_ROWS = 4
-"""Of a batch, if the model does not fix it."""
+_ROWS, _FIRST = 4, 1
+"""Of the batch, and of its first part."""
 _SIZES = (8, 32, 64, 224, 1)
 """What is tried for other symbolic dimensions: a model may need images of some size."""
-_SCALES = (1.0, 0.01)
-"""Of the data: large ones may overflow in a network that is not trained."""
 _TOLERANCE = 1e-4
-"""Of the largest loss: far above the rounding of a float loss, and far below what pairs of samples contribute."""
+"""Of a term: far above the rounding of float, and far below what pairs of samples contribute."""
+
+
+class _Draw(NamedTuple):
+    """A distribution of random data."""
+
+    scale: float
+    positive: bool
+
+
+_DRAWS = (_Draw(1.0, positive=True), _Draw(0.01, positive=True), _Draw(3.0, positive=False))
+"""Large numbers may overflow in a network that is not trained, small ones may not reach what a term compares."""
 
 
 def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> str | None:
-    """Checks that samples contribute to a loss independently of each other in inference mode.
+    """Checks that the terms of a loss add up over the parts of a batch in inference mode.
 
     Args:
         model: The forward model; it is not changed.
@@ -51,75 +64,109 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
         Why it could not be checked; None if it was.
 
     Raises:
-        ModelError: Samples contribute in pairs.
+        ModelError: A term does not add up.
     """
     try:
         evaluation = InferTypesPass()(evaluation_graph(model, values, loss)).model
-        if any(value.dtype in _SIXTEEN_BITS for node in evaluation.graph for value in node.outputs):
-            return "numbers of 16 bits round off more than pairs of samples may contribute"
-        data = [value for value in evaluation.graph.inputs if value.name not in values]
-        fixed = _fixed(evaluation, values, loss)
+        graph = evaluation.graph
+        found = terms_of(LossTerms(graph, list(values)), next(v for v in graph.outputs if v.name == loss))
+        terms = {value: term for value, term in found.items() if not isinstance(term, Combination)}
+        _require_comparable(evaluation)
+        data = [value for value in graph.inputs if value.name not in values]
+        _free_batch(graph, data)
+        run = _runner(evaluation, [value for pair in terms.items() for value in _read_for(*pair)], values)
+        draws = list(_of_random_data(run, data))
     except BngradError as error:
         return str(error)
-    varied = [value for value in data if str(value.name) not in fixed]
-    if not varied:
-        return "all data decide on the weights of the samples"
-    reason = "its inputs have no known shapes"
-    for size in _SIZES:
-        for scale in _SCALES:
-            try:
-                losses = _losses(evaluation, values, loss, data, varied, size=size, scale=scale)
-            except Exception as error:  # noqa: BLE001 - ONNX Runtime has no class for a model that it cannot run
-                reason = " ".join(str(error).split())
-                continue
-            if losses is not None and np.isfinite(losses).all():
-                _require_cancelled(losses, loss)
-                return None
-            reason = "the loss of random data is not finite" if losses is not None else reason
-        if all(isinstance(d, int) for value in data for d in (known_shape(value) or (None,))[1:]):
-            break  # no other size to try
-    return reason
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime has no class for a model that it cannot run
+        return " ".join(str(error).split())
+    for value, term in terms.items():
+        wholes = [_whole(loss, value, term, parts) for parts in draws]
+        if not np.isfinite(wholes).any():
+            return "the loss of random data is not finite"
+        if not isinstance(term, Independent) and not np.nansum(np.abs(wholes)):
+            return f"its term {value.name!r} is 0 for random data"
+    return None
 
 
-def _fixed(evaluation: ir.Model, values: Mapping[str, Array], loss: str) -> set[str]:
-    """The inputs that decide how much samples count, such as labels that may be ignored."""
+def _require_comparable(evaluation: ir.Model) -> None:
+    if any(value.dtype in _SIXTEEN_BITS for node in evaluation.graph for value in node.outputs):
+        raise ModelError("numbers of 16 bits round off more than pairs of samples may contribute")
+    for node in random_nodes(evaluation):
+        raise ModelError(f"{describe(node)} is random in inference mode, too")
+
+
+def _free_batch(graph: ir.Graph, data: list[ir.Value]) -> None:
+    """Makes the first dimension of the data symbolic if the model fixes it."""
+    if any(_takes_rows(value) for value in data):
+        return
+    for value in data:
+        if shape := known_shape(value):
+            value.shape = ir.Shape(["bngrad_batch", *shape[1:]])
+    for value in (value for node in graph for value in node.outputs):
+        value.shape = None
+
+
+def _takes_rows(value: ir.Value) -> bool:
+    shape = known_shape(value)
+    return bool(shape) and isinstance(shape[0], str)
+
+
+def _read_for(value: ir.Value, term: Term) -> list[ir.Value]:
+    """What has to be known of a term: its value, and what its weight is computed of."""
+    if not isinstance(term, Mean):
+        return [value]
+    if term.loss is not None:
+        return [value, *(one for one in term.loss.inputs[1:] if one is not None)]
+    return [value, *(one for one in (term.of, term.total) if one is not None)]
+
+
+def _runner(evaluation: ir.Model, wanted: list[ir.Value], values: Mapping[str, Array]) -> Run:
+    """Returns a function that computes values of the graph by their names."""
     graph = evaluation.graph
-    value = next(one for one in graph.outputs if one.name == loss)
-    return weighing_inputs(LossTerms(graph, list(values)), value)
-
-
-def _losses(
-    evaluation: ir.Model,
-    values: Mapping[str, Array],
-    loss: str,
-    data: list[ir.Value],
-    varied: list[ir.Value],
-    *,
-    size: int,
-    scale: float,
-) -> Array | None:
-    """The losses of four batches; None if the batch has one row."""
-    generator = np.random.default_rng(0)
-    first, second = ({str(v.name): _drawn(v, generator, size, scale) for v in data} for _ in range(2))
-    rows = min(len(array) for array in first.values() if array.ndim)
-    if rows < 2:
-        return np.zeros(4)
+    generator = np.random.default_rng(1)
+    given = {str(v.name): v.const_value.numpy() for v in graph.initializers.values() if v.const_value is not None}
+    for name, array in values.items():
+        number = array.astype(state_dtype(array.dtype))
+        # A layer that is initialized to 0 hides what is behind it.
+        noise = generator.uniform(0, 1, array.shape)
+        given[name] = number * (1 + 0.1 * noise).astype(number.dtype) + np.where(number == 0, 0.01 * noise, 0)
+        given[name] = given[name].astype(number.dtype)
+    made = [value for value in dict.fromkeys(wanted) if value.producer() is not None]
+    graph.outputs[:] = made
     run = session(evaluation)
-    state = {name: array.astype(state_dtype(array.dtype)) for name, array in values.items()}
-    half, losses = rows // 2, []
-    for head, tail in ((first, first), (first, second), (second, first), (second, second)):
-        feeds = dict(first)
-        for value in varied:
-            name = str(value.name)
-            if first[name].ndim and len(first[name]) == rows:
-                feeds[name] = np.concatenate([head[name][:half], tail[name][half:]])
-        known = {one.name for one in run.get_inputs()}
-        feeds = {name: array for name, array in (feeds | state).items() if name in known}
-        losses.append(float(run.run([loss], feeds)[0].item()))
-    return np.array(losses)
+    inputs, names = {one.name for one in run.get_inputs()}, [str(value.name) for value in made]
+
+    def values_of(data: Mapping[str, Array]) -> dict[str, Array]:
+        feeds = given | dict(data)
+        results = run.run(names, {name: array for name, array in feeds.items() if name in inputs})
+        return feeds | dict(zip(names, results, strict=True))
+
+    return values_of
 
 
-def _drawn(value: ir.Value, generator: np.random.Generator, size: int, scale: float) -> Array:
+def _of_random_data(run: Run, data: list[ir.Value]) -> Iterator[list[dict[str, Array]]]:
+    """The values for a batch and for its parts, of each draw of random data that the model takes."""
+    rows = {str(value.name) for value in data if _takes_rows(value)}
+    reason: Exception | None = None
+    for size in _SIZES:
+        try:
+            for draw in _DRAWS:
+                generator = np.random.default_rng(0)
+                whole = {str(value.name): _drawn(value, generator, size, draw) for value in data}
+                yield [
+                    run({name: array[part] if name in rows else array for name, array in whole.items()})
+                    for part in (slice(None), slice(_FIRST), slice(_FIRST, None))
+                ]
+        except Exception as error:  # noqa: BLE001 - see above
+            reason = error
+        else:
+            return
+    if reason is not None:
+        raise reason
+
+
+def _drawn(value: ir.Value, generator: np.random.Generator, size: int, draw: _Draw) -> Array:
     """Random data: labels and indices are 0 or 1, which every model with classes or a vocabulary has."""
     shape = known_shape(value)
     if shape is None or value.dtype is None:
@@ -128,14 +175,44 @@ def _drawn(value: ir.Value, generator: np.random.Generator, size: int, scale: fl
     dtype = value.dtype.numpy()
     if dtype.kind in "iub":
         return generator.integers(0, 2, sizes).astype(dtype)
-    return np.asarray(scale * generator.uniform(0.1, 1.0, sizes)).astype(dtype)
+    drawn = generator.uniform(0.1, 1.0, sizes) if draw.positive else generator.standard_normal(sizes)
+    return np.asarray(draw.scale * drawn).astype(dtype)
 
 
-def _require_cancelled(losses: Array, loss: str) -> None:
-    rest = abs(losses[0] - losses[1] - losses[2] + losses[3])
-    if rest > _TOLERANCE * np.abs(losses).max():
+def _weight(term: Term, values: Mapping[str, Array]) -> float:
+    """How much a part counts in a mean."""
+    if not isinstance(term, Mean):
+        return 1.0
+    if term.total is not None:
+        return float(values[str(term.total.name)].item())
+    if term.of is not None:
+        return float(values[str(term.of.name)].size)
+    assert term.loss is not None, "one of the three is there"  # noqa: S101
+    labels, *class_weight = (values[str(value.name)] for value in term.loss.inputs[1:] if value is not None)
+    ignored = term.loss.attributes.get("ignore_index")
+    labels = labels.ravel() if ignored is None else labels[labels != ignored.as_int()]
+    return float(class_weight[0][labels].sum() if class_weight else labels.size)
+
+
+def _whole(loss: str, value: ir.Value, term: Term, values: list[dict[str, Array]]) -> float:
+    """A term of the batch, which must follow from its parts; NaN if it is not finite.
+
+    Raises:
+        ModelError: It does not.
+    """
+    whole, *parts = (float(each[str(value.name)].item()) for each in values)
+    is_sum = isinstance(term, Sum)
+    weights = np.array([1.0 if is_sum else _weight(term, each) for each in values[1:]])
+    parts = np.where(weights == 0, 0, parts)
+    with np.errstate(all="ignore"):
+        expected = (weights * parts).sum() / (1 if is_sum else weights.sum())
+    if not np.isfinite([whole, expected]).all():
+        return np.nan
+    if abs(whole - expected) > _TOLERANCE * np.abs([whole, *parts]).max():
+        where = "" if value.name == loss else f" in its term {value.name!r}"
         raise ModelError(
-            f"loss {loss!r} depends on pairs of samples in inference mode: terms of single samples would cancel, "
-            f"and {rest:.1e} of {np.abs(losses).max():.1e} is left; with --sync (sync=), expected a loss and "
-            "layers that look at each sample on its own, but for batch norms"
+            f"loss {loss!r} depends on more than single samples{where} in inference mode: {whole:.6g} for a "
+            f"batch, and a {'sum' if is_sum else 'mean'} of {expected:.6g} over its parts; with --sync (sync=), "
+            "expected a loss and layers that look at each sample on its own, but for batch norms"
         )
+    return whole

@@ -18,7 +18,7 @@ from bngrad.training.step_info import KEY, read_step_info
 from emulated_ranks import Ranks
 
 # ONNX Runtime has no Conv in double, and rounds 16 bits.
-pytestmark = pytest.mark.filterwarnings("ignore:whether loss 'loss' depends on pairs:bngrad.BngradWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:whether loss 'loss' depends on more:bngrad.BngradWarning")
 
 ROWS = 7
 SPLITS = {

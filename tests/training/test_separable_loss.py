@@ -9,6 +9,7 @@ from bngrad.errors import BngradWarning, ModelError
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
 DENSE = "g (float[N,3] x, float[3,4] w) => (float loss) { y = MatMul(x, w)"
+STEPS = "g (float[N,T,3] x, float[3,4] w) => (float loss) { y = MatMul(x, w) s = Mul(y, y)"
 SEPARABLE = {
     "mean": f"{DENSE} e = Mul(y, y) loss = ReduceMean<keepdims = 0>(e) }}",
     "softmax-of-a-sample": f"{DENSE} s = Softmax<axis = 1>(y) e = Mul(s, s) loss = ReduceMean<keepdims = 0>(e) }}",
@@ -37,6 +38,27 @@ COUPLED = {
         loss = ReduceMean<keepdims = 0>(e) }}""",
     "largest-of-the-batch": f"""{DENSE} m = ReduceMax<axes = [0]>(y) e = Mul(y, m)
         loss = ReduceSum<keepdims = 0>(e) }}""",
+    "mean-over-the-batch-and-a-mean": f"""{STEPS} m = ReduceMean<axes = [0]>(s)
+        loss = ReduceMean<keepdims = 0>(m) }}""",
+    "mean-over-the-batch-and-a-sum": f"""{STEPS} m = ReduceMean<axes = [0]>(s)
+        loss = ReduceSum<keepdims = 0>(m) }}""",
+    "sum-over-the-batch-and-a-mean": f"""{STEPS} a = Constant<value = int64[1] {{0}}>() m = ReduceSum(s, a)
+        loss = ReduceMean<keepdims = 0>(m) }}""",
+    "sum-added-to-samples": f"""{DENSE} s = Mul(y, y) t = ReduceSum<keepdims = 0>(s) d = Add(s, t)
+        loss = ReduceMean<keepdims = 0>(d) }}""",
+    "mean-of-samples-and-weights": f"""{DENSE} s = Mul(y, y) u = Mul(w, w) d = Concat<axis = 0>(s, u)
+        loss = ReduceMean<keepdims = 0>(d) }}""",
+    "sum-of-samples-by-their-number": f"""{DENSE} s = Mul(y, y) n = Shape<start = 0, end = 1>(x)
+        k = Cast<to = 1>(n) d = Div(s, k) loss = ReduceSum<keepdims = 0>(d) }}""",
+    "weight-by-place": f"""{DENSE} z = Constant<value = int64 {{0}}>() c = CumSum(y, z)
+        loss = ReduceMean<keepdims = 0>(c) }}""",
+    "small-term-of-pairs": f"""{DENSE} l = ReduceMean<keepdims = 0>(y) t = Transpose<perm = [1, 0]>(y)
+        p = MatMul(y, t) e = Mul(p, p) m = ReduceMean<keepdims = 0>(e) k = Constant<value = float {{0.00001}}>()
+        q = Mul(m, k) loss = Add(l, q) }}""",
+    "pairs-above-a-margin": f"""{DENSE} t = Transpose<perm = [1, 0]>(y) p = MatMul(y, t)
+        k = Constant<value = float {{9.0}}>() d = Sub(p, k) h = Relu(d) loss = ReduceMean<keepdims = 0>(h) }}""",
+    "fixed-batch-reduced-twice": """g (float[4,3] x, float[3,4] w) => (float loss)
+        { y = MatMul(x, w) s = Mul(y, y) m = ReduceMean<axes = [0]>(s) loss = ReduceSum<keepdims = 0>(m) }""",
     "fixed-batch": """g (float[4,3] x, float[3,4] w) => (float loss)
         { y = MatMul(x, w) s = Softmax<axis = 0>(y) e = Mul(s, s) loss = ReduceMean<keepdims = 0>(e) }""",
 }
@@ -45,6 +67,10 @@ UNCHECKED = {
         """g (float[N,1,H,W] x, float[1,1,3,3] w, float[1,1,5,7] c) => (float loss)
            { y = Conv(x, w) e = Mul(y, c) f = Mul(e, y) loss = ReduceMean<keepdims = 0>(f) }""",
         "could not be checked",
+    ),
+    "always-0": (
+        f"{DENSE} n = Abs(y) z = Neg(n) r = Relu(z) loss = ReduceMean<keepdims = 0>(r) }}",
+        "is 0 for random",
     ),
     "not-finite": (
         f"""{DENSE} n = Neg(y) z = Abs(n) k = Neg(z) q = Sqrt(k) loss = ReduceMean<keepdims = 0>(q) }}""",
@@ -74,11 +100,18 @@ def test_terms_of_samples_are_accepted(case):
 
 
 @pytest.mark.parametrize("case", COUPLED)
-def test_pairs_of_samples_are_refused(case):
+def test_terms_of_several_samples_are_refused(case):
     model = model_of(COUPLED[case])
-    with pytest.raises(ModelError, match="depends on pairs of samples"):
+    with pytest.raises(ModelError, match="depends on more than single samples"):
         bngrad.differentiate(model, sync=True)
     bngrad.differentiate(model)
+
+
+def test_weights_of_0_hide_nothing():
+    model = model_of(COUPLED["contrastive"])
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((3, 4), np.float32), "w"))
+    with pytest.raises(ModelError, match="depends on more than single samples"):
+        bngrad.differentiate(model, sync=True)
 
 
 @pytest.mark.parametrize("case", UNCHECKED)
