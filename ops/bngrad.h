@@ -277,15 +277,14 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_apply(const bngrad_layout* layo
 
 /** \brief What the gradient sums over a rank's part of the batch.
  *
- * With xhat = (X - batch_mean)*batch_inv_std: sum dY and sum dY*xhat.
+ * sum dY and sum dY*(X - batch_mean). Times batch_inv_std the latter is dscale.
  *
  * \param[in] dy Gradient of the loss with respect to Y, like X; with `z`, with respect to Z.
  * \param[in] z Z = relu(Y), like X: dY is `dy` where Z > 0, else 0. NULL: no ReLU.
  * \param[in] x Like X.
  * \param[in] batch_mean, batch_inv_std Per channel.
  * \param[out] sums [2, C]; may be NULL.
- * \param[out] dscale, dbias The same sums per channel, of scale_type: this rank's part of these gradients;
- * may be NULL.
+ * \param[out] dscale, dbias Per channel, of scale_type: this rank's part of these gradients; may be NULL.
  */
 BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_sums(const bngrad_layout* layout, const void* dy,
                                                            const void* z, const void* x,
@@ -296,8 +295,8 @@ BNGRAD_EXPORT int32_t bngrad_batch_normalization_grad_sums(const bngrad_layout* 
 
 /** \brief The gradient with respect to X, from the sums of all ranks.
  *
- * With S0 and S1 the sums of gathered_sums over the ranks:
- *   dX = scale*batch_inv_std*(dY - (S0 + xhat*S1)/batch_count)
+ * With S0 and S1 the sums of gathered_sums over the ranks and xhat = (X - batch_mean)*batch_inv_std:
+ *   dX = scale*batch_inv_std*(dY - (S0 + xhat*batch_inv_std*S1)/batch_count)
  *
  * \param[in] ranks The number of ranks, at least 1.
  * \param[in] batch_count The number of elements of a channel in the whole batch.

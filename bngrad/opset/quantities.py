@@ -89,7 +89,9 @@ QUANTITIES: dict[str, Quantity] = {
     "gathered_moments": Quantity(
         "tensor(double)", "gathered_moments", "The moments of all R ranks, of shape [R, 3, C]"
     ),
-    "sums": Quantity("tensor(double)", "sums", "sum dY and sum dY * xhat of this rank, of shape [2, C]"),
+    "sums": Quantity(
+        "tensor(double)", "sums", "sum dY and sum dY * (X - batch_mean) of this rank, of shape [2, C]"
+    ),
     "gathered_sums": Quantity("tensor(double)", "gathered_sums", "The sums of all R ranks, of shape [R, 2, C]"),
     "value": Quantity("tensor(double)", "data", "Value of this rank, of rank 0 to 8"),
     "gathered": Quantity("tensor(double)", "gathered", "The values of all R ranks, of shape [R, ...]"),

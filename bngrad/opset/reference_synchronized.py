@@ -141,7 +141,9 @@ def batch_normalization_merge_moments(
     with ieee_warnings_off():
         total = counts.sum(axis=0)
         mean = means[0] + (counts * (means - means[0])).sum(axis=0) / total
-        var = ((squares + counts * np.square(means - mean)).sum(axis=0) / total).reshape(old_mean.shape)
+        # A rank without elements adds nothing, also where the square overflows.
+        deviations = np.where(counts == 0, 0, means - mean)
+        var = ((squares + counts * np.square(deviations)).sum(axis=0) / total).reshape(old_mean.shape)
         mean = mean.reshape(old_mean.shape)
         count = np.asarray(total[0] if total.size else np.nan)
         running = var * (count / np.maximum(count - 1, 1)) if unbiased_running_var else var
@@ -191,7 +193,7 @@ def batch_normalization_grad_sums(
     batch_inv_std: ArrayLike,
     axes: ArrayLike,
 ) -> GradSums:
-    """Returns sum dY and sum dY * xhat over a rank's part of the batch, xhat = (X - batch_mean) * batch_inv_std.
+    """Returns sum dY and sum dY * (X - batch_mean) over a rank's part of the batch.
 
     Args:
         dY: Gradient of the loss with respect to Y, with X's shape.
@@ -202,7 +204,8 @@ def batch_normalization_grad_sums(
         axes: The reduction axes.
 
     Returns:
-        The sums, [2, C]; and the rank's part of dscale and dbias, with scale's shape.
+        The sums, [2, C]; and the rank's part of dscale, the second sum times batch_inv_std, and of dbias, the
+        first, with scale's shape.
 
     Raises:
         InputError: Shapes do not match, or axes are invalid.
@@ -215,9 +218,9 @@ def batch_normalization_grad_sums(
     )
     with ieee_warnings_off():
         dbias = reduce_sum(dy, reduced)
-        dscale = reduce_sum(dy * ((x - mean) * inv_std), reduced)
-    sums = np.stack([dbias.reshape(-1), dscale.reshape(-1)])
-    return GradSums(sums, dscale.squeeze(reduced), dbias.squeeze(reduced))
+        total = reduce_sum(dy * (x - mean), reduced)
+        sums = np.stack([dbias.reshape(-1), total.reshape(-1)])
+        return GradSums(sums, (total * inv_std).squeeze(reduced), dbias.squeeze(reduced))
 
 
 def batch_normalization_relu_grad_sums(
@@ -250,6 +253,8 @@ def batch_normalization_grad_apply(
 ) -> GradApplied:
     """Returns dX = scale * inv_std * (dY - (dbias + xhat * dscale) / batch_count), with the sums of all ranks.
 
+    dbias is the first row of these sums, and dscale the second times inv_std.
+
     Args:
         dY: See `batch_normalization_grad_sums`, also for the other arguments.
         X: See `batch_normalization_grad_sums`.
@@ -276,8 +281,8 @@ def batch_normalization_grad_apply(
     if count.shape != ():
         raise InputError(f"batch_count has shape {list(count.shape)}; expected a scalar")
     with ieee_warnings_off():
-        dbias, dscale = (gathered[:, row].sum(axis=0).reshape(scale_.shape) for row in range(2))
-        xhat = (x - mean) * inv_std
+        dbias, total = (gathered[:, row].sum(axis=0).reshape(scale_.shape) for row in range(2))
+        xhat, dscale = (x - mean) * inv_std, total * inv_std
         return GradApplied(scale_ * inv_std * (dy - (dbias + xhat * dscale) / count))
 
 

@@ -73,7 +73,9 @@ def BatchNormalizationMergeMoments(
     total = op.ReduceSum(counts, ranks, keepdims=0)
     first = op.Gather(means, zero, axis=0)
     mean = first + op.ReduceSum(counts * (means - first), ranks, keepdims=0) / total
-    centered = means - mean
+    # A rank without elements adds nothing, also where the square overflows.
+    nothing = op.Cast(op.Constant(value_float=0.0), to=DOUBLE)
+    centered = op.Where(counts > nothing, means - mean, nothing)
     var = op.ReduceSum(squares + counts * (centered * centered), ranks, keepdims=0) / total
     batch_count = op.ReduceSum(total, keepdims=0) / op.Cast(op.Size(total), to=DOUBLE)
 
@@ -104,17 +106,17 @@ def BatchNormalizationApply(X, scale, bias, batch_mean, batch_inv_std, axes):
 def BatchNormalizationGradSums(dY, X, scale, batch_mean, batch_inv_std, axes):
     """What the gradient of batch normalization sums over a rank's part of the batch.
 
-    With xhat = (X - batch_mean) * batch_inv_std: sums has the rows sum dY and sum dY * xhat over axes, with a
-    column for each channel, as the moments have. dbias and dscale are the same in the type and shape of scale: the
-    rank's part of these gradients.
+    sums has the rows sum dY and sum dY * (X - batch_mean) over axes, with a column for each channel, as the
+    moments have. dbias, which is the first, and dscale, the second times batch_inv_std, have the type and shape of scale:
+    they are the rank's part of these gradients.
     """
     dy = op.Cast(dY, to=DOUBLE)
-    xhat = (op.Cast(X, to=DOUBLE) - op.Unsqueeze(batch_mean, axes)) * op.Unsqueeze(batch_inv_std, axes)
+    centered = op.Cast(X, to=DOUBLE) - op.Unsqueeze(batch_mean, axes)
     sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
-    sum_dy_xhat = op.ReduceSum(dy * xhat, axes, keepdims=0, noop_with_empty_axes=1)
+    sum_dy_centered = op.ReduceSum(dy * centered, axes, keepdims=0, noop_with_empty_axes=1)
     row = op.Constant(value_ints=[1, -1])
-    sums = op.Concat(op.Reshape(sum_dy, row), op.Reshape(sum_dy_xhat, row), axis=0)
-    dscale = op.CastLike(sum_dy_xhat, scale)
+    sums = op.Concat(op.Reshape(sum_dy, row), op.Reshape(sum_dy_centered, row), axis=0)
+    dscale = op.CastLike(sum_dy_centered * batch_inv_std, scale)
     dbias = op.CastLike(sum_dy, scale)
     return sums, dscale, dbias
 
@@ -132,13 +134,15 @@ def BatchNormalizationReluGradSums(dZ, Z, X, scale, batch_mean, batch_inv_std, a
 def BatchNormalizationGradApply(dY, X, scale, batch_mean, batch_inv_std, gathered_sums, batch_count, axes):
     """The gradient with respect to X, from the sums of all ranks.
 
-    With dbias and dscale the sums of gathered_sums over the ranks and xhat = (X - batch_mean) * batch_inv_std:
+    With S0 and S1 the sums of gathered_sums over the ranks, dbias = S0, dscale = S1 * batch_inv_std and
+    xhat = (X - batch_mean) * batch_inv_std:
     dX = scale * batch_inv_std * (dY - (dbias + xhat * dscale) / batch_count).
     """
     totals = op.ReduceSum(gathered_sums, op.Constant(value_ints=[0]), keepdims=0)
     shape = op.Shape(scale)
     dbias = op.Reshape(op.Gather(totals, op.Constant(value_int=0), axis=0), shape, allowzero=1)
-    dscale = op.Reshape(op.Gather(totals, op.Constant(value_int=1), axis=0), shape, allowzero=1)
+    sum_dy_centered = op.Reshape(op.Gather(totals, op.Constant(value_int=1), axis=0), shape, allowzero=1)
+    dscale = sum_dy_centered * batch_inv_std
     xhat = (op.Cast(X, to=DOUBLE) - op.Unsqueeze(batch_mean, axes)) * op.Unsqueeze(batch_inv_std, axes)
     through_statistics = (op.Unsqueeze(dbias, axes) + xhat * op.Unsqueeze(dscale, axes)) / batch_count
     gain = op.Unsqueeze(op.Cast(scale, to=DOUBLE) * batch_inv_std, axes)

@@ -141,7 +141,7 @@ def batch_normalization_grad_sums(
     *,
     num_threads: int = 0,
 ) -> tuple[Array, Array, Array]:
-    """Returns sum dY and sum dY * xhat over a rank's part of the batch, xhat = (X - batch_mean) * batch_inv_std.
+    """Returns sum dY and sum dY * (X - batch_mean) over a rank's part of the batch.
 
     Args:
         dY: Gradient of the loss with respect to Y, with X's shape.

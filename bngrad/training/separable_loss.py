@@ -2,8 +2,8 @@
 
 `loss_terms` takes a term for a sum or a mean over the batch by its last node. That is wrong if what it adds up
 is not of single samples: in a contrastive loss, behind a layer that normalizes over the batch and is no batch
-norm, or where the batch is reduced twice. So each term is computed for a batch and for two parts of it, in inference
-mode, on random data: a sum must be the sum of those of the parts, a mean their weighted mean.
+norm, or where the batch is reduced twice. So each term is computed for a batch and for two parts of it, in
+inference mode, on random data: a sum must be the sum of those of the parts, a mean their weighted mean.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class GradProgram final : public Program {
     dscale_.Write(first, count, dscale);
     if (sums_ != nullptr) {
       std::copy_n(dbias, count, sums_ + first);
-      std::copy_n(dscale, count, sums_ + all_channels_ + first);
+      for (int64_t i = 0; i < count; ++i) sums_[all_channels_ + first + i] = m_ > 0 ? sum_dyd[i] : 0;
     }
     if (!training_ || !maps_) return;
     double mean[kBatch], scale[kBatch];
@@ -119,7 +119,7 @@ class GradApplyProgram final : public Program {
   GradApplyProgram(const Layout& layout, const GradApplyWithTotals& with)
       : a_(with.a),
         dbias_(with.totals),
-        dscale_(with.totals + layout.channels),
+        sum_dyd_(with.totals + layout.channels),
         scale_(with.a.scale, with.a.types.scale) {}
 
   int steps() const override { return 0; }
@@ -131,11 +131,12 @@ class GradApplyProgram final : public Program {
     ForEachBatch(channels.count, [&](int64_t c, int64_t count) {
       const int64_t first = channels.first + c;
       const double *const mean = a_.batch_mean + first, *const inv_std = a_.batch_inv_std + first;
-      double scale[kBatch], mean_low[kBatch];
+      double scale[kBatch], mean_low[kBatch], dscale[kBatch];
       scale_.Read(first, count, scale);
+      for (int64_t i = 0; i < count; ++i) dscale[i] = sum_dyd_[first + i] * inv_std[i];
       for (int64_t i = 0; i < count; ++i) mean_low[i] = Split<Arithmetic>(mean[i]).low;
       SetTrainingFactors<Arithmetic>(channels, c, count, a_.batch_count, mean, mean_low, scale, inv_std,
-                                     dbias_ + first, dscale_ + first);
+                                     dbias_ + first, dscale);
     });
   }
 
@@ -143,7 +144,7 @@ class GradApplyProgram final : public Program {
 
  private:
   const GradApplyArguments& a_;
-  const double *const dbias_, *const dscale_;
+  const double *const dbias_, *const sum_dyd_;
   const ConstValues scale_;
 };
 

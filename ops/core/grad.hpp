@@ -8,8 +8,8 @@
 //
 // In two parts, for a batch that is divided among ranks, with S the sums of all ranks and M the elements of a
 // channel in the whole batch:
-//   GradSums:  S0 = sum dY, S1 = sum dY*xhat
-//   GradApply: dX = scale*inv_std * (dY - (S0 + xhat*S1)/M)
+//   GradSums:  S0 = sum dY, S1 = sum dY*(X - mean)
+//   GradApply: dX = scale*inv_std * (dY - (S0 + xhat*inv_std*S1)/M)
 #pragma once
 #include "core/element_type.hpp"
 #include "core/layout.hpp"
@@ -25,7 +25,7 @@ struct GradArguments {
   const void* z;   // null: no ReLU
   const void *x, *scale, *mean, *inv_std;
   void *dx, *dscale, *dbias;  // null: not computed
-  double* sums = nullptr;     // dbias and dscale in double, [2, channels]; null: not computed
+  double* sums = nullptr;     // sum dY and sum dY*(X - mean), [2, channels]; null: not computed
 };
 
 void Grad(const Layout& layout, const GradArguments& arguments, const KernelTable& table, Parallel& parallel);

@@ -197,19 +197,18 @@ def test_one_rank_computes_what_the_fused_ops_do(shape, axes, types, rng):
 @pytest.mark.parametrize(("shape", "axes"), [((16, 5, 4, 8), (0, 2, 3)), ((64, 70), (0,))], ids=str)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_exact_inputs_in_equal_parts_give_equal_bits(kernels, shape, axes, types, ranks, rng):
-    """Integers, M a power of 2 and inv_std 1/2: nothing is rounded before the last step."""
+    """Integers, and M a power of 2: no sum is rounded."""
     batch = Batch(shape, axes, types, rng)
     signs = rng.choice([-1, 1], (shape[0] // 2, *shape[1:]))
     batch.x = rng.permuted(np.concatenate([signs, -signs]), axis=0).astype(types[0]) + types[0].type(3)
     batch.dy = rng.integers(-4, 5, shape).astype(types[0])
-    epsilon = 3.0
 
     def run(counts):
         parts, (scale, bias, *running) = batch.parts(counts), batch.parameters
         k = Kernels(kernels)
         gathered = np.stack([k.moments(batch.x[part], axes)[0] for part in parts])
-        *new, mean, inv_std, count = k.merge_moments(gathered, *running, epsilon, MOMENTUM, True)
-        assert set(inv_std.flat) == {0.5}
+        *new, mean, inv_std, count = k.merge_moments(gathered, *running, EPSILON, MOMENTUM, True)
+        assert set(mean.flat) == {3.0}
         y = [k.apply(batch.x[part], scale, bias, mean, inv_std, axes)[0] for part in parts]
         arrays = [(batch.dy[part], batch.x[part], scale, mean, inv_std) for part in parts]
         sums = np.stack([k.grad_sums(*a, axes)[0] for a in arrays])
