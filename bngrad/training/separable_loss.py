@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 
 from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum, terms_of
 from bngrad.errors import BngradError, ModelError
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 _SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_ROWS, _FIRST = 4, 1
-"""Of the batch, and of its first part."""
+_ROWS, _FIRST = 5, 2
+"""Of the batch, and of its first part; one row may have no deviation from a mean."""
 _SIZES = (8, 32, 64, 224, 1)
 """What is tried for other symbolic dimensions: a model may need images of some size."""
 _TOLERANCE = 1e-4
@@ -109,7 +110,7 @@ def _free_batch(graph: ir.Graph, data: list[ir.Value]) -> None:
 
 def _takes_rows(value: ir.Value) -> bool:
     shape = known_shape(value)
-    return bool(shape) and isinstance(shape[0], str)
+    return shape is not None and len(shape) > 0 and isinstance(shape[0], str)
 
 
 def _read_for(value: ir.Value, term: Term) -> list[ir.Value]:
@@ -135,11 +136,13 @@ def _runner(evaluation: ir.Model, wanted: list[ir.Value], values: Mapping[str, A
     made = [value for value in dict.fromkeys(wanted) if value.producer() is not None]
     graph.outputs[:] = made
     run = session(evaluation)
+    quiet = onnxruntime.RunOptions()
+    quiet.log_severity_level = 4  # sizes that the model does not take are expected
     inputs, names = {one.name for one in run.get_inputs()}, [str(value.name) for value in made]
 
     def values_of(data: Mapping[str, Array]) -> dict[str, Array]:
         feeds = given | dict(data)
-        results = run.run(names, {name: array for name, array in feeds.items() if name in inputs})
+        results = run.run(names, {name: array for name, array in feeds.items() if name in inputs}, quiet)
         return feeds | dict(zip(names, results, strict=True))
 
     return values_of
@@ -203,12 +206,12 @@ def _whole(loss: str, value: ir.Value, term: Term, values: list[dict[str, Array]
     whole, *parts = (float(each[str(value.name)].item()) for each in values)
     is_sum = isinstance(term, Sum)
     weights = np.array([1.0 if is_sum else _weight(term, each) for each in values[1:]])
-    parts = np.where(weights == 0, 0, parts)
+    counted = np.where(weights == 0, 0, parts)
     with np.errstate(all="ignore"):
-        expected = (weights * parts).sum() / (1 if is_sum else weights.sum())
+        expected = (weights * counted).sum() / (1 if is_sum else weights.sum())
     if not np.isfinite([whole, expected]).all():
         return np.nan
-    if abs(whole - expected) > _TOLERANCE * np.abs([whole, *parts]).max():
+    if abs(whole - expected) > _TOLERANCE * np.abs([whole, *counted]).max():
         where = "" if value.name == loss else f" in its term {value.name!r}"
         raise ModelError(
             f"loss {loss!r} depends on more than single samples{where} in inference mode: {whole:.6g} for a "

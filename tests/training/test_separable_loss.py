@@ -34,6 +34,8 @@ COUPLED = {
         loss = ReduceMean<keepdims = 0>(p) }}""",
     "centered-by-the-batch": f"""{DENSE} m = ReduceMean<axes = [0]>(y) d = Sub(y, m) e = Abs(d)
         loss = ReduceMean<keepdims = 0>(e) }}""",
+    "divided-by-the-mean-deviation": f"""{DENSE} m = ReduceMean<axes = [0]>(y) d = Sub(y, m) a = Abs(d)
+        v = ReduceMean<axes = [0]>(a) z = Div(d, v) e = Mul(z, z) loss = ReduceMean<keepdims = 0>(e) }}""",
     "softmax-over-the-batch": f"""{DENSE} s = Softmax<axis = 0>(y) e = Mul(s, s)
         loss = ReduceMean<keepdims = 0>(e) }}""",
     "largest-of-the-batch": f"""{DENSE} m = ReduceMax<axes = [0]>(y) e = Mul(y, m)
