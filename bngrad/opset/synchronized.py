@@ -107,8 +107,8 @@ def BatchNormalizationGradSums(dY, X, scale, batch_mean, batch_inv_std, axes):
     """What the gradient of batch normalization sums over a rank's part of the batch.
 
     sums has the rows sum dY and sum dY * (X - batch_mean) over axes, with a column for each channel, as the
-    moments have. dbias, which is the first, and dscale, the second times batch_inv_std, have the type and shape of scale:
-    they are the rank's part of these gradients.
+    moments have. dbias, which is the first, and dscale, the second times batch_inv_std, have the type and shape of
+    scale: they are the rank's part of these gradients.
     """
     dy = op.Cast(dY, to=DOUBLE)
     centered = op.Cast(X, to=DOUBLE) - op.Unsqueeze(batch_mean, axes)
