@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,6 +35,9 @@ class ThreadCommunicator(Communicator):
 
     def attach(self):
         pass
+
+    def errors(self):
+        return contextlib.nullcontext()
 
     def _exchange(self, key, value):
         found = self._threads.exchange(self.rank, (key, value))
