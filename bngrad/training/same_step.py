@@ -7,12 +7,26 @@ from typing import TYPE_CHECKING
 
 import onnxruntime
 
+from bngrad.distributed import launched
 from bngrad.errors import InputError
 
 if TYPE_CHECKING:
     from bngrad.runtime.session import Provider
     from bngrad.training.ranks import Ranks
     from bngrad.training.training_step import TrainingStep
+
+
+def require_alone(step: TrainingStep) -> None:
+    """Checks that a step without a communicator is not one of several, which would each train alone.
+
+    Raises:
+        InputError: A launcher started several processes, and the step is synchronized.
+    """
+    if step.info.synchronized and (processes := launched()):
+        raise InputError(
+            f"the training step is synchronized, and this is one of {processes} processes of an MPI launcher, "
+            "which would each train alone; give comm=bngrad.distributed.Communicator()"
+        )
 
 
 def require_same_step(ranks: Ranks, step: TrainingStep, provider: Provider, rate: float) -> None:

@@ -15,7 +15,7 @@ from bngrad.runtime.session import session
 from bngrad.training.class_labels import find_class_labels, require_labels
 from bngrad.training.data_inputs import not_finite, require_data
 from bngrad.training.ranks import Ranks
-from bngrad.training.same_step import require_same_step
+from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
 from bngrad.training.step_errors import not_finite_message, refused
 from bngrad.training.step_files import read_state, write_state
@@ -80,7 +80,9 @@ class Trainer:
         with self.ranks.together("training step"):
             self._schedule = as_schedule(learning_rate)
             step = step if isinstance(step, TrainingStep) else read_training_step(step)
-        if self.ranks.size > 1:
+        if comm is None:
+            require_alone(step)
+        elif self.ranks.size > 1:
             require_same_step(self.ranks, step, provider, self._schedule(0))
         self._training_step = step
         self.ranks.attach()  # before the session is made, which may compute constants with collectives

@@ -127,6 +127,14 @@ def test_the_ranks_go_on_after_errors(job):
     assert set(errors[0]["messages"]) == {*EVERYWHERE, "refused-by-onnxruntime"}
 
 
+def test_a_synchronized_step_without_a_communicator(job):
+    for rank in job[1]:
+        assert rank["without_communicator"] == (
+            "the training step is synchronized, and this is one of 2 processes of an MPI launcher, which would "
+            "each train alone; give comm=bngrad.distributed.Communicator()"
+        )
+
+
 def test_a_session_made_before_the_communicator(job):
     for rank in job[1]:
         assert (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -156,10 +157,20 @@ class Cases:
         trainer = self.trainer(bngrad.training_step(model, sync=True))
         trainer.step(ids=np.array([0, 2 + 7 * self.rank]))
 
+    @staticmethod
+    def without_communicator():
+        try:
+            bngrad.Trainer(step_of(sync=True), learning_rate=RATE)
+        except BngradError as error:
+            return str(error)
+        return None
+
     def attached_late(self):
         """A session that was made while the process was one rank alone."""
         self.comm.detach()
+        size, os.environ["PMI_SIZE"] = os.environ["PMI_SIZE"], "1"
         trainer = bngrad.Trainer(step_of(sync=True), learning_rate=RATE)
+        os.environ["PMI_SIZE"] = size
         self.comm.attach()
         try:
             trainer.step(**batch())
@@ -185,6 +196,7 @@ def main():
         "finalized",
         "outputs",
         "errors",
+        "without_communicator",
         "attached_late",
         "mpi_communicator",
     ):
