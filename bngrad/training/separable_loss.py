@@ -131,8 +131,8 @@ def _runner(evaluation: ir.Model, wanted: list[ir.Value], values: Mapping[str, A
         number = array.astype(state_dtype(array.dtype))
         # A layer that is initialized to 0 hides what is behind it.
         noise = generator.uniform(0, 1, array.shape)
-        given[name] = number * (1 + 0.1 * noise).astype(number.dtype) + np.where(number == 0, 0.01 * noise, 0)
-        given[name] = given[name].astype(number.dtype)
+        moved = number * (1 + 0.1 * noise).astype(number.dtype) + np.where(number == 0, 0.01 * noise, 0)
+        given[name] = np.asarray(moved, number.dtype)  # of a scalar, NumPy makes a number, and no array
     made = [value for value in dict.fromkeys(wanted) if value.producer() is not None]
     graph.outputs[:] = made
     run = session(evaluation)

@@ -116,6 +116,12 @@ def test_weights_of_0_hide_nothing():
         bngrad.differentiate(model, sync=True)
 
 
+def test_state_without_dimensions_is_no_obstacle():
+    model = model_of("""g (float[N,3] x, float[3,4] w, float c) => (float loss)
+        { y = MatMul(x, w) z = Mul(y, c) e = Mul(z, z) loss = ReduceMean<keepdims = 0>(e) }""")
+    bngrad.differentiate(model, wrt=["w", "c"], sync=True)  # without a warning
+
+
 @pytest.mark.parametrize("case", UNCHECKED)
 def test_warns_of_what_cannot_be_checked(case):
     text, reason = UNCHECKED[case]
