@@ -39,7 +39,12 @@ class Exported(NamedTuple):
 
 
 def export_training(
-    forward: Forward, example: Example, trained: Collection[str], *, dynamic_batch: bool = True
+    forward: Forward,
+    example: Example,
+    trained: Collection[str],
+    *,
+    dynamic_batch: bool = True,
+    sync: bool = False,
 ) -> Exported:
     """Exports a module with its loss, in the mode that it is in.
 
@@ -48,6 +53,7 @@ def export_training(
         example: The arguments.
         trained: The parameters to train, by the user's names.
         dynamic_batch: Whether the size of the batch stays symbolic.
+        sync: Whether its batch norms will be synchronized over ranks.
 
     Raises:
         InputError: The size of the batch cannot be symbolic, or the loss is not a scalar.
@@ -68,7 +74,8 @@ def export_training(
     define(model)
     info = ForwardInfo(LOSS, used, buffers)
     write_forward_info(model, info)
-    return Exported(model, info, export_warnings(model, forward, example, dynamic_batch=dynamic_batch))
+    warnings = export_warnings(model, forward, example, dynamic_batch=dynamic_batch, sync=sync)
+    return Exported(model, info, warnings)
 
 
 def make_state_inputs(
@@ -161,7 +168,9 @@ def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None
                     )
 
 
-def export_warnings(model: ir.Model, forward: Forward, example: Example, *, dynamic_batch: bool) -> list[str]:
+def export_warnings(
+    model: ir.Model, forward: Forward, example: Example, *, dynamic_batch: bool, sync: bool = False
+) -> list[str]:
     """What is probably not intended."""
     found = []
     if not any(one.training for one in forward.module.modules()):
@@ -169,8 +178,12 @@ def export_warnings(model: ir.Model, forward: Forward, example: Example, *, dyna
             "the module is in evaluation mode, so batch norms are frozen and Dropout is off; call module.train()"
         )
     modules = forward.module.named_modules()
-    if synchronized := [name for name, one in modules if isinstance(one, torch.nn.SyncBatchNorm) and one.training]:
-        found.append(f"{listed(synchronized)}: a SyncBatchNorm becomes a batch norm over the batch of one process")
+    synchronized = [name for name, one in modules if isinstance(one, torch.nn.SyncBatchNorm) and one.training]
+    if synchronized and not sync:
+        found.append(
+            f"{listed(synchronized)}: a SyncBatchNorm becomes a batch norm over the batch of one process without "
+            "sync=True (--sync)"
+        )
     fixed = _fixed(model, example) if dynamic_batch else []
     if fixed:
         found.append(

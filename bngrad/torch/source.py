@@ -56,10 +56,12 @@ def read_source(
     wanted: Collection[str] | None,
     dynamic_batch: bool,
     input_names: Sequence[str] | None,
+    *,
+    sync: bool = False,
 ) -> Source:
     """Reads the arguments, and exports the module."""
     read = read_arguments(module, loss_fn, example, wanted, input_names)
-    exported = export_training(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch)
+    exported = export_training(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch, sync=sync)
     exported.warnings.extend(read.warnings)
     return Source(read.forward, read.example, read.trained, exported)
 

@@ -114,7 +114,7 @@ def differentiate(
     Warns:
         BngradWarning: See `export`.
     """
-    source = read_source(module, loss_fn, example, None, dynamic_batch, input_names)
+    source = read_source(module, loss_fn, example, None, dynamic_batch, input_names, sync=sync)
     if check:
         check_source(source)
     made = differentiate_model(source.exported.model, defaults=defaults, functions=functions, sync=sync)
@@ -186,7 +186,7 @@ def training_step(
             raise InputError("groups are given along with an optimizer of torch.optim, which has its own; use one")
         taken = from_torch(optimizer, Forward(module, loss_function(loss_fn)).tensors())
     wanted = None if taken is None else taken.weights
-    source = read_source(module, loss_fn, example, wanted, dynamic_batch, input_names)
+    source = read_source(module, loss_fn, example, wanted, dynamic_batch, input_names, sync=sync)
     if check:
         check_source(source)
     forward, exported = source.forward, source.exported

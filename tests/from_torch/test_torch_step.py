@@ -358,6 +358,10 @@ def test_synchronization_is_said():
     module = nn.SyncBatchNorm.convert_sync_batchnorm(Keywords()).train()
     with pytest.warns(bngrad.BngradWarning, match="'bn': a SyncBatchNorm becomes a batch norm over"):
         bngrad.torch.export(module, of_pair, (X, T))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", bngrad.BngradWarning)
+        step = bngrad.torch.training_step(module, of_pair, (X, T), sync=True)
+    assert "BatchNormalizationMoments" in {node.op_type for node in step.model.graph.node}
 
 
 def test_evaluation_mode_is_said():
