@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_COMPARED = 64
-"""The number of rows of a fingerprint."""
+_COMPARED = 64 << 20
+"""The most bytes of an array in a fingerprint; of larger ones it has some rows."""
 
 _SPLIT = 0
 """The number of the permutation that chooses validation samples; those of epochs begin at 1."""
@@ -102,12 +102,16 @@ class Dataset:
         return len(self) // size if drop_last else -(-len(self) // size)
 
     def fingerprint(self) -> str:
-        """Returns a hash of some rows, by which the data of two ranks are compared."""
-        some = self._rows[np.linspace(0, len(self) - 1, min(len(self), _COMPARED), dtype=np.int64)]
+        """Returns a hash of the data, by which those of two ranks are compared; of large arrays of some rows."""
         digest = hashlib.sha256()
-        for name, array in self._take(some).items():
-            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+        for name, array in self._arrays.items():
+            some = array[self._compared_rows(array)] if name in self._sampled else array
+            digest.update(f"{name} {some.dtype} {some.shape} {len(self)}".encode() + some.tobytes())
         return digest.hexdigest()[:16]
+
+    def _compared_rows(self, array: Array) -> Array:
+        most = max(_COMPARED // max(array.nbytes // max(len(array), 1), 1), 2)
+        return self._rows[np.linspace(0, len(self) - 1, min(len(self), most), dtype=np.int64)]
 
     def split(self, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
         """Returns a dataset without a random fraction of the samples, and that of these samples.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bngrad.errors import InputError
+from bngrad.training import dataset
 from bngrad.training.dataset import Dataset, load_data, permutation
 from bngrad.training.step_info import DataInput
 
@@ -62,6 +63,7 @@ def test_every_third_batch():
 
 FINGERPRINTS = {
     "a-value": lambda data: data["x"].__setitem__((0, 1), 9),
+    "a-value-anywhere": lambda data: data["x"].__setitem__((101, 1), 9),
     "the-last-row": lambda data: data["y"].__setitem__(-1, 9),
     "a-row-less": lambda data: data.update({name: array[:-1] for name, array in data.items()}),
     "the-order": lambda data: data.update({name: array[::-1] for name, array in data.items()}),
@@ -74,6 +76,14 @@ def test_other_data_have_another_fingerprint(case):
     before = Dataset(data, INPUTS).fingerprint()
     assert Dataset(arrays(200), INPUTS).fingerprint() == before
     FINGERPRINTS[case](data)
+    assert Dataset(data, INPUTS).fingerprint() != before
+
+
+def test_the_fingerprint_of_large_data_is_of_some_rows(monkeypatch):
+    monkeypatch.setattr(dataset, "_COMPARED", 800)
+    data = arrays(200)
+    before = Dataset(data, INPUTS).fingerprint()
+    data["y"][-1] = 9
     assert Dataset(data, INPUTS).fingerprint() != before
 
 
