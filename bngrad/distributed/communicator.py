@@ -64,7 +64,7 @@ class Communicator:
         seconds = require_number("timeout", timeout, "a number of seconds")
         if not 0 < seconds < math.inf:
             raise InputError(f"timeout is {timeout!r}; expected a positive number of seconds")
-        module = mpi.load()
+        module = mpi.load(seconds)
         if comm is None:
             comm = module.COMM_WORLD
         if not isinstance(comm, module.Intracomm) or comm == module.COMM_NULL:

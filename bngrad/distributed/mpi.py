@@ -8,8 +8,10 @@ aborts the job instead, with exit code 2, as `python -m mpi4py` does.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import sys
+import threading
 import warnings
 from functools import cache
 from typing import TYPE_CHECKING
@@ -31,14 +33,18 @@ class _State:
 _state = _State()
 
 
-def load() -> ModuleType:
+def load(timeout: float = threading.TIMEOUT_MAX) -> ModuleType:
     """Returns the module ``mpi4py.MPI``, with MPI initialized.
+
+    Args:
+        timeout: The seconds within which all ranks must initialize MPI. If one does not, this process ends with
+            exit code 1 and a traceback: no exception can leave MPI_Init.
 
     Raises:
         VersionError: mpi4py or an MPI library is missing.
         DistributedError: MPI is not initialized, does not support threads, or is not that of the launcher.
     """
-    MPI = _import()
+    MPI = _import(timeout)
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "finalized" if MPI.Is_initialized() else "not initialized"
         raise DistributedError(f"MPI is {state}; expected a call of MPI.Init_thread() before, or none at all")
@@ -52,8 +58,19 @@ def load() -> ModuleType:
     return MPI
 
 
+def _import(timeout: float = threading.TIMEOUT_MAX) -> ModuleType:
+    if "mpi4py.MPI" in sys.modules:
+        return _initialized()
+    # In C: mpi4py holds the interpreter's lock in MPI_Init.
+    faulthandler.dump_traceback_later(min(timeout, threading.TIMEOUT_MAX), exit=True, file=2)
+    try:
+        return _initialized()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @cache
-def _import() -> ModuleType:
+def _initialized() -> ModuleType:
     imported = "mpi4py.MPI" in sys.modules
     try:
         import mpi4py  # noqa: PLC0415 - optional

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mpi_run import job_environment, mpich
+from mpi_run import job_environment, mpi_run, mpich
 
 PROGRAM = """
 import sys
@@ -74,3 +74,17 @@ def test_alone_without_a_launcher(tmp_path):
         env=job_environment(mpich(), tmp_path),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[[7]]\n", "")
+
+
+def test_a_rank_that_ends_before_mpi_init():
+    program = """
+import os
+from bngrad.distributed import Communicator
+if os.environ["PMI_RANK"] == "1":
+    raise SystemExit(3)
+Communicator(timeout=1)
+"""
+    first, second = mpi_run(2, "-c", program, options=("-disable-auto-cleanup",), timeout=60, expected=None).ranks
+    assert (first.code, second.code) == (1, 3)
+    assert first.error.startswith("Timeout (0:00:01)!")
+    assert "distributed/mpi.py" in first.error
