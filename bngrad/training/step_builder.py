@@ -140,6 +140,7 @@ class StepBuilder:
         micro_step = self._new_state("micro_step", "micro_step", np.array(0, np.int64))
         counted = make.typed("Add", micro_step, make.int64(1))
         apply = make.op("Equal", counted, make.int64(calls))
+        apply.type, apply.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
         self._new[str(micro_step.name)] = self._where(apply, make.int64(0), counted)
         types = dict.fromkeys(dtype_of(gradient) for gradient in gradients.values())
         numbers = {(number, dtype): make.constant(number, dtype) for number in (calls, 0) for dtype in types}

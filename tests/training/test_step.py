@@ -134,6 +134,11 @@ def test_step_is_the_gradient_graph_and_an_update():
     assert state["step"] == 1
 
 
+def test_all_values_have_types(caplog):
+    bngrad.training_step(parse(), clip_norm=0.1, accumulate=3)
+    assert not caplog.records
+
+
 def test_accumulation_updates_statistics_in_every_call_and_weights_in_the_last():
     step = bngrad.training_step(parse(), accumulate=3)
     state, seen = step.state, []
