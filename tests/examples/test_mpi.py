@@ -34,7 +34,7 @@ import bngrad
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 comm, digits = MPI.COMM_WORLD, load_file(folder / "digits.safetensors")
-trainer = bngrad.Trainer(folder / "step.onnx", learning_rate=0.05, comm=comm)
+trainer = bngrad.Trainer(folder / "step.onnx", learning_rate=0.05, threads=1, comm=comm)
 for batch in digits["batches"][:steps]:
     rows = batch[len(batch) * comm.rank // comm.size : len(batch) * (comm.rank + 1) // comm.size]
     trainer.step(**{name: digits[f"training/{name}"][rows] for name in ("images", "labels")})

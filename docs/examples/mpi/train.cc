@@ -69,6 +69,7 @@ void Train(const Options& given, const Library& library, const MpiCollective& mp
   const std::string folder = given.folder;
   Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "train");
   Ort::SessionOptions options;
+  options.SetIntraOpNumThreads(1);  // each rank would have a thread for each core
   options.RegisterCustomOpsLibrary(given.library);
   Ort::Session session(env, (folder + "/step.onnx").c_str(), options);
   const nlohmann::json info = StepInfo(session);

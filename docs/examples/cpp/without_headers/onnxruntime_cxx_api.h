@@ -31,6 +31,7 @@ namespace ort {
 
 constexpr Function<3, OrtStatus*(int level, const char* id, OrtEnv**)> CreateEnv;
 constexpr Function<10, OrtStatus*(OrtSessionOptions**)> CreateSessionOptions;
+constexpr Function<24, OrtStatus*(OrtSessionOptions*, int)> SetIntraOpNumThreads;
 constexpr Function<29, OrtStatus*(OrtSessionOptions*, const char* path, void** handle)>
     RegisterCustomOpsLibrary;
 constexpr Function<7, OrtStatus*(const OrtEnv*, const char* path, const OrtSessionOptions*, OrtSession**)>
@@ -108,6 +109,7 @@ struct Env : Handle<OrtEnv, 92> {
 
 struct SessionOptions : Handle<OrtSessionOptions, 100> {
   SessionOptions() : Handle(Make(ort::CreateSessionOptions)) {}
+  void SetIntraOpNumThreads(int threads) { Call(ort::SetIntraOpNumThreads, owned.get(), threads); }
   void RegisterCustomOpsLibrary(const char* path) {
     void* handle = nullptr;
     Call(ort::RegisterCustomOpsLibrary, owned.get(), path, &handle);
