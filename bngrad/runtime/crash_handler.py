@@ -33,5 +33,5 @@ def install(arguments: Sequence[str]) -> None:
         "or lack of memory; rerun with --debug for a traceback, and report it if the model is valid"
     )
     # Without the library, or with an older one, commands that do not need it still work.
-    with contextlib.suppress(LibraryError, AttributeError):
+    with contextlib.suppress(LibraryError):
         native_library.call("bngrad_exit_on_fault", os.fsencode(line), 2)

@@ -106,11 +106,18 @@ def call(function: str, *arguments: object) -> None:
 
     Raises:
         InputError: The function rejects an argument.
-        LibraryError: The function failed, or the library is missing.
+        LibraryError: The function failed, or the library is missing or older than the package.
     """
+    library = loaded()
+    try:
+        called = getattr(library, function)
+    except AttributeError:
+        raise LibraryError(
+            f"{library_path()} has no {function}: it is older than this package; build it again"
+        ) from None
     message = ctypes.create_string_buffer(_MESSAGE_SIZE)
     size = ctypes.c_size_t(_MESSAGE_SIZE)
-    status = getattr(loaded(), function)(*arguments, message, size)
+    status = called(*arguments, message, size)
     if status == _OK:
         return
     text = message.value.decode(errors="replace")

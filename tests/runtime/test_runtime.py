@@ -14,6 +14,7 @@ import bngrad
 from bngrad.errors import InputError, LibraryError
 from bngrad.opset import reference
 from bngrad.opset.functions import FUNCTIONS, function_proto
+from bngrad.runtime import native_library
 from bngrad.runtime.session import PROVIDERS, get_library_path, register, session
 from op_models import CASES, GRAD, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
@@ -222,6 +223,11 @@ def test_the_library_was_not_built(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.resources, "files", lambda _package: tmp_path)
     with pytest.raises(LibraryError, match=r"is not installed: .* or set BNGRAD_LIBRARY to"):
         get_library_path()
+
+
+def test_a_library_that_lacks_a_function():
+    with pytest.raises(LibraryError, match=r"has no bngrad_of_tomorrow: it is older than this package; build it"):
+        native_library.call("bngrad_of_tomorrow")
 
 
 def test_a_library_that_is_none(monkeypatch, tmp_path):
