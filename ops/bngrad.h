@@ -12,7 +12,7 @@
  * - "Like X": the shape of X, elements of type bngrad_layout.type.
  * - "Per channel": one element per channel, in row-major order of X's shape without the axes. scale, bias and
  *   their gradients have type scale_type; mean, inv_std and running statistics have type stat_type.
- * - The caller owns all arrays. The library keeps no pointer after a call returns.
+ * - The caller owns all arrays. The library keeps no pointer to them after a call returns.
  * - Each array must be aligned to the size of its elements. Inputs may overlap each other. An output must not
  *   overlap any other array.
  * - An output may be NULL and is not computed then. Any array without elements may be NULL.
@@ -349,7 +349,11 @@ enum { BNGRAD_ALL_GATHER = 0, BNGRAD_ALL_TO_ALL = 1 };
 /** \brief Moves bytes between the ranks. Returns when this rank's part is done.
  *
  * Called on the thread that calls the operation: with sequential execution of ONNX Runtime, the one that runs
- * the session. Never called concurrently.
+ * the session. Never called concurrently. All ranks call theirs in the same order, with the same operation
+ * and size; if their operations differ, this is found in the exchange of headers, before others follow.
+ *
+ * It should not wait forever: a rank may have ended. Once it has failed, the ranks may be out of step, and it
+ * should fail each time, because the library may call it again.
  *
  * \param[in] context As given to bngrad_set_collective.
  * \param[in] operation BNGRAD_ALL_GATHER: sends `size` bytes to every rank. BNGRAD_ALL_TO_ALL: sends ranks
@@ -367,8 +371,9 @@ typedef int32_t (*bngrad_collective)(void* context, int32_t operation, const voi
  *
  * Call it before creating sessions and not during a run: a session is made for a number of ranks.
  *
- * \param[in] function NULL: one rank alone; `rank` and `ranks` are ignored then.
- * \param[in] context Passed to the function.
+ * \param[in] function NULL: one rank alone; `rank` and `ranks` are ignored then. Must be callable until
+ * another is set.
+ * \param[in] context Passed to the function; may be NULL.
  * \param[in] rank From 0 to ranks - 1.
  * \param[in] ranks At least 1.
  */
