@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from bngrad.graph.fresh_names import free_name
 from bngrad.graph.nodes import all_nodes
 from bngrad.opset.functions import DOMAIN
+from bngrad.opset.synchronized import COLLECTIVES
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-COLLECTIVES = ("AllGather", "AllReduce")
+_OP_TYPES = frozenset(function.name for function in COLLECTIVES)
 
 
 def is_collective(node: ir.Node) -> bool:
     """Whether a node exchanges data with the other ranks."""
-    return node.domain == DOMAIN and node.op_type in COLLECTIVES
+    return node.domain == DOMAIN and node.op_type in _OP_TYPES
 
 
 class Keys:

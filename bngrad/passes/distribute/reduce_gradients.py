@@ -77,7 +77,7 @@ class ReduceGradientsPass(ir.passes.InPlacePass):
         """Runs the pass."""
         graph = model.graph
         left = [value for value in graph.outputs if not _is_reduced(value)]
-        gradients = [value for value in left if value.name in self._gradients and static_shape_size(value) != 0]
+        gradients = [value for value in left if value.name in self._gradients and _elements_of(value) != 0]
         losses = [value for value in left if value.name == self._loss]
         for value in (*gradients, *losses):
             _require_reducible(value)
@@ -94,12 +94,12 @@ class ReduceGradientsPass(ir.passes.InPlacePass):
     def ensures(self, model: ir.Model) -> None:
         """The outputs are reduced."""
         for value in model.graph.outputs:
-            wanted = value.name == self._loss or (value.name in self._gradients and static_shape_size(value) != 0)
+            wanted = value.name == self._loss or (value.name in self._gradients and _elements_of(value) != 0)
             if wanted and not _is_reduced(value):
                 raise ir.passes.PostconditionError(f"{value.name} is not reduced")
 
 
-def static_shape_size(value: ir.Value) -> int | None:
+def _elements_of(value: ir.Value) -> int | None:
     """The number of elements of a value; None where it is not known."""
     shape = static_shape(value)
     return None if shape is None else prod(shape)
@@ -127,7 +127,7 @@ def _buckets(gradients: list[ir.Value], most: int) -> list[_Bucket]:
     buckets: list[_Bucket] = []
     filling: dict[ir.DataType, _Bucket] = {}
     for value in gradients:
-        dtype, elements = _SUMMED_IN[dtype_of(value)], static_shape_size(value)
+        dtype, elements = _SUMMED_IN[dtype_of(value)], _elements_of(value)
         if elements is None or elements * dtype.itemsize >= most:
             buckets.append(_Bucket(dtype, [value]))
             continue
@@ -152,7 +152,7 @@ def _reduce(bucket: _Bucket, key: str, graph: ir.Graph, names: Names) -> None:
         flat = make.int64([-1])
         vector = make.op("Concat", *(make.op("Reshape", part, flat) for part in parts), axis=0)
         (total,) = make.bngrad("AllReduce", vector, key=key)
-        sizes = make.int64([static_shape_size(value) for value in bucket.values])
+        sizes = make.int64([_elements_of(value) for value in bucket.values])
         words = [f"part_{index}" for index in range(len(parts))]
         split = make.outputs_of("Split", total, sizes, outputs=words, axis=0)
         totals = [
