@@ -82,7 +82,7 @@ def training_graph(
     gradients = add_gradients(result, target, find_wrt(result, names, target))
     stops_to_identity(result)
     RemoveUnusedNodesPass()(result)
-    for domain in {node.domain for node in result.graph} & {MICROSOFT, DOMAIN}:
+    for domain in sorted({node.domain for node in result.graph} & {MICROSOFT, DOMAIN}):
         result.opset_imports.setdefault(domain, 1)
     running = {str(old.name): str(new.name) for old, new in new_statistics(result).items()}
     return Training(result, str(target.name), gradients, running)

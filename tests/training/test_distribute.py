@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -15,6 +18,7 @@ from bngrad.cli import run
 from bngrad.errors import InputError, ModelError
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.training.step_info import KEY, read_step_info
+from digits_training import MODEL
 from emulated_ranks import Ranks
 
 # ONNX Runtime has no Conv in double, and rounds 16 bits.
@@ -239,6 +243,19 @@ def test_the_collectives_of_a_step():
     keys = collectives(bngrad.training_step(network(), sync=True).model)
     gradients = [f"{name}_Grad/BatchNormalizationGrad_0/sums" for name in ("bn2", "bn")]
     assert sorted(keys) == sorted(["bn/moments", "bn2/moments", "weights", "loss", *gradients, "gradients/0"])
+
+
+def test_every_rank_makes_the_same_step():
+    """Ranks that make it by themselves compare its bytes; the order of Python's sets differs between processes."""
+    program = """import sys, bngrad
+step = bngrad.training_step(sys.argv[1], sync=True)
+sys.stdout.buffer.write(step.model.SerializeToString(deterministic=True))"""
+    made = set()
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", program, MODEL]
+        made.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert len(made) == 1
 
 
 def test_the_metadata_say_whether_a_step_is_synchronized():
