@@ -7,8 +7,9 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bngrad.errors import DistributedError
+from bngrad.errors import DistributedError, LibraryError
 from bngrad.runtime import native_library
+from bngrad.runtime.native_synchronized import collective_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +76,14 @@ def interrupts(transport: Transport) -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+def is_foreign() -> bool:
+    """Whether the library exchanges values through a function that no communicator of this process gave it."""
+    try:
+        return not _attached and collective_ranks() > 1
+    except LibraryError:
+        return False
 
 
 def _function_of(transport: Transport) -> Any:  # noqa: ANN401 - a function of ctypes

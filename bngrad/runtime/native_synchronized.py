@@ -264,7 +264,7 @@ def all_gather(value: ArrayLike, key: str) -> tuple[Array]:
     """
     array = float64_array("value", value)
     array = contiguous("value", array, array.shape, "its shape")
-    result = np.empty((native_library.loaded().bngrad_collective_ranks(), *array.shape))
+    result = np.empty((collective_ranks(), *array.shape))
     size = ctypes.c_int64(array.nbytes)
     native_library.call("bngrad_all_gather", key.encode(), size, *pointers(array, result))
     return (result,)
@@ -319,3 +319,12 @@ def _grad_apply(
     outputs = (call.new_data(),)
     call.run("bngrad_batch_normalization_grad_apply", attributes, inputs, outputs, num_threads)
     return outputs
+
+
+def collective_ranks() -> int:
+    """Returns the number of ranks that the library exchanges values with, this one included.
+
+    Raises:
+        LibraryError: The library is missing or cannot be loaded.
+    """
+    return int(native_library.loaded().bngrad_collective_ranks())

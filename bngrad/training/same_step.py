@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnxruntime
 
-from bngrad.distributed import launched
+from bngrad.distributed import collective, launched
 from bngrad.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 def require_alone(step: TrainingStep) -> None:
     """Checks that a step without a communicator is not one of several, which would each train alone.
 
+    A program that gave the library a collective function of its own knows what it does.
+
     Raises:
         InputError: A launcher started several processes, and the step is synchronized.
     """
-    if step.info.synchronized and (processes := launched()):
+    if step.info.synchronized and (processes := launched()) and not collective.is_foreign():
         raise InputError(
             f"the training step is synchronized, and this is one of {processes} processes of an MPI launcher, "
             "which would each train alone; give comm=bngrad.distributed.Communicator()"
