@@ -57,6 +57,10 @@ class Mean:
     """The loss with class weights or ignored labels."""
     total: ir.Value | None = None
     """The sum that a sum is divided by."""
+    sum: ir.Value | None = None
+    """The sum that is divided by it."""
+    guarded: bool = False
+    """Whether it is 0, and not NaN, where the total is 0."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class LossTerms:
             raise self._refusal(value)
         quotient = _quotient(node)
         if quotient is not None and self._is_sum(quotient.inputs[0]) and self._is_plain_sum(quotient.inputs[1]):
-            return Mean(total=quotient.inputs[1])
+            return Mean(total=quotient.inputs[1], sum=quotient.inputs[0], guarded=quotient is not node)
         if node.op_type == "ReduceMean" and self._reduces_the_batch(node):
             return Mean(of=node.inputs[0])
         if node.op_type in _LOSSES and value is node.outputs[0] and _reduction(node) == "mean":

@@ -115,14 +115,32 @@ class _Share:
         return make.op("ReduceSum", counted, keepdims=0)
 
     def _ratios(self) -> ir.Value:
-        """W / sum W of all weights, behind a StopGradient."""
+        """W / sum W of all weights, or 1 / sum W for those that a sum is divided by, behind a StopGradient."""
+        make = self._make
+        axis, one = make.int64([0]), make.constant(1, _DOUBLE)
+        vector = self._vector(self._weights)
+        total = make.op("ReduceSum", self._gather(make, vector), axis, keepdims=0)
+        terms = list(self._index)
+        divided = [_sum_of(term) is not None for term in terms]
+        if any(divided):
+            vector = self._vector([one if d else w for d, w in zip(divided, self._weights, strict=True)])
+        ratios = make.op("Div", vector, total)
+        if any(isinstance(term, Mean) and term.guarded for term in terms):
+            # A guarded mean of nothing is 0; of the others none may be.
+            guarded = [float(isinstance(term, Mean) and term.guarded) for term in terms]
+            zero = make.constant(0, _DOUBLE)
+            guards = self._vector([make.constant(number, _DOUBLE) for number in guarded])
+            none = make.op("And", make.op("Equal", total, zero), make.op("Greater", guards, zero))
+            ratios = make.op("Where", none, zero, ratios)
+        # A mean may be of what the weights make; how many it averages has no gradient.
+        return make.outputs_of(NAME, ratios, outputs=["ratios"], domain=DOMAIN)[0]
+
+    def _vector(self, scalars: list[ir.Value]) -> ir.Value:
         make = self._make
         axis = make.int64([0])
-        vector = make.op("Concat", *(make.op("Unsqueeze", weight, axis) for weight in self._weights), axis=0)
-        vector.type, vector.shape = ir.TensorType(_DOUBLE), ir.Shape([len(self._weights)])
-        total = make.op("ReduceSum", self._gather(make, vector), axis, keepdims=0)
-        # A mean may be of what the weights make; how many it averages has no gradient.
-        return make.outputs_of(NAME, make.op("Div", vector, total), outputs=["ratios"], domain=DOMAIN)[0]
+        vector = make.op("Concat", *(make.op("Unsqueeze", scalar, axis) for scalar in scalars), axis=0)
+        vector.type, vector.shape = ir.TensorType(_DOUBLE), ir.Shape([len(scalars)])
+        return vector
 
     def _made(
         self,
@@ -158,10 +176,20 @@ class _Share:
             assert ratios is not None, "the term has a weight"  # noqa: S101
             index = self._index[term]
             ratio = make.cast(make.op("Gather", ratios, make.int64(index)), dtype_of(value))
-            whole = value if isinstance(term, Independent) else self._without_nan(value, self._weights[index])
-            result = make.op("Mul", whole, ratio)
+            counted = self._counted(value, term)
+            result = make.op("Mul", counted, ratio)
+            result.type, result.shape = value.type, counted.shape
+            if len(value.shape or ()) != len(counted.shape or ()):
+                result = make.op("Reshape", result, make.int64([1] * len(value.shape or ())), allowzero=1)
         result.type, result.shape = value.type, value.shape
         return result
+
+    def _counted(self, value: ir.Value, term: Term) -> ir.Value:
+        """What is multiplied by the ratio of a term."""
+        total = _sum_of(term)
+        if isinstance(term, Independent):
+            return value
+        return self._without_nan(value, self._weights[self._index[term]]) if total is None else total
 
     def _without_nan(self, value: ir.Value, weight: ir.Value) -> ir.Value:
         """A mean; 0 instead of the mean of nothing, which is NaN."""
@@ -170,3 +198,8 @@ class _Share:
         result = make.op("Where", none, make.constant(0, dtype), value)
         result.type, result.shape = value.type, value.shape
         return result
+
+
+def _sum_of(term: Term) -> ir.Value | None:
+    """The sum that a mean divides; it may have terms where the total of a rank is 0, such as of positives."""
+    return term.sum if isinstance(term, Mean) else None

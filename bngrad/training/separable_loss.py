@@ -119,7 +119,7 @@ def _read_for(value: ir.Value, term: Term) -> list[ir.Value]:
         return [value]
     if term.loss is not None:
         return [value, *(one for one in term.loss.inputs[1:] if one is not None)]
-    return [value, *(one for one in (term.of, term.total) if one is not None)]
+    return [value, *(one for one in (term.of, term.total, term.sum) if one is not None)]
 
 
 def _runner(evaluation: ir.Model, wanted: list[ir.Value], values: Mapping[str, Array]) -> Run:
@@ -203,15 +203,18 @@ def _whole(loss: str, value: ir.Value, term: Term, values: list[dict[str, Array]
     Raises:
         ModelError: It does not.
     """
-    whole, *parts = (float(each[str(value.name)].item()) for each in values)
+    whole = float(values[0][str(value.name)].item())
+    divided = term.sum if isinstance(term, Mean) else None
+    parts = [float(each[str((divided or value).name)].item()) for each in values[1:]]
     is_sum = isinstance(term, Sum)
     weights = np.array([1.0 if is_sum else _weight(term, each) for each in values[1:]])
-    counted = np.where(weights == 0, 0, parts)
+    counted = np.array(parts) if divided is not None else np.where(weights == 0, 0, parts) * weights
     with np.errstate(all="ignore"):
-        expected = (weights * counted).sum() / (1 if is_sum else weights.sum())
+        counted = counted / (1 if is_sum else weights.sum())
+    expected = counted.sum()
     if not np.isfinite([whole, expected]).all():
         return np.nan
-    if abs(whole - expected) > _TOLERANCE * np.abs([whole, *counted]).max():
+    if abs(whole - expected) > _TOLERANCE * max(abs(whole), np.abs(counted).sum()):
         where = "" if value.name == loss else f" in its term {value.name!r}"
         raise ModelError(
             f"loss {loss!r} depends on more than single samples{where} in inference mode: {whole:.6g} for a "

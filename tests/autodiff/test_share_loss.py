@@ -24,6 +24,8 @@ CLASS_WEIGHTS = "cw = Constant<value = float[4] {1.0, 2.0, 0.5, 3.0}>()"
 LOGITS = "g (float[N,3] x, int64[N] t, float[3,4] w) => (float loss) { y = MatMul(x, w)"
 SQUARES = "g (float[N,3] x, float[3,2] w) => (float loss) { y = MatMul(x, w) s = Mul(y, y)"
 PENALTY = "c = Constant<value = float {0.1}>() ww = Mul(w, w) p = ReduceSum<keepdims = 0>(ww) q = Mul(p, c)"
+POSITIVES = f"""{LOGITS} l = SoftmaxCrossEntropyLoss<reduction = "sum">(y, t) two = Constant<value = int64 {{2}}>()
+    p = Greater(t, two) c = Cast<to = 1>(p) k = ReduceSum<keepdims = 0>(c)"""
 
 LOSSES = {
     "mean": f"{SQUARES} loss = ReduceMean<keepdims = 0>(s) }}",
@@ -46,6 +48,9 @@ LOSSES = {
         n = Shape<start = 0, end = 1>(x) c = Cast<to = 1>(n) k = Squeeze(c) loss = Div(l, k) }}""",
     "divided-by-the-features": f"""{SQUARES} l = ReduceSum<keepdims = 0>(s) n = Shape<start = 1>(x)
         c = Cast<to = 1>(n) k = Squeeze(c) loss = Div(l, k) }}""",
+    "divided-by-the-positives": f"{POSITIVES} loss = Div(l, k) }}",
+    "divided-by-the-positives-guarded": f"""{POSITIVES} d = Div(l, k) zero = Constant<value = float {{0.0}}>()
+        none = Equal(k, zero) loss = Where(none, zero, d) }}""",
     "two-means": f"""{LOGITS} l = SoftmaxCrossEntropyLoss<ignore_index = 2>(y, t) a = Abs(y)
         m = ReduceMean<keepdims = 0>(a) n = Neg(m) half = Constant<value = float {{0.5}}>() h = Mul(half, n)
         loss = Sum(l, h, h) }}""",
