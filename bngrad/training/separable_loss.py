@@ -74,7 +74,7 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
         terms = {value: term for value, term in found.items() if not isinstance(term, Combination)}
         _require_comparable(evaluation)
         data = [value for value in graph.inputs if value.name not in values]
-        _free_batch(graph, data)
+        was_fixed = _free_batch(graph, data)
         run = _runner(evaluation, [value for pair in terms.items() for value in _read_for(*pair)], values)
         draws = list(_of_random_data(run, data))
     except BngradError as error:
@@ -87,6 +87,8 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
             return "the loss of random data is not finite"
         if not isinstance(term, Independent) and not np.nansum(np.abs(wholes)):
             return f"its term {value.name!r} is 0 for random data"
+        if was_fixed and isinstance(term, Sum):
+            return f"its term {value.name!r} is a sum over a batch of fixed size, by which it may be divided"
     return None
 
 
@@ -97,15 +99,16 @@ def _require_comparable(evaluation: ir.Model) -> None:
         raise ModelError(f"{describe(node)} is random in inference mode, too")
 
 
-def _free_batch(graph: ir.Graph, data: list[ir.Value]) -> None:
-    """Makes the first dimension of the data symbolic if the model fixes it."""
+def _free_batch(graph: ir.Graph, data: list[ir.Value]) -> bool:
+    """Makes the first dimension of the data symbolic if the model fixes it, and returns whether it did."""
     if any(_takes_rows(value) for value in data):
-        return
+        return False
     for value in data:
         if shape := known_shape(value):
             value.shape = ir.Shape(["bngrad_batch", *shape[1:]])
     for value in (value for node in graph for value in node.outputs):
         value.shape = None
+    return True
 
 
 def _takes_rows(value: ir.Value) -> bool:

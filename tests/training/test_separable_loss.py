@@ -65,6 +65,12 @@ COUPLED = {
         { y = MatMul(x, w) s = Softmax<axis = 0>(y) e = Mul(s, s) loss = ReduceMean<keepdims = 0>(e) }""",
 }
 UNCHECKED = {
+    "sum-over-a-fixed-batch": (
+        """g (float[4,3] x, float[3,4] w) => (float loss)
+           { y = MatMul(x, w) e = Mul(y, y) s = ReduceSum<keepdims = 0>(e) n = Constant<value = float {4.0}>()
+             loss = Div(s, n) }""",
+        "is a sum over a batch of fixed size",
+    ),
     "needs-images-of-another-size": (
         """g (float[N,1,H,W] x, float[1,1,3,3] w, float[1,1,5,7] c) => (float loss)
            { y = Conv(x, w) e = Mul(y, c) f = Mul(e, y) loss = ReduceMean<keepdims = 0>(f) }""",
