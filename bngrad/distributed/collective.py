@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bngrad.distributed.transport import Transport
 
-_Function = ctypes.CFUNCTYPE(
+Function = ctypes.CFUNCTYPE(
     ctypes.c_int32,
     ctypes.c_void_p,
     ctypes.c_int32,
@@ -26,6 +26,7 @@ _Function = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
     ctypes.c_size_t,
 )
+"""``bngrad_collective``, for ctypes."""
 
 _DONE, _FAILED = 0, 1
 _attached: dict[Transport, tuple[Any, Any]] = {}
@@ -44,7 +45,7 @@ def attach(transport: Transport) -> None:
     if _attached:
         raise DistributedError("another communicator is attached to the op library; detach it first")
     function = _function_of(transport)
-    callback = _Function(function)
+    callback = Function(function)
     native_library.call("bngrad_set_collective", callback, None, transport.rank, transport.size)
     _attached[transport] = function, callback
 

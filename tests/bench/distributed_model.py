@@ -20,23 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx
 
+from bngrad.distributed.collective import Function
 from bngrad.opset import schemas
 from bngrad.runtime import native, native_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-COLLECTIVE = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-)
-"""bngrad_collective of ops/bngrad.h."""
 
 HEADER = 256
 """Bytes of each rank that are exchanged before each operation."""
@@ -209,7 +198,7 @@ def reducing(ranks: int) -> tuple[Callable[[], float], int]:
         exchanging += time.perf_counter() - start
         return 0
 
-    function = COLLECTIVE(exchange)
+    function = Function(exchange)
 
     def reduce() -> float:
         nonlocal exchanging

@@ -12,19 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from bngrad.distributed.collective import Function
 from bngrad.runtime import native_library
 
 ALL_GATHER, ALL_TO_ALL = 0, 1
-COLLECTIVE = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-)
 MESSAGE = ctypes.c_size_t(1024)
 
 
@@ -54,7 +45,7 @@ class Rank:
             ctypes.memset(error, 0, 1)
             return 0
 
-        self._callback = COLLECTIVE(collective)
+        self._callback = Function(collective)
         self.call("bngrad_set_collective", self._callback, None, rank, ranks)
 
     def unset(self):

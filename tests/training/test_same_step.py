@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import bngrad
-from bngrad.distributed.collective import _Function
+from bngrad.distributed.collective import Function
 from bngrad.errors import InputError
 from bngrad.runtime import native_library
 
@@ -32,7 +32,7 @@ def two_equal_ranks():
         ctypes.memset(error, 0, 1)
         return 0
 
-    function = _Function(move)
+    function = Function(move)
     native_library.call("bngrad_set_collective", function, None, 0, 2)
     yield
     native_library.call("bngrad_set_collective", None, None, 0, 1)
