@@ -15,7 +15,7 @@ PAGES_ELSEWHERE = {
     "docs/guides/pytorch.md": "from_torch/test_pytorch_guide.py",
     "docs/guides/tensorflow.md": "against_keras/test_tensorflow_guide.py",
     "docs/guides/jax.md": "examples/test_jax.py",
-    "docs/guides/distributed.md": "distributed/test_guide.py",
+    "docs/guides/distributed.md": "distributed/test_distributed_guide.py",
     "docs/reference/commands.md": "cli/test_help.py",
 }
 """Pages that need other packages or processes, or that are made of help texts, and the tests that run them."""
@@ -30,7 +30,7 @@ COMMANDS_ELSEWHERE = {
     "echo 'eval": "cli/test_help.py",
     "cmake": "examples/test_cpp.py",
     "build/cpp/train": "examples/test_cpp.py",
-    "mpiexec": "distributed/test_guide.py",
+    "mpiexec": "distributed/test_distributed_guide.py",
     "npm": "web/test_javascript_guide.py",
     "python docs/examples/prepare.py": "web/conftest.py",
     "python -m http.server": "web/test_browser.py",

@@ -6,13 +6,17 @@ from metamorphic.mutants import Mutant, kernel_tests, of
 
 GRAD = of(
     "ops/core/grad.cc",
-    ("return inv_std[i] * dscale[i] / m_;", "return dscale[i] / m_;", "the part of xhat without its inv_std"),
+    ("= inv_std[i] * dscale[i] / m;", "= dscale[i] / m;", "the part of xhat without its inv_std"),
     ("(0, c, scale_[channel] * inv_std_[channel])", "(0, c, scale_[channel])", "a frozen dX without inv_std"),
     ("return scale[i] * inv_std[i];", "return scale[i];", "dX without inv_std"),
     ("sum_dyd[i] * inv_std[i] : 0", "sum_dyd[i] : 0", "dscale of D, not of xhat"),
-    ("mean_dy[i] = dbias[i] / m_;", "mean_dy[i] = dbias[i] / (m_ - 1);", "mean(dY) divides by M - 1"),
+    ("mean_dy[i] = dbias[i] / m;", "mean_dy[i] = dbias[i] / (m - 1);", "mean(dY) divides by M - 1"),
     ("dbias_.Write(first, count, dbias);", "dbias_.Write(first, count, sum_dyd);", "dbias is dscale"),
-    ("FinishBatch(channels, c, std::min", "FinishBatch(channels, 0, std::min", "later channels are the first"),
+    (
+        "{ FinishBatch(channels, c, count); }",
+        "{ FinishBatch(channels, 0, count); }",
+        "later channels are the first",
+    ),
     (
         "(mean_dy[i]).low",
         "(0 * mean_dy[i]).low",
@@ -66,16 +70,8 @@ GRAD_GRAD = of(
 TRAINING = of(
     "ops/core/training.cc",
     ("1 / std::sqrt(var + a_.epsilon)", "1 / (std::sqrt(var) + a_.epsilon)", "epsilon beside the root"),
-    (
-        "keep = a_.momentum, take = 1 - a_.momentum",
-        "keep = 1 - a_.momentum, take = a_.momentum",
-        "PyTorch's momentum",
-    ),
-    ("var * m_ / std::max(m_ - 1, 1.0)", "var * (m_ + 1) / m_", "a wrong Bessel's correction"),
-    ("a_.unbiased_running_var ?", "!a_.unbiased_running_var ?", "the correction where there should be none"),
-    ("keep * running_var_[channel]", "keep * running_mean_[channel]", "the running mean for the variance"),
-    ("- rest * rest;", ";", "the variance about the rounded mean"),
-    ("(2, c, scale_[channel] * inv_std)", "(2, c, inv_std)", "Y without its scale"),
+    ("- rest * rest);", ");", "the variance about the rounded mean"),
+    ("low, scale_[channel] * inv_std,", "low, inv_std,", "Y without its scale"),
     (
         "(center - high) + rest : 0",
         "(center - high) : 0",
@@ -83,6 +79,16 @@ TRAINING = of(
         kernel_tests("test_ten_million_to_one"),
     ),
     ("saved_mean_.Set(channel, mean);", "saved_mean_.Set(channel, rest);", "the saved mean is its rest"),
+) + of(
+    "ops/core/statistics_program.hpp",
+    (
+        "keep = momentum_, take = 1 - momentum_",
+        "keep = 1 - momentum_, take = momentum_",
+        "PyTorch's momentum",
+    ),
+    ("var * m / std::max(m - 1, 1.0)", "var * (m + 1) / m", "a wrong Bessel's correction"),
+    ("unbiased_var_ ? var", "!unbiased_var_ ? var", "the correction where there should be none"),
+    ("keep * var_[channel]", "keep * mean_[channel]", "the running mean for the variance"),
     (
         "channels.center[c] = channels.Sum(0, c) / m_;",
         "channels.center[c] = channels.Sum(0, c) / (m_ + 1);",
@@ -123,6 +129,19 @@ LAYOUT = [
     ),
 ]
 
+SYNCHRONIZED = of(
+    "ops/core/synchronized.cc",
+    *(
+        (old, new, what, ("tests/ops/test_synchronized.py",))
+        for old, new, what in (
+            ("return n * (m - first[i]);", "return m - first[i];", "ranks of any size count alike"),
+            ("- m_ * rest * rest)", "- rest * rest)", "M2 about the rounded mean"),
+            ("return m2 + n * (deviation * deviation);", "return m2;", "the means of ranks do not differ"),
+            ("n[i] == 0 ? 0 : term", "term", "a rank without elements counts"),
+        )
+    ),
+)
+
 DRIVERS = (
     of(
         "ops/core/partition.cc",
@@ -130,7 +149,6 @@ DRIVERS = (
     )
     + of(
         "ops/core/sweep.cc",
-        ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
         (
             "with_x[c] -= channels.center[c] * sum[c];",
             "with_x[c] += channels.center[c] * sum[c];",
@@ -159,6 +177,10 @@ DRIVERS = (
             "separate_map_ = has_outputs && program.steps() == 0;",
             "what is not mapped in the loop that sums is not mapped at all",
         ),
+    )
+    + of(
+        "ops/core/pairwise.hpp",
+        ("to[i] += from[i];", "to[i] = from[i];", "the tree over segments forgets one side"),
     )
     + of(
         "ops/core/threads.hpp",
@@ -215,4 +237,4 @@ INTERFACES = (
     + of("ops/ort/statistics.cc", ("{types, epsilon_,", "{types, 2 * epsilon_,", "twice epsilon"))
 )
 
-DRIVER_MUTANTS = [*GRAD, *GRAD_GRAD, *TRAINING, *LAYOUT, *DRIVERS, *INTERFACES]
+DRIVER_MUTANTS = [*GRAD, *GRAD_GRAD, *TRAINING, *SYNCHRONIZED, *LAYOUT, *DRIVERS, *INTERFACES]

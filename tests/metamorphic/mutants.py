@@ -66,6 +66,8 @@ _UNITS = {
     "scratch.hpp": ("core/sweep.cc",),
     "threads.hpp": ("core/sweep.cc",),
     "sweep.hpp": ("core/grad.cc", "core/grad_grad.cc"),
+    "pairwise.hpp": ("core/sweep.cc",),
+    "statistics_program.hpp": ("core/training.cc",),
 }
 """The sources to compile again for a header; of the kernels, those of the instruction set that the tests use."""
 
