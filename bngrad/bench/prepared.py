@@ -11,12 +11,12 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.bench.case import ARRAYS, OPS
-from bngrad.errors import InputError, LibraryError
+from bngrad.errors import InputError
 from bngrad.opset.axes import parameter_shape
 from bngrad.opset.quantities import QUANTITIES
 from bngrad.opset.schemas import signature
 from bngrad.runtime.aligned import empty_at_cache_line
-from bngrad.runtime.native_library import Layout, call, loaded
+from bngrad.runtime.native_library import Layout, call, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,9 +134,6 @@ def _check_memory(case: Case) -> None:
 
 def _prepare(function: str, *arguments: object) -> Callable[[], object]:
     """Calls a function of the library once, raising its error, and returns the same call without checks."""
-    try:
-        call(function, *arguments)
-    except AttributeError:
-        raise LibraryError(f"the native library has no {function}; rebuild it from this version") from None
-    entry = getattr(loaded(), function)
+    call(function, *arguments)
+    entry = function_of(function)
     return lambda: entry(*arguments, None, 0)

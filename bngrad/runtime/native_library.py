@@ -8,7 +8,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from bngrad.errors import InputError, LibraryError
 
@@ -101,6 +101,21 @@ def active_isa() -> str:
     return cast("bytes", name.value).decode()
 
 
+def function_of(name: str) -> Any:  # noqa: ANN401 - a function of ctypes
+    """Returns a function of the library.
+
+    Raises:
+        LibraryError: The library is missing, cannot be loaded, or is older than the package.
+    """
+    library = loaded()
+    try:
+        return getattr(library, name)
+    except AttributeError:
+        raise LibraryError(
+            f"{library_path()} has no {name}: it is older than this package; build it again"
+        ) from None
+
+
 def call(function: str, *arguments: object) -> None:
     """Calls a function whose last parameters are an error buffer and its size, and raises the error it reports.
 
@@ -108,13 +123,7 @@ def call(function: str, *arguments: object) -> None:
         InputError: The function rejects an argument.
         LibraryError: The function failed, or the library is missing or older than the package.
     """
-    library = loaded()
-    try:
-        called = getattr(library, function)
-    except AttributeError:
-        raise LibraryError(
-            f"{library_path()} has no {function}: it is older than this package; build it again"
-        ) from None
+    called = function_of(function)
     message = ctypes.create_string_buffer(_MESSAGE_SIZE)
     size = ctypes.c_size_t(_MESSAGE_SIZE)
     status = called(*arguments, message, size)
