@@ -146,12 +146,15 @@ def counts_of(split, samples):
 
 @types
 @layouts
-def test_parts_against_the_whole_batch(kernels, shape, axes, types, rng):
-    """Against the textbook of the whole batch in float64, which is that of torch's SyncBatchNorm."""
+def test_parts_against_the_whole_batch(shape, axes, types, rng):
+    """Against the textbook of the whole batch in float64, which is that of torch's SyncBatchNorm.
+
+    The next test has the other instruction sets.
+    """
     batch = Batch(shape, axes, types, rng)
     expected, samples = batch.whole(Kernels(reference)), math.prod(shape[axis] for axis in axes)
     for split in SPLITS.values():
-        got = batch.split(Kernels(kernels), counts_of(split, shape[0]))
+        got = batch.split(Kernels(native), counts_of(split, shape[0]))
         assert_close(got, expected, output_types(types), samples)
 
 

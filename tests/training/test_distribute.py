@@ -251,7 +251,7 @@ def test_every_rank_makes_the_same_step():
 step = bngrad.training_step(sys.argv[1], sync=True)
 sys.stdout.buffer.write(step.model.SerializeToString(deterministic=True))"""
     made = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "3"):  # under which two domains have another order
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", program, MODEL]
         made.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
