@@ -117,7 +117,12 @@ def remove_unused(nodes: Iterable[ir.Node]) -> None:
 
 
 def _is_unused(node: ir.Node) -> bool:
-    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
+    return not any(map(is_read, node.outputs))
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a node reads a value, or it is an output of its graph."""
+    return bool(value.uses()) or value.is_graph_output()
 
 
 def known_rank(values: Iterable[ir.Value | None]) -> int | None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS
-from bngrad.graph.nodes import all_nodes, default_opset, describe, owner
+from bngrad.graph.nodes import all_nodes, default_opset, describe, is_read, owner
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def batch_norm_to_inference(node: ir.Node, opset: int, names: Names) -> None:
     Raises:
         ModelError: A node reads what it has in training mode alone.
     """
-    read = [value for value in node.outputs[3:] if _is_read(value)]
+    read = [value for value in node.outputs[3:] if is_read(value)]
     if read:
         raise ModelError(
             f"{describe(node)} cannot be put into inference mode: its output {read[0].name!r}, which only "
             "training has, is read; keep outputs that do not depend on it with --keep (outputs=)"
         )
     for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=False):
-        if _is_read(value):
+        if is_read(value):
             _replace(node, [ir.node("Identity", [old], name=names.fresh(f"{value.name}_old"))], value)
     node.resize_outputs(1)
     node.domain, node.op_type, node.version = "", "BatchNormalization", None
@@ -98,7 +98,7 @@ def drop_dropout(node: ir.Node, opset: int, names: Names) -> None:
         ModelError: Its mask is read, and the opset does not define it in inference mode.
     """
     x, mask = node.inputs[0], next(iter(node.outputs[1:]), None)
-    if mask is not None and _is_read(mask):
+    if mask is not None and is_read(mask):
         # Before opset 10 it has the type of the data.
         dtype = ir.DataType.BOOL if opset >= 10 else None if x is None else x.dtype
         if opset < 9 or dtype is None:
@@ -114,21 +114,17 @@ def drop_dropout(node: ir.Node, opset: int, names: Names) -> None:
             [shape, ir.node("ConstantOfShape", [*shape.outputs], ones, name=names.fresh(f"{mask.name}_ones"))],
             mask,
         )
-    if _is_read(node.outputs[0]):
+    if is_read(node.outputs[0]):
         _replace(node, [ir.node("Identity", [x], name=node.name)], node.outputs[0])
     owner(node).remove(node, safe=True)
 
 
 def _loss(node: ir.Node, opset: int) -> None:
     # Before opset 13 LogSoftmax takes everything from its axis on for classes.
-    if opset >= 13 and len(node.outputs) > 1 and not _is_read(node.outputs[0]):
+    if opset >= 13 and len(node.outputs) > 1 and not is_read(node.outputs[0]):
         log_prob = ir.node("LogSoftmax", [node.inputs[0]], {"axis": 1}, name=node.name)
         _replace(node, [log_prob], node.outputs[1])
         owner(node).remove(node, safe=True)
-
-
-def _is_read(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _replace(node: ir.Node, made: Sequence[ir.Node], value: ir.Value) -> None:

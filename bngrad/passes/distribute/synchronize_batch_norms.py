@@ -30,7 +30,7 @@ import onnx_ir as ir
 
 from bngrad.graph.batch_norms import PER_SAMPLE
 from bngrad.graph.node_reader import dtype_of, read_attribute
-from bngrad.graph.nodes import all_nodes, raise_refusals, remove_unused
+from bngrad.graph.nodes import all_nodes, is_read, raise_refusals, remove_unused
 from bngrad.graph.same_values import origin
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.schemas import signature
@@ -127,7 +127,7 @@ def _split_forward(node: ir.Node, emit: Emitter, key: str) -> None:
     (y,) = emit.bngrad("BatchNormalizationApply", x, scale, bias, mean, inv_std, axes=axes)
     outputs = dict(enumerate([y, new_mean, new_var]))
     for index, value in ((3, mean), (4, inv_std)):
-        if index < len(node.outputs) and _is_used(node.outputs[index]):
+        if index < len(node.outputs) and is_read(node.outputs[index]):
             outputs[index] = emit.cast(value, dtype_of(running_mean))
     emit.replace({index: value for index, value in outputs.items() if index < len(node.outputs)})
 
@@ -142,7 +142,7 @@ def _split_gradient(node: ir.Node, emit: Emitter, key: str) -> None:
     operands = [*data, scale, mean, inv_std]
     sums, dscale, dbias = emit.bngrad(f"{node.op_type}Sums", *operands, axes=axes)
     outputs = {1: dscale, 2: dbias}
-    if _is_used(node.outputs[0]):
+    if is_read(node.outputs[0]):
         (gathered,) = emit.bngrad("AllGather", sums, key=key)
         (outputs[0],) = emit.bngrad(f"{node.op_type}Apply", *operands, gathered, batch_count, axes=axes)
     else:
@@ -157,10 +157,6 @@ def _present(node: ir.Node) -> list[ir.Value]:
 def _is_frozen(node: ir.Node) -> bool:
     training_mode = node.attributes.get("training_mode")
     return training_mode is not None and not training_mode.is_ref() and training_mode.value == 0
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 def _maker_of_statistics(node: ir.Node, op_type: str, first: int) -> ir.Node | None:

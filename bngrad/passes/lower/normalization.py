@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import axis_refusal
-from bngrad.graph.nodes import known_rank
+from bngrad.graph.nodes import is_read, known_rank
 from bngrad.opset.op_attributes import AXIS, NORM
 from bngrad.passes.lower.lowering import lowering
 
@@ -81,4 +81,4 @@ def _gradients(
 
 
 def _is_wanted(outputs: Sequence[ir.Value], index: int) -> bool:
-    return index < len(outputs) and bool(outputs[index].uses() or outputs[index].is_graph_output())
+    return index < len(outputs) and is_read(outputs[index])

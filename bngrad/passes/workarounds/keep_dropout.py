@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_reader import is_off
-from bngrad.graph.nodes import all_nodes, owner
+from bngrad.graph.nodes import all_nodes, is_read, owner
 
 
 class KeepDropoutPass(ir.passes.InPlacePass):
@@ -36,11 +36,7 @@ class KeepDropoutPass(ir.passes.InPlacePass):
 def _fits(node: ir.Node) -> bool:
     if (node.domain, node.op_type) != ("", "Dropout") or len(node.inputs) < 3 or is_off(node.inputs[2]):
         return False
-    return _is_read(node.outputs[0]) and not any(map(_is_read, node.outputs[1:]))
-
-
-def _is_read(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
+    return is_read(node.outputs[0]) and not any(map(is_read, node.outputs[1:]))
 
 
 def _read_mask(node: ir.Node, names: Names) -> None:
