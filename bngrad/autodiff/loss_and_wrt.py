@@ -12,6 +12,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes
 from bngrad.graph.same_values import origin
+from bngrad.graph.shapes import has_one_element
 from bngrad.opset.known_shapes import type_text
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -37,7 +38,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
     made = {value.name: value for node in model.graph for value in node.outputs if value.name}
     if name is None:
         statistics = set(new_statistics(model).values())
-        scalars = [v for v in model.graph.outputs if _is_float(v) and _is_scalar(v)]
+        scalars = [v for v in model.graph.outputs if _is_float(v) and has_one_element(v)]
         scalars = [v for v in scalars if v not in statistics and not is_new_statistic(v)]
         if len(scalars) > 1:
             # An accuracy, or a learning rate that is passed on, is no loss.
@@ -57,7 +58,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
             raise ModelError(f"loss {name!r} is an input of the graph, so it depends on nothing; name an output")
         raise ModelError(unknown_name(name, [n for n in made if n], "a value"))
     loss = made[name]
-    if not _is_float(loss) or not (loss.shape is None or _is_scalar(loss)):
+    if not _is_float(loss) or not (loss.shape is None or has_one_element(loss)):
         raise ModelError(
             f"loss {_typed(loss)} is not a float scalar; expected one element: reduce it to its mean or its sum"
         )
@@ -146,10 +147,6 @@ def is_new_statistic(value: ir.Value) -> bool:
 
 def _is_float(value: ir.Value) -> bool:
     return value.dtype in SUPPORTED_DTYPES
-
-
-def _is_scalar(value: ir.Value) -> bool:
-    return value.shape is not None and all(size == 1 for size in value.shape)
 
 
 def _typed(value: ir.Value) -> str:

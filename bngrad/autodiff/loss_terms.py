@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS, constant_value
-from bngrad.graph.node_reader import constant_of, known_integers
+from bngrad.graph.node_reader import constant_of, known_integers, read_attribute
 from bngrad.graph.nodes import describe
 from bngrad.graph.same_values import origin
+from bngrad.graph.shapes import has_one_element
 from bngrad.graph.subgraphs import subgraphs
 from bngrad.opset.known_shapes import known_shape
 
@@ -137,7 +138,7 @@ class LossTerms:
         node = value.producer()
         if node is None:
             # One element is no sample: a temperature, a weight of a loss.
-            return value in self._data and not _has_one_element(value)
+            return value in self._data and not has_one_element(value)
         # What a subgraph reads from outside is not looked at.
         return node.op_type in RANDOM_OPS or any(subgraphs(node))
 
@@ -179,7 +180,7 @@ class LossTerms:
     def _linear(self, node: ir.Node) -> tuple[int, ...]:
         """The inputs that a node is linear in, if the others do not depend on the data; empty if it is not."""
         inputs = [value for value in node.inputs if value is not None]
-        if node.op_type in _COPIES and _has_one_element(node.outputs[0]):
+        if node.op_type in _COPIES and has_one_element(node.outputs[0]):
             return (0,)
         if node.op_type in ("Add", "Sub", "Sum", "Neg"):
             return tuple(range(len(inputs)))
@@ -191,7 +192,7 @@ class LossTerms:
     def _reduces_the_batch(self, node: ir.Node) -> bool:
         shape = known_shape(node.inputs[0])
         fixed = shape is not None and all(isinstance(size, int) for size in shape)
-        return _has_one_element(node.outputs[0]) and not (fixed and self._batch)
+        return has_one_element(node.outputs[0]) and not (fixed and self._batch)
 
     def _refusal(self, value: ir.Value) -> ModelError:
         node = value.producer()
@@ -240,7 +241,7 @@ def _is_size(node: ir.Node) -> bool:
     """Whether a node makes the number of elements of a value: Size, or the product of all sizes of its shape."""
     if node.op_type == "Size":
         return True
-    if node.op_type != "ReduceProd" or node.inputs[0] is None or not _has_one_element(node.outputs[0]):
+    if node.op_type != "ReduceProd" or node.inputs[0] is None or not has_one_element(node.outputs[0]):
         return False
     maker = origin(node.inputs[0], ("Cast", "Identity")).producer()
     end = None
@@ -257,6 +258,10 @@ def _is_size(node: ir.Node) -> bool:
 def _is_zero(value: ir.Value | None) -> bool:
     constant = constant_of(value)
     return constant is not None and constant.size == 1 and not constant.any()
+
+
+def _reduction(node: ir.Node) -> str:
+    return str(read_attribute(node, "reduction", "mean"))
 
 
 def _reads(value: ir.Value) -> Iterator[ir.Value]:
@@ -279,13 +284,3 @@ def _sizes(node: ir.Node) -> KnownShape | None:
         return None
     start, end = (node.attributes.get(name) for name in ("start", "end"))
     return shape[slice(None if start is None else start.as_int(), None if end is None else end.as_int())]
-
-
-def _reduction(node: ir.Node) -> str:
-    attribute = node.attributes.get("reduction")
-    return "mean" if attribute is None else attribute.as_string()
-
-
-def _has_one_element(value: ir.Value) -> bool:
-    shape = known_shape(value)
-    return shape is not None and all(size == 1 for size in shape)

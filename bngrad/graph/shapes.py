@@ -22,6 +22,11 @@ def known_dimension(value: ir.Value, axis: int) -> int | None:
     return known if isinstance(known, int) else None
 
 
+def has_one_element(value: ir.Value) -> bool:
+    """Whether a value is known to have one element, in any rank."""
+    return value.shape is not None and all(size == 1 for size in value.shape)
+
+
 def shape_of(make: NodeMaker, value: ir.Value) -> ir.Value:
     """Returns the shape of a value."""
     known = static_shape(value)

@@ -22,6 +22,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes, describe, refuse_training_graph
+from bngrad.graph.shapes import has_one_element
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
@@ -162,7 +163,7 @@ def _losses(graph: ir.Graph) -> set[ir.Value]:
     found = {v for v in computed if v in depending or (v.shape is not None and len(v.shape) == 0)}
     if found:
         return found
-    single = [v for v in computed if v.shape is not None and all(size == 1 for size in v.shape)]
+    single = [v for v in computed if has_one_element(v)]
     return set(single) if len(single) == 1 else set()
 
 
