@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum, terms_of
 from bngrad.autodiff.stop_gradient import DOMAIN, NAME
+from bngrad.graph.class_labels import weight_of_each
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
@@ -98,21 +99,12 @@ class _Share:
 
     def _weight_of_labels(self, node: ir.Node) -> ir.Value:
         """The sum of the class weights of the labels that a loss counts."""
-        make, labels = self._make, node.inputs[1]
+        labels, class_weight = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
         assert labels is not None, "an input that the loss always has"  # noqa: S101
-        class_weight = node.inputs[2] if len(node.inputs) > 2 else None
-        counted = make.constant(1, _DOUBLE)
-        ignore = node.attributes.get("ignore_index")
-        ignored = None
-        if ignore is not None:
-            index = make.cast(make.int64(ignore.as_int()), dtype_of(labels))
-            ignored = make.op("Equal", labels, index)
-            labels = make.op("Where", ignored, make.cast(make.int64(0), dtype_of(labels)), labels)
-        if class_weight is not None:
-            counted = make.cast(make.op("Gather", class_weight, labels), _DOUBLE)
-        if ignored is not None:
-            counted = make.op("Where", ignored, make.constant(0, _DOUBLE), counted)
-        return make.op("ReduceSum", counted, keepdims=0)
+        ignored = node.attributes.get("ignore_index")
+        index = None if ignored is None else ignored.as_int()
+        weight = weight_of_each(self._make, labels, class_weight, index, _DOUBLE)
+        return self._make.op("ReduceSum", weight, keepdims=0)
 
     def _ratios(self) -> ir.Value:
         """W / sum W of all weights, or 1 / sum W for those that a sum is divided by, behind a StopGradient."""

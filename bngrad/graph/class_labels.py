@@ -14,6 +14,7 @@ from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.shapes import shape_of
 
 if TYPE_CHECKING:
+    from bngrad.graph.builder import NodeMaker
     from bngrad.graph.node_site import NodeSite
 
 
@@ -41,7 +42,7 @@ def read_labels(
         weights: The weight of each class.
     """
     dtype = statistics_dtype(scores)
-    classes, ignored = _classes(at, labels)
+    classes, ignored = _classes(at, labels, _ignore_index(at))
     w = _weight_of_each(at, classes, ignored, weights, dtype)
     share, reduction = at.cast(dY, dtype), at.attribute("reduction", "mean")
     if reduction == "mean":
@@ -71,7 +72,7 @@ def gradient_of_weights(
         weights: The weight of each class.
     """
     dtype = statistics_dtype(log_prob)
-    classes, ignored = _classes(at, labels)
+    classes, ignored = _classes(at, labels, _ignore_index(at))
     axis = at.int64([1])
     picked = at.op("Squeeze", at.op("GatherElements", log_prob, at.op("Unsqueeze", classes, axis), axis=1), axis)
     picked.type = log_prob.type
@@ -89,27 +90,54 @@ def gradient_of_weights(
     return cast_like(at, result, dtype, weights)
 
 
-def _classes(at: NodeSite, labels: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """The labels in int64, 0 where they are ignored; and where that is, if the node ignores an index."""
-    classes = at.cast(labels, ir.DataType.INT64)
-    if "ignore_index" not in at.node.attributes:
+def weight_of_each(
+    make: NodeMaker,
+    labels: ir.Value,
+    weights: ir.Value | None,
+    ignore_index: int | None,
+    dtype: ir.DataType,
+) -> ir.Value | None:
+    """Makes the weight w of each sample: that of its class, and 0 where its label is ignored.
+
+    Args:
+        make: Makes nodes.
+        labels: int32 or int64.
+        weights: The weight of each class; None if all are 1.
+        ignore_index: The label of samples that do not count; None if all do.
+        dtype: The type of w.
+
+    Returns:
+        w in the shape of the labels; None if all are 1.
+    """
+    classes, ignored = _classes(make, labels, ignore_index)
+    return _weight_of_each(make, classes, ignored, weights, dtype)
+
+
+def _ignore_index(at: NodeSite) -> int | None:
+    return int(at.attribute("ignore_index", 0)) if "ignore_index" in at.node.attributes else None
+
+
+def _classes(make: NodeMaker, labels: ir.Value, ignore_index: int | None) -> tuple[ir.Value, ir.Value | None]:
+    """The labels in int64, 0 where they are ignored; and where that is, if an index is ignored."""
+    classes = make.cast(labels, ir.DataType.INT64)
+    if ignore_index is None:
         return classes, None
-    ignored = at.op("Equal", classes, at.int64(at.attribute("ignore_index", 0)))
-    return at.op("Where", ignored, at.int64(0), classes), ignored
+    ignored = make.op("Equal", classes, make.int64(ignore_index))
+    return make.op("Where", ignored, make.int64(0), classes), ignored
 
 
 def _weight_of_each(
-    at: NodeSite,
+    make: NodeMaker,
     classes: ir.Value,
     ignored: ir.Value | None,
     weights: ir.Value | None,
     dtype: ir.DataType,
 ) -> ir.Value | None:
     """The weight w of each sample; None if all are 1."""
-    w = None if weights is None else at.op("Gather", at.cast(weights, dtype), classes)
+    w = None if weights is None else make.op("Gather", make.cast(weights, dtype), classes)
     if ignored is None:
         return w
-    return at.op("Where", ignored, at.constant(0, dtype), at.constant(1, dtype) if w is None else w)
+    return make.op("Where", ignored, make.constant(0, dtype), make.constant(1, dtype) if w is None else w)
 
 
 def _total(at: NodeSite, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:

@@ -69,8 +69,8 @@ LOWER = (
     + of(
         "bngrad/graph/class_labels.py",
         (
-            'at.op("Gather", at.cast(weights, dtype), classes)',
-            'at.op("Gather", at.cast(weights, dtype), at.int64(0))',
+            'make.op("Gather", make.cast(weights, dtype), classes)',
+            'make.op("Gather", make.cast(weights, dtype), make.int64(0))',
             "every sample has the weight of class 0",
         ),
         ('if reduction == "mean":', 'if reduction != "none":', "a sum is divided like a mean"),
