@@ -171,3 +171,8 @@ dims_option = option(
     callback=_parse_dims,
     help="Size of a symbolic dimension of MODEL (repeatable).",
 )
+
+
+def option_name(key: str) -> str:
+    """Returns the option that a parameter of a command is: ``--batch-size`` of ``batch_size``."""
+    return "--" + key.replace("_", "-")

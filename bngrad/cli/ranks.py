@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bngrad.cli.error_message import error_message
+from bngrad.cli.options import option_name
 from bngrad.errors import BngradError, DistributedError, InputError
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ def joined(options: dict[str, Any], **arguments: Any) -> Iterator[Ranks]:  # noq
     ranks = Ranks(comm)
     try:
         with ranks.alone():
-            same = {_name(key): value for key, value in options.items() if key not in _OF_ONE_RANK} | arguments
+            same = {
+                option_name(key): value for key, value in options.items() if key not in _OF_ONE_RANK
+            } | arguments
             ranks.require_same(_OPTIONS, same, "the same options")
             yield ranks
     except Exception as error:
@@ -98,7 +101,3 @@ def _is_printed_elsewhere(error: Exception, rank: int) -> bool:
 def _says_where(error: Exception) -> bool:
     """Whether an error is that of all ranks, or names its rank."""
     return isinstance(error, DistributedError) or (isinstance(error, BngradError) and error.on_all_ranks)
-
-
-def _name(key: str) -> str:
-    return "--" + key.replace("_", "-")

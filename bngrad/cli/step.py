@@ -20,6 +20,7 @@ from bngrad.cli.options import (
     loss_option,
     model_argument,
     option,
+    option_name,
     running_variance_option,
     shared_statistics_option,
     sync_option,
@@ -235,9 +236,10 @@ def _optimizer(name: str, given: dict[str, Any]) -> Optimizer:
     chosen = {key: value for key, value in given.items() if value is not None}
     for key in chosen:
         if name not in _HYPERPARAMETERS[key]:
-            option = f"--{key.replace('_', '-')}"
             expected = " or ".join(_HYPERPARAMETERS[key])
-            raise click.UsageError(f"{option} is not an option of {name}; expected --optimizer {expected}")
+            raise click.UsageError(
+                f"{option_name(key)} is not an option of {name}; expected --optimizer {expected}"
+            )
     return OPTIMIZERS[name](**chosen)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+from bngrad.cli.options import option_name
 from bngrad.errors import InputError
 from bngrad.io.files import check_output
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
@@ -146,16 +147,16 @@ def _complete(
     parameters = {parameter.name: parameter for parameter in context.command.params}
     for name in _RECORDED:
         if name not in recorded:
-            raise InputError(f"{options['resume']} does not record the option {_option(name)}")
+            raise InputError(f"{options['resume']} does not record the option {option_name(name)}")
         try:
             value = parameters[name].type_cast_value(context, recorded[name])
         except (click.BadParameter, TypeError, ValueError) as error:
-            raise InputError(f"{options['resume']} records a wrong {_option(name)}: {error}") from None
+            raise InputError(f"{options['resume']} records a wrong {option_name(name)}: {error}") from None
         if not _given(context, name):
             options[name] = value
         elif within_epoch and name in _DATA and options[name] != value:
             raise InputError(
-                f"{options['resume']} was written within an epoch with {_option(name)} {value}, but "
+                f"{options['resume']} was written within an epoch with {option_name(name)} {value}, but "
                 f"{options[name]} is given; expected the same until the epoch ends"
             )
 
@@ -230,7 +231,8 @@ def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> 
     for name, kinds in _SCHEDULES.items():
         if kind not in kinds and _given(context, name):
             raise InputError(
-                f"{_option(name)} is given, but the schedule is {kind}; expected --schedule {' or '.join(kinds)}"
+                f"{option_name(name)} is given, but the schedule is {kind}; "
+                f"expected --schedule {' or '.join(kinds)}"
             )
     match kind:
         case "linear":
@@ -244,7 +246,3 @@ def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> 
                 raise InputError("--schedule step needs --decay-every")
             return StepSchedule(rate, options["decay_every"], options["decay_factor"])
     return ConstantSchedule(rate)
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
