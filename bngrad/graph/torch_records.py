@@ -110,9 +110,9 @@ def recorded_mode(node: ir.Node) -> bool | None:
     return None if named is None else named[1] == "functional"
 
 
-def is_of_torch(model: ir.Model) -> bool:
-    """Whether PyTorch exported a model, also where a tool has put its own name as the producer's."""
-    return model.producer_name == "pytorch" or any(batch_norm_call(node) is not None for node in model.graph)
+def has_records(graph: ir.Graph) -> bool:
+    """Whether the nodes of a graph have records, as PyTorch's exporter writes them."""
+    return any(_CALL in node.metadata_props for node in graph)
 
 
 def are_recorded_as_tied(nodes: Iterable[ir.Node]) -> bool:

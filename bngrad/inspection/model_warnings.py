@@ -24,13 +24,13 @@ from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.weights import default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.framework import framework_of
 from bngrad.graph.fresh_names import node_names
 from bngrad.graph.nodes import all_nodes, counted, default_opset, is_gradient
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.torch_records import (
     batch_norm_call,
     is_folded_batch_norm,
-    is_of_torch,
     recorded_mode,
 )
 from bngrad.inspection.diagnostic import Diagnostic
@@ -111,7 +111,7 @@ def mode_notes(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequenc
 
 def running_variance_warnings(model: ir.Model) -> list[str]:
     """Returns a warning for a model of PyTorch's whose training graph has ONNX's rule, as ORT's dialect does."""
-    if not is_of_torch(model):
+    if framework_of(model) != "pytorch":
         return []
     message = (
         "the model comes from PyTorch, which updates running variances with the unbiased variance of a batch; "
@@ -123,10 +123,11 @@ def running_variance_warnings(model: ir.Model) -> list[str]:
 
 def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
     """Layers that an exporter or a tool folded batch norms into: scale, bias and statistics are gone."""
+    of_torch = framework_of(model) == "pytorch"
     found = [
         node
         for node in all_nodes(model)
-        if is_folded_batch_norm(node) or (model.producer_name == "pytorch" and _is_named_like_a_folded_one(node))
+        if is_folded_batch_norm(node) or (of_torch and _is_named_like_a_folded_one(node))
     ]
     accepted = _matching(model, frozen)
     folded = [node for node in found if not (is_folded_batch_norm(node) and node in accepted)]

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
+from bngrad.graph.framework import record_framework
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed
 from bngrad.graph.node_makers import NodesBefore
@@ -102,6 +103,7 @@ def export(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: bool
     _name_inputs(result, data_names, dynamic_batch=dynamic_batch)
     _name_state(result, given, {variable.path for variable in trainable})
     result.producer_name, result.producer_version = "bngrad.keras", None
+    record_framework(result, "tensorflow")
     return to_proto(result)
 
 

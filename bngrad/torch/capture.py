@@ -15,6 +15,7 @@ from onnxscript import optimizer
 
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.graph.constant_value import constant_value
+from bngrad.graph.framework import record_framework
 from bngrad.graph.fresh_names import Names
 from bngrad.passes.prepare.split_sequences import split_sequences
 from bngrad.torch.cross_entropy import CrossEntropyInOps
@@ -70,6 +71,7 @@ def capture(
             raise ModelError(f"torch.export cannot trace the module: {first_line(error)}") from error
         detach_no_grad(program)
     model = write_onnx(program, translations())
+    record_framework(model, "pytorch")
     _turn_on_dropout(model.graph)
     return model
 

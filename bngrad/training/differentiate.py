@@ -14,8 +14,8 @@ from bngrad.autodiff.metadata import write_training_graph
 from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError
+from bngrad.graph.framework import framework_of
 from bngrad.graph.name_messages import listed
-from bngrad.graph.torch_records import is_of_torch
 from bngrad.inspection.model_warnings import mode_notes, model_warnings, running_variance_warnings
 from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
@@ -201,7 +201,7 @@ def differentiate(
 
 def default_running_variance(model: ir.Model) -> RunningVariance:
     """The rule of the system that exported a forward model: PyTorch's, or else ONNX's."""
-    return "unbiased" if is_of_torch(model) else "biased"
+    return "unbiased" if framework_of(model) == "pytorch" else "biased"
 
 
 def require_one_loss(loss: str | None, loss_fn: str | LossFunction | None, prediction: str | None) -> None:

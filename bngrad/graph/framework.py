@@ -1,0 +1,58 @@
+"""The framework that a model was exported from, whose conventions its gradients follow.
+
+This package's exporters record it in the model's metadata, where anyone may write it::
+
+    bngrad.framework: pytorch
+
+Without that entry, the name of the exporter tells it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from bngrad.errors import ModelError
+from bngrad.graph.torch_records import has_records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx_ir as ir
+
+Framework = Literal["pytorch", "tensorflow", "jax"]
+
+KEY = "bngrad.framework"
+"""Of ``ModelProto.metadata_props``."""
+
+_OF_PRODUCER: Mapping[str, Framework] = {
+    "pytorch": "pytorch",
+    "tf2onnx": "tensorflow",
+    "keras2onnx": "tensorflow",
+    "bngrad.keras": "tensorflow",
+    "jax2onnx": "jax",
+}
+"""By ``ModelProto.producer_name``."""
+
+
+def record_framework(model: ir.Model, framework: Framework) -> None:
+    """Writes the framework into a model's metadata, which `bngrad.save` and other tools keep."""
+    model.metadata_props[KEY] = framework
+
+
+def framework_of(model: ir.Model) -> Framework | None:
+    """Returns the framework of a model; None if nothing tells it.
+
+    Raises:
+        ModelError: The metadata name another one than `Framework` has.
+    """
+    recorded = model.metadata_props.get(KEY)
+    for framework in get_args(Framework):
+        if recorded == framework:
+            return framework
+    if recorded is not None:
+        raise ModelError(
+            f"the model's metadata {KEY!r} is {recorded[:40]!r}; expected one of {', '.join(get_args(Framework))}"
+        )
+    if has_records(model.graph):  # a tool has put its own name as the producer's
+        return "pytorch"
+    return _OF_PRODUCER.get(model.producer_name or "")
