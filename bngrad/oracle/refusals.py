@@ -155,6 +155,11 @@ def _wrong_gradients(node: ir.Node, inputs: Collection[int]) -> Iterator[str]:
             yield f"has auto_pad = {values['auto_pad']}"
         case "AveragePool":
             yield from _wrong_pooling(values)
+        case "LayerNormalization" if shapes[0] is not None and any(
+            shape is not None and shape != shapes[0][values.get("axis", -1) :]
+            for shape in shapes[1 : len(node.inputs)]
+        ):
+            yield "has a scale or a bias that is repeated"
         case "LeakyRelu" if values.get("alpha", 0.01) < 0:
             yield "has a negative alpha"
         case "Where" if any(shape != shapes[-1] for shape in shapes[1:3]):

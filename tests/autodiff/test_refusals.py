@@ -121,18 +121,6 @@ REFUSED = {
         case("float[8] x, int64[2] p, int64[1] a", 'y = Pad <mode = "edge"> (x, p, , a)'),
         "mode 'edge' and axes that are computed; expected constant axes",
     ),
-    "layer norm, one scale": (
-        norm("", "LayerNormalization", "N, H, W", "1"),
-        "a scale of the shape of X from axis -1 on",
-    ),
-    "layer norm, scale of too many axes": (
-        norm("", "LayerNormalization", "N, H, 5", "H, 5"),
-        r"its scale is \[H,5\] and its X \[N,H,5\]",
-    ),
-    "RMS norm, scale of rank 2": (
-        norm("", "RMSNormalization", "N, H, 5", "1, 5", "", "x, s", opset=23),
-        "its scale is",
-    ),
     "batch norm, saved statistics in the loss": (
         case(
             "float[N, 3] x, float[3] s",

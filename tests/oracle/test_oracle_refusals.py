@@ -119,6 +119,11 @@ REFUSED = {
         {},
         "has three spatial dimensions: .* is wrong",
     ),
+    "layer norm with a bias of one element": (
+        one_node("LayerNormalization (a, w, one)", initializers="float[2] w = {2, 3}, float[1] one = {1}"),
+        {},
+        "has a scale or a bias that is repeated: .* is wrong",
+    ),
     "negative slope": (one_node("LeakyRelu <alpha = -0.1> (a)"), {}, "has a negative alpha"),
     "approximate gelu": (
         one_node('Gelu <approximate = "tanh"> (a)', opset=20),

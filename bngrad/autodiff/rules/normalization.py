@@ -13,7 +13,7 @@ from bngrad.graph.batch_norms import PER_SAMPLE, refusal
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.shapes import shape_of, zeros
 from bngrad.opset.functions import DOMAIN
-from bngrad.opset.op_attributes import ANY, AXIS, FLAG, NORM
+from bngrad.opset.op_attributes import ANY, FLAG, NORM
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, MICROSOFT
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _of_training(back: Backward, through_y: Callable[..., Sequence[ir.Value]]) -
     elif back.needs(1) or back.needs(2):
         dscale = dbias = zeros(back, shape_of(back, scale), dtype_of(scale))
     if back.needs(0) and (d_mean is not None or d_var is not None):
-        dX = _add(back, dX, _through_statistics(back, d_mean, d_var, 1 - momentum))
+        dX = added(back, dX, through_statistics(back, d_mean, d_var, 1 - momentum))
     old = [
         back.op("Mul", new, like(back, momentum, new)) if new is not None and back.needs(index) else None
         for index, new in ((3, d_mean), (4, d_var))
@@ -112,7 +112,7 @@ def batch_norm_frozen(back: Backward) -> Gradients:
     _refuse_form(back, inputs=5)
     x, scale, variance = back.x(0), back.x(1), back.x(4)
     dtype = statistics_dtype(x)
-    mean, inv_std = back.cast(back.x(3), dtype), inverse_std(back, variance, _epsilon(back), dtype)
+    mean, inv_std = back.cast(back.x(3), dtype), inverse_std(back, variance, float32_epsilon(back), dtype)
     if not any(map(back.needs, range(1, 5))):
         factor = cast_like(back, back.op("Mul", back.cast(scale, dtype), inv_std), dtype, x)
         return [back.op("Mul", back.dY, _over_x(back, factor)), *[None] * 4]
@@ -142,7 +142,7 @@ def instance_norm(back: Backward) -> Gradients:
     x, scale = back.x(0), back.x(1)
     dtype = statistics_dtype(x)
     axes = back.axes(list(range(2, back.rank(x))))
-    statistics = back.bngrad("BatchNormalizationStatistics", x, axes=axes, epsilon=_epsilon(back))
+    statistics = back.bngrad("BatchNormalizationStatistics", x, axes=axes, epsilon=float32_epsilon(back))
     repeated = back.op("Expand", back.cast(scale, dtype), back.op("Shape", x, end=2))
     inputs = (back.dY, x, repeated, *statistics)
     dX, *parameters = _per_sample_gradients(back, *inputs, axes=axes)
@@ -162,7 +162,7 @@ def group_norm(back: Backward) -> Gradients:
     shape, by_group = back.op("Shape", x), _shape_by_group(back)
     grouped, axes = back.op("Reshape", x, by_group, allowzero=1), back.axes([2])
     grouped.type = x.type
-    mean, inv_std = back.bngrad("BatchNormalizationStatistics", grouped, axes=axes, epsilon=_epsilon(back))
+    mean, inv_std = back.bngrad("BatchNormalizationStatistics", grouped, axes=axes, epsilon=float32_epsilon(back))
     dX = dscale = dbias = None
     if back.needs(0):
         over_x = back.op("Unsqueeze", scale, back.int64(list(range(1, rank - 1))))
@@ -181,50 +181,6 @@ def group_norm(back: Backward) -> Gradients:
     return [dX, dscale, dbias]
 
 
-@gradient("LayerNormalization", inputs=(0, 1, 2), versions=(17,), attributes={**AXIS, **NORM})
-def layer_norm(back: Backward) -> Gradients:
-    """LayerNormalizationGrad(dY, X, scale, mean, inv_std); the statistics are the node's other outputs.
-
-    Where the loss reads those, dX += (d_mean - inv_std^3 (X - mean) d_inv_std) / M, for M elements each.
-    """
-    _refuse_repeated_scale(back)
-    dY, d_mean, d_inv_std = (*back.all_dY, None, None)[:3]
-    x, scale = back.x(0), back.x(1)
-    mean, inv_std = back.y(1), back.y(2)
-    dX = dscale = dbias = None
-    if dY is not None:
-        names, axis = ["dX", "dscale", "dbias"], back.attribute("axis", -1)
-        inputs = (dY, x, scale, mean, inv_std)
-        dX, dscale, dbias = back.outputs_of(
-            "LayerNormalizationGrad", *inputs, outputs=names, domain=MICROSOFT, axis=axis
-        )
-    elif back.needs(1) or back.needs(2):
-        dscale = dbias = zeros(back, shape_of(back, scale), dtype_of(scale))
-    if back.needs(0) and (d_mean is not None or d_inv_std is not None):
-        d_var = None
-        if d_inv_std is not None:
-            # inv_std = (var + epsilon)^-1/2, so d inv_std / d var = -inv_std^3 / 2.
-            cube = back.op("Mul", inv_std, back.op("Mul", inv_std, inv_std))
-            d_var = back.op("Mul", back.op("Mul", d_inv_std, cube), like(back, -0.5, d_inv_std))
-        dX = _add(back, dX, _through_statistics(back, d_mean, d_var, 1.0))
-    return [dX, dscale, dbias]
-
-
-@gradient("RMSNormalization", inputs=(0, 1), versions=(23,), attributes={**AXIS, **NORM})
-def rms_norm(back: Backward) -> Gradients:
-    """SimplifiedLayerNormalizationGrad(dY, X, scale, inv_std), where inv_std = 1 / sqrt(E[X^2] + epsilon)."""
-    _refuse_repeated_scale(back)
-    x, axis = back.x(0), back.attribute("axis", -1)
-    dtype = statistics_dtype(x)
-    wide = back.cast(x, dtype)
-    axes = back.int64(list(range(back.rank(x)))[axis:])
-    mean_square = back.op("ReduceMean", back.op("Mul", wide, wide), axes, keepdims=1)
-    mean_square.dtype = dtype
-    inputs = (back.dY, x, back.x(1), inverse_std(back, mean_square, _epsilon(back), dtype))
-    op_type, names = "SimplifiedLayerNormalizationGrad", ["dX", "dscale"]
-    return back.outputs_of(op_type, *inputs, outputs=names, domain=MICROSOFT, axis=axis)
-
-
 def _per_sample_gradients(back: Backward, *inputs: ir.Value, axes: ir.Value) -> Sequence[ir.Value]:
     """BatchNormalizationGrad over the axes of one sample."""
     outputs = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
@@ -234,9 +190,7 @@ def _per_sample_gradients(back: Backward, *inputs: ir.Value, axes: ir.Value) -> 
     return outputs
 
 
-def _through_statistics(
-    back: Backward, d_mean: ir.Value | None, d_var: ir.Value | None, weight: float
-) -> ir.Value:
+def through_statistics(back: Backward, d_mean: ir.Value | None, d_var: ir.Value | None, weight: float) -> ir.Value:
     """What flows to X through its mean and variance: weight / M (d_mean + 2 (X - mean) d_var).
 
     Args:
@@ -265,7 +219,7 @@ def _through_statistics(
             factor = back.op(
                 "Div", back.op("Mul", factor, whole), back.op("Max", back.op("Sub", whole, reduced), reduced)
             )
-        total = _add(back, total, back.op("Mul", centered, back.op("Mul", spread(d_var), factor)))
+        total = added(back, total, back.op("Mul", centered, back.op("Mul", spread(d_var), factor)))
     return cast_like(back, back.op("Mul", total, share), dtype, x)
 
 
@@ -279,7 +233,8 @@ def _over_x(back: Backward, statistic: ir.Value) -> ir.Value:
     return result
 
 
-def _add(back: Backward, first: ir.Value | None, second: ir.Value) -> ir.Value:
+def added(back: Backward, first: ir.Value | None, second: ir.Value) -> ir.Value:
+    """The sum of two gradients, of which the first may be none."""
     return second if first is None else back.op("Add", first, second)
 
 
@@ -303,13 +258,6 @@ def _refuse_form(back: Backward, *, inputs: int) -> None:
         back.refuse(reason)
 
 
-def _refuse_repeated_scale(back: Backward) -> None:
-    """Refuses a scale that is broadcast to the normalized dimensions: ORT's gradient op takes one of theirs."""
-    x, scale, axis = back.x(0).shape, back.x(1).shape, back.attribute("axis", -1)
-    if x is not None and scale is not None and list(scale) != list(x)[axis:]:
-        back.refuse(f"its scale is {scale} and its X {x}; expected a scale of the shape of X from axis {axis} on")
-
-
-def _epsilon(back: Backward) -> float:
+def float32_epsilon(back: Backward) -> float:
     """The number that a float32 attribute holds, and not the decimal that it came from."""
     return float(np.float32(back.attribute("epsilon", 1e-5)))

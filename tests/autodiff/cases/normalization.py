@@ -6,6 +6,7 @@ from autodiff.gradient_cases import FLOAT_ALONE, NO_RULE, Case, positive
 
 NEWER = "the op is newer than the oracle"
 NO_BIAS = "ORT's builder asks for a bias"
+REPEATED = "ORT's builder takes scales of the shape of X alone"
 CONSTANTS = "ORT's builder takes new statistics for constants"
 XSB = ("x", "s", "b")
 XSBMV = (*XSB, "m", "v")
@@ -136,6 +137,39 @@ def layer_norms():
                 dims=SIZES,
                 oracle="ORT's builder drops what comes from its statistics",
             )
+    for what, x, scale, axis in [
+        ("of rank 3", "N, 3, 4", "1, 1, 4", -1),
+        ("of more axes", "N, 3, 4", "3, 4", -1),
+        ("of fewer axes", "N, 3, 4", "4", 1),
+        ("of one axis", "N, 3, 4", "3, 1", 1),
+        ("of one element", "N, H, W", "1", -1),
+        ("of samples", "2, 3, 4", "2, 1, 4", -1),
+        ("of symbols", "N, H, W", "H, W", 2),
+        ("of another symbol", "N, H, W", "V", -1),
+    ]:
+        # A sum over all of Y cancels digits.
+        dims = {"dims": tuple({**size, "V": size["W"]} for size in SIZES), "oracle": REPEATED, "float_limit": 1e-4}
+        yield norm(f"with a scale {what}", "LayerNormalization", x, scale, f"axis = {axis}", **dims)
+        yield norm(
+            f"with a scale {what}", "RMSNormalization", x, scale, f"axis = {axis}", "x, s", opset=23, **dims
+        )
+    yield Case(
+        "LayerNormalization with a scale of the shape of X and a bias of one element",
+        "float[N, H, 5] x, float[5] s, float[1] b",
+        "y = LayerNormalization (x, s, b)",
+        XSB,
+        dims=SIZES,
+        oracle=REPEATED,
+    )
+    yield Case(
+        "LayerNormalization with a repeated scale, a loss of y and inv_std",
+        "float[N, H, 5] x, float[1] s, float[5] b",
+        "y, m, c = LayerNormalization (x, s, b) inv_std = CastLike (c, x)",
+        XSB,
+        ("y", "inv_std"),
+        dims=SIZES,
+        oracle=REPEATED,
+    )
     for wrt in XSB:
         yield Case(
             f"LayerNormalization by {wrt} alone",

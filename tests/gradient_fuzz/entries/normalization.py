@@ -160,13 +160,11 @@ def layer_norm(b: Sketch) -> list[Value]:
     if int(np.prod(shape)) < 2 and x.array.size:
         raise NotDrawableError("one element")
     _require_variance(x, tuple(range(axis % x.rank, x.rank)))
-    if b.draw.chance(0.15):
-        shape = b.broadcast_to(shape)
     outputs = b.draw.choice([1, 1, [True, True, True], [True, False, True], [True, True]])
-    bias = b.maybe(b.of_shape(shape), 0.6)
+    bias = b.maybe(b.of_shape(_repeated(b, shape, x)), 0.6)
     return b.emit(
         "LayerNormalization",
-        [x, b.of_shape(shape), bias],
+        [x, b.of_shape(_repeated(b, shape, x)), bias],
         outputs,
         axis=b.maybe(axis, 0.3) if axis == -1 else axis,
         epsilon=b.maybe(b.draw.choice(EPSILONS)),
@@ -174,15 +172,18 @@ def layer_norm(b: Sketch) -> list[Value]:
     )
 
 
+def _repeated(b: Sketch, shape: tuple[int, ...], x: Value) -> tuple[int, ...]:
+    """A shape for a scale or a bias, now and then one that is repeated to that of the data."""
+    return b.broadcast_to(b.draw.choice([shape, x.shape])) if b.draw.chance(0.25) else shape
+
+
 def rms_norm(b: Sketch) -> list[Value]:
     x = b.any(1)
     axis = b.axis(x.rank)
     shape = x.shape[axis:]
-    if b.draw.chance(0.15):
-        shape = b.broadcast_to(shape)
     return b.emit(
         "RMSNormalization",
-        [x, b.of_shape(shape)],
+        [x, b.of_shape(_repeated(b, shape, x))],
         axis=b.maybe(axis, 0.3) if axis == -1 else axis,
         epsilon=b.maybe(b.draw.choice(EPSILONS)),
         stash_type=b.maybe(1, 0.3),
