@@ -105,10 +105,16 @@ NORM_RULES = of(
         "the weights of the old and new statistics are exchanged",
         _RULES,
     ),
+)
+
+LAYER_NORM_RULES = of(
+    "bngrad/autodiff/rules/layer_norm.py",
+    ("dY, [mean, inv_std])", "dY, [inv_std, mean])", "a layer norm's mean and inv_std are exchanged"),
     (
-        "(dY, x, scale, mean, inv_std)",
-        "(dY, x, scale, inv_std, mean)",
-        "a layer norm's mean and inv_std are exchanged",
+        "sum_to(back, wide, bias, x)",
+        "sum_to(back, wide, scale, x)",
+        "the gradient of a bias has the shape of the scale",
+        _RULES,
     ),
 )
 
@@ -270,4 +276,4 @@ BUILDER = of(
     ),
 )
 
-RULE_MUTANTS = [*OPSET, *NATIVE, *NORM_RULES, *RULES, *BUILDER]
+RULE_MUTANTS = [*OPSET, *NATIVE, *NORM_RULES, *LAYER_NORM_RULES, *RULES, *BUILDER]
