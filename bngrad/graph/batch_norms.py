@@ -22,13 +22,32 @@ PER_SAMPLE = "bngrad.per_sample"
 """The key in a node's ``meta`` for a batch-norm gradient that is one of an instance or group norm: its statistics
 are those of each sample alone."""
 
+_OLD_TRAINING_OUTPUTS = 5
+
 
 def is_training_batch_norm(node: ir.Node) -> bool:
-    """Whether a node is ONNX's BatchNormalization with training_mode = 1."""
+    """Whether a node is ONNX's BatchNormalization in training mode.
+
+    It has training_mode = 1; below opset 14 it has five outputs, and below 7 no is_test = 1.
+    """
     if (node.domain, node.op_type) != ("", "BatchNormalization"):
         return False
-    training_mode = node.attributes.get("training_mode")
-    return training_mode is not None and training_mode.value == 1
+    training_mode, is_test = node.attributes.get("training_mode"), node.attributes.get("is_test")
+    if training_mode is not None:
+        return bool(training_mode.value == 1)
+    return len(node.outputs) == _OLD_TRAINING_OUTPUTS and (is_test is None or is_test.value == 0)
+
+
+def says_both_modes(node: ir.Node) -> bool:
+    """Whether a BatchNormalization below opset 7 has is_test = 0, for training, and one output, for inference."""
+    is_test = node.attributes.get("is_test")
+    return is_test is not None and is_test.value == 0 and len(node.outputs) < _OLD_TRAINING_OUTPUTS
+
+
+def is_per_element(node: ir.Node) -> bool:
+    """Whether a BatchNormalization below opset 9 has spatial = 0: each element of a sample has its statistics."""
+    spatial = node.attributes.get("spatial")
+    return spatial is not None and spatial.value == 0
 
 
 def refusal(

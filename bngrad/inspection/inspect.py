@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from bngrad.errors import ModelError
-from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.batch_norms import is_per_element, is_training_batch_norm, says_both_modes
 from bngrad.graph.constant_value import constant_tensor
 from bngrad.graph.node_paths import node_name, node_paths
 from bngrad.graph.nodes import default_opset, op_nodes
@@ -61,7 +61,8 @@ class BatchNorm:
     ``training``: with the statistics of the batch, in the file or, as the file records, in PyTorch;
     ``synchronized``: with those of the whole batch of a distributed run; ``frozen``: with given statistics;
     ``gradient``: the forward node is not in the model; ``foreign``: an op of another system that `rewrite`
-    replaces; ``unknown``: an attribute of the function that it is in decides.
+    replaces; ``unknown``: an attribute of the function that it is in decides, or the node, of an opset below
+    7, says both.
     """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
@@ -197,6 +198,8 @@ def _mode(node: ir.Node) -> str:
     training_mode = node.attributes.get("training_mode")
     if training_mode is not None and training_mode.is_ref():
         return "unknown"
+    if says_both_modes(node):
+        return "unknown"
     training = is_training_batch_norm(node) or node.op_type != "BatchNormalization" or recorded_mode(node)
     return "training" if training else "frozen"
 
@@ -208,6 +211,8 @@ def _axes(node: ir.Node, rank: int | None) -> list[int] | None:
         if axes is None or axes.dtype != ir.DataType.INT64 or len(axes.shape) != 1:
             return None
         return [int(axis) for axis in axes.numpy()]
+    if is_per_element(node):
+        return [0]
     return None if rank is None else [0, *range(2, rank)]
 
 

@@ -13,8 +13,8 @@ HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "bngrad" 
 X = "float[N,3,4,4]"
 
 
-def inspected(text):
-    model = ir.from_proto(onnx.parser.parse_model(HEADER + text))
+def inspected(text, header=HEADER):
+    model = ir.from_proto(onnx.parser.parse_model(header + text))
     for node in model.graph:
         if node.op_type == "Constant":  # onnx-ir gives its tensor a name when it is read; nothing else may change
             node.attributes["value"].value.name = node.outputs[0].name

@@ -222,9 +222,11 @@ REFUSED = {
         ),
     ),
     "the-converter-refuses": (
-        header(7)
-        + "g (float[N,3] x, float[3] p) => (float[N,3] y) { y, a, b, c, d = BatchNormalization(x, p, p, p, p) }",
-        "the model imports ai.onnx 7 and cannot be raised to 15: ",
+        header(6) + "g (float[N,3] x, float[3] p) => (float[N,3] y) { [scaled] y = Mul(x, x) }",
+        (
+            "the model imports ai.onnx 6 and cannot be raised to 15: Mul node 'scaled' (outputs y): N Dimension is "
+            "a param instead of an int; export it with opset 15 or newer"
+        ),
     ),
     "no-default-domain": (
         header(7, "com.microsoft").replace('"" : 7, ', "")
@@ -232,6 +234,80 @@ REFUSED = {
         "the model does not import the ai.onnx opset",
     ),
 }
+
+OLD_BATCH_NORM = """g ({x} x) => ({x} y{outputs})
+    <float[{c}] s = {{1.5, 0.5, 2}}, float[{c}] b = {{0.1, 0.2, 0.3}},
+     float[{c}] m = {{0.1, 0.2, 0.3}}, float[{c}] v = {{1, 2, 3}}> {{
+    [bn] {made} = BatchNormalization <{attributes}> (x, s, b, m, v) }}"""
+IMAGES, ROWS = "float[2,3,4,4]", "float[N,3]"
+
+
+def old_batch_norm(opset, attributes="", outputs=1, read="", x=IMAGES, c="3"):
+    made = ", ".join(["y", "m1", "v1", "sm", "sv"][:outputs])
+    read = "".join(f", float[{c}] {name}" for name in read.split())
+    text = OLD_BATCH_NORM.format(x=x, c=c, outputs=read, made=made, attributes=attributes).replace("<> ", "")
+    return header(opset) + text
+
+
+REFUSED |= {
+    f"batch-norm-{name}": (
+        text,
+        "BatchNormalization node 'bn' (outputs y" + ", m1, v1, sm, sv" * several + message,
+    )
+    for name, (text, several, message) in {
+        "spatial-0": (
+            old_batch_norm(7, "spatial = 0", x="float[2,3,1,1]", c="3,1,1"),
+            0,
+            ") of opset 7 has spatial = 0",
+        ),
+        "says-both": (old_batch_norm(6, "is_test = 0"), 0, ") of opset 6 has is_test = 0 and one output, so that"),
+        "in-test-mode": (
+            old_batch_norm(6, "is_test = 1", 5, "m1"),
+            1,
+            ") of opset 6 has is_test = 1 and its output 'm1', which only training has, is read; expected",
+        ),
+        "saved": (
+            old_batch_norm(9, "", 5, "sm"),
+            1,
+            ") of opset 9 has the output 'sm', a statistic of the batch, which opset 14 and newer lack; expected",
+        ),
+    }.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("opset", "attributes", "outputs", "read", "shape"),
+    [
+        (7, "", 1, "", IMAGES),
+        (7, "spatial = 1, momentum = 0.5", 5, "m1 v1", IMAGES),
+        (7, "spatial = 0", 1, "", ROWS),
+        (8, "", 5, "v1", IMAGES),
+        (9, "epsilon = 0.1", 5, "m1 v1", IMAGES),
+        (13, "", 5, "m1 v1", ROWS),
+    ],
+)
+def test_batch_norms_below_opset_14(opset, attributes, outputs, read, shape, rng):
+    original = onnx.parser.parse_model(old_batch_norm(opset, attributes, outputs, "m1 v1" if read else "", shape))
+    result = raised(ir.from_proto(original)).model
+    assert result.graph[0].name == "bn"
+    assert [node.op_type for node in result.graph] == ["BatchNormalization"]
+    assert result.graph[0].attributes.get_int("training_mode", 0) == (outputs == 5)
+    feeds = {"x": rng.standard_normal((2, 3, 4, 4) if shape == IMAGES else (5, 3)).astype(np.float32)}
+    close(run(ir.to_proto(result), feeds), run(original, feeds), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "outputs"), [("is_test = 1", 1), ("", 1), ("is_test = 0", 5), ("", 5), ("is_test = 1", 5)]
+)
+@pytest.mark.parametrize("opset", [1, 5, 6])
+def test_batch_norms_that_stock_does_not_run(opset, attributes, outputs, rng):
+    attributes = ", ".join(filter(None, [attributes, "consumed_inputs = [0, 0, 0, 1, 1]" * (opset < 6)]))
+    training = outputs == 5 and "is_test = 1" not in attributes
+    read = "m1 v1" if training else ""
+    result = raised(ir.from_proto(onnx.parser.parse_model(old_batch_norm(opset, attributes, outputs, read)))).model
+    newer = old_batch_norm(15, "training_mode = 1" if training else "", 3 if training else 1, read)
+    feeds = {"x": rng.standard_normal((2, 3, 4, 4)).astype(np.float32)}
+    close(run(ir.to_proto(result), feeds), run(onnx.parser.parse_model(newer), feeds), 0)
 
 
 @pytest.mark.parametrize("case", REFUSED)

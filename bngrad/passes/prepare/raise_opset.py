@@ -18,7 +18,13 @@ from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.graph.subgraphs import proto_subgraphs
 from bngrad.io.external_data import with_small_tensors
 from bngrad.opset.functions import MIN_IR_VERSION, MIN_OPSET
+from bngrad.passes.prepare.conversion_error import conversion_message
 from bngrad.passes.prepare.large_initializers import hide_initializers, is_large, restore_initializers
+from bngrad.passes.prepare.old_batch_norms import (
+    TRAINING_MODE_OPSET,
+    put_in_inference_mode,
+    restore_training_mode,
+)
 from bngrad.passes.prepare.old_ops import restore_semantics
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
     same; the default domain is imported as "" and not by its other name, "ai.onnx".
     Refuses, with `ModelError`: a model that does not import the default domain; a model with functions, which
     onnx's version converter does not convert; a model that the converter rejects; and a model with an old op that
-    no newer op computes (see `restore_semantics`).
+    no newer op computes (see `restore_semantics` and `put_in_inference_mode`).
 
     Args:
         minimum: The opset; by default the oldest with every op of bngrad's functions.
@@ -125,6 +131,8 @@ def _same_definitions(op_types: Iterable[str], one: int, other: int) -> bool:
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
+    old_batch_norms = version < TRAINING_MODE_OPSET <= minimum
+    trained = put_in_inference_mode(model, version) if old_batch_norms else {}
     omitted = _name_omitted_outputs(model)
     initializers = dict(model.graph.initializers)
     inputs = [str(value.name) for value in model.graph.inputs]
@@ -136,11 +144,7 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
     try:
         converted = onnx.version_converter.convert_version(proto, minimum)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"the model imports ai.onnx {version} and cannot be raised to {minimum}: {reason}; export it with "
-            f"opset {minimum} or newer"
-        ) from error
+        raise ModelError(conversion_message(proto, error, minimum)) from error
     _move_foreign_ops(converted.graph, _HIDDEN_DOMAIN, "")
     result = ir.from_proto(converted)
     result.opset_imports.pop(_HIDDEN_DOMAIN, None)
@@ -149,6 +153,7 @@ def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
         value.name: node for node in all_nodes(model) for value in node.outputs if value.name
     }
     restore_semantics(result, originals, version, minimum)
+    restore_training_mode(result, trained)
     _restore_names_and_metadata(originals, result)
     for node in all_nodes(result):
         for value in node.outputs:
