@@ -224,8 +224,8 @@ REFUSED = {
     "the-converter-refuses": (
         header(6) + "g (float[N,3] x, float[3] p) => (float[N,3] y) { [scaled] y = Mul(x, x) }",
         (
-            "the model imports ai.onnx 6 and cannot be raised to 15: Mul node 'scaled' (outputs y): N Dimension is "
-            "a param instead of an int; export it with opset 15 or newer"
+            "the model imports ai.onnx 6 and cannot be raised to 15: Mul node 'scaled' (outputs y): N Dimension "
+            "is a param instead of an int; export it with opset 15 or newer"
         ),
     ),
     "no-default-domain": (
