@@ -43,6 +43,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
+from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 
@@ -222,6 +223,7 @@ def for_target(
         result,
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
         KeepDropoutPass(),
+        BernoulliPass(),
         *([MatrixVectorPass(), ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.

@@ -15,6 +15,7 @@ from bngrad.autodiff.prepare_forward import inlined
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
+from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.training.finalize import finalize, running_outputs
 from bngrad.training.step_info import KEY
@@ -57,7 +58,9 @@ def with_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> ir.Model:
         model: The model.
         values: Arrays of their types, by the names of initializers; the model may lack some.
     """
-    result = MatrixVectorPass()(model.clone()).model
+    result = model.clone()
+    BernoulliPass()(result)
+    MatrixVectorPass()(result)
     take_state(result, {name: array for name, array in values.items() if name in result.graph.initializers})
     return result
 

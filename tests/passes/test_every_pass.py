@@ -72,6 +72,7 @@ MODELS = {
     "KeepDropoutPass": """g (float[N] x) => (float[N] y) {
         r = Constant <value_float = 0.5> () on = Constant <value = bool {1}> ()
         [n] s = Neg (x) [d] y = Dropout (s, r, on) }""",
+    "BernoulliPass": """g (float[3] p) => (float[3] y) { [b] y = Bernoulli (p) }""",
     "MatrixVectorPass": """g (float[3,4] a, float[3] b) => (float[4] y)
         { [t] c = Transpose <perm = [1, 0]> (a) [m] y = MatMul (c, b) }""",
     "OrderByDepthPass": """g (float[N] x) => (float[N] y)
@@ -188,6 +189,7 @@ def test_nodes_that_are_not_sorted():
 
 
 UNDONE = {
+    "BernoulliPass": "b is still a Bernoulli",
     "FoldAffinePass": "a is still behind f",
     "FuseReluPass": "f can still be fused",
     "LowerTrainingPass": "a is still ReluGrad",
