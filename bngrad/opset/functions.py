@@ -17,6 +17,9 @@ Rules for a function body:
 * Take the reduction axes from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate that
   to a constant with as many elements, and hang.
 * Subtract means before multiplying: sum(dY * X) - mean * sum(dY) loses as many digits as |mean| / std has.
+* A mean is a sum of differences: of X from the first element of its channel, which is exact for a channel that is
+  constant, and then from the mean of these. What rounding leaves of their sum is a ``residual``. Its square is no
+  part of the variance.
 * Do not use ONNX's BatchNormalization with training_mode = 1: in ORT it overwrites its inputs.
 """
 
@@ -59,18 +62,28 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     With training_mode = 0 they are constants (frozen statistics), and dX = scale * inv_std * dY.
     """
     dy = op.Cast(dY, to=COMPUTE)
-    inv_std_x = op.Unsqueeze(op.Cast(inv_std, to=COMPUTE), axes)
-    xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
-    sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
-    sum_dy_xhat = op.ReduceSum(dy * xhat, axes, keepdims=0, noop_with_empty_axes=1)
-    M = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(sum_dy), to=COMPUTE)
-    through_statistics = (op.Unsqueeze(sum_dy, axes) + xhat * op.Unsqueeze(sum_dy_xhat, axes)) / M
+    inv_std_c = op.Cast(inv_std, to=COMPUTE)
+    one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
+    M = op.Max(op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE), one)
+    centered_x = op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)
+    about = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1) / M
+    zero = op.Cast(op.Constant(value_float=0.0), to=COMPUTE)
+    # Where the mean is infinite, the sums are those of dY itself.
+    mean_dy = op.Where(op.Equal(about - about, zero), about, zero)
+    centered_dy = dy - op.Unsqueeze(mean_dy, axes)
+    residual = op.ReduceSum(centered_dy, axes, keepdims=0, noop_with_empty_axes=1)
+    sum_x = op.ReduceSum(centered_x, axes, keepdims=0, noop_with_empty_axes=1)
+    sum_dy_x = op.ReduceSum(centered_dy * centered_x, axes, keepdims=0, noop_with_empty_axes=1) + mean_dy * sum_x
+    sum_dy_xhat = sum_dy_x * inv_std_c
+    of_xhat = op.Unsqueeze(sum_dy_xhat / M * inv_std_c, axes)
+    through_statistics = centered_x * of_xhat + op.Unsqueeze(residual / M, axes)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
     # Where, not a product with 0: infinite sums must not affect a frozen dX.
-    of_xhat = op.Where(training, dy - through_statistics, dy)
-    dX = op.CastLike(op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes) * inv_std_x * of_xhat, X)
+    of_dy = op.Where(training, centered_dy - through_statistics, dy)
+    gain = op.Unsqueeze(op.Cast(scale, to=COMPUTE) * inv_std_c, axes)
+    dX = op.CastLike(gain * of_dy, X)
     dscale = op.CastLike(sum_dy_xhat, scale)
-    dbias = op.CastLike(sum_dy, scale)
+    dbias = op.CastLike(mean_dy * M + residual, scale)
     return dX, dscale, dbias
 
 
@@ -117,16 +130,26 @@ def BatchNormalizationGradGrad(
     ddscale_x = op.Unsqueeze(op.Cast(ddscale, to=COMPUTE), axes)
     ddbias_x = op.Unsqueeze(op.Cast(ddbias, to=COMPUTE), axes)
     xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
-    M = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
+    one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
+    M = op.Max(op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE), one)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
 
+    mean_xhat = op.ReduceSum(xhat, axes, keepdims=0, noop_with_empty_axes=1) / M
     mean_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1) / M
-    mean_dy_xhat = op.Unsqueeze(op.ReduceSum(dy * xhat, axes, keepdims=0, noop_with_empty_axes=1) / M, axes)
+    centered_dy = dy - op.Unsqueeze(mean_dy, axes)
+    residual_dy = op.ReduceSum(centered_dy, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean_product = op.ReduceSum(centered_dy * xhat, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean_dy_xhat = op.Unsqueeze(mean_product + mean_dy * mean_xhat, axes)
     mean_ddx = op.ReduceSum(ddx, axes, keepdims=0, noop_with_empty_axes=1) / M
-    mean_ddx_xhat = op.Unsqueeze(op.ReduceSum(ddx * xhat, axes, keepdims=0, noop_with_empty_axes=1) / M, axes)
-    P_dy = op.Where(training, dy - op.Unsqueeze(mean_dy, axes) - xhat * mean_dy_xhat, dy)
-    P_ddx = op.Where(training, ddx - op.Unsqueeze(mean_ddx, axes) - xhat * mean_ddx_xhat, ddx)
-    sum_ddx_P_dy = op.ReduceSum(ddx * P_dy, axes, keepdims=0, noop_with_empty_axes=1)
+    centered_ddx = ddx - op.Unsqueeze(mean_ddx, axes)
+    residual_ddx = op.ReduceSum(centered_ddx, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean_dd_product = op.ReduceSum(centered_ddx * xhat, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean_ddx_xhat = op.Unsqueeze(mean_dd_product + mean_ddx * mean_xhat, axes)
+    P_dy = op.Where(training, centered_dy - op.Unsqueeze(residual_dy, axes) - xhat * mean_dy_xhat, dy)
+    P_ddx = op.Where(training, centered_ddx - op.Unsqueeze(residual_ddx, axes) - xhat * mean_ddx_xhat, ddx)
+    sum_P_dy = op.ReduceSum(P_dy, axes, keepdims=0, noop_with_empty_axes=1)
+    sum_centered = op.ReduceSum(centered_ddx * P_dy, axes, keepdims=0, noop_with_empty_axes=1)
+    sum_ddx_P_dy = sum_centered + mean_ddx * sum_P_dy
 
     d_dY = op.CastLike(scale_x * inv_std_x * P_ddx + ddscale_x * xhat + ddbias_x, X)
     through_dx = xhat * op.Unsqueeze(sum_ddx_P_dy / M, axes) + mean_dy_xhat * P_ddx + mean_ddx_xhat * P_dy
@@ -159,15 +182,21 @@ def BatchNormalizationTraining(
     """
     x = op.Cast(X, to=COMPUTE)
     one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
-    total = op.ReduceSum(x, axes, keepdims=0, noop_with_empty_axes=1)
-    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(total), to=COMPUTE)
-    mean = total / M
-    centered = x - op.Unsqueeze(mean, axes)
-    var = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    start = axes - axes
+    first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
+    shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
+    shifted = x - op.Unsqueeze(shift, axes)
+    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(shift), to=COMPUTE)
+    offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
+    centered = shifted - op.Unsqueeze(offset, axes)
+    residual = op.ReduceSum(centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean = shift + (offset + residual)
+    mean_square = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    var = mean_square - residual * residual
     inv_std = op.Reciprocal(op.Sqrt(var + op.Cast(op.Constant(value_float=epsilon), to=COMPUTE)))
-    xhat = centered * op.Unsqueeze(inv_std, axes)
-    scale_x = op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes)
-    Y = op.CastLike(xhat * scale_x + op.Unsqueeze(op.Cast(bias, to=COMPUTE), axes), X)
+    gain = op.Cast(scale, to=COMPUTE) * inv_std
+    offset_of_y = op.Cast(bias, to=COMPUTE) - residual * gain
+    Y = op.CastLike(centered * op.Unsqueeze(gain, axes) + op.Unsqueeze(offset_of_y, axes), X)
 
     unbiased = op.Cast(op.Constant(value_int=unbiased_running_var), to=onnx.TensorProto.BOOL)
     bessel = op.Where(unbiased, M / op.Max(M - one, one), one)
@@ -189,11 +218,17 @@ def BatchNormalizationStatistics(X, axes, epsilon: float):
     outputs are double if X is double, else float. They are NaN for an empty reduction.
     """
     x = op.Cast(X, to=COMPUTE)
-    total = op.ReduceSum(x, axes, keepdims=0, noop_with_empty_axes=1)
-    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(total), to=COMPUTE)
-    mean = total / M
-    centered = x - op.Unsqueeze(mean, axes)
-    var = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    start = axes - axes
+    first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
+    shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
+    shifted = x - op.Unsqueeze(shift, axes)
+    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(shift), to=COMPUTE)
+    offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
+    centered = shifted - op.Unsqueeze(offset, axes)
+    residual = op.ReduceSum(centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean = shift + (offset + residual)
+    mean_square = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    var = mean_square - residual * residual
     inv_std = op.Reciprocal(op.Sqrt(var + op.Cast(op.Constant(value_float=epsilon), to=COMPUTE)))
     return mean, inv_std
 

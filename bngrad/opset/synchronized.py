@@ -32,13 +32,20 @@ def BatchNormalizationMoments(X, axes):
     elements of X's shape without the axes, in row-major order. All are 0 if X has no elements.
     """
     x = op.Cast(X, to=DOUBLE)
-    total = op.ReduceSum(x, axes, keepdims=0, noop_with_empty_axes=1)
+    start = axes - axes
+    first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
+    shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
     one = op.Cast(op.Constant(value_float=1.0), to=DOUBLE)
     size = op.Cast(op.Size(x), to=DOUBLE)
-    count = size / op.Max(op.Cast(op.Size(total), to=DOUBLE), one)
-    mean = total / op.Max(count, one)
-    centered = x - op.Unsqueeze(mean, axes)
-    M2 = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1)
+    count = size / op.Max(op.Cast(op.Size(shift), to=DOUBLE), one)
+    M = op.Max(count, one)
+    shifted = x - op.Unsqueeze(shift, axes)
+    offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
+    centered = shifted - op.Unsqueeze(offset, axes)
+    residual = op.ReduceSum(centered, axes, keepdims=0, noop_with_empty_axes=1) / M
+    mean = shift + (offset + residual)
+    squares = op.ReduceSum(centered * centered, axes, keepdims=0, noop_with_empty_axes=1)
+    M2 = squares - count * (residual * residual)
     row = op.Constant(value_ints=[1, -1])
     means = op.Reshape(mean, row)
     counts = op.Expand(count, op.Shape(means))

@@ -1,4 +1,4 @@
-"""The ops on named arrays, through the C interface, and the sizes of the terms in their outputs.
+"""The ops on named arrays, by the C interface or their functions, and the sizes of the terms in their outputs.
 
 No number here is an expected result: `term_sizes` evaluates the formulas with absolute values, which bounds the
 rounding error of an output.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 
 from bngrad.runtime import native
+from ort_values import TypedSession
+from typed_ops import typed_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,10 +121,11 @@ OPS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """The inputs of all ops, by name."""
+    """The inputs of all ops, by name, and what computes them: the C interface, or the functions."""
 
     arrays: Mapping[str, np.ndarray]
     axes: tuple[int, ...]
+    provider: str = "native"
 
     @cached_property
     def reduced(self):
@@ -139,9 +142,28 @@ class Problem:
 
     def run(self, op, *, threads=1, **options):
         """Runs an op and returns its outputs by name."""
+        if self.provider == "function":
+            return _function_session(op.op_type, self.types, **{**op.options, **options})(self.feeds(op))
         arguments = [self.arrays[name] for name in op.inputs]
         results = op.function(*arguments, self.axes, **{**op.options, **options}, num_threads=threads)
         return dict(zip(op.outputs, results, strict=True))
+
+    @property
+    def types(self):
+        """T, T1 and T2: the types of the data, the parameters and the statistics."""
+        names = {dtype: name for name, dtype in TYPES.items()}
+        return tuple(names[self.arrays[name].dtype] for name in ("X", "scale", "mean"))
+
+    @property
+    def precision_of_sums(self):
+        """The rounding of the sums relative to their largest term: in double; those of functions in their type."""
+        return 2.0**-24 if self.provider == "function" and self.arrays["X"].dtype != np.float64 else 2.0**-48
+
+    def feeds(self, op):
+        """Returns the inputs of a model with the op, one axis of which is negative."""
+        first, *others = self.axes
+        axes = np.array([*others, first - self.arrays["X"].ndim if first >= 0 else first])
+        return {name: self.arrays[name] for name in op.inputs} | {"axes": axes}
 
     def with_arrays(self, **arrays):
         """Returns a copy with some arrays replaced, cast to the types of the old ones."""
@@ -176,7 +198,12 @@ class Problem:
         return output in ("dX", "d_dY", "d_X", "Y")
 
 
-def draw(pattern, type_name, seed=0):
+@cache
+def _function_session(op_type, types, **options):
+    return TypedSession(typed_model(op_type, types, **options), "function")
+
+
+def draw(pattern, type_name, seed=0, provider="native"):
     """Draws inputs of about 1; Z is the output of a ReLU."""
     shape, axes = PATTERNS[pattern]
     rng = np.random.default_rng([seed, zlib.crc32(pattern.encode())])
@@ -189,7 +216,7 @@ def draw(pattern, type_name, seed=0):
         away_from_zero = name in ("inv_std", "running_var", "scale")
         drawn = rng.uniform(0.5, 2, kept) if away_from_zero else rng.standard_normal(kept)
         arrays[name] = drawn.astype(statistic)
-    return Problem(arrays, axes)
+    return Problem(arrays, axes, provider)
 
 
 def with_own_statistics(problem):

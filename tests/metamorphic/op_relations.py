@@ -44,6 +44,7 @@ RELATIONS = {
     ),
     "interfaces": Relation(op_same_sums.interfaces, patterns=("NCHW", "NHWC")),
     "far forward": Relation(op_same_sums.far_forward, ops=_FORWARD, types=("float", "double")),
+    "constant channels": Relation(op_same_sums.constant_channels),
     "shifted gradient": Relation(
         op_same_sums.shifted_gradient, ops=("grad-training", "grad-grad-training"), types=("float", "double")
     ),
@@ -87,12 +88,33 @@ RELATIONS = {
 }
 
 
+OF_FUNCTIONS = (
+    "far forward",
+    "constant channels",
+    "shifted gradient",
+    "differences",
+    "second slopes",
+    "adjoint",
+    "orthogonal",
+    "normalized",
+    "running values",
+    "scaled gradient",
+    "other units",
+    "far from zero",
+    "far statistics",
+    "doubled batch",
+)
+"""The relations that the functions of the ops have to have, too, on `FEW` patterns."""
+
+FEW = ("NCHW", "NHWC", "one-element-rows")
+
+
 def problems(relation):
     """Returns the problems of a relation: (op name, pattern, type)."""
     return [(op, pattern, t) for op in relation.ops for pattern in relation.patterns for t in relation.types]
 
 
-def comparisons(name, op, pattern, type_name):
+def comparisons(name, op, pattern, type_name, provider="native"):
     """Returns the comparisons of a relation on one problem."""
     rng = np.random.default_rng(11)
-    return RELATIONS[name].compare(draw(pattern, type_name), OPS[op], rng)
+    return RELATIONS[name].compare(draw(pattern, type_name, provider=provider), OPS[op], rng)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from metamorphic.comparisons import Comparison, exactly
-from metamorphic.op_problems import EPSILON, MOMENTUM, TYPES, term_sizes, with_own_statistics
+from metamorphic.op_problems import EPSILON, MOMENTUM, OPS, term_sizes, with_own_statistics
 from metamorphic.op_rounding import ROUNDINGS, nearly, precision_of
 from ort_values import TypedSession
 from typed_ops import typed_model
@@ -36,7 +38,7 @@ def transposed_layout(problem, op, rng):
         )
         # One axis is negative.
         axes = [order.index(axis) for axis in problem.reduced]
-        moved = type(problem)(moved.arrays, (axes[0] - rank, *axes[1:]))
+        moved = replace(moved, axes=(axes[0] - rank, *axes[1:]))
         expected = {
             name: value.transpose(order) if problem.is_data(name) else value.transpose(parameter_order)
             for name, value in problem.run(op).items()
@@ -110,6 +112,26 @@ def far_forward(problem, op, _rng):
     return nearly(near, op, got, {name: expected[name] for name in ("Y", "saved_inv_std")})
 
 
+def constant_channels(problem, op, _rng):
+    """A constant channel has its own value as the mean, however large it is; for the rest it is one of zeros."""
+    comparisons = []
+    shape, scale = problem.arrays["X"].shape, problem.arrays["scale"].astype(np.float64)
+    zeros = problem.with_arrays(X=np.zeros(shape), mean=np.zeros(scale.shape))
+    expected = {name: value for name, value in zeros.run(op).items() if name != "new_running_mean"}
+    for size in (1e3, 3e4) if problem.arrays["X"].itemsize == 2 else (1e3, 3e4, 1e6):
+        far = problem.with_arrays(X=np.broadcast_to(problem.over_x(size * scale), shape))
+        own = far.arrays["X"].astype(np.float64).max(axis=problem.reduced)
+        far = far.with_arrays(mean=far.run(OPS["training-biased"])["saved_mean"])
+        want = expected | {name: own for name in ("saved_mean", "mean") if name in expected}
+        # The rounding of sums in double, whose terms are as large as the value.
+        sizes = term_sizes(far, op)
+        comparisons += [
+            comparison._replace(tolerance=comparison.tolerance + 2.0**-48 * sizes[comparison.name])
+            for comparison in nearly(zeros, op, far.run(op), want)
+        ]
+    return comparisons
+
+
 def shifted_gradient(problem, op, _rng):
     """In training, adding a constant to dY or ddX changes only dbias, because sum xhat is 0.
 
@@ -123,8 +145,8 @@ def shifted_gradient(problem, op, _rng):
         near = doubled.with_arrays(**{name: _on_a_grid(doubled, name)})
         got, expected = near.with_arrays(**{name: near.arrays[name] + 1024}).run(op), near.run(op)
         unmoved = {output: expected[output] for output in op.outputs if output != "dbias"}
-        # The rounding of sums in double, whose terms are as large as the constant.
-        own = 1024 * near.count * 2.0**-48
+        # The rounding of sums whose terms are as large as the constant.
+        own = 1024 * near.count * near.precision_of_sums
         comparisons += [
             comparison._replace(name=f"{name}: {comparison.name}", tolerance=comparison.tolerance + own)
             for comparison in nearly(near, op, got, unmoved)
@@ -146,31 +168,16 @@ def far_statistics(problem, op, _rng):
 
 def non_temporal_stores(problem, op, _rng):
     """Large outputs use non-temporal stores; those of ONNX Runtime are aligned to cache lines, NumPy's not."""
-    model, feeds = _as_model(problem, op)
-    return exactly(TypedSession(model, "native")(feeds), problem.run(op))
+    model = typed_model(op.op_type, problem.types, **op.options)
+    return exactly(TypedSession(model, "native")(problem.feeds(op)), problem.run(op))
 
 
 def interfaces(problem, op, _rng):
     """The C interface, the custom op in ONNX Runtime and the op's function agree."""
-    model, feeds = _as_model(problem, op)
-    got, native = problem.run(op), TypedSession(model, "native")(feeds)
-    function = TypedSession(model, "function")(feeds)
+    model = typed_model(op.op_type, problem.types, **op.options)
+    got, native = problem.run(op), TypedSession(model, "native")(problem.feeds(op))
+    function = replace(problem, provider="function").run(op)
     return [*exactly(native, got, "native"), *nearly(problem, op, function, got)]
-
-
-def _as_model(problem, op):
-    """Returns a model with the op, and its inputs with one negative axis."""
-    types = {
-        name: type_name
-        for type_name, dtype in TYPES.items()
-        for name in problem.arrays
-        if dtype == problem.arrays[name].dtype
-    }
-    model = typed_model(op.op_type, (types["X"], types["scale"], types["mean"]), **op.options)
-    first, *others = problem.axes
-    axes = np.array([*others, first - problem.arrays["X"].ndim])
-    feeds = {name: problem.arrays[name] for name in op.inputs} | {"axes": axes}
-    return model, feeds
 
 
 def orthogonal(problem, op, _rng):

@@ -13,8 +13,26 @@ _SINGULAR = ("tests/autodiff/test_singular.py",)
 
 OPSET = of(
     "bngrad/opset/functions.py",
-    ("axes) * inv_std_x * of_xhat, X)", "axes) * of_xhat, X)", "dX without inv_std"),
-    ("dy - through_statistics, dy)", "dy + through_statistics, dy)", "the statistics' term has the wrong sign"),
+    (
+        "gain = op.Unsqueeze(op.Cast(scale, to=COMPUTE) * inv_std_c, axes)",
+        "gain = op.Unsqueeze(op.Cast(scale, to=COMPUTE), axes)",
+        "dX without inv_std",
+    ),
+    (
+        "centered_dy - through_statistics, dy)",
+        "centered_dy + through_statistics, dy)",
+        "the statistics' term has the wrong sign",
+    ),
+    (
+        "op.Unsqueeze(residual / M, axes)",
+        "op.Unsqueeze(residual, axes)",
+        "dX with the sum of what the first mean left",
+    ),
+    (
+        "op.Cast(bias, to=COMPUTE) - residual * gain",
+        "op.Cast(bias, to=COMPUTE)",
+        "Y without what the first mean left",
+    ),
     ("op.Cast(Z, to=COMPUTE) > zero", "op.Cast(Z, to=COMPUTE) >= zero", "a ReLU passes dZ where Z is 0"),
     (
         "next_mean = keep * op.Cast(running_mean, to=COMPUTE) + (one - keep) * mean",

@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 
 from metamorphic.comparisons import check
-from metamorphic.op_relations import RELATIONS, comparisons, problems
+from metamorphic.op_relations import FEW, OF_FUNCTIONS, RELATIONS, comparisons, problems
 
 
-@pytest.mark.parametrize("name", RELATIONS)
-def test_relation(name):
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [*((name, "native") for name in RELATIONS), *((name, "function") for name in OF_FUNCTIONS)],
+)
+def test_relation(name, provider):
     tried = 0
     for op, pattern, type_name in problems(RELATIONS[name]):
-        for comparison in comparisons(name, op, pattern, type_name):
+        if provider == "function" and pattern not in FEW:
+            continue
+        for comparison in comparisons(name, op, pattern, type_name, provider):
             check(comparison._replace(name=f"{op} {pattern} {type_name}: {comparison.name}"))
             tried += 1
     assert tried, "the relation compares nothing"
