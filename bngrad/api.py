@@ -15,8 +15,9 @@ import onnx_ir as ir
 from bngrad.arguments import require_choice
 from bngrad.errors import warn
 from bngrad.io.external_data import ExternalData
-from bngrad.io.files import as_ir, check_output, to_proto
+from bngrad.io.files import as_ir, to_proto
 from bngrad.io.files import save as save_ir
+from bngrad.io.writing import check_output
 from bngrad.passes import pipeline
 
 if TYPE_CHECKING:

@@ -94,12 +94,12 @@ def bench_command(
     from bngrad.bench.measure import measure
     from bngrad.bench.model_cases import cases_of_model
     from bngrad.cli.progress import progress
-    from bngrad.io import files
+    from bngrad.io import files, writing
     from bngrad.runtime import native_library
 
     _check_source(model, shapes, shape_options={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
     loaded = None if model is None else files.load(model)
-    page = None if html is None else files.check_output(html, source=model, model=loaded)
+    page = None if html is None else writing.check_output(html, source=model, model=loaded)
     if loaded is not None:
         cases = cases_of_model(loaded, dims, op=op, frozen=frozen)
     else:

@@ -114,19 +114,20 @@ def differentiate_command(
     Batch norms that MODEL spells [in primitives](dialects/primitives.md) are differentiated as one op. A model
     without a loss needs --loss-fn: [losses](../guides/losses.md).
     """
-    from bngrad.io import files
+    from bngrad.cli.outputs import data_notes
+    from bngrad.io import files, writing
     from bngrad.io.tensor_files import arrays_of, writing_tensors
     from bngrad.training.differentiate import differentiate
 
     source = files.load(model)
-    path = files.check_output(output, model, source)
-    state = None if state_file is None else _check_state(files.check_output(state_file, model, source), path)
+    path = writing.check_output(output, model, source)
+    state = None if state_file is None else _check_state(writing.check_output(state_file, model, source), path)
     result = differentiate(source, wrt=list(wrt) or None, **options)
     with contextlib.ExitStack() as stack:
         if state is not None:  # it gets its name when the model is written
             stack.enter_context(writing_tensors(state, arrays_of(result.state), {}))
         files.save(result.model, path, external_data)
-    print_warnings(result.warnings, result.notes)
+    print_warnings(result.warnings, [*result.notes, *data_notes(path)])
     if as_json:
         document: DifferentiateDocument = {
             "model": str(model),

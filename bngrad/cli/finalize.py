@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json
+from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import debug_option, external_data_option, json_option, model_argument, option
 from bngrad.cli.shell_completion import complete_files
@@ -69,15 +69,17 @@ def finalize_command(
     A name that means several things, which training keeps apart, is refused, and the message says what to give
     instead. So is an output that depends on a random op, such as RandomNormalLike.
     """
-    from bngrad.io import files
+    from bngrad.cli.outputs import data_notes
+    from bngrad.io import files, writing
     from bngrad.training.finalize import finalize
     from bngrad.training.weights_file import load_weights
 
     source = files.load(model)
-    path = files.check_output(output, model, source)
+    path = writing.check_output(output, model, source)
     given = load_weights(weights)
     result = finalize(source, given.arrays, outputs=list(keep) or None, from_state=given.is_state)
     files.save(result.model, path, external_data)
+    print_warnings((), data_notes(path))
     if as_json:
         document: FinalizeDocument = {
             "model": str(model),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -115,13 +114,6 @@ def _load_array(path: str) -> NDArray[np.generic]:
     """
     import numpy as np
 
-    from bngrad.errors import InputError
+    from bngrad.io.arrays import load_array
 
-    try:
-        with Path(path).open("rb") as file:
-            array: NDArray[np.generic] = np.lib.format.read_array(file, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a .npy file of numbers: {error}") from None
-    return array
+    return np.array(load_array(path))

@@ -1,11 +1,12 @@
-"""Checks of the files that a command writes, before it does any work."""
+"""Checks of the files that a command writes, before it does any work; and what to tell of them afterwards."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
-from bngrad.io.files import check_output
+from bngrad.io.external_data import left_over
+from bngrad.io.writing import check_output, destination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,3 +33,11 @@ def check_outputs(outputs: Iterable[str], inputs: Mapping[Path, ir.Model | None]
             raise InputError(f"output {path} is named twice; choose a file for each output")
         paths.append(path)
     return paths
+
+
+def data_notes(path: Path) -> list[str]:
+    """Returns a note for each data file beside a written model that a former model left."""
+    return [
+        f"{data} is not used by {path}; it is kept, because another model may share it; delete it if none does"
+        for data in left_over(destination(path))
+    ]

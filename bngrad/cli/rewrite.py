@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json, stdout_console
+from bngrad.cli.console import print_json, print_warnings, stdout_console
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     debug_option,
@@ -88,14 +88,16 @@ def rewrite_command(
     State that ONNX Runtime's training ops update in place becomes an output: feed it back in the next step.
     `--json` lists the pairs under `state`.
     """
-    from bngrad.io import files
+    from bngrad.cli.outputs import data_notes
+    from bngrad.io import files, writing
     from bngrad.passes.pipeline import rewrite
     from bngrad.reports.tables import print_text_line
 
     source = files.load(model)
-    path = files.check_output(output, model, source)
+    path = writing.check_output(output, model, source)
     result = rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize, sync=sync)
     files.save(result.model, path, external_data)
+    print_warnings((), data_notes(path))
     recognized = Counter(one.kind for one in result.candidates if one.taken)
     if as_json:
         document: RewriteDocument = {

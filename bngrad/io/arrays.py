@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bngrad.errors import InputError
+from bngrad.io.reading import require_file
 
 if TYPE_CHECKING:
     import os
@@ -23,40 +25,52 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Reads arrays by name from an .npz file.
 
     Raises:
-        InputError: The file does not exist, or is not an .npz file of plain arrays.
+        InputError: The file is not as `require_file` expects, or is not an .npz file of plain arrays.
     """
-    expected = "an .npz file of arrays by input name"
-    refusing = _refusing(path, expected, "an .npz file of plain arrays", "savez")
-    with refusing, np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    require_file(path, "an .npz file of arrays by input name")
+    with _refusing(path, "an .npz file of plain arrays", "savez"), np.load(path, allow_pickle=False) as archive:
+        twice = [name for name, count in Counter(archive.files).items() if count > 1]
+        if twice:
+            raise InputError(f"{path} has two arrays called {twice[0]!r}; expected one of each name")
+        return {name: _plain(archive[name]) for name in archive.files}
 
 
 def load_array(path: str | os.PathLike[str]) -> Array:
     """Returns the array of an .npy file, which stays on disk until it is used.
 
     Raises:
-        InputError: The file does not exist, or is not an .npy file of a plain array.
+        InputError: The file is not as `require_file` expects, or is not an .npy file of a plain array.
     """
-    with _refusing(path, "an .npy file", "an .npy file of a plain array", "save"):
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            array.close()
-            raise TypeError
-        return array
+    require_file(path, "an .npy file")
+    with _refusing(path, "an .npy file of a plain array", "save"):
+        return _plain(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _plain(loaded: Any) -> Array:  # noqa: ANN401 - whatever NumPy finds in a file
+    """Returns what NumPy loaded if it is an array; it may be an archive, or the bytes of a member of one.
+
+    Raises:
+        TypeError: It is not an array.
+    """
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    if not isinstance(loaded, bytes):
+        loaded.close()
+    raise TypeError
 
 
 @contextlib.contextmanager
-def _refusing(path: str | os.PathLike[str], expected: str, what: str, maker: str) -> Iterator[None]:
+def _refusing(path: str | os.PathLike[str], what: str, maker: str) -> Iterator[None]:
     """Turns what NumPy raises into errors of one line."""
     try:
         yield
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; expected {expected}") from None
+    except (InputError, MemoryError):
+        raise
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except zipfile.BadZipFile as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} is not {what}, or is damaged: {reason}") from None
-    except (ValueError, AttributeError, EOFError, TypeError):
+    except Exception:  # noqa: BLE001 - what NumPy, zipfile and the decoders raise for a damaged file
         # Without NumPy's message, which suggests allowing pickles.
         raise InputError(f"{path} is not {what}; create it with numpy.{maker}") from None

@@ -1,16 +1,19 @@
 """Reading and writing ONNX external data: tensors stored in files beside the model.
 
 Tensors are copied from file to file without being held in memory. Each model is written with a new data file, so
-that a model that is being replaced keeps its weights until the new one is complete.
+that a model that is being replaced keeps its weights until the new one is complete. Data from before are never
+changed or removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import itertools
 import mmap
 import os
 import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -52,16 +55,34 @@ def data_files(path: Path) -> Iterator[Path]:
         yield path.with_name(f"{path.name}.{number}.data")
 
 
-def replaced_files(path: Path, model: ir.Model) -> list[Path]:
-    """Returns the data files that are obsolete once the model at a path has been replaced.
+def left_over(path: Path) -> list[Path]:
+    """Returns the data files with a name from `data_files` that the model at a path does not refer to.
 
-    These are the data files that the old model refers to and that have a name from `data_files`, except those that
-    the new model refers to as well.
+    They are never removed, because another model may: one that shares them, a copy, or a model in a folder above.
     """
     pattern = re.compile(rf"{re.escape(path.name)}(\.\d+)?\.data")
     existing = [data for data in path.parent.iterdir() if pattern.fullmatch(data.name)]
-    needed = {os.path.realpath(tensor.path) for tensor in _external(model)}
-    return [data for data in existing if os.path.realpath(data) not in needed and names(path, data)]
+    return sorted(data for data in existing if not names(path, data))
+
+
+def reuse(values: Iterable[ir.Value], new: Path, path: Path) -> None:
+    """Replaces references to a new data file by references to an older one of the same model with the same bytes.
+
+    Args:
+        values: The initializers that are in the new file.
+        new: The new file, which has no reference afterwards if there is such an older one.
+        path: The path of the model.
+    """
+    for old in data_files(path):
+        if old == new or not old.exists():
+            return
+        status = old.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and filecmp.cmp(old, new, shallow=False):
+            for value in values:
+                tensor = value.const_value
+                if isinstance(tensor, ir.ExternalTensor):
+                    value.const_value = _at(path.parent, old.name, tensor.offset or 0, tensor)
+            return
 
 
 def create(path: Path, made: list[Path]) -> BinaryIO:
@@ -245,11 +266,6 @@ def _external_attributes(model: ir.Model) -> list[tuple[ir.Node, str, ir.Attr]]:
 
 def _nbytes(value: ir.Value) -> int:
     return 0 if value.const_value is None else value.const_value.nbytes
-
-
-def _external(model: ir.Model) -> list[ir.ExternalTensor]:
-    tensors = [value.const_value for value in initializers(model)]
-    return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
 
 
 def _at(folder: Path, location: str, offset: int, tensor: ir.TensorProtocol) -> ir.ExternalTensor:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import onnx
 import onnx_ir as ir
 
 from bngrad.errors import InputError
@@ -18,6 +19,9 @@ from bngrad.graph.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_MAX_DIGITS = 18
+"""So many digits are less than 2^63."""
 
 
 def require_external_data(
@@ -46,7 +50,9 @@ def require_external_data(
         size, start, needed = sizes[location], tensor.offset or 0, tensor.nbytes
         if size is None:
             raise _unreadable(tensor, f"it does not exist; {missing}")
-        if start < 0 or needed < 0 or start + max(needed, tensor.length or 0) > size:
+        if tensor.length not in (None, 0, needed):  # 0 stands for none in ONNX Runtime, too
+            raise _unreadable(tensor, f"the model says that it has {tensor.length} bytes there; expected {needed}")
+        if start < 0 or needed < 0 or start + needed > size:
             raise _unreadable(tensor, f"it has {size} bytes; expected {needed} from byte {start} on")
 
 
@@ -70,7 +76,40 @@ def _size(folder: Path, location: str) -> int | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a regular file")
+    if status.st_nlink > 1:  # it may be any file that the user can read; onnx-ir 1.1 refuses it, too
+        raise ValueError("it is a hard link, a file with several names; expected a copy of it")
     return status.st_size
+
+
+def require_entries(proto: onnx.ModelProto) -> None:
+    """Checks that the entries of external data are what onnx-ir can read.
+
+    Raises:
+        ValueError: A tensor has no location, or an offset or a length that is no number of bytes.
+    """
+    for tensor in _tensor_protos(proto):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if not entries.get("location"):
+            raise ValueError(f"tensor {tensor.name!r} is external data without a location")
+        for key in ("offset", "length"):
+            value = entries.get(key, "0")
+            if not (value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS):
+                found = f"external data with {key} {value[:40]!r}"
+                raise ValueError(f"tensor {tensor.name!r} is {found}; expected a number of bytes")
+
+
+def _tensor_protos(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yields all tensors that are external data, before the model is converted."""
+    waiting: list[Any] = [proto.graph, *proto.functions]
+    while waiting:
+        graph = waiting.pop()
+        found = [*graph.initializer] if isinstance(graph, onnx.GraphProto) else []
+        for node in graph.node:
+            for attribute in node.attribute:
+                found += [attribute.t, *attribute.tensors]
+                waiting += [attribute.g] if attribute.HasField("g") else []
+                waiting += attribute.graphs
+        yield from (one for one in found if one.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

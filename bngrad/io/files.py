@@ -1,10 +1,8 @@
-"""Loading models from any supported type, and writing files atomically."""
+"""Loading models from any supported type, and saving them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,12 +14,13 @@ from bngrad.errors import InputError, ModelError
 from bngrad.graph.nodes import all_nodes
 from bngrad.io import external_data
 from bngrad.io.domains import tidy_domains
-from bngrad.io.external_files import external_tensors, require_external_data
+from bngrad.io.external_files import require_entries, require_external_data
 from bngrad.io.negative_dimensions import clear_negative_dimensions
+from bngrad.io.reading import require_file
 from bngrad.io.well_formed import require_well_formed
+from bngrad.io.writing import destination, replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import BinaryIO
 
     from bngrad.io.external_data import ExternalData
@@ -39,14 +38,12 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     """Reads a model. External data is not loaded until it is needed; negative dimensions become unknown.
 
     Raises:
-        InputError: The file does not exist, is a directory or cannot be read, or external data is missing.
+        InputError: The file is not as `require_file` expects, cannot be read, or external data is missing.
         ModelError: The file is empty, truncated, or not a valid ONNX model.
     """
     file = Path(path)
+    size = require_file(file, "an ONNX model file").st_size
     try:
-        size = file.stat().st_size
-        if file.is_dir():
-            raise InputError(f"{file} is a directory; expected an ONNX model file")
         if size == 0:
             raise ModelError(f"{file} is empty; expected an ONNX model")
         _refuse_other_format(file)
@@ -54,8 +51,6 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         # Absolute: if the folder is "", onnx-ir does not check where external data is.
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             ir.external_data.set_base_dir(graph, file.absolute().parent)
-    except FileNotFoundError:
-        raise InputError(f"{file} does not exist; expected an ONNX model file") from None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except DecodeError as error:
@@ -110,6 +105,7 @@ def _refuse_other_format(file: Path) -> None:
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Converts a model, keeping the declared types of inputs that are also declared as outputs."""
+    require_entries(proto)
     model = ir.from_proto(proto)
     _refuse_two_versions(model, proto)
     for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):
@@ -190,76 +186,6 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def check_output(
-    output: str | os.PathLike[str],
-    source: str | os.PathLike[str] | None = None,
-    model: ir.Model | None = None,
-) -> Path:
-    """Checks an output path before any work is done, and returns it.
-
-    Args:
-        output: The file to write.
-        source: The input file, which must not be overwritten.
-        model: The model of the input file, whose external data must not be overwritten.
-
-    Raises:
-        InputError: The path is a directory or a special file, its folder does not exist or is not writable, or it
-            is the input or its external data.
-    """
-    path = Path(output)
-    if path.is_dir():
-        raise InputError(f"output {path} is a directory; expected a file")
-    if path.exists() and not path.is_file():
-        raise InputError(f"output {path} is a device or a pipe; expected a regular file")
-    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError(f"output {path} is the input; choose another file")
-    if model is not None and path.exists():
-        for data in {Path(tensor.path) for tensor in external_tensors(model)}:
-            if data.exists() and path.samefile(data):
-                raise InputError(f"output {path} is the external data of the input; choose another file")
-    if not path.parent.is_dir():
-        raise InputError(f"output folder {path.parent} does not exist; create it first")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"output folder {path.parent} is not writable")
-    return path
-
-
-_IN_USE = (5, 32)
-"""What Windows says (ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION) of replacing a file that is open."""
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary file to write to, and renames it to ``path`` unless an exception is raised.
-
-    A process that is killed leaves the temporary file ``.<name>.<8 hex digits>.tmp`` behind; it can be deleted.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        temporary.touch(exist_ok=False)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        in_use = "; if a program has it open, close it" if getattr(error, "winerror", 0) in _IN_USE else ""
-        raise InputError(f"{path} cannot be written: {error.strerror or error}{in_use}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text atomically, as UTF-8 with LF; what has no UTF-8, as in other file names, as an escape.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    with replacing(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", errors="backslashreplace"))
-
-
 def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> None:
     """Writes a model atomically: ``path`` holds either the old model and its weights, or the new ones.
 
@@ -267,28 +193,38 @@ def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> No
         model: The model. Its tensors are replaced by the written or loaded ones.
         path: The file to write.
         weights: ``copied``: to ``<path>.data``. ``shared``: external data stays in its files. By default, the
-            weights go into the model file if protobuf's limit allows, else they are copied.
+            weights go into the model file if protobuf's limit allows, else they are copied. Data that the model
+            that is replaced refers to stay, because other models may share them.
 
     Raises:
         InputError: A file cannot be written, or external data cannot be read or shared.
         ModelError: The content of the model file exceeds protobuf's limit.
     """
+    path, output = destination(path), path
+    made: list[Path] = []
     try:
-        data = external_data.replaced_files(path, model)
         moved = _arrange(model, path, weights)
     except (OSError, ValueError) as error:
         raise _unreadable(error) from None
+    if os.path.realpath(output.parent) != os.path.realpath(path.parent) and (
+        moved or any(map(external_data.is_external, external_data.initializers(model)))
+    ):
+        raise InputError(
+            f"output {output} is a link to {path}, and its weights are external data, which must be beside the "
+            f"model; write to {path}"
+        )
     try:
         try:
             with replacing(path) as temporary:
                 if moved:
-                    with external_data.create(path, data) as file:
-                        _write_data(moved, file, data[-1])
+                    with external_data.create(path, made) as file:
+                        _write_data(moved, file, made[-1])
+                    external_data.reuse(moved, made[-1], path)
                 temporary.write_bytes(_serialized(model))
         finally:
-            external_data.tidy(path, data)
+            external_data.tidy(path, made)
     finally:  # once more, in case Ctrl-C interrupted the first call
-        external_data.tidy(path, data)
+        external_data.tidy(path, made)
 
 
 def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bngrad.errors import InputError
-from bngrad.io.files import replacing
+from bngrad.io.reading import require_file
+from bngrad.io.writing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,10 +78,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[s
         InputError: The file cannot be read, is not of this format, or has a type that NumPy lacks.
     """
     file = Path(path)
-    if not file.exists():
-        raise InputError(f"{file} does not exist; expected a .safetensors file")
-    if not file.is_file():
-        raise InputError(f"{file} is not a regular file; expected a .safetensors file")
+    require_file(file, "a .safetensors file")
     try:
         with safe_open(file, framework="numpy") as opened:
             names = list(opened.keys())

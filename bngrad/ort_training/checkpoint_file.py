@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import InputError
-from bngrad.io.files import replacing
+from bngrad.io.writing import replacing
 from bngrad.ort_training import flatbuffer
 from bngrad.ort_training.checkpoint_schema import CHECKPOINT
 from bngrad.ort_training.errors import OrtTrainingError

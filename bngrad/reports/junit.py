@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from bngrad.io.files import write_text
+from bngrad.io.writing import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path

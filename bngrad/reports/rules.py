@@ -181,6 +181,13 @@ WARNINGS = [
         "A scalar, or a constant of the exporter, is a float initializer, which is trained by default.",
         "Name the weights with --wrt.",
     ),
+    _warning(
+        "weights-before-quantization",
+        "Weights in front of quantized layers are not trained.",
+        "The loss depends on them through QuantizeLinear, MatMulInteger or the like alone, which no gradient "
+        "passes. By default they keep their values.",
+        "Name the weights to train with --wrt.",
+    ),
 ]
 """What is probably wrong with a forward model that will be trained."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import bngrad
-from bngrad.io.files import write_text
+from bngrad.io.writing import write_text
 from bngrad.reports.findings import findings_of_report
 from bngrad.reports.rules import CHECKS, HAZARDS, NOTHING_COMPARED, UNREADABLE, WARNINGS, project_url
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from bngrad.io.files import write_text
+from bngrad.io.writing import write_text
 from bngrad.reports.findings import findings_of_report
 
 if TYPE_CHECKING:

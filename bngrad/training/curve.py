@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import InputError
-from bngrad.io.files import check_output, replacing
+from bngrad.io.writing import check_output, replacing
 
 if TYPE_CHECKING:
     import os

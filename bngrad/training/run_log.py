@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import InputError
-from bngrad.io.files import check_output, replacing
+from bngrad.io.writing import check_output, replacing
 
 if TYPE_CHECKING:
     import os
@@ -74,6 +75,14 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(record) + "\n"
 
 
+def _record(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a record if its values are numbers, as the plot expects; raises `TypeError` if not."""
+    for value in record.values():
+        if value is not None and (not isinstance(value, int | float) or abs(value) > sys.float_info.max):
+            raise TypeError
+    return record
+
+
 def _kept(path: Path, step: int, epoch: int) -> list[dict[str, Any]]:
     if not step or not path.exists():
         return []
@@ -81,10 +90,10 @@ def _kept(path: Path, step: int, epoch: int) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
+            record = _record(json.loads(line))
             if record["step"] <= step and ("loss" in record or record["epoch"] <= epoch):
                 records.append(record)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             if number < len(lines):  # the last line may be cut
                 raise InputError(
                     f"{path}, line {number}: not a record of a training run; choose another file"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bngrad.errors import InputError
 from bngrad.io.arrays import load_arrays
+from bngrad.io.reading import require_file
 from bngrad.io.tensor_files import read_tensors
 from bngrad.training.step_files import state_metadata
 
@@ -36,9 +37,8 @@ def load_weights(path: str | os.PathLike[str]) -> Weights:
         InputError: The file cannot be read, or is of another format.
     """
     file = Path(path)
-    if not file.exists():
-        raise InputError(f"{file} does not exist; expected an .npz or a .safetensors file of arrays by name")
-    if file.suffix == ".npz" or not file.is_file() or zipfile.is_zipfile(file):
+    require_file(file, "an .npz or a .safetensors file of arrays by name")
+    if file.suffix == ".npz" or zipfile.is_zipfile(file):
         return Weights(load_arrays(file), is_state=False)
     arrays, metadata = read_tensors(file)
     roles = state_metadata(file, metadata).get("roles")

@@ -146,13 +146,13 @@ ERRORS = {
     "prediction alone": (["--prediction", "flat"], "without a loss function; add --loss-fn"),
     "unknown prediction": (["--loss-fn", "mse", "--prediction", "flats"], "did you mean 'flat'?"),
     "no weights file": (
-        ["--loss-fn", "cross_entropy", "--class-weights", "no.npy"], "no.npy cannot be read: No such file",
+        ["--loss-fn", "cross_entropy", "--class-weights", "no.npy"], "no.npy does not exist; expected",
     ),
     "weights of objects": (
-        ["--loss-fn", "cross_entropy", "--class-weights", "objects.npy"], "objects.npy is not a .npy file of",
+        ["--loss-fn", "cross_entropy", "--class-weights", "objects.npy"], "objects.npy is not an .npy file of",
     ),
     "weights of text": (
-        ["--loss-fn", "bce_with_logits", "--pos-weight", "text.npy"], "text.npy is not a .npy file of",
+        ["--loss-fn", "bce_with_logits", "--pos-weight", "text.npy"], "text.npy is not an .npy file of",
     ),
     "smoothing": (["--loss-fn", "cross_entropy", "--label-smoothing", 2], "label_smoothing is 2.0; expected"),
     "state is the output": (["--loss-fn", "mse", "--state", "out.onnx"], "--state out.onnx is the output"),

@@ -72,7 +72,8 @@ def test_killed(arguments, stride, tmp_path):
         assert report["code"] == -signal.SIGKILL
         assert all(LEFT_BY_A_KILL.fullmatch(name) for name in set(report["files"]) - set(before))
         code, errors, after = report["next"]
-        assert (code, errors, after["out"]) == (0, "", NEW)
+        assert (code, after["out"]) == (0, NEW)
+        assert all(line.startswith("bngrad: note: out.onnx.") for line in errors.splitlines())
 
 
 @pytest.mark.parametrize("stride", STRIDES, ids=["some-lines", "every-line"])
@@ -83,11 +84,12 @@ def test_interrupted(arguments, stride, tmp_path):
     for report in reports:
         assert (report["code"], report["errors"].strip()) == (130, ""), report
         assert report["out"] in (OLD, NEW), report
-        assert len(report["files"]) == len(before), report
-        if report["out"] == OLD:
-            assert report["files"] == before
+        # The data of the old model are never removed: another model may share them.
+        assert report["files"] == before if report["out"] == OLD else set(before) <= set(report["files"]), report
         code, errors, after = report["next"]
-        assert (code, errors, after["out"], len(after["files"])) == (0, "", NEW, len(before))
+        assert (code, after["out"]) == (0, NEW)
+        assert errors == "" or errors.startswith("bngrad: note: out.onnx.data ")
+        assert set(after["files"]) - set(before) <= {"out.onnx.1.data"}
 
 
 # A limit on file sizes kills a process in the middle of a write, unless it ignores the signal, as Python does by

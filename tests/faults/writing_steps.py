@@ -20,11 +20,16 @@ from pathlib import Path
 import onnx
 
 from bngrad import cli
-from bngrad.io import external_data, files
+from bngrad.io import external_data, files, writing
 from bngrad.opset.ort_dialect import stock_ops
 from bngrad.passes import pipeline
 
-WRITERS = {files.save.__name__, files.replacing.__name__, files._arrange.__name__, files._write_data.__name__}
+WRITERS = {
+    external_data.__file__: None,
+    files.__file__: {files.save.__name__, files._arrange.__name__, files._write_data.__name__},
+    writing.__file__: {writing.replacing.__name__},
+}
+"""The functions that write, by file; None for all of a file."""
 
 
 class Steps:
@@ -35,10 +40,8 @@ class Steps:
 
     def __call__(self, frame, event, _argument):
         code = frame.f_code
-        writes = code.co_filename == external_data.__file__ or (
-            code.co_filename == files.__file__ and code.co_name in WRITERS
-        )
-        if not writes:
+        names = WRITERS.get(code.co_filename, ())
+        if names is not None and code.co_name not in names:
             return None
         if event == "line":
             self.left -= 1

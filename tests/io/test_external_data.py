@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from bngrad.errors import InputError
+import bngrad
+from bngrad.errors import BngradError, InputError
 from bngrad.io import external_data, files
 
 EXTENT = 100  # 400 bytes are more than what stays in a model's own file
@@ -232,9 +235,72 @@ def test_data_longer_than_the_tensor(tmp_path):
     (length,) = [entry for entry in model.graph.initializer[0].external_data if entry.key == "length"]
     length.value = str(4 * EXTENT + 4)
     onnx.save(model, source)
-    with pytest.raises(InputError, match=r"tensor 'w' has 404 bytes of data; expected 400"):
-        files.save(files.load(source), tmp_path / "out.onnx", "copied")
-    assert listing(tmp_path) == ["model.onnx", "weights.bin"]
+    with pytest.raises(InputError, match=r"'w': the model says that it has 404 bytes there; expected 400"):
+        files.load(source)
+
+
+ENTRIES = {
+    "offset of text": (
+        {"offset": "4 KB"},
+        "tensor 'w' is external data with offset '4 KB'; expected a number of bytes",
+    ),
+    "offset below 0": ({"offset": "-4"}, "with offset '-4'; expected a number of bytes"),
+    "offset of 30 digits": ({"offset": "9" * 30}, "; expected a number of bytes"),
+    "offset behind the end": ({"offset": "900"}, "it has 804 bytes; expected 400 from byte 900 on"),
+    "end behind the end": ({"offset": "408"}, "it has 804 bytes; expected 400 from byte 408 on"),
+    "length of text": ({"length": "all"}, "with length 'all'; expected a number of bytes"),
+    "short length": ({"length": "10"}, "the model says that it has 10 bytes there; expected 400"),
+    "no location": ({"location": ""}, "tensor 'w' is external data without a location"),
+    "no length": ({"length": None}, ""),
+    "a length of 0, for none": ({"length": "0"}, ""),
+    "no offset": ({"offset": None}, ""),
+}
+
+
+@pytest.mark.parametrize("case", ENTRIES)
+def test_entries_of_external_data(case, tmp_path):
+    """Offset, length and location are checked when the model is read, so that all commands agree."""
+    changes, message = ENTRIES[case]
+    source = outside(tmp_path)
+    model = onnx.load(source, load_external_data=False)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == "w")
+    entries = {entry.key: entry.value for entry in tensor.external_data} | changes
+    tensor.ClearField("external_data")
+    for key, value in entries.items():
+        if value is not None:
+            tensor.external_data.add(key=key, value=value)
+    onnx.save(model, source)
+    if message:
+        with pytest.raises(BngradError, match=re.escape(message)):
+            files.load(source)
+        with pytest.raises(BngradError, match=re.escape(message)):
+            bngrad.inspect(source)
+    else:
+        files.load(source)
+
+
+KINDS = {
+    "hard link": (lambda path: os.link(path.rename(path.with_suffix(".other")), path), "it is a hard link"),
+    "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "it is not a regular file"),
+    "link to a device": (lambda path: (path.unlink(), path.symlink_to(os.devnull)), "outside the model's folder"),
+    "link to itself": (lambda path: (path.unlink(), path.symlink_to(path.name)), "cannot be read"),
+    "link in the folder": (lambda path: path.symlink_to(path.rename(path.with_suffix(".other")).name), ""),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links and pipes")
+@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("weights", [None, "copied", "shared"])
+def test_kinds_of_files_with_external_data(case, weights, tmp_path):
+    change, message = KINDS[case]
+    source = outside(tmp_path)
+    change(tmp_path / "weights.bin")
+    if message:
+        with pytest.raises(InputError, match=message):
+            files.load(source)
+    else:
+        files.save(files.load(source), tmp_path / "out.onnx", weights)
+        assert run(tmp_path / "out.onnx") == 9
 
 
 # ---- what is there already ----
@@ -258,19 +324,63 @@ def test_a_model_that_was_given_another_name_keeps_its_data(tmp_path):
     assert (run(tmp_path / "kept.onnx"), run(target)) == (9, 21)
 
 
-@pytest.mark.parametrize("then", ["copied", None])
-def test_the_data_of_a_model_that_is_written_over_go_with_it(then, tmp_path):
+def _share(target):
+    files.save(files.load(target), target.with_name("other.onnx"), "shared")
+    return target.with_name("other.onnx")
+
+
+def _share_from_above(target):
+    files.save(files.load(target), target.parents[1] / "other.onnx", "shared")
+    return target.parents[1] / "other.onnx"
+
+
+def _copy(target):
+    return Path(shutil.copy(target, target.with_name("a copy without suffix")))
+
+
+@pytest.mark.parametrize("then", ["copied", "shared", None])
+@pytest.mark.parametrize("other", [_share, _share_from_above, _copy])
+def test_data_that_another_model_shares_are_kept(other, then, tmp_path):
+    target = tmp_path / "below" / "out.onnx"
+    target.parent.mkdir()
+    files.save(files.load(inside(tmp_path)), target, "copied")
+    sharing = other(target)
+    files.save(files.load(inside(tmp_path, u=7.0)), target, then)
+    assert (run(sharing), run(target)) == (9, 21)
+    assert external_data.left_over(target) == [tmp_path / "below" / "out.onnx.data"]
+
+
+def test_data_with_the_same_bytes_are_used_again(tmp_path):
     target = tmp_path / "out.onnx"
-    for number, u in enumerate((3.0, 7.0, 5.0)):
+    first, second = "out.onnx.data", "out.onnx.1.data"
+    for u, expected in ((3.0, first), (7.0, second), (7.0, second), (3.0, first)):
         files.save(files.load(inside(tmp_path, u=u)), target, "copied")
-        assert run(target) == 3 * u
-        assert listing(tmp_path) == [
-            "model.onnx",
-            "out.onnx",
-            ("out.onnx.1.data", "out.onnx.data")[number % 2 == 0],
-        ]
-    files.save(files.load(inside(tmp_path)), target, then)
-    assert len(listing(tmp_path)) == (3 if then else 2)
+        assert (run(target), locations(target)) == (3 * u, {expected})
+    assert listing(tmp_path) == ["model.onnx", "out.onnx", "out.onnx.1.data", "out.onnx.data"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_link_and_a_hard_link_are_not_used_again(tmp_path):
+    target, data = tmp_path / "out.onnx", tmp_path / "out.onnx.data"
+    files.save(files.load(inside(tmp_path)), target, "copied")
+    os.link(data.rename(tmp_path / "moved"), data)
+    files.save(files.load(inside(tmp_path)), target, "copied")
+    assert (run(target), locations(target)) == (9, {"out.onnx.1.data"})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_an_output_that_is_a_link_to_another_folder(tmp_path):
+    """External data would be beside the target, where no program looks that opens the link."""
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "out.onnx"
+    link.symlink_to("real/out.onnx")
+    shared = outside(tmp_path / "real", data="weights.bin")
+    for source, weights in ((inside(tmp_path), "copied"), (shared, "shared")):
+        with pytest.raises(InputError, match=r"is a link to .*real/out.onnx, and its weights are external data"):
+            files.save(files.load(source), link, weights)
+    assert listing(tmp_path / "real") == ["model.onnx", "weights.bin"]
+    files.save(files.load(inside(tmp_path)), link)
+    assert (run(link), link.is_symlink(), run(tmp_path / "real" / "out.onnx")) == (9, True, 9)
 
 
 def test_data_that_are_shared_with_the_model_that_is_written_over_stay(tmp_path):
@@ -278,7 +388,7 @@ def test_data_that_are_shared_with_the_model_that_is_written_over_stay(tmp_path)
     for weights in ("shared", "copied", "shared", None):
         files.save(files.load(source), target, weights)
         assert (run(source), run(target)) == (9, 9)
-    assert listing(tmp_path) == ["model.onnx", "out.onnx", "out.onnx.data"]
+    assert listing(tmp_path) == ["model.onnx", "out.onnx", "out.onnx.1.data", "out.onnx.data"]
 
 
 @pytest.mark.parametrize(

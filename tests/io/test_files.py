@@ -15,7 +15,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError, ModelError
-from bngrad.io import files
+from bngrad.io import files, writing
 
 TRAINING_GRAPH = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
 g (float[N,3,4] dy, float[N,3,4] x, float[3] s, float[3] b, float[3] m, float[3] v)
@@ -192,12 +192,12 @@ def test_rewrite_refuses_a_model_with_nothing_to_rewrite(model):
 def test_check_output_accepts_new_and_existing_files(tmp_path, monkeypatch):
     source = model_file(tmp_path)
     existing = model_file(tmp_path, name="old.onnx")
-    assert files.check_output(tmp_path / "new.onnx", source) == tmp_path / "new.onnx"
-    assert files.check_output(str(existing), source) == existing
-    assert files.check_output(existing) == existing
-    assert files.check_output(tmp_path / "new.onnx", tmp_path / "missing.onnx") == tmp_path / "new.onnx"
+    assert writing.check_output(tmp_path / "new.onnx", source) == tmp_path / "new.onnx"
+    assert writing.check_output(str(existing), source) == existing
+    assert writing.check_output(existing) == existing
+    assert writing.check_output(tmp_path / "new.onnx", tmp_path / "missing.onnx") == tmp_path / "new.onnx"
     monkeypatch.chdir(tmp_path)
-    assert files.check_output("new.onnx", source) == Path("new.onnx")
+    assert writing.check_output("new.onnx", source) == Path("new.onnx")
 
 
 def test_check_output_refuses_the_input_by_any_name(tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_check_output_refuses_the_input_by_any_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for output in (source, "model.onnx", tmp_path / "folder" / ".." / "model.onnx", symbolic, hard):
         with pytest.raises(InputError) as error:
-            files.check_output(output, source)
+            writing.check_output(output, source)
         assert str(error.value) == f"output {output} is the input; choose another file"
 
 
@@ -220,7 +220,7 @@ def test_check_output_refuses_to_take_the_place_of_a_device(tmp_path):
     (tmp_path / "link").symlink_to(os.devnull)
     for output in (Path(os.devnull), tmp_path / "pipe", tmp_path / "link"):
         with pytest.raises(InputError) as error:
-            files.check_output(output)
+            writing.check_output(output)
         assert str(error.value).startswith(f"output {output} is a device or a pipe")
 
 
@@ -232,11 +232,11 @@ def test_check_output_refuses_places_that_cannot_be_written(tmp_path, monkeypatc
         (tmp_path / "file" / "m.onnx", f"output folder {tmp_path / 'file'} does not exist; create it first"),
     ):
         with pytest.raises(InputError) as error:
-            files.check_output(output)
+            writing.check_output(output)
         assert str(error.value) == message
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(InputError) as error:
-        files.check_output(tmp_path / "m.onnx")
+        writing.check_output(tmp_path / "m.onnx")
     assert str(error.value) == f"output folder {tmp_path} is not writable"
 
 
@@ -245,7 +245,7 @@ def test_check_output_refuses_places_that_cannot_be_written(tmp_path, monkeypatc
 
 def test_replacing_writes_a_file_with_the_usual_rights(tmp_path):
     path = tmp_path / "out"
-    with files.replacing(path) as temporary:
+    with writing.replacing(path) as temporary:
         assert temporary.parent == tmp_path
         temporary.write_text("new")
         assert not path.exists()
@@ -265,7 +265,7 @@ def test_replacing_keeps_the_old_file_on_any_failure(tmp_path):
     path.write_text("old")
 
     def fail(error):
-        with files.replacing(path) as temporary:
+        with writing.replacing(path) as temporary:
             temporary.write_text("half")
             raise error
 
@@ -295,7 +295,7 @@ def test_replacing_a_file_that_is_open_on_windows(tmp_path, monkeypatch, winerro
     monkeypatch.setattr(Path, "replace", refuse)
     path = tmp_path / "out"
     path.write_text("old")
-    with pytest.raises(InputError) as error, files.replacing(path) as temporary:
+    with pytest.raises(InputError) as error, writing.replacing(path) as temporary:
         temporary.write_text("new")
     assert str(error.value) == f"{path} cannot be written: Access is denied{remedy}"
     assert path.read_text() == "old"
@@ -311,7 +311,7 @@ def test_replacing_a_file_that_is_open_on_windows(tmp_path, monkeypatch, winerro
 def test_replacing_where_no_file_can_be_made(name, reason, tmp_path):
     with (
         pytest.raises(InputError, match=f"cannot be written: {reason}"),
-        files.replacing(tmp_path / name),
+        writing.replacing(tmp_path / name),
     ):
         raise AssertionError("nothing to write to")
 

@@ -55,7 +55,7 @@ def leaves_handled_exceptions(_: Path) -> object:
 def names_an_open_file(folder: Path) -> object:
     """A file that is open cannot be replaced: one line, and the file as it was."""
     from bngrad.errors import InputError
-    from bngrad.io.files import replacing
+    from bngrad.io.writing import replacing
 
     path = folder / "öffen.txt"
     path.write_text("old", encoding="utf-8")
@@ -71,7 +71,7 @@ def names_an_open_file(folder: Path) -> object:
 
 def writes_long_paths(folder: Path) -> object:
     """A path of 300 characters is read and written."""
-    from bngrad.io.files import replacing
+    from bngrad.io.writing import replacing
 
     deep = folder
     while len(str(deep)) < LONG_PATH:

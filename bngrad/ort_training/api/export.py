@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-from bngrad.io.files import check_output, save
+from bngrad.io.files import save
+from bngrad.io.writing import check_output
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError, as_ort_training_error
 from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass

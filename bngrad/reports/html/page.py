@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bngrad.io.files import write_text
+from bngrad.io.writing import write_text
 
 _HERE = Path(__file__).parent
 
