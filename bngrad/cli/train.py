@@ -157,6 +157,13 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     "given.",
 )
 @option(
+    "--resume-anyway",
+    is_flag=True,
+    group=OUTPUT,
+    help="Continue from a checkpoint of another model or optimizer, too, or of other data within an epoch, if its "
+    "tensors fit; a warning names what differs.",
+)
+@option(
     "--log",
     type=click.Path(),
     metavar="FILE.jsonl",
@@ -231,7 +238,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
         trainer.finalize()  # a model that cannot be finalized is refused before it is trained
     run = train_setup.prepare(context, trainer, options)
     if ranks.is_first:
-        print_warnings(train_setup.warnings(trainer, options))
+        print_warnings(train_setup.warnings(trainer, run, options))
     with ranks.together("log"):
         log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch)
     display = progress() if ranks.is_first else contextlib.nullcontext(Display(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ from click.core import ParameterSource
 
 from bngrad.cli.options import option_name
 from bngrad.errors import InputError
-from bngrad.io.files import check_output
+from bngrad.io.writing import check_output
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
 from bngrad.training.curve import check_plot
 from bngrad.training.dataset import Dataset, data_files, load_data
@@ -48,6 +49,8 @@ class Run(NamedTuple):
     fit: Fit
     position: Position
     epochs: int
+    remarks: list[str]
+    """What differs from the run that the checkpoint is of."""
 
 
 def check_files(step: Path, options: dict[str, Any]) -> None:
@@ -67,11 +70,11 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
         outputs["the best checkpoint"] = best_path(outputs["checkpoint"])
     if options["resume"] is not None and "checkpoint" not in outputs:
         inputs.append(best_path(options["resume"]))
-    taken = {path.resolve() for path in inputs}
+    taken = {os.path.realpath(path) for path in inputs}
     read = [path for path in inputs if path.exists()]
     for key, path in outputs.items():
-        place = check_output(path).resolve()
-        is_resumed = options["resume"] is not None and place == options["resume"].resolve()
+        place = os.path.realpath(check_output(path))
+        is_resumed = options["resume"] is not None and place == os.path.realpath(options["resume"])
         is_read = path.exists() and any(path.samefile(file) for file in read)
         if place in taken or is_read or (is_resumed and key != "checkpoint"):
             raise InputError(
@@ -94,41 +97,50 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
         InputError: An option is wrong or missing, or a file cannot be read.
     """
     ranks = trainer.ranks
-    position, best, recorded = Position(), None, None
+    position, best, recorded, remarks = Position(), None, None, []
     if options["resume"] is not None:
-        resumed = resume(options["resume"], trainer)
+        resumed = resume(options["resume"], trainer, anyway=options["resume_anyway"])
         trainer.load_state_dict(resumed.state)
-        position, best, recorded = resumed.position, resumed.best, resumed.options
+        position, best, recorded, remarks = resumed.position, resumed.best, resumed.options, resumed.remarks
+    elif options["resume_anyway"]:
+        raise InputError("--resume-anyway is for --resume, which is not given")
     with ranks.together("data and options"):
         if recorded is not None:
             options["checkpoint"] = options["checkpoint"] or options["resume"]
             _complete(context, options, recorded, within_epoch=position.batch > 0)
         training, validation = _datasets(trainer, options)
-        samples = recorded.get("samples") if recorded is not None and position.batch else None
-        if samples is not None and samples != len(training):
-            raise InputError(
-                f"{options['resume']} was written in an epoch of {samples} samples, and the data have "
-                f"{len(training)}; expected the same data"
-            )
+        data = _data_record(training, validation)
+        if recorded is not None:
+            remarks += _require_same_data(options, recorded, data, within_epoch=position.batch > 0)
+            if (
+                best is not None
+                and recorded.get("validation data", data["validation data"]) != data["validation data"]
+            ):
+                best = position.best_epoch = position.best_loss = None  # losses of other data do not compare
         plan = _plan(options, training, ranks.size)
         _require_batches(plan, training, validation, ranks.size)
+        if position.batch > (batches := training.count(plan.batch_size, drop_last=plan.drop_last)):
+            raise InputError(
+                f"{options['resume']} was written after batch {position.batch} of an epoch, and an epoch has "
+                f"{batches}; expected the same data and options"
+            )
         trainer.learning_rate = _schedule(context, options, _updates(plan, training, trainer))
     if ranks.size > 1:
-        hashes = {"the hash of the data": training.fingerprint()}
-        if validation is not None:
-            hashes["the hash of the validation data"] = validation.fingerprint()
+        hashes = {f"the hash of the {key}": value for key, value in data.items() if key != "samples"}
         ranks.require_same("data", hashes, "the same data")
     if validation is None:
         best = position.best_epoch = position.best_loss = None  # the run ends with its last state
-    kept = {name: options[name] for name in _RECORDED} | {"samples": len(training)}
+    kept = {name: options[name] for name in _RECORDED} | data
     with ranks.together("checkpoint"):
         checkpoints = Checkpoints(options["checkpoint"] if ranks.is_first else None, trainer.info, kept)
-    return Run(Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs)
+    return Run(
+        Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs, remarks
+    )
 
 
-def warnings(trainer: Trainer, options: dict[str, Any]) -> list[str]:
+def warnings(trainer: Trainer, run: Run, options: dict[str, Any]) -> list[str]:
     """What the user probably did not intend."""
-    found = []
+    found = list(run.remarks)
     if options["resume"] is not None and trainer.is_random:
         found.append("the step has random nodes, such as Dropout: the resumed run draws other numbers")
     if not any(options[name] for name in ("output", "state_out", "checkpoint")):
@@ -171,6 +183,44 @@ def _datasets(trainer: Trainer, options: dict[str, Any]) -> tuple[Dataset, Datas
     if options["validation"]:
         return training, Dataset(load_data(options["validation"], inputs), inputs)
     return training, None
+
+
+def _data_record(training: Dataset, validation: Dataset | None) -> dict[str, Any]:
+    """What a checkpoint records of the data, by which those of ranks are compared, too."""
+    return {
+        "samples": len(training),
+        "data": training.fingerprint(),
+        "validation data": None if validation is None else validation.fingerprint(),
+    }
+
+
+def _require_same_data(
+    options: dict[str, Any], recorded: dict[str, Any], data: dict[str, Any], *, within_epoch: bool
+) -> list[str]:
+    """Compares the data with those of a checkpoint, and returns what differs.
+
+    A new epoch may have other data; within an epoch the batches that are left would be those of other samples.
+
+    Raises:
+        InputError: The training data differ within an epoch.
+    """
+    path, remarks = options["resume"], []
+    if "data" not in recorded:
+        remarks.append(f"{path} does not say what data it was trained on, so they are not compared")
+    differ = [key for key in ("samples", "data") if recorded.get(key, data[key]) != data[key]]
+    if differ:
+        numbers = f": {recorded['samples']} samples, now {data['samples']}" if "samples" in differ else ""
+        text = f"{path} was trained on other data{numbers}"
+        if within_epoch and not options["resume_anyway"]:
+            raise InputError(
+                f"{text}, and was written within an epoch; expected the same data, in the same order, until the "
+                "epoch ends, or --resume-anyway"
+            )
+        remarks.append(text)
+    was, now = recorded.get("validation data"), data["validation data"]
+    if None not in (was, now) and was != now:
+        remarks.append(f"{path} was validated on other data, so the lowest validation loss is searched anew")
+    return remarks
 
 
 def _plan(options: dict[str, Any], training: Dataset, ranks: int) -> Plan:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import InputError
-from bngrad.io.files import check_output
-from bngrad.training.step_files import read_state, write_state
+from bngrad.io.writing import check_output
+from bngrad.training.step_files import read_state_of_step, write_state
 
 if TYPE_CHECKING:
     import os
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from bngrad.training.trainer import Trainer
 
     Array = NDArray[Any]
+
+_MAX_COUNT = 2**53
 
 
 @dataclass
@@ -39,6 +42,17 @@ class Position:
     best_epoch: int | None = None
     """The epoch with the lowest validation loss, 1 for the first."""
     best_loss: float | None = None
+
+    def is_sound(self) -> bool:
+        """Whether the values have the types and ranges of a run, which those of a file need not have."""
+        counts = [self.epoch, self.step, self.batch, self.samples]
+        counts += [] if self.best_epoch is None else [self.best_epoch]
+        losses = [self.loss_sum] + ([] if self.best_loss is None else [self.best_loss])
+        return (
+            all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts)
+            and all(type(loss) in (int, float) and math.isfinite(loss) for loss in losses)
+            and (self.best_epoch is None) == (self.best_loss is None)
+        )
 
 
 class Checkpoints:
@@ -92,13 +106,20 @@ class Resumed:
     options: dict[str, Any]
     best: dict[str, Array] | None
     """The state of the epoch with the lowest validation loss."""
+    remarks: list[str]
+    """What has to be said of the training step that wrote the checkpoint."""
 
 
-def resume(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
+def resume(path: str | os.PathLike[str], trainer: Trainer, *, anyway: bool = False) -> Resumed:
     """Reads a checkpoint of a run, and the best one beside it, on rank 0 of the trainer's.
 
+    Args:
+        path: The checkpoint.
+        trainer: The trainer.
+        anyway: Whether the checkpoint may be of another training step, if its tensors fit.
+
     Raises:
-        InputError: A file cannot be read, is of another model, or is no checkpoint of a run.
+        InputError: A file cannot be read, is of another training step, or is no checkpoint of a run.
         DistributedError: See `Trainer`.
     """
     ranks = trainer.ranks
@@ -106,8 +127,14 @@ def resume(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
 
     def read() -> dict[str, Any]:
         nonlocal found
-        found = _resumed(path, trainer)
-        return {"position": asdict(found.position), "options": found.options, "best": found.best is not None}
+        found = _resumed(path, trainer, anyway=anyway)
+        has_best = found.best is not None
+        return {
+            "position": asdict(found.position),
+            "options": found.options,
+            "best": has_best,
+            "remarks": found.remarks,
+        }
 
     known = ranks.on_first("resume", read)
     state = trainer.state_dict() if found is None else found.state
@@ -117,38 +144,40 @@ def resume(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
         Position(**known["position"]),
         known["options"],
         ranks.from_first("best state", best) if known["best"] else None,
+        known["remarks"],
     )
 
 
-def _resumed(path: str | os.PathLike[str], trainer: Trainer) -> Resumed:
-    state, position, options = _read(Path(path), trainer)
+def _resumed(path: str | os.PathLike[str], trainer: Trainer, *, anyway: bool) -> Resumed:
+    state, position, options, remarks = _read(Path(path), trainer, anyway=anyway)
     if position.best_epoch is None:
-        return Resumed(state, position, options, None)
+        return Resumed(state, position, options, None, remarks)
     if position.best_epoch == position.epoch and not position.batch:
-        return Resumed(state, position, options, state)
+        return Resumed(state, position, options, state, remarks)
     beside = best_path(Path(path))
     if not beside.exists():
         raise InputError(
             f"{beside}, the state with the lowest validation loss, is missing; expected it beside {path}, as "
             "bngrad train wrote it"
         )
-    best, of_best, _ = _read(beside, trainer)
+    best, of_best, _, _ = _read(beside, trainer, anyway=anyway)
     if of_best.best_epoch != position.best_epoch or of_best.best_loss != position.best_loss:
         raise InputError(
             f"{beside} is the state after epoch {of_best.best_epoch}, but the best epoch of {path} is "
             f"{position.best_epoch}; expected the checkpoints of one run"
         )
-    return Resumed(state, position, options, best)
+    return Resumed(state, position, options, best, remarks)
 
 
-def _read(path: Path, trainer: Trainer) -> tuple[dict[str, Array], Position, dict[str, Any]]:
-    state, extra = read_state(path, trainer.info)
+def _read(
+    path: Path, trainer: Trainer, *, anyway: bool
+) -> tuple[dict[str, Array], Position, dict[str, Any], list[str]]:
+    state, extra, remarks = read_state_of_step(path, trainer.info, anyway=anyway)
     try:
         notes = extra["notes"]
         position = Position(**notes["position"])
-        counts = (position.epoch, position.step, position.batch, position.samples)
-        if not all(isinstance(count, int) and count >= 0 for count in counts):
+        if not position.is_sound():
             raise ValueError  # noqa: TRY301 - one handler for whatever is wrong
-        return state, position, dict(notes["options"])
+        return state, position, dict(notes["options"]), remarks
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path} is a state, but not a checkpoint of bngrad train") from None

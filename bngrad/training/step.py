@@ -11,6 +11,7 @@ each new value to the next call; `step_info` has the metadata that says which be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
@@ -19,6 +20,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice, require_names, require_number
 from bngrad.errors import InputError
+from bngrad.graph.graph_digest import graph_digest
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
@@ -28,7 +30,7 @@ from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.step_builder import StepBuilder
-from bngrad.training.step_info import Layout, StepInfo, write_step_info
+from bngrad.training.step_info import Fingerprint, Layout, StepInfo, write_step_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,6 +130,7 @@ def build_step(
         evaluation = evaluation_graph(model, builder.initial, made.loss)
     else:
         evaluation = with_state_inputs(evaluation, builder.initial)
+    info = replace(info, fingerprint=_fingerprint(info, result, evaluation))
     if layout == "flat":
         new = {name: str(one.new) for name, one in info.state.items()}
         info = flat_layout(info, result, evaluation)
@@ -146,6 +149,17 @@ def build_step(
         write_step_info(each, info)
         check(each, model)
     return Step(result, evaluation, builder.state, info, warnings + made.warnings, made.notes)
+
+
+def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Fingerprint:
+    """The fingerprint of a step of the named layout."""
+    values = {str(value.name): value for value in step.graph.outputs}
+    new = {f"new {name}": values[str(one.new)] for name, one in info.state.items()}
+    losses = [value for value in evaluation.graph.outputs if value.name == info.loss]
+    return Fingerprint(
+        graph_digest(step, {"loss": values[info.loss], **new}),
+        graph_digest(evaluation, {f"loss {index}": value for index, value in enumerate(losses)}),
+    )
 
 
 def _require_options(layout: str, clip_norm: float | None, accumulate: int, outputs: Sequence[str]) -> None:

@@ -15,8 +15,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import InputError, ModelError
-from bngrad.io import files
+from bngrad.io import files, writing
 from bngrad.io.tensor_files import read_tensors, write_tensors
+from bngrad.training.state_origin import KEY as ORIGIN
+from bngrad.training.state_origin import check_origin, origin_of
 from bngrad.training.step import Step
 from bngrad.training.step_info import KEY, StepInfo, read_step_info
 
@@ -44,16 +46,16 @@ def state_path(step: Path) -> Path:
 def check_step_output(
     output: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, model: ir.Model | None = None
 ) -> Path:
-    """Checks that the files of a step can be written, and returns the path of the step; see `files.check_output`.
+    """Checks that the files of a step can be written, and returns the path of the step; see `check_output`.
 
     Raises:
         InputError: They cannot, or the step has the name of its initial state.
     """
-    path = files.check_output(output, source, model)
+    path = writing.check_output(output, source, model)
     for beside in (evaluation_path(path), state_path(path)):
         if beside == path:
             raise InputError(f"output {path} has the name of the initial state; expected another suffix, as .onnx")
-        files.check_output(beside, source, model)
+        writing.check_output(beside, source, model)
     return path
 
 
@@ -86,7 +88,8 @@ def load_step(path: Path) -> Step:
         if not beside.exists():
             raise InputError(f"{beside} does not exist; expected it beside {path}, as bngrad step wrote it")
     evaluation = files.load(evaluation_path(path))
-    if read_step_info(evaluation.metadata_props).model != info.model:
+    of_evaluation = read_step_info(evaluation.metadata_props)
+    if (of_evaluation.model, of_evaluation.fingerprint) != (info.model, info.fingerprint):
         raise ModelError(f"{evaluation_path(path)} belongs to another step than {path}; make both again")
     return Step(model, evaluation, read_state(state_path(path), info)[0], info, [], [])
 
@@ -98,15 +101,15 @@ def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra:
         path: The file.
         state: The state, a tensor each.
         info: The metadata of the step.
-        extra: What the file's metadata have beside the model's fingerprint and the roles of the tensors; anything
-            that JSON can hold.
+        extra: What the file's metadata have beside what `state_origin` says of the step, and the roles of the
+            tensors; anything that JSON can hold.
 
     Raises:
         InputError: The file cannot be written, or JSON cannot hold ``extra``.
     """
     roles = {name: one.role for name, one in info.state.items()}
     try:
-        metadata = json.dumps({"model": info.model, "roles": roles, **extra})
+        metadata = json.dumps({"model": info.model, "roles": roles, ORIGIN: origin_of(info), **extra})
     except (TypeError, ValueError) as error:
         raise InputError(f"{path} cannot hold the notes: {error}; expected what JSON has") from None
     write_tensors(path, state, {KEY: metadata})
@@ -116,7 +119,7 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
     """Reads a state, and the extra metadata of its file.
 
     Raises:
-        InputError: The file cannot be read, or the state is that of another model.
+        InputError: The file cannot be read, or the tensors of the state are others than those of the step.
     """
     state, metadata = read_tensors(path)
     extra = state_metadata(path, metadata)
@@ -129,6 +132,26 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
         return info.require_state(state), extra
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def read_state_of_step(
+    path: str | os.PathLike[str], info: StepInfo, *, anyway: bool = False
+) -> tuple[dict[str, Array], dict[str, Any], list[str]]:
+    """Reads a state that this training step wrote.
+
+    Args:
+        path: The file.
+        info: The metadata of the step.
+        anyway: Whether a state of another step whose tensors fit is read, too.
+
+    Returns:
+        The state, the extra metadata of the file, and what has to be said of the step that wrote it.
+
+    Raises:
+        InputError: See `read_state`; or the state is of another step.
+    """
+    state, extra = read_state(path, info)
+    return state, extra, check_origin(path, extra.pop(ORIGIN, None), info, anyway=anyway)
 
 
 def state_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:

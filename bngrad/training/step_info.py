@@ -91,6 +91,16 @@ class FlatState:
 
 
 @dataclass(frozen=True)
+class Fingerprint:
+    """What a step computes, as SHA-256; the same for both layouts, and wherever the step is made."""
+
+    graph: str
+    """Of the loss and the new state."""
+    forward: str
+    """Of the loss of the forward model in inference mode."""
+
+
+@dataclass(frozen=True)
 class StepInfo:
     """What a training loop has to know of a training step."""
 
@@ -118,6 +128,8 @@ class StepInfo:
     """The largest global norm of the gradients; None if they are not clipped."""
     synchronized: bool = False
     """Whether the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
+    fingerprint: Fingerprint | None = None
+    """What the step computes; None for a step of an older bngrad."""
 
     @property
     def model(self) -> str:
@@ -208,6 +220,8 @@ def write_step_info(model: ir.Model, info: StepInfo) -> None:
     }
     if info.flat is not None:
         document["flat"] = _set_fields(info.flat)
+    if info.fingerprint is not None:
+        document["fingerprint"] = vars(info.fingerprint)
     model.metadata_props[KEY] = json.dumps(document)
 
 
@@ -257,6 +271,7 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
         accumulate=document["accumulate"],
         clip_norm=document["clip_norm"],
         synchronized=document.get("synchronized", False),
+        fingerprint=Fingerprint(**document["fingerprint"]) if "fingerprint" in document else None,
     )
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")

@@ -7,9 +7,10 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bngrad.errors import BngradError, InputError, TrainingError
-from bngrad.io.files import as_ir, check_output
+from bngrad.errors import BngradError, InputError, TrainingError, warn
+from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
+from bngrad.io.writing import check_output
 from bngrad.runtime.ort_values import to_array, to_ort_value
 from bngrad.runtime.session import session
 from bngrad.training.class_labels import find_class_labels, require_labels
@@ -17,8 +18,9 @@ from bngrad.training.data_inputs import not_finite, require_data
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
+from bngrad.training.state_origin import StateDict, check_origin
 from bngrad.training.step_errors import not_finite_message, refused
-from bngrad.training.step_files import read_state, write_state
+from bngrad.training.step_files import read_state_of_step, write_state
 from bngrad.training.step_session import StepSession
 from bngrad.training.to_inference import random_nodes
 from bngrad.training.training_step import TrainingStep, read_training_step
@@ -189,19 +191,28 @@ class Trainer:
         return {name: to_array(value) for name, value in zip(names, results, strict=True)}
 
     def state_dict(self) -> dict[str, Array]:
-        """Returns a copy of the state: weights, running statistics, what the optimizer keeps, and counters."""
-        return self._current.read()
+        """Returns a copy of the state: weights, running statistics, what the optimizer keeps, and counters.
 
-    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        It also knows what the training step is, which `load_state_dict` compares; a copy by ``dict`` does not.
+        """
+        return StateDict(self._current.read(), self.info)
+
+    def load_state_dict(self, state: Mapping[str, Array], *, anyway: bool = False) -> None:
         """Replaces the state, on all ranks by that of rank 0; the arrays are copied.
 
         Args:
             state: All tensors of the state, as `state_dict` returns them.
+            anyway: Whether the state may be one of another model or optimizer, if its tensors fit; a warning then
+                names what differs.
 
         Raises:
-            InputError: An array is missing, superfluous, or of another type or shape.
+            InputError: An array is missing, superfluous, or of another type or shape; or `state_dict` of another
+                training step returned the state.
         """
+        lines = []
         with self.ranks.together("state"):
+            if isinstance(state, StateDict):
+                lines = check_origin("the state", state.origin, self.info, anyway=anyway)
             state = self.info.require_state(state)
             calls = _calls_of(state, self.info)
         if self.ranks.size > 1:
@@ -209,6 +220,7 @@ class Trainer:
             calls = _calls_of(state, self.info)
         self._session.buffers[calls % 2].write(state)
         self._calls = calls
+        warn(lines)
 
     def save(self, path: str | os.PathLike[str], **notes: Any) -> None:  # noqa: ANN401 - anything that JSON has
         """Writes the state to a file, from which `load` continues bit-identically.
@@ -224,22 +236,31 @@ class Trainer:
             "save", lambda: write_state(check_output(path), self.state_dict(), self.info, notes=notes)
         )
 
-    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+    def load(self, path: str | os.PathLike[str], *, anyway: bool = False) -> dict[str, Any]:
         """Reads the state from a file that `save` wrote, and returns its notes.
+
+        A file that does not say which training step wrote it is taken if its tensors fit, with a warning.
+
+        Args:
+            path: The file.
+            anyway: Whether the file may be of another model or optimizer, if its tensors fit; a warning then names
+                what differs.
 
         Raises:
             InputError: The file cannot be read, or is of another model or optimizer.
         """
-        state = self._current.read()
+        found: dict[str, Array] = {}
 
-        def read() -> dict[str, Any]:
-            nonlocal state
-            state, extra = read_state(path, self.info)
-            return dict(extra.get("notes", {}))
+        def read() -> list[Any]:
+            state, extra, lines = read_state_of_step(path, self.info, anyway=anyway)
+            found.update(state)
+            return [dict(extra.get("notes", {})), lines]
 
-        notes: dict[str, Any] = self.ranks.on_first("load", read)
-        self.load_state_dict(state)
-        return notes
+        notes, lines = self.ranks.on_first("load", read)
+        self.load_state_dict(found or dict(self._current.read()))
+        if self.ranks.is_first:
+            warn(lines)
+        return dict(notes)
 
     def finalize(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
         """Returns the inference model: the forward model with the present state, without the loss.

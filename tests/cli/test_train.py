@@ -192,8 +192,8 @@ def test_drop_last_is_of_training_alone(command):
 
 
 def test_a_run_without_an_update_is_refused(command):
-    bngrad.training_step(network(), accumulate=100).save("step.onnx")
-    code, _, err = command(*TRAIN, "--epochs", "1", "--batch-size", "22")
+    bngrad.training_step(network(), accumulate=100).save("rare.onnx")
+    code, _, err = command("train", "rare.onnx", *TRAIN[2:], "--epochs", "1", "--batch-size", "22")
     assert code == 2
     assert "2 steps make no update of the weights, which takes 100" in err
 
@@ -408,12 +408,67 @@ def test_a_stopped_run_stays_stopped(command):
     assert_same_bits(state("first"), state("second"))
 
 
+def reversed_data():
+    np.savez("reversed.npz", **{name: array[::-1] for name, array in samples(44).items()})
+
+
+OTHER_RUNS = {
+    "data-within-an-epoch": ("step.onnx", "reversed.npz", 3, "c was trained on other data"),
+    "data-of-a-new-epoch": ("step.onnx", "reversed.npz", None, "c was trained on other data"),
+    "model": (
+        "tanh.onnx",
+        "train.npz",
+        None,
+        "c is the state of another training step: its model or loss has other",
+    ),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("case", OTHER_RUNS)
+def test_a_run_that_is_resumed_with_something_else_says_so(case, command):
+    step, data, stop, line = OTHER_RUNS[case]
+    reversed_data()
+    bngrad.training_step(network(TEXT.replace("Relu", "Tanh")), optimizer=bngrad.SGD(momentum=0.9)).save(
+        "tanh.onnx"
+    )
+    if stop is None:
+        assert command(*TRAIN, "--epochs", "1", "--checkpoint", "c")[0] == 0
+    else:
+        assert interrupted(stop, "SIGINT", *TRAIN, "--checkpoint", "c").returncode == 130
+    resume = ["train", step, "--data", data, "--resume", "c", "--epochs", "2"]
+    if case != "data-of-a-new-epoch":
+        code, _, err = command(*resume)
+        assert (code, line in err, "--resume-anyway" in err) == (2, True, True)
+        resume.append("--resume-anyway")
+    code, _, err = command(*resume)
+    assert (code, err.count("\n"), err.startswith(f"bngrad: warning: {line}")) == (0, 1, True)
+
+
+def test_the_lowest_validation_loss_is_that_of_one_validation_set(command):
+    easy = samples(20)
+    easy["x"][np.arange(20), 0, easy["labels"]] += 9
+    np.savez("easy.npz", **easy)
+    assert command(*TRAIN, "--epochs", "1", "--validation", "easy.npz", "--checkpoint", "c")[0] == 0
+    resume = ["train", "step.onnx", "--data", "train.npz", "--resume", "c", "--epochs", "2"]
+    code, out, err = command(*resume, "--validation", "valid.npz", "--json")
+    assert (code, err) == (
+        0,
+        "bngrad: warning: c was validated on other data, so the lowest validation loss is searched anew\n",
+    )
+    assert json.loads(out)["best_epoch"] == 2
+
+
 RESUMED = {
     "batch-size": (["--batch-size", "4"], "was written within an epoch with --batch-size 8, but 4 is given"),
     "seed": (["--seed", "4"], "was written within an epoch with --seed 0, but 4 is given"),
     "drop-last": (["--drop-last"], "was written within an epoch with --drop-last False, but True is given"),
     "split": (["--validation-split", "0.5"], "was written within an epoch with --validation-split None, but 0.5"),
-    "other-data": (["--data", "valid.npz"], "was written in an epoch of 44 samples, and the data have 20"),
+    "other-data": (
+        ["--data", "valid.npz"],
+        "was trained on other data: 44 samples, now 20, and was written within",
+    ),
+    "other-order": (["--data", "reversed.npz"], "was trained on other data, and was written within an epoch"),
     "patience": (["--patience", "1"], "--patience needs a validation loss"),
 }
 
@@ -422,6 +477,7 @@ RESUMED = {
 @pytest.mark.parametrize("case", RESUMED)
 def test_what_a_resumed_run_refuses(case, command):
     options, message = RESUMED[case]
+    reversed_data()
     assert interrupted(3, "SIGINT", *TRAIN, "--checkpoint", "c.safetensors").returncode == 130
     data = [] if "--data" in options else ["--data", "train.npz"]
     code, out, err = command("train", "step.onnx", *data, "--resume", "c.safetensors", *options)

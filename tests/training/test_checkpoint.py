@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -21,7 +23,7 @@ from bngrad.errors import InputError
 from bngrad.io.tensor_files import read_tensors
 from bngrad.training import checkpoints
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
-from trainer_cases import assert_same_bits, batch, network, step_of
+from trainer_cases import TEXT, assert_same_bits, batch, network, step_of
 
 OPTIONS = {
     "sgd": {},
@@ -96,7 +98,8 @@ def list_metadata(tensors, _metadata):
 def test_a_file_without_metadata_is_a_state(tmp_path):
     trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
     edited(tmp_path / "c", trainer, without_metadata)
-    assert trainer.load(tmp_path / "c") == {}
+    with pytest.warns(bngrad.errors.BngradWarning, match="c does not say which training step wrote it: the names"):
+        assert trainer.load(tmp_path / "c") == {}
 
 
 OTHER_STEPS = {
@@ -115,6 +118,142 @@ def test_a_checkpoint_of_another_step(case, tmp_path):
         trainer.load(tmp_path / "c")
     expected = f"{tmp_path / 'c'} is the state of another model or optimizer than the step: {reason}"
     assert str(raised.value).startswith(expected)
+
+
+def adam(**options):
+    return {"optimizer": bngrad.Adam(**options)}
+
+
+def of_text(old, new, **options):
+    assert old in TEXT
+    return {"text": TEXT.replace(old, new), **options}
+
+
+def of_constant(number):
+    return of_text("r = Relu (b)", f"s = Constant <value_float = {number}> () r = PRelu (b, s)")
+
+
+MOMENTUM = {"optimizer": bngrad.SGD(momentum=0.9)}
+ANOTHER_MODEL = "its model or loss has other operations, attributes or constants than that of the step"
+ANOTHER_TRAINING = "it was trained in another way: other parameter groups"
+BATCH_NORM = "<training_mode = 1>"
+SAME_STATE = {
+    "adamw": (adam(), {"optimizer": "adamw"}, "it was made with adam (weight_decay 0.0), the step has adamw (w"),
+    "betas": (adam(beta1=0.8), adam(), "it was made with adam (beta1 0.8), the step has adam (beta1 0.9)"),
+    "nesterov": (
+        MOMENTUM,
+        {"optimizer": bngrad.SGD(momentum=0.9, nesterov=True)},
+        "it was made with sgd (nesterov False), the step has sgd (nesterov True)",
+    ),
+    "accumulate": ({"accumulate": 2}, {"accumulate": 4}, "it was made with accumulate 2, the step has 4"),
+    "clip": ({"clip_norm": 1}, {}, "it was made with clip_norm 1.0, the step has None"),
+    "groups": ({"groups": [bngrad.ParameterGroup(max_rank=1, learning_rate_scale=0)]}, {}, ANOTHER_TRAINING),
+    "activation": ({}, of_text("Relu", "Tanh"), ANOTHER_MODEL),
+    "attribute": ({}, of_text("pads = [1,1,1,1]", "dilations = [2,2], pads = [2,2,2,2]"), ANOTHER_MODEL),
+    "loss": ({}, of_text("Loss (", "Loss <ignore_index = 2> ("), ANOTHER_MODEL),
+    "constant": (of_constant(0.1), of_constant(0.2), ANOTHER_MODEL),
+    "momentum-of-batch-norms": ({}, of_text(BATCH_NORM, "<training_mode = 1, momentum = 0.5>"), ANOTHER_MODEL),
+    "both": (adam(), of_text("Relu", "Tanh", optimizer="adamw"), f"(weight_decay 0.01); {ANOTHER_MODEL}"),
+}
+
+
+def of_case(text=TEXT, **options):
+    return bngrad.training_step(network(text), **options)
+
+
+@pytest.mark.parametrize("case", SAME_STATE)
+def test_a_state_of_another_step_with_the_same_tensors(case, tmp_path):
+    made, has, reason = SAME_STATE[case]
+    written, trainer = (bngrad.Trainer(of_case(**options), learning_rate=0.1) for options in (made, has))
+    written.save(tmp_path / "c")
+    before = trainer.state_dict()
+    for load, what in ((trainer.load, tmp_path / "c"), (trainer.load_state_dict, written.state_dict())):
+        with pytest.raises(
+            InputError, match=rf"is the state of another training step: .*{re.escape(reason)}.*; go on"
+        ):
+            load(what)
+        assert_same_bits(trainer.state_dict(), before)
+        with pytest.warns(bngrad.errors.BngradWarning, match=re.escape(reason)):
+            load(what, anyway=True)
+    trainer.load_state_dict(dict(written.state_dict()))  # arrays alone have no origin
+
+
+def renamed_and_reordered():
+    """The network with other names of nodes and values, and its nodes in another order."""
+    model = network(
+        TEXT.replace("flat", "rows").replace("[bn]", "[norm]").replace("(r)", "(q)").replace(" r =", " q =")
+    )
+    model.graph.node.insert(0, onnx.helper.make_node("Identity", ["x"], ["unused"]))
+    model.producer_name, model.doc_string = "another", "text"
+    return model
+
+
+def from_file(folder):
+    """The network with its weights and a constant in external data."""
+    onnx.save(
+        network(),
+        folder / "m.onnx",
+        save_as_external_data=True,
+        location="m.data",
+        size_threshold=0,
+        convert_attribute=True,
+    )
+    return folder / "m.onnx"
+
+
+THE_SAME = {
+    "again": lambda _: step_of(),
+    "flat": lambda _: step_of(layout="flat"),
+    "fetched": lambda _: step_of(outputs=["logits", "kernel_grad"]),
+    "defaults": lambda _: step_of(defaults=True),
+    "no-functions": lambda _: step_of(functions=False),
+    "other-weights": lambda _: bngrad.training_step(network(seed=5)),
+    "renamed": lambda _: bngrad.training_step(renamed_and_reordered()),
+    "external": lambda folder: bngrad.training_step(from_file(folder)),
+}
+
+
+@pytest.mark.parametrize("case", THE_SAME)
+def test_a_state_of_the_same_step_in_another_form(case, tmp_path):
+    bngrad.Trainer(step_of(), learning_rate=0.1).save(tmp_path / "c")
+    trainer = bngrad.Trainer(THE_SAME[case](tmp_path), learning_rate=0.1)
+    assert trainer.load(tmp_path / "c") == {}
+
+
+MAKES = """
+import sys
+import onnx
+import bngrad
+print(bngrad.training_step(onnx.load(sys.argv[1]), optimizer="adam", clip_norm=1).info.fingerprint)
+"""
+
+
+def test_another_process_makes_the_same_fingerprint(tmp_path):
+    onnx.save(network(), tmp_path / "m.onnx")
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", MAKES, tmp_path / "m.onnx"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert found == {f"{step_of(optimizer='adam', clip_norm=1).info.fingerprint}\n".encode()}
+
+
+def test_a_step_without_a_fingerprint(tmp_path):
+    """Of an older bngrad; the optimizer is compared all the same."""
+    step = step_of()
+    old = bngrad.Trainer(replace(step, info=replace(step.info, fingerprint=None)), learning_rate=0.1)
+    bngrad.Trainer(step, learning_rate=0.1).save(tmp_path / "new")
+    old.save(tmp_path / "old")
+    for trainer, name, whose in (
+        (old, "new", "the training step has"),
+        (bngrad.Trainer(step, learning_rate=0.1), "old", "old has"),
+    ):
+        with pytest.warns(bngrad.errors.BngradWarning, match=f"{whose} no fingerprint of its graph, so whether"):
+            trainer.load(tmp_path / name)
 
 
 EDITS = {

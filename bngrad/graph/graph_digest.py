@@ -1,0 +1,101 @@
+"""A hash of what a graph computes, which depends neither on the names of its values nor on the order of its nodes.
+
+Counted are the names and types of the inputs, the ops with their attributes and opsets, and the contents of
+constants, also of those in external data. Not counted are metadata, values that are not used, and the functions of
+``bngrad``, which are an implementation of its ops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_OWN = "bngrad"
+"""The domain whose functions and opset do not count."""
+
+
+def graph_digest(model: ir.Model, outputs: Mapping[str, ir.Value]) -> str:
+    """Returns the SHA-256 of what some values of a model compute.
+
+    Args:
+        model: The model; its nodes are sorted topologically.
+        outputs: The values, under names that do not depend on those of the model's outputs.
+    """
+    return _Digest(model).of_outputs(outputs)
+
+
+class _Digest:
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._known: dict[ir.Value, bytes] = {}
+        for value in model.graph.inputs:
+            self._known[value] = _hash("input", value.name, None if value.dtype is None else value.dtype.name)
+
+    def of_outputs(self, outputs: Mapping[str, ir.Value]) -> str:
+        model = self._model
+        self._add_nodes(model.graph)
+        parts: list[Any] = [(name, self._value(value)) for name, value in sorted(outputs.items())]
+        for key, function in sorted(model.functions.items()):
+            if function.domain != _OWN:
+                parts.append((key, self._body(function), sorted(function.opset_imports.items())))
+        opsets = sorted(item for item in model.opset_imports.items() if item[0] != _OWN)
+        return _hash("graph", opsets, *parts).hex()
+
+    def _value(self, value: ir.Value | None) -> bytes:
+        if value is None:
+            return b""
+        if value not in self._known:  # an initializer
+            tensor = value.const_value
+            self._known[value] = _hash("unknown", value.name) if tensor is None else _tensor_hash(tensor)
+        return self._known[value]
+
+    def _add_nodes(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            attributes = sorted((name, self._attribute(one)) for name, one in node.attributes.items())
+            inputs = [self._value(value) for value in node.inputs]
+            made = _hash("node", node.domain, node.op_type, node.overload, attributes, inputs)
+            for index, value in enumerate(node.outputs):
+                self._known[value] = _hash(made, index)
+
+    def _body(self, graph: ir.Graph | ir.Function) -> bytes:
+        """The hash of a subgraph or a function, whose inputs have numbers."""
+        for index, value in enumerate(graph.inputs):
+            self._known[value] = _hash("argument", index)
+        self._add_nodes(graph)
+        return _hash("body", [self._value(value) for value in graph.outputs])
+
+    def _attribute(self, one: ir.Attr) -> bytes:
+        if one.is_ref():
+            return _hash("reference", one.ref_attr_name)
+        value: Any = one.value
+        match one.type:
+            case ir.AttributeType.GRAPH:
+                value = self._body(value)
+            case ir.AttributeType.GRAPHS:
+                value = [self._body(graph) for graph in value]
+            case ir.AttributeType.TENSOR:
+                value = _tensor_hash(value)
+            case ir.AttributeType.TENSORS:
+                value = [_tensor_hash(tensor) for tensor in value]
+            case ir.AttributeType.INT | ir.AttributeType.FLOAT | ir.AttributeType.STRING:
+                pass
+            case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
+                value = list(value)
+        return _hash(one.type.name, value)
+
+
+def _tensor_hash(tensor: ir.TensorProtocol) -> bytes:
+    if tensor.dtype == ir.DataType.STRING:
+        content: Any = [str(one) for one in tensor.numpy().ravel().tolist()]
+    else:
+        content = hashlib.sha256(tensor.tobytes()).digest()
+    return _hash("tensor", tensor.dtype.name, list(tensor.shape.numpy()), content)
+
+
+def _hash(*parts: Any) -> bytes:  # noqa: ANN401 - numbers, texts, bytes and lists of them
+    return hashlib.sha256(repr(parts).encode()).digest()

@@ -1,0 +1,112 @@
+"""Which training step wrote a state: a state of another model or of another optimizer is refused by what differs.
+
+The graph counts, and not only the names and shapes of the state: a model with Tanh instead of Relu has the same
+weights, and Adam and AdamW keep the same moments.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from bngrad.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from bngrad.training.step_info import StepInfo
+
+KEY = "step"
+"""Of the metadata of a state file."""
+
+
+class StateDict(dict[str, "NDArray[Any]"]):
+    """A state in memory that knows which training step it is of.
+
+    Args:
+        arrays: The state, in the named layout.
+        info: The metadata of the step.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], info: StepInfo) -> None:
+        super().__init__(arrays)
+        self.origin = origin_of(info)
+
+
+def origin_of(info: StepInfo) -> dict[str, Any]:
+    """What a state says of the training step that wrote it; anything that JSON can hold."""
+    origin = {
+        "optimizer": dict(info.optimizer),
+        "accumulate": info.accumulate,
+        "clip_norm": info.clip_norm,
+        "synchronized": info.synchronized,
+        "fingerprint": None if info.fingerprint is None else vars(info.fingerprint),
+    }
+    return dict(json.loads(json.dumps(origin)))  # as it is read from a file
+
+
+def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) -> list[str]:
+    """Checks that a state is one of a training step.
+
+    Args:
+        what: The file of the state, or how to call the state.
+        origin: What the state says of the step that wrote it; None if it says nothing.
+        info: The metadata of the step that is to go on with it.
+        anyway: Whether another step is only named.
+
+    Returns:
+        What could not be checked, and with ``anyway`` what differs: a line each.
+
+    Raises:
+        InputError: The state is of another step.
+    """
+    if not isinstance(origin, dict) or not isinstance(origin.get("optimizer"), dict):
+        line = "the names, types and shapes of the state are checked, but neither the model nor the optimizer"
+        return [f"{what} does not say which training step wrote it: {line}"]
+    if found := "; ".join(_differences(origin, info)):
+        line = f"{what} is the state of another training step: {found}"
+        if anyway:
+            return [line]
+        raise InputError(
+            f"{line}; go on with the step that wrote it, or give --resume-anyway (anyway=True in Python)"
+        )
+    if info.fingerprint is not None and origin.get("fingerprint"):
+        return []
+    whose = "the training step" if info.fingerprint is None else f"the training step that wrote {what}"
+    return [f"{whose} has no fingerprint of its graph, so whether {what} is of this model is not checked"]
+
+
+def _differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
+    now = origin_of(info)
+    lines = []
+    if origin["optimizer"] != now["optimizer"]:
+        first, second = _optimizers(origin["optimizer"], now["optimizer"])
+        lines.append(f"it was made with {first}, the step has {second}")
+    for key, name in (("accumulate", "accumulate"), ("clip_norm", "clip_norm")):
+        if origin.get(key) != now[key]:
+            lines.append(f"it was made with {name} {origin.get(key)}, the step has {now[key]}")
+    was, has = origin.get("fingerprint"), now["fingerprint"]
+    if not isinstance(was, dict) or has is None:
+        return lines
+    if was.get("forward") != has["forward"]:
+        lines.append("its model or loss has other operations, attributes or constants than that of the step")
+    # The graph of another optimizer is another one, and the step of one rank of several has further nodes.
+    elif not lines and was.get("graph") != has["graph"] and origin.get("synchronized") == now["synchronized"]:
+        lines.append(
+            "it was trained in another way: other parameter groups, other batch norms in training mode, or other "
+            "attributes that only training has, such as the ratio of a Dropout"
+        )
+    return lines
+
+
+def _optimizers(was: Mapping[str, Any], has: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of two optimizers with the hyperparameters that differ."""
+    differ = [key for key in {**was, **has} if was.get(key) != has.get(key)]
+    return _text(was, differ), _text(has, differ)
+
+
+def _text(optimizer: Mapping[str, Any], keys: list[str]) -> str:
+    shown = ", ".join(f"{key} {optimizer[key]}" for key in keys if key in optimizer and key != "name")
+    return f"{optimizer.get('name')} ({shown})" if shown else str(optimizer.get("name"))
