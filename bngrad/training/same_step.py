@@ -9,6 +9,7 @@ import onnxruntime
 
 from bngrad.distributed import collective, launched
 from bngrad.errors import InputError
+from bngrad.io.files import as_ir, to_proto
 
 if TYPE_CHECKING:
     from bngrad.runtime.session import Provider
@@ -52,14 +53,18 @@ def require_same_step(ranks: Ranks, step: TrainingStep, provider: Provider, rate
             )
         if provider == "function":
             raise InputError(
-                "the provider is function, whose collectives are those of one rank; expected native or python "
-                "with several ranks"
+                "the provider is function, which has no collectives; expected native or python with several ranks"
             )
-    text = step.model.SerializeToString(deterministic=True)
     values = {
         "ONNX Runtime": onnxruntime.__version__,
         "the provider": provider,
-        "the fingerprint of the training step": hashlib.sha256(text).hexdigest()[:16],
+        "the fingerprint of the training step": hash_of_model(step),
         "the learning rate": rate,
     }
     ranks.require_same("training step", values, "the same training step, versions and learning rate")
+
+
+def hash_of_model(step: TrainingStep) -> str:
+    """A hash of the model of a step with all its constants, also those in external data."""
+    whole = to_proto(as_ir(step.model))
+    return hashlib.sha256(whole.SerializeToString(deterministic=True)).hexdigest()[:16]
