@@ -6,8 +6,8 @@ X, dY and so on are a rank's part of the batch. The statistics are those of the 
     dY -> GradSums -> AllGather -> GradApply -> dX
 
 All is computed in double: sums of several ranks differ from those of one process in the last bits of a double.
-The functions are those of one rank alone (AllGather adds a dimension of 1, AllReduce returns its input), so
-that a model that has no library still runs in one process. See `functions` for the rules of a body.
+The functions of AllGather (a dimension of 1 is added) and AllReduce (the input) are those of one rank. No model
+carries them: ranks without the library would each train alone. See `functions` for the rules of a body.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def BatchNormalizationReluGradApply(dZ, Z, X, scale, batch_mean, batch_inv_std, 
 
 @script(_opset, default_opset=op)
 def AllGather(value, key: str):
-    """The values of all ranks: gathered[r] is that of rank r.
+    """The values of all ranks: gathered[r] is that of rank r. Models carry no function of this op.
 
     key names the exchange: it is unique in the model, and every rank must be at the same one.
     """
@@ -178,7 +178,7 @@ def AllGather(value, key: str):
 
 @script(_opset, default_opset=op)
 def AllReduce(partial, key: str):
-    """The sum of partial over all ranks, in a fixed tree, in double and rounded once.
+    """The sum of partial over all ranks, in a fixed tree, in double and rounded once. Models carry no function of it.
 
     key names the exchange: it is unique in the model, and every rank must be at the same one.
     """

@@ -1,8 +1,10 @@
 """Adds the definitions of the ``bngrad`` ops that a model uses, as model-local functions.
 
 With the functions, the model runs on any stock ONNX Runtime. A custom op and a function may have the same domain
-and
-name: ORT runs the custom op if it is registered, and otherwise the function.
+and name: ORT runs the custom op if it is registered, and otherwise the function.
+
+Collectives get none. Their definitions are those of one rank, so each of several processes without the library would
+train by itself, without an error. ORT refuses to load such a model where the library is not registered.
 
 A function has one body for all its calls, which computes in one type. If any batch norm of a model is in double,
 the bodies compute in double, which is correct for the other types too, but slower.
@@ -16,14 +18,17 @@ from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.opset.functions import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, VERSION, function_proto
 from bngrad.opset.schemas import signature
+from bngrad.opset.synchronized import COLLECTIVES
+
+_WITHOUT_FUNCTION = frozenset(function.name for function in COLLECTIVES)
 
 
 class EmbedFunctionsPass(ir.passes.InPlacePass):
     """Imports the domain wherever it is used and, by default, adds the functions of the ops in use.
 
     Requires: ai.onnx `MIN_OPSET` or newer to add functions.
-    Guarantees: every graph and function with a ``bngrad`` node imports the domain; each op in use has a function,
-    which imports the model's ai.onnx opset; functions that are no longer used are removed.
+    Guarantees: every graph and function with a ``bngrad`` node imports the domain; each op in use that is no
+    collective has a function, which imports the model's ai.onnx opset; functions that are no longer used are removed.
     Refuses, with `UnsupportedNodeError`: a model with BatchNormalizationStatistics of data in double and of other
     data, because the type of its outputs is that of the computation.
 
@@ -45,7 +50,7 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        wanted = _used(model) if self.functions else set()
+        wanted = _used(model) - _WITHOUT_FUNCTION if self.functions else set()
         for name in tuple(wanted):
             wanted.update(CALLS.get(name, ()))
         present = {key[1] for key in model.functions if key[0] == DOMAIN and key[1] in FUNCTIONS}
@@ -67,7 +72,7 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
         used = _used(model)
         if used and DOMAIN not in model.opset_imports:
             raise ir.passes.PostconditionError(f"the model does not import {DOMAIN}")
-        for name in sorted(used) if self.functions else ():
+        for name in sorted(used - _WITHOUT_FUNCTION) if self.functions else ():
             if (DOMAIN, name, "") not in model.functions:
                 raise ir.passes.PostconditionError(f"{DOMAIN}.{name} has no function")
 

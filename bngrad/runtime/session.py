@@ -10,6 +10,7 @@ function    The functions embedded in the model. Nothing is registered.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Provider = Literal["native", "python", "function"]
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)
+
+_NO_COLLECTIVE = re.compile(r"(AllGather|AllReduce)\S* is not a registered")
+"""What ONNX Runtime says of a collective without the library."""
 
 
 def get_library_path() -> str:
@@ -75,7 +79,8 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
     Raises:
         InputError: ``model`` is not a model, or ``provider`` is unknown.
         LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the provider is
-            ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support.
+            ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
+            ``function`` and the model has collectives, which have no functions.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -91,6 +96,11 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
             raise LibraryError(
                 "the python provider supports only float and double, because onnxruntime-extensions has no "
                 f"float16 or bfloat16; use native or function ({' '.join(str(error).split())})"
+            ) from error
+        if provider == "function" and _NO_COLLECTIVE.search(str(error)):
+            raise LibraryError(
+                "the model was made with --sync: its AllGather and AllReduce, which exchange data with other "
+                "processes, need the library; use the provider native, or make the model without --sync"
             ) from error
         raise
 

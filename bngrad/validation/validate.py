@@ -35,6 +35,7 @@ from bngrad.inspection.identity import identity
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
+from bngrad.passes.distribute.collectives import is_collective
 from bngrad.runtime import native_library
 from bngrad.runtime.environment import environment
 from bngrad.runtime.session import PROVIDERS, Provider
@@ -215,13 +216,18 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
 
 
 def _supported_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
-    """Drops the python provider for models with 16-bit types, which onnxruntime-extensions does not support."""
-    if "python" not in providers or not has_type(model, _SIXTEEN_BITS):
-        return providers, []
-    if len(providers) == 1:
-        raise InputError("the python provider does not support float16 and bfloat16; use native or function")
-    supported = tuple(provider for provider in providers if provider != "python")
-    return supported, ["the python provider was not checked: it does not support float16 and bfloat16"]
+    """Drops the providers that cannot run a model, each with a note; refuses if none is left."""
+    unsupported: dict[str, str] = {}
+    if has_type(model, _SIXTEEN_BITS):
+        unsupported["python"] = "does not support float16 and bfloat16"
+    if any(is_collective(node) for node in all_nodes(model)):
+        unsupported["function"] = "does not support the collectives of a model made with --sync"
+    supported = tuple(provider for provider in providers if provider not in unsupported)
+    if not supported:
+        (provider,) = providers
+        raise InputError(f"the {provider} provider {unsupported[provider]}; use native")
+    left_out = [provider for provider in providers if provider in unsupported]
+    return supported, [f"the {each} provider was not checked: it {unsupported[each]}" for each in left_out]
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:

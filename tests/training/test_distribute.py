@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 import bngrad
@@ -194,7 +195,7 @@ def test_a_step_of_every_kind(options):
             np.testing.assert_array_equal(state[name], states[0][name])  # every rank has the same bits
 
 
-@pytest.mark.parametrize("provider", ["function", "native", "python"])
+@pytest.mark.parametrize("provider", ["native", "python"])
 def test_one_rank_alone_trains_as_without_sync(provider):
     model = network(dtype="float")
     data = {"x": batch()["x"].astype(np.float32), "labels": batch()["labels"]}
@@ -207,11 +208,25 @@ def test_one_rank_alone_trains_as_without_sync(provider):
     assert losses[-1][0] < losses[0][0]
 
 
-@pytest.mark.parametrize("provider", ["function", "native"])
-def test_weights_in_16_bits(provider):
+@pytest.mark.parametrize("make", ["training_step", "differentiate", "rewrite"])
+def test_no_synchronized_model_runs_without_the_library(make):
+    """Processes of mpiexec, each with functions of one rank, would train alone without an error."""
+    model = network(dtype="float")
+    result = getattr(bngrad, make)(bngrad.differentiate(model) if make == "rewrite" else model, sync=True)
+    result = result.model if make == "training_step" else result
+    assert collectives(result)
+    with pytest.raises(Exception, match=r"All\w+.* is not a registered function/op"):
+        onnxruntime.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
+    with pytest.raises(
+        bngrad.LibraryError, match="made with --sync: .* use the provider native, or make the model"
+    ):
+        bngrad.session(result, "function")
+    assert bngrad.session(result, "native").get_outputs()
+
+
+def test_weights_in_16_bits():
     one, whole = (
-        bngrad.Trainer(bngrad.training_step(_half(), sync=sync), learning_rate=0.1, provider=provider)
-        for sync in (True, False)
+        bngrad.Trainer(bngrad.training_step(_half(), sync=sync), learning_rate=0.1) for sync in (True, False)
     )
     data = {"x": np.random.default_rng(0).standard_normal((6, 3)).astype(np.float16)}
     for _ in range(3):
@@ -306,6 +321,10 @@ def test_validate_runs_it_on_one_rank(against):
         else bngrad.validate(model, against=against, rewritten=made, dims={"N": 4})
     )
     assert report.passed
+    assert "function" not in report.providers
+    assert "the function provider was not checked: it does not support the collectives" in "".join(report.notes)
+    with pytest.raises(InputError, match="the function provider does not support the collectives of a model made"):
+        bngrad.validate(made, against="numeric", dims={"N": 4}, provider="function")
 
 
 OPTIONS = {

@@ -102,7 +102,7 @@ EVERYWHERE = {
     "another-provider": f"{MISMATCH}the provider is native on rank 0 and python on rank 1",
     "a-wrong-rate-on-rank-1": "InputError: rank 1: learning_rate is 'a'; expected a number or a schedule",
     "not-synchronized": "InputError: the training step is not synchronized, .*; make it with bngrad step --sync",
-    "function": "InputError: the provider is function, whose collectives are those of one rank; expected native",
+    "function": "InputError: the provider is function, which has no collectives; expected native",
     "no-step": "InputError: .*/missing.onnx does not exist",
 }
 

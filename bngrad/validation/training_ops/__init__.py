@@ -86,6 +86,8 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     (MICROSOFT, "SoftmaxGrad_13"): loss.softmax_grad,
     (MICROSOFT, "SplitTraining"): indexing.split_training,
     (MICROSOFT, "TanhGrad"): activation.tanh_grad,
+    (DOMAIN, "AllGather"): batch_norm.bngrad_all_gather,
+    (DOMAIN, "AllReduce"): batch_norm.bngrad_all_reduce,
     (DOMAIN, "BatchNormalizationGrad"): batch_norm.bngrad_batch_normalization_grad,
     (DOMAIN, "BatchNormalizationStatistics"): batch_norm.bngrad_batch_normalization_statistics,
     (DOMAIN, "BatchNormalizationTraining"): batch_norm.bngrad_batch_normalization_training,

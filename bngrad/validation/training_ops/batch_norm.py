@@ -137,6 +137,16 @@ def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: 
     return tuple(reference_statistics(X, axes, float(epsilon)))
 
 
+def bngrad_all_gather(value: Array, *, key: str) -> Array:  # noqa: ARG001 - the op's attribute
+    """AllGather of ``bngrad``, of one rank alone."""
+    return value[np.newaxis]
+
+
+def bngrad_all_reduce(partial: Array, *, key: str) -> Array:  # noqa: ARG001 - the op's attribute
+    """AllReduce of ``bngrad``, of one rank alone."""
+    return partial
+
+
 def _like_x(X: Array, results: Sequence[Array]) -> tuple[Array, ...]:
     """Converts results to X's type, and the first result to X's shape."""
     data, *others = (result.astype(X.dtype, copy=False) for result in results)
