@@ -178,9 +178,10 @@ def AllGather(value, key: str):
 
 @script(_opset, default_opset=op)
 def AllReduce(partial, key: str):
-    """The sum of partial over all ranks, in a fixed tree, in double and rounded once. Models carry no function of it.
+    """The sum of partial over all ranks, in a fixed tree, in double and rounded once.
 
-    key names the exchange: it is unique in the model, and every rank must be at the same one.
+    key names the exchange: it is unique in the model, and every rank must be at the same one. Models carry no
+    function of this op.
     """
     total = op.Identity(partial)
     return total

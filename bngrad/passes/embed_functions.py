@@ -3,8 +3,8 @@
 With the functions, the model runs on any stock ONNX Runtime. A custom op and a function may have the same domain
 and name: ORT runs the custom op if it is registered, and otherwise the function.
 
-Collectives get none. Their definitions are those of one rank, so each of several processes without the library would
-train by itself, without an error. ORT refuses to load such a model where the library is not registered.
+Collectives get none. Their definitions are those of one rank, so each of several processes without the library
+would train by itself, without an error. ORT refuses to load such a model where the library is not registered.
 
 A function has one body for all its calls, which computes in one type. If any batch norm of a model is in double,
 the bodies compute in double, which is correct for the other types too, but slower.
@@ -28,7 +28,8 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
 
     Requires: ai.onnx `MIN_OPSET` or newer to add functions.
     Guarantees: every graph and function with a ``bngrad`` node imports the domain; each op in use that is no
-    collective has a function, which imports the model's ai.onnx opset; functions that are no longer used are removed.
+    collective has a function, which imports the model's ai.onnx opset; functions that are no longer used are
+    removed.
     Refuses, with `UnsupportedNodeError`: a model with BatchNormalizationStatistics of data in double and of other
     data, because the type of its outputs is that of the computation.
 
