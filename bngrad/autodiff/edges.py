@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
+from bngrad.autodiff.quantization import is_quantization
 from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.stop_gradient import is_stop
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
@@ -67,7 +68,7 @@ def why_no_gradient(value: ir.Value) -> str:
         if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
             return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
         rule = rule_of(node)
-        if rule is not None and index in rule.zero:
+        if (rule is not None and index in rule.zero) or is_quantization(node):
             return f": {describe(node)} gives input {index} no gradient"
     return ""
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.autodiff.new_statistics import new_statistics
+from bngrad.autodiff.quantization import is_quantization, scales
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.name_messages import listed, unknown_name
-from bngrad.graph.nodes import all_nodes
-from bngrad.graph.same_values import origin
+from bngrad.graph.nodes import all_nodes, describe
+from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.shapes import has_one_element
 from bngrad.opset.known_shapes import type_text
 from bngrad.passes.imports.tensorflow.node import FORWARDS
@@ -81,6 +82,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     if not names:
         reaching = reaching_values(loss, as_weights=True)
         weights = [value for value in default_weights(graph) if value in reaching]
+        _refuse_scales(graph, weights)
         if not weights:
             raise ModelError(
                 f"loss {loss.name!r} depends on no weights; name inputs or initializers with --wrt (the inputs "
@@ -110,13 +112,32 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     return found
 
 
+def _refuse_scales(graph: ir.Graph, weights: Sequence[ir.Value]) -> None:
+    """Refuses a weight that is also a scale of a quantized layer: exporters merge equal values.
+
+    Raises:
+        ModelError: There is one.
+    """
+    found = {
+        origin(value, SAME_VALUES): node
+        for node, index in scales(graph)
+        if (value := node.inputs[index]) is not None
+    }
+    for weight in weights:
+        if (node := found.get(weight)) is not None:
+            raise ModelError(
+                f"{weight.name!r} is a weight and a scale of {describe(node)}, which training must not change; "
+                "give each an initializer of its own, or leave it out with --wrt (wrt=)"
+            )
+
+
 def reaching_values(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value]:
     """The values that a loss depends on through inputs that a gradient can flow to.
 
     Args:
         loss: The loss.
-        as_weights: Whether to leave out what it depends on only as a statistic of a batch norm, or through inputs
-            that have no gradient.
+        as_weights: Whether to leave out what it depends on only as a statistic of a batch norm, through inputs
+            that have no gradient, or in front of a quantized layer.
     """
     found, waiting = {loss}, [loss]
     while waiting:
@@ -130,6 +151,8 @@ def reaching_values(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value
 
 def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
     rule = rule_of(node)
+    if is_quantization(node):
+        return
     if rule is None:
         yield from reads(node)
         return

@@ -6,7 +6,8 @@ or as a running statistic of a batch norm, including one in inference mode that 
     y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias
     y = x * factor + (bias - mean * factor)                         factor = scale / sqrt(variance + epsilon)
 
-Nor are the numbers of a normalization that computes its statistics: epsilon, N of a mean, 0 of max(variance, 0).
+Nor are the numbers of known formulas (`bngrad.autodiff.formula_numbers`), or the scales and biases of quantized
+layers (`bngrad.autodiff.quantization`).
 In a file that records which initializers are parameters, as PyTorch's modern exporter does, these are the weights.
 """
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.formula_numbers import LARGEST_EPSILON, formula_numbers
+from bngrad.autodiff.quantization import scales
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.node_reader import constant_of
@@ -22,7 +25,7 @@ from bngrad.graph.torch_records import PARAMETER, folded_from, recorded_kinds
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import onnx_ir as ir
 
@@ -48,8 +51,6 @@ _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
 }
 """The inputs of ops that are hyperparameters or statistics, even if they have a gradient."""
 
-_LARGEST_EPSILON = 0.1
-
 
 def default_weights(graph: ir.Graph) -> list[ir.Value]:
     """The inputs and initializers of a graph that are weights, in their order.
@@ -57,7 +58,7 @@ def default_weights(graph: ir.Graph) -> list[ir.Value]:
     They are the float initializers that are used as weights, and the graph inputs of static shape that are used
     where an op takes a weight. Of a file with a record, they are the parameters of the module.
     """
-    statistics = {*_spelled_out_statistics(graph), *_numbers_of_statistics(graph)}
+    numbers = {*_spelled_out_statistics(graph), *formula_numbers(graph), *scales(graph)}
     given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     kinds = recorded_kinds(graph)
     if any(kinds.get(name) == PARAMETER for name in given):
@@ -74,7 +75,7 @@ def default_weights(graph: ir.Graph) -> list[ir.Value]:
         v
         for v in given.values()
         if v.dtype in SUPPORTED_DTYPES
-        and (_looks_like_a_weight(v) or (v.is_initializer() and _is_parameter(v, statistics)))
+        and (_looks_like_a_weight(v) or (v.is_initializer() and _is_parameter(v, numbers)))
     ]
 
 
@@ -93,11 +94,11 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
     return fixed and any(index in WEIGHT_SLOTS.get(node.op_type, ()) for node, index in value.uses())
 
 
-def _is_parameter(value: ir.Value, statistics: Uses) -> bool:
+def _is_parameter(value: ir.Value, numbers: Uses) -> bool:
     """Whether any reader uses a value as something other than a hyperparameter or a statistic."""
     return any(
         index not in _NUMBER_SLOTS.get(node.op_type, ())
-        and (node, index) not in statistics
+        and (node, index) not in numbers
         and not _is_half_of_one_hot(node)
         for node, index in readers(value, SAME_VALUES)
     )
@@ -137,60 +138,10 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
         return None, 0
     for index, value in enumerate(add.inputs):
         epsilon = constant_of(_origin(add.inputs[1 - index]))
-        small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= _LARGEST_EPSILON
+        small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= LARGEST_EPSILON
         if small and _comes_from_parameter(value):
             return add, index
     return None, 0
-
-
-def _numbers_of_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
-    """The uses of numbers by means and variances: epsilon below a root, N or 1 / N of a sum, a limit."""
-    for node in graph:
-        if node.op_type in ("Sqrt", "Pow") and node.inputs:
-            shifted = _origin(node.inputs[0])
-            add = shifted.producer() if shifted is not None else None
-            if add is not None and add.op_type == "Add":
-                yield from ((add, index) for index in (0, 1) if _is_number(add, index, _is_epsilon))
-        elif node.op_type == "Div" and _is_reduced(node.inputs[0]) and _is_number(node, 1, _is_count):
-            yield node, 1
-        elif node.op_type == "Mul":
-            yield from (
-                (node, index)
-                for index in (0, 1)
-                if _is_reduced(node.inputs[1 - index]) and _is_number(node, index, _is_share)
-            )
-        elif node.op_type == "Max":
-            yield from ((node, index) for index in range(len(node.inputs)) if _is_number(node, index, _is_zero))
-
-
-def _is_number(node: ir.Node, index: int, fits: Callable[[float], bool]) -> bool:
-    """Whether an input is a constant with one element that fits."""
-    array = constant_of(_origin(node.inputs[index]))
-    return array is not None and array.size == 1 and array.dtype.kind == "f" and fits(float(array.flat[0]))
-
-
-def _is_epsilon(number: float) -> bool:
-    return 0 <= number <= _LARGEST_EPSILON
-
-
-def _is_zero(number: float) -> bool:
-    return number == 0
-
-
-def _is_count(number: float) -> bool:
-    return number >= 1 and number == round(number)
-
-
-def _is_share(number: float) -> bool:
-    """Whether a number is 1 / N, as float32 rounds it."""
-    return 0 < number <= 0.5 and abs(1 / number - round(1 / number)) <= 1e-6 / number
-
-
-def _is_reduced(value: ir.Value | None) -> bool:
-    """Whether a value is a sum, in any type or shape."""
-    source = _origin(value)
-    maker = None if source is None else source.producer()
-    return maker is not None and maker.op_type in ("ReduceSum", "ReduceSumSquare")
 
 
 def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:

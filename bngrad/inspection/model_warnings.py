@@ -34,7 +34,7 @@ from bngrad.graph.torch_records import (
     recorded_mode,
 )
 from bngrad.inspection.diagnostic import Diagnostic
-from bngrad.inspection.weight_warnings import tied_weights, unlikely_weights
+from bngrad.inspection.weight_warnings import tied_weights, unlikely_weights, weights_before_quantization
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def model_warnings(
         "shared-running-statistics": [shared],
         "tied-weights": [tied_weights(model, names)],
         "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
+        "weights-before-quantization": [weights_before_quantization(model)] if default_wrt else [],
     }
     return [Diagnostic(text, kind) for kind, texts in found.items() for text in chain(*texts)]
 

@@ -1,14 +1,16 @@
-"""Warnings about what is a weight of a forward model: values that an exporter merged, and constants."""
+"""Warnings about what is a weight of a forward model: values that an exporter merged, constants, what stays."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.weights import WEIGHT_SLOTS
+from bngrad.autodiff.loss_and_wrt import reaching_values
+from bngrad.autodiff.quantization import is_quantization
+from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.name_messages import listed
-from bngrad.graph.nodes import counted
+from bngrad.graph.nodes import all_nodes, counted
 from bngrad.graph.same_values import SAME_VALUES, readers
 from bngrad.graph.torch_records import (
     PARAMETER,
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import onnx_ir as ir
-
 
 _MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
 """What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
@@ -71,6 +72,33 @@ def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
             f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
             "every float initializer by default; name the weights with --wrt (wrt=)"
         )
+
+
+def weights_before_quantization(model: ir.Model) -> Iterator[str]:
+    """Values that would be weights by default, were they not in front of quantized layers alone."""
+    if not any(map(is_quantization, all_nodes(model))):
+        return
+    trained = {value for output in model.graph.outputs for value in reaching_values(output, as_weights=True)}
+    before = _read_before_quantization(model.graph)
+    kept = [str(value.name) for value in default_weights(model.graph) if value in before - trained]
+    if kept:
+        verb, what, them = ("keeps", "its value", "it") if len(kept) == 1 else ("keep", "their values", "them")
+        yield (
+            f"{listed(kept)} {verb} {what}: between {them} and the loss are quantized layers, which no gradient "
+            "passes; name the weights with --wrt (wrt=)"
+        )
+
+
+def _read_before_quantization(graph: ir.Graph) -> set[ir.Value]:
+    """The values that quantized layers of the main graph depend on."""
+    found = {value for node in graph if is_quantization(node) for value in node.inputs if value is not None}
+    waiting = list(found)
+    while waiting:
+        maker = waiting.pop().producer()
+        new = set() if maker is None else {value for value in maker.inputs if value is not None} - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _values(graph: ir.Graph, names: Sequence[str]) -> Iterator[ir.Value]:

@@ -80,6 +80,71 @@ def test_the_numbers_of_computed_statistics_are_no_weights(how):
     assert "BatchNormalizationTraining" in str(made)
 
 
+SCORES = "w = Softmax (t) u = MatMul (w, x) y = Mul (u, s)"
+K = "k = Transpose (x)"
+ERF, TANH = "e = Erf (a) g = Add (e, one)", "e = Tanh (a) g = Add (e, one)"
+FORMULAS = {
+    "attention, scores times a scale": f"{K} z = MatMul (x, k) t = Mul (z, root) {SCORES}",
+    "attention, scores by a divisor": f"{K} z = MatMul (x, k) t = Div (z, width) {SCORES}",
+    "attention with a mask": f"{K} z = MatMul (x, k) r = Mul (z, root) t = Add (r, z) {SCORES}",
+    "attention, queries times a scale": f"q = Mul (x, root) {K} t = MatMul (q, k) {SCORES}",
+    "attention, both times a root of it": (
+        f"q = Mul (x, fourth) j = Mul (x, fourth) k = Transpose (j) t = MatMul (q, k) {SCORES}"
+    ),
+    "GELU": f"a = Div (x, two) {ERF} h = Mul (x, g) k = Mul (h, half) y = Mul (k, s)",
+    "GELU, half first": f"a = Mul (x, less) {ERF} h = Mul (x, half) k = Mul (h, g) y = Mul (k, s)",
+    "GELU by tanh": (
+        f"c = Mul (x, x) d = Mul (c, x) f = Mul (d, cubic) l = Add (x, f) a = Mul (l, pi) {TANH} "
+        "j = Mul (half, g) k = Mul (x, j) y = Mul (k, s)"
+    ),
+    "an epsilon of a logarithm": "a = Abs (x) e = Add (a, eps) l = Log (e) y = Mul (l, s)",
+    "an epsilon of a fraction": "a = Abs (x) e = Add (a, eps) l = Div (x, e) y = Mul (l, s)",
+    "the least divisor": "a = ReduceL2 (x) e = Max (a, eps) l = Div (x, e) y = Mul (l, s)",
+}
+NUMBERS = {
+    "root": 64**-0.5,
+    "fourth": 64**-0.25,
+    "width": 8,
+    "one": 1,
+    "half": 0.5,
+    "two": 2**0.5,
+    "less": 0.5**0.5,
+    "cubic": 0.044715,
+    "pi": (2 / np.pi) ** 0.5,
+    "eps": 1e-6,
+}
+
+
+def with_numbers(body, numbers):
+    read = [name for name in numbers if re.search(rf"[(, ]{name}[,)]", body)]
+    given = ", ".join(["float[2] s = {1, 2}", *(f"float {name} = {{{numbers[name]:.9g}}}" for name in read)])
+    return summed("float[N, 2] x", body, initializers=given)
+
+
+@pytest.mark.parametrize("how", FORMULAS)
+def test_the_numbers_of_formulas_are_no_weights(how):
+    assert output_names(differentiated(with_numbers(FORMULAS[how], NUMBERS))) == ["loss", "s_grad"]
+
+
+NO_FORMULAS = {
+    "a scale that is no root": (f"{K} z = MatMul (x, k) t = Mul (z, free) {SCORES}", "free_grad"),
+    "a root without a softmax": (
+        f"{K} z = MatMul (x, k) t = Mul (z, root) u = MatMul (t, x) y = Mul (u, s)",
+        "root_grad",
+    ),
+    "a half without a gate": ("a = Mul (x, half) e = Erf (a) y = Mul (e, s)", "half_grad"),
+    "one that is added to the data": ("a = Add (x, one) e = Erf (a) y = Mul (e, s)", "one_grad"),
+    "a large epsilon": ("a = Abs (x) e = Add (a, half) l = Log (e) y = Mul (l, s)", "half_grad"),
+    "a small bias": ("e = Add (x, eps) y = Mul (e, s)", "eps_grad"),
+}
+
+
+@pytest.mark.parametrize("how", NO_FORMULAS)
+def test_other_numbers_are_weights(how):
+    body, want = NO_FORMULAS[how]
+    assert want in output_names(differentiated(with_numbers(body, NUMBERS | {"free": 0.3})))
+
+
 WEIGHTS = {
     "a shift in front of a scale": ("c = Sub (x, m) y = Mul (c, s)", ["m_grad", "s_grad"]),
     "a variance of the data": (

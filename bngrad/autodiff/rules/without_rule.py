@@ -13,7 +13,7 @@ _REASONS: dict[str, str] = {
         ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
         SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
     """,
-    "quantization": """
+    "quantization; train what is behind it alone, with --wrt (wrt=)": """
         ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul QuantizeLinear
     """,
     "bits": "BitCast",
