@@ -8,6 +8,7 @@ import torch
 
 from bngrad.autodiff import stop_gradient
 from bngrad.torch.batch_norm import batch_norm
+from bngrad.torch.draws import draws
 from bngrad.torch.embedding import embedding
 from bngrad.torch.onnx_ops import detach
 
@@ -22,4 +23,5 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten._native_batch_norm_legit_functional.default: batch_norm,
         torch.ops.aten.detach.default: detach,
         torch.ops.aten.embedding.default: embedding,
+        **draws(),
     }

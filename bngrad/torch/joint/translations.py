@@ -15,6 +15,7 @@ from onnxscript.values import Opset
 from bngrad.errors import UnsupportedNodeError
 from bngrad.opset import onnx_registry
 from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.torch.draws import draws
 from bngrad.torch.onnx_ops import op
 from bngrad.torch.scalars import scalar_tensor
 
@@ -53,6 +54,7 @@ def joint_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.max_pool3d_with_indices_backward.default: _max_pool_backward,
         aten.avg_pool2d_backward.default: _average_pool_backward,
         aten.avg_pool3d_backward.default: _average_pool_backward,
+        **draws(),
     }
 
 
