@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from glob import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ _DEFAULTS = {"amsgrad": False, "maximize": False, "differentiable": False, "damp
 """Options of `torch.optim` that a training step has no other value for: they change the formula."""
 
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 class Group(NamedTuple):
@@ -56,6 +58,8 @@ def trained_groups(optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> li
         )
     if any(getattr(optimizer, hooks, None) for hooks in _HOOKS):
         raise InputError("the optimizer has step hooks, which a training step does not run; remove them")
+    if any(getattr(import_module("torch.optim.optimizer"), hooks, None) for hooks in _GLOBAL_HOOKS):
+        raise InputError("all optimizers have step hooks, which a training step does not run; remove them")
     known = {id(parameter): name for name, parameter in parameters.items()}
     groups = []
     for index, options in enumerate(optimizer.param_groups):
@@ -124,7 +128,7 @@ def _optimizer_of(group: Group) -> Optimizer:
 
 
 def learning_rates(groups: Sequence[Group]) -> list[float]:
-    """Returns the learning rate of each group.
+    """Returns the learning rate of each group; if all are 0, as at the start of a warm-up, what they start from.
 
     Raises:
         InputError: One is out of range, or the others are no multiples of the first.
@@ -134,8 +138,16 @@ def learning_rates(groups: Sequence[Group]) -> list[float]:
         if not 0 <= rate < math.inf:
             raise InputError(f"lr of {group.where} is {rate}; expected a finite number, at least 0")
     # A scheduler that starts at 0 keeps the ratios in initial_lr.
-    initial = {group.number("initial_lr") for group in groups if "initial_lr" in group.options}
-    if rates[0] == 0 and (any(rates) or len(initial) > 1):
+    with_initial = [group for group in groups if "initial_lr" in group.options]
+    if not any(rates) and with_initial:
+        without = [group.where for group in groups if "initial_lr" not in group.options]
+        if without:
+            raise InputError(
+                f"lr of all groups is 0, and {without[0]} has no initial_lr; expected one in each group, as a "
+                "scheduler that is made after the last add_param_group gives it"
+            )
+        rates = [group.number("initial_lr") for group in groups]
+    if rates[0] == 0 and any(rates):
         raise InputError(
             f"lr of {groups[0].where} is 0, and a training step has those of other groups as multiples of it; "
             "expected a number above 0"
@@ -166,6 +178,21 @@ def parameter_groups(
             learning_rate_scale=scale,
             weight_decay=None if decay == optimizer.weight_decay else decay,
         )
+
+
+def groups_behind(counts: Mapping[str, int]) -> Iterator[ParameterGroup]:
+    """Returns the groups of weights that have had fewer updates than others.
+
+    Args:
+        counts: The number of updates of each weight.
+    """
+    most = max(counts.values(), default=0)
+    names: dict[int, list[str]] = {}
+    for name, count in counts.items():
+        names.setdefault(most - count, []).append(escape(name))
+    for behind, patterns in names.items():
+        if behind:
+            yield ParameterGroup(names=patterns, updates_behind=behind)
 
 
 def as_number(what: str, value: object) -> float:

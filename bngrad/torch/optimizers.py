@@ -17,6 +17,7 @@ from bngrad.graph.name_messages import listed
 from bngrad.torch.optimizer_groups import (
     as_number,
     common_optimizer,
+    groups_behind,
     learning_rates,
     parameter_groups,
     trained_groups,
@@ -43,15 +44,16 @@ class TorchOptimizer(NamedTuple):
     optimizer: Optimizer
     """Its hyperparameters; the weight decay is that of the first group."""
     groups: tuple[ParameterGroup, ...]
-    """The weights whose learning rate or weight decay is not that of the first group."""
+    """The weights whose learning rate or weight decay is not that of the first group, and those that the optimizer
+    has updated less often than others."""
     learning_rate: float
     """That of the first group."""
     weights: list[str]
     """The parameters that it trains, in the order of the module's `named_parameters`."""
     state: dict[str, Array]
-    """What it keeps, as ``<weight>/<slot>``, and the number of updates, ``step``, if Adam or AdamW has made any. A
-    parameter that it has not updated has no entries. The arrays are copies; for 16-bit parameters float32.
-    `into_step` makes it part of a training step's state."""
+    """What it keeps, as ``<weight>/<slot>``, and the largest number of updates of a parameter, ``step``, if Adam
+    or AdamW has made any. A parameter that it has not updated has no entries. The arrays are copies; for 16-bit
+    parameters float32. `into_step` makes it part of a training step's state."""
 
     def groups_of(self, weights: Iterable[str]) -> list[ParameterGroup]:
         """Returns the groups for a training step of some of the weights, which may have no names of others."""
@@ -64,7 +66,8 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
     """Reads an optimizer of PyTorch. It is not changed.
 
     Groups without parameters that require a gradient are ignored: the first group is the first of the others. The
-    learning rates of the groups are read as multiples of that of the first, and keep these ratios.
+    learning rates of the groups are read as multiples of that of the first, and keep these ratios; where a
+    scheduler has set all to 0, those of their ``initial_lr``.
 
     Args:
         optimizer: A `torch.optim.SGD`, `Adam` or `AdamW`. An `Adam` with ``decoupled_weight_decay`` is an AdamW.
@@ -72,18 +75,19 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
 
     Raises:
         InputError: A training step does not have the formula of the optimizer or its hyperparameters, a parameter
-            is not one of the module or of an unsupported type, or parameters have different numbers of updates.
+            is not one of the module or of an unsupported type, or the state is incomplete.
     """
     groups = trained_groups(optimizer, parameters)
     ours = common_optimizer(groups)
     trained = {name for group in groups for name in group.names}
     weights = {name: parameter for name, parameter in parameters.items() if name in trained}
+    counts = _read_counts(optimizer, ours, weights)
     return TorchOptimizer(
         ours,
-        tuple(parameter_groups(groups, ours, parameters)),
+        (*parameter_groups(groups, ours, parameters), *groups_behind(counts)),
         learning_rates(groups)[0],
         list(weights),
-        _read_state(optimizer, ours, weights),
+        _read_state(optimizer, ours, weights, counts),
     )
 
 
@@ -98,8 +102,8 @@ def into_step(made: TorchOptimizer, step: TrainingStep) -> TrainingStep:
             step does not train are ignored.
 
     Raises:
-        InputError: The step has another optimizer, trains weights that the optimizer does not have or has updated
-            less often than others, or was made with ``defaults``.
+        InputError: The step has another optimizer or other numbers of updates, trains weights that the optimizer
+            does not have, or was made with ``defaults``.
     """
     info = step.info
     _require_same_optimizer(info, made.optimizer, [made.optimizer.weight_decay])
@@ -109,11 +113,9 @@ def into_step(made: TorchOptimizer, step: TrainingStep) -> TrainingStep:
         raise InputError("the inputs of the training step have defaults; make it with defaults=False")
     count, state = made.state.get("step"), dict(step.state)
     for weight in info.names("weight"):
+        _require_count(info, weight, made)
         for slot, name in _slot_names(info, weight, made.optimizer):
-            held = made.state.get(f"{weight}/{slot}")
-            if held is None and count:
-                raise InputError(_different_counts(weight, 0, "other parameters", int(count)))
-            state[name] = state[name] if held is None else held
+            state[name] = made.state.get(f"{weight}/{slot}", state[name])
     if count is not None:
         state |= dict.fromkeys(info.names("step"), count)
     return replace(step, state=info.require_state(state))
@@ -166,34 +168,41 @@ def into_torch(
             nonzero = slot == "exp_avg_sq"
             new[slot] = to_tensor(arrays[name], parameter, f"{slot} of {weight!r}", nonzero=nonzero)
         if isinstance(ours, Adam):
-            new["step"] = count_tensor(sum(int(arrays[name]) for name in info.names("step")))
+            count = sum(int(arrays[name]) for name in info.names("step"))
+            new["step"] = count_tensor(count - (info.state[weight].updates_behind or 0))
         if new:
             saved["state"][keys[id(parameter)]] = new
     optimizer.load_state_dict(saved)
 
 
-def _read_state(
+def _read_counts(
     optimizer: torch.optim.Optimizer, ours: Optimizer, weights: Mapping[str, nn.Parameter]
+) -> dict[str, int]:
+    """The number of updates of each weight, if they matter."""
+    counts = {}
+    for weight, parameter in weights.items() if isinstance(ours, Adam) else ():
+        held = optimizer.state.get(parameter, {})  # optimizer.state[parameter] would make an entry
+        missing = [slot for slot in ("step", *ours.slots) if held.get(slot) is None] if held else []
+        if missing:
+            raise InputError(f"the optimizer's state of {weight!r} lacks {listed(missing)}; expected that of Adam")
+        counts[weight] = _count(weight, held["step"]) if held else 0
+    return counts
+
+
+def _read_state(
+    optimizer: torch.optim.Optimizer,
+    ours: Optimizer,
+    weights: Mapping[str, nn.Parameter],
+    counts: Mapping[str, int],
 ) -> dict[str, Array]:
     state: dict[str, Array] = {}
-    counts: dict[int, str] = {}
     for weight, parameter in weights.items():
-        held = optimizer.state.get(parameter, {})  # optimizer.state[parameter] would make an entry
-        if isinstance(ours, Adam) and held:
-            missing = [slot for slot in ("step", *ours.slots) if held.get(slot) is None]
-            if missing:
-                raise InputError(
-                    f"the optimizer's state of {weight!r} lacks {listed(missing)}; expected that of Adam"
-                )
-            counts.setdefault(_count(weight, held["step"]), weight)
+        held = optimizer.state.get(parameter, {})
         for slot in ours.slots:
             if held.get(slot) is not None:
                 state[f"{weight}/{slot}"] = to_array(held[slot], parameter, f"{slot} of {weight!r}")
-    if len(counts) > 1:
-        (count, name), (other_count, other) = list(counts.items())[:2]
-        raise InputError(_different_counts(name, count, repr(other), other_count))
-    for count in counts:
-        state["step"] = np.array(count, np.int64)
+    if state and counts:
+        state["step"] = np.array(max(counts.values()), np.int64)
     return state
 
 
@@ -204,11 +213,15 @@ def _count(weight: str, step: object) -> int:
     return int(count)
 
 
-def _different_counts(weight: str, count: int, others: str, other_count: int) -> str:
-    return (
-        f"the optimizer updated {weight!r} {count} times and {others} {other_count} times; expected one number "
-        "of updates: a training step has one for all its weights"
-    )
+def _require_count(info: StepInfo, weight: str, made: TorchOptimizer) -> None:
+    """Checks that a step knows how many updates a weight is behind."""
+    behind = [one.updates_behind for one in made.groups_of([weight]) if one.updates_behind is not None]
+    expected, held = (*behind, 0)[0], info.state[weight].updates_behind or 0
+    if held != expected:
+        raise InputError(
+            f"{weight!r} is {expected} updates behind in the optimizer, and {held} in the training step; expected "
+            "a step of the optimizer's groups"
+        )
 
 
 def _slot_names(info: StepInfo, weight: str, optimizer: Optimizer) -> Iterator[tuple[str, str]]:

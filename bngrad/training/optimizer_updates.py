@@ -1,6 +1,6 @@
 """The update of the weights by an optimizer, in ONNX.
 
-With weight w, gradient g, learning rate lr and step count t (1 at the first update), as in `torch.optim`:
+With weight w, gradient g, learning rate lr and step count t (1 at the weight's first update), as in `torch.optim`:
 
 SGD::
 
@@ -50,7 +50,7 @@ class Updates:
         make: Makes nodes.
         optimizer: The optimizer.
         learning_rate: A float or double scalar.
-        step: The int64 scalar t.
+        step: The int64 scalar t of weights that are not behind.
         gradient_scale: A float or double scalar that all gradients are multiplied by; None for 1.
     """
 
@@ -137,8 +137,8 @@ class Updates:
                 self._double(1 - adam.beta1),
                 self._double(adam.beta2),
                 self._double(1 - adam.beta2),
-                make.typed("Div", rate, self._correction(adam.beta1)),
-                make.typed("Sqrt", self._correction(adam.beta2)),
+                make.typed("Div", rate, self._correction(adam.beta1, options.updates_behind)),
+                make.typed("Sqrt", self._correction(adam.beta2, options.updates_behind)),
                 self._double(adam.eps),
             ]
             axis = self._once(("axis",), lambda: make.int64([0]))
@@ -151,15 +151,16 @@ class Updates:
     def _double(self, value: float) -> ir.Value:
         return self._once(("double", value), lambda: self._make.constant(value, _DOUBLE))
 
-    def _correction(self, beta: float) -> ir.Value:
+    def _correction(self, beta: float, behind: int) -> ir.Value:
         """1 - beta^t."""
 
         def made() -> ir.Value:
             make = self._make
-            count = make.cast(self._step, _DOUBLE)
+            updates = make.typed("Sub", self._step, make.int64(behind)) if behind else self._step
+            count = make.cast(updates, _DOUBLE)
             return make.typed("Sub", self._double(1), make.typed("Pow", self._double(beta), count))
 
-        return self._once(("correction", beta), made)
+        return self._once(("correction", beta, behind), made)
 
     def _once(self, key: tuple[object, ...], made: Callable[[], ir.Value]) -> ir.Value:
         if key not in self._scalars:

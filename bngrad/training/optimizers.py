@@ -107,6 +107,8 @@ class ParameterGroup:
         max_rank: Also selects the weights of at most this rank: 1 selects biases and the scales of normalizations.
         learning_rate_scale: The learning rate of these weights divided by that of the step; None for 1.
         weight_decay: Their weight decay; None for that of the optimizer.
+        updates_behind: How many updates the optimizer made before it had these weights, as of weights that were
+            unfrozen. Adam and AdamW correct their moments by the updates since then. None for 0.
 
     Raises:
         InputError: The group selects nothing, or a hyperparameter is out of range.
@@ -116,6 +118,7 @@ class ParameterGroup:
     max_rank: int | None = None
     learning_rate_scale: float | None = None
     weight_decay: float | None = None
+    updates_behind: int | None = None
 
     def __post_init__(self) -> None:
         require_names(names=self.names)
@@ -123,6 +126,9 @@ class ParameterGroup:
             raise InputError("a parameter group selects no weights; expected names= or max_rank=")
         given = {"learning_rate_scale": self.learning_rate_scale, "weight_decay": self.weight_decay}
         _require_range(self, **{name: value for name, value in given.items() if value is not None})
+        behind = self.updates_behind
+        if behind is not None and (isinstance(behind, bool) or not isinstance(behind, int) or behind < 0):
+            raise InputError(f"ParameterGroup: updates_behind is {behind!r}; expected an int, at least 0")
 
     def selects(self, name: str, rank: int) -> bool:
         """Whether a weight belongs to the group."""
@@ -152,6 +158,7 @@ class WeightOptions(NamedTuple):
 
     learning_rate_scale: float
     weight_decay: float
+    updates_behind: int = 0
 
 
 def options_of_weights(
@@ -176,7 +183,8 @@ def options_of_weights(
         selecting = [group for group in groups if group.selects(name, rank)]
         scales = [g.learning_rate_scale for g in selecting if g.learning_rate_scale is not None]
         decays = [g.weight_decay for g in selecting if g.weight_decay is not None]
-        result[name] = WeightOptions((*scales, 1.0)[0], (*decays, optimizer.weight_decay)[0])
+        behind = [g.updates_behind for g in selecting if g.updates_behind is not None]
+        result[name] = WeightOptions((*scales, 1.0)[0], (*decays, optimizer.weight_decay)[0], (*behind, 0)[0])
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,11 +121,13 @@ class StepBuilder:
         double = any(dtype_of(weight) == ir.DataType.DOUBLE for weight in weights.values())
         rate_type = ir.DataType.DOUBLE if double else ir.DataType.FLOAT
         self._rate = ir.val(self._names.fresh("learning_rate"), rate_type, [])
-        count = self._new_state("step", "step", np.array(0, np.int64))
+        options = options_of_weights(optimizer, groups, {name: self.state[name].ndim for name in weights})
+        made_before = max((one.updates_behind for one in options.values()), default=0)
+        count = self._new_state("step", "step", np.array(made_before, np.int64))
         counted = make.typed("Add", count, make.int64(1))
         updates = Updates(make, optimizer, self._rate, counted, scale)
-        options = options_of_weights(optimizer, groups, {name: self.state[name].ndim for name in weights})
         for name, weight in weights.items():
+            self._entries[name] = replace(self._entries[name], updates_behind=options[name].updates_behind or None)
             zeros = np.zeros_like(self.state[name])
             slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
             new = updates.update(Weight(weight, gradients[name], slots, options[name]))
@@ -200,10 +203,7 @@ class StepBuilder:
         graph.inputs.clear()
         graph.inputs.extend([*data, self._rate, *self._inputs.values()])
         self._made.model.metadata_props.pop(TRAINING_GRAPH, None)
-        state = {
-            name: StateTensor(one.role, one.dtype, one.shape, str(new[name].name), one.weight)
-            for name, one in self._entries.items()
-        }
+        state = {name: replace(one, new=str(new[name].name)) for name, one in self._entries.items()}
         return StepInfo(
             layout="named",
             loss=loss,

@@ -74,6 +74,8 @@ class StateTensor:
     """The weight that it belongs to, if its role is ``optimizer``."""
     offset: int | None = None
     """The index of its first element in the vector of the flat layout; None in the named layout."""
+    updates_behind: int | None = None
+    """Of a weight: the updates of the optimizer before it had the weight; None for 0."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,24 @@ class FlatState:
     """NumPy's name of the type."""
     size: int
     """The number of elements."""
+
+
+@dataclass(frozen=True)
+class LabelRange:
+    """The integers that class labels, or other indices, may be: ONNX counts a negative one from the last class."""
+
+    inputs: tuple[str, ...]
+    """The data inputs that they are, or are computed of."""
+    value: str
+    """What has to be in the range: the input itself, or a value that the evaluation graph computes of it."""
+    minimum: int
+    """The least of them."""
+    maximum: int | None
+    """The largest of them; None if it is unknown."""
+    ignored: int | None = None
+    """The label of samples that the loss leaves out, which may be outside of the range."""
+    unchecked: str | None = None
+    """Why `Trainer` does not check them; None if it does."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,8 @@ class StepInfo:
     """Whether the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
     fingerprint: Fingerprint | None = None
     """What the step computes; None for a step of an older bngrad."""
+    labels: tuple[LabelRange, ...] = ()
+    """The ranges of class labels and other indices among the data."""
 
     @property
     def model(self) -> str:
@@ -165,7 +187,18 @@ class StepInfo:
                     f"state {name!r} has shape {shape_text(array.shape)}; expected {shape_text(one.shape)}"
                 )
             result[name] = array
+        self._require_count(result)
         return result
+
+    def _require_count(self, arrays: Mapping[str, Array]) -> None:
+        """Refuses fewer updates than the optimizer made before it had a weight."""
+        behind = max((one.updates_behind or 0 for one in self.state.values()), default=0)
+        for name in self.names("step"):
+            if int(arrays[name]) < behind:
+                raise InputError(
+                    f"state {name!r} counts {int(arrays[name])} updates; expected {behind} or more, those before "
+                    "the last weight was added"
+                )
 
     def flatten(self, arrays: Mapping[str, Array]) -> Array:
         """Returns the state as the vector of the flat layout.
@@ -222,6 +255,8 @@ def write_step_info(model: ir.Model, info: StepInfo) -> None:
         document["flat"] = _set_fields(info.flat)
     if info.fingerprint is not None:
         document["fingerprint"] = vars(info.fingerprint)
+    if info.labels:
+        document["labels"] = [vars(one) for one in info.labels]
     model.metadata_props[KEY] = json.dumps(document)
 
 
@@ -272,6 +307,7 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
         clip_norm=document["clip_norm"],
         synchronized=document.get("synchronized", False),
         fingerprint=Fingerprint(**document["fingerprint"]) if "fingerprint" in document else None,
+        labels=tuple(LabelRange(**{**one, "inputs": tuple(one["inputs"])}) for one in document.get("labels", ())),
     )
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")

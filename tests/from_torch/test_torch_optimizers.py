@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 
 import numpy as np
 import onnx
@@ -323,7 +324,8 @@ def test_a_parameter_that_the_step_does_not_use_is_no_obstacle():
     made = from_torch(optimizer, parameters)
     weights = [name for name, _ in module.named_parameters()]
     assert made.groups_of(weights) == [bngrad.ParameterGroup(names=["first.weight"], learning_rate_scale=2)]
-    assert [list(group.names) for group in made.groups_of(["a*", "b"])] == [["b"], ["a[*]"]]
+    of_rates_and_of_updates = [["b"], ["a[*]"], ["a[*]", "b"]]
+    assert [list(group.names) for group in made.groups_of(["a*", "b"])] == of_rates_and_of_updates
     step = into_step(made, step_of(made._replace(groups=made.groups_of(weights)), module))
     into_torch(step.state, step.info, optimizer, parameters)
     assert unused["b"] not in optimizer.state
@@ -345,6 +347,67 @@ def test_momentum_that_a_parameter_does_not_have_yet_is_zero():
     assert set(made.state) == {"second.weight/momentum_buffer", "second.bias/momentum_buffer"}
     state = train_in_onnx(into_step(made, step_of(made, module)), 0.1, range(FIRST, UPDATES))
     assert_same_weights(trained(FIRST, UPDATES)[0], state, "float32")
+
+
+def unfrozen_in_turn(kind, updates, **options):
+    """The first weight is trained after `FIRST` updates, in a group of its own, and its bias after one more."""
+    module = Network()
+    optimizer = kind(module.second.parameters(), lr=0.05, **options)
+    module.first.requires_grad_(False)
+    for update in range(updates + 1):  # what is unfrozen last has no update yet
+        if update == FIRST:
+            module.first.weight.requires_grad_(True)
+            optimizer.add_param_group({"params": list(module.first.parameters()), "lr": 0.02})
+        if update == FIRST + 1:
+            module.first.bias.requires_grad_(True)
+        if update < updates:
+            train_in_torch(module, optimizer, [update])
+    return module, optimizer
+
+
+@pytest.mark.parametrize("layout", ["named", "flat"])
+@pytest.mark.parametrize("first", [FIRST + 1, FIRST + 2])
+@pytest.mark.parametrize(
+    ("kind", "options"), [(Adam, {"weight_decay": 0.1}), (AdamW, {}), (SGD, {"momentum": 0.9})]
+)
+def test_updates_are_counted_for_each_parameter(kind, options, first, layout):
+    """Parameters with no update, with fewer and with more go over, and come back."""
+    expected, expected_optimizer = unfrozen_in_turn(kind, UPDATES, **options)
+    module, optimizer = unfrozen_in_turn(kind, first, **options)
+    parameters = dict(module.named_parameters())
+    made = from_torch(optimizer, parameters)
+    behind = {name: one.updates_behind for one in made.groups for name in one.names if one.updates_behind}
+    counted = {"first.weight": FIRST, "first.bias": FIRST + 1}
+    assert behind == ({} if kind is SGD else counted)
+    step = into_step(made, step_of(made, module, layout=layout))
+    assert {name: one.updates_behind for name, one in step.info.state.items() if one.updates_behind} == behind
+    trainer = bngrad.Trainer(step, learning_rate=0.05)
+    assert trainer.updates == (0 if kind is SGD else first)
+    state = train_in_onnx(step, 0.05, range(first, UPDATES))
+    assert_same_weights(expected, state, "float32")
+    into_torch(state, step.info, optimizer, parameters)
+    counts = [optimizer.state[one].get("step") for one in module.parameters()]
+    assert counts == [expected_optimizer.state[one].get("step") for one in expected.parameters()]
+
+
+def test_groups_keep_their_ratio_where_a_warm_up_starts_at_zero():
+    def warm(module):
+        optimizer = halves(AdamW, {"lr": 0.01}, {"lr": 0.05})(module)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: update / 4)
+
+    expected = Network()
+    optimizer, scheduler = warm(expected)
+    for update in range(UPDATES):
+        train_in_torch(expected, optimizer, [update])
+        scheduler.step()
+    module = Network()
+    optimizer, _ = warm(module)
+    assert [group["lr"] for group in optimizer.param_groups] == [0, 0]
+    made = from_torch(optimizer, dict(module.named_parameters()))
+    assert [one.learning_rate_scale for one in made.groups] == [5.0]
+    step = into_step(made, step_of(made, module))
+    state = train_in_onnx(step, lambda update: 0.01 * update / 4, range(UPDATES))
+    assert_same_weights(expected, state, "float32")
 
 
 def test_a_scheduler_is_no_obstacle():
@@ -492,9 +555,9 @@ def halves(kind, first=None, second=None, **options):
     return make
 
 
-def with_hook(module):
+def with_hook(module, register="register_step_pre_hook"):
     optimizer = SGD(module.parameters(), lr=0.1)
-    optimizer.register_step_pre_hook(lambda *_: None)
+    getattr(optimizer, register)(lambda *_: None)
     return optimizer
 
 
@@ -538,6 +601,10 @@ READ_REFUSALS = {
     "a subclass": (of(OwnSGD), r"OwnSGD; expected a torch.optim.SGD, Adam or AdamW, and no subclass"),
     "no optimizer": (lambda _: "sgd", r"the optimizer is a builtins\.str; expected"),
     "a hook": (with_hook, "has step hooks"),
+    "a hook behind the step": (
+        lambda module: with_hook(module, "register_step_post_hook"),
+        "has step hooks, which a training step does not run",
+    ),
     "amsgrad": (of(Adam, amsgrad=True), "group 0 of the optimizer has amsgrad=True; expected amsgrad=False"),
     "amsgrad of a later group": (
         halves(AdamW, {}, {"amsgrad": True}),
@@ -559,9 +626,13 @@ READ_REFUSALS = {
         "group 1 of the optimizer has name adamw, and group 0 of the optimizer has adam",
     ),
     "a first learning rate of 0": (halves(SGD, {"lr": 0.0}), "lr of group 0 of the optimizer is 0, and"),
-    "learning rates that warm up from 0": (
-        halves(SGD, {"lr": 0.0, "initial_lr": 0.1}, {"lr": 0.0, "initial_lr": 0.2}),
-        "lr of group 0 of the optimizer is 0",
+    "a first learning rate that starts at 0": (
+        halves(SGD, {"lr": 0.0, "initial_lr": 0.0}, {"lr": 0.0, "initial_lr": 0.2}),
+        "lr of group 0 of the optimizer is 0, and",
+    ),
+    "a group that a scheduler does not know": (
+        halves(SGD, {"lr": 0.0, "initial_lr": 0.1}, {"lr": 0.0}),
+        "lr of all groups is 0, and group 1 of the optimizer has no initial_lr; expected one in each group",
     ),
     "a negative learning rate": (
         changed(of(SGD), lr=-0.1),
@@ -581,10 +652,6 @@ READ_REFUSALS = {
         "parameter 'first.weight' is torch.complex64; expected one of torch.float",
     ),
     "a sparse parameter": (with_sparse, "parameter 'first.weight' has the layout torch.sparse_coo"),
-    "step counts": (
-        stepped(of(Adam), set_state("step", torch.tensor(7.0))),
-        "updated 'first.weight' 7 times and 'first.bias' 3 times; expected one number of updates",
-    ),
     "a fractional step count": (
         stepped(of(Adam), set_state("step", 2.5)),
         "step of 'first.weight' is 2.5; expected",
@@ -614,6 +681,19 @@ def test_optimizers_that_a_training_step_does_not_have(make, message):
     with pytest.raises(InputError, match=message) as caught:
         from_torch(optimizer, dict(module.named_parameters()))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_hooks_of_all_optimizers(when):
+    module = Network()
+    register = getattr(import_module("torch.optim.optimizer"), f"register_optimizer_step_{when}_hook")
+    handle = register(lambda *_: None)
+    try:
+        with pytest.raises(InputError, match="all optimizers have step hooks"):
+            from_torch(SGD(module.parameters(), lr=0.1), dict(module.named_parameters()))
+    finally:
+        handle.remove()
+    from_torch(SGD(module.parameters(), lr=0.1), dict(module.named_parameters()))
 
 
 def test_a_name_that_no_pattern_matches_alone():
@@ -652,10 +732,10 @@ STEP_REFUSALS = {
         {"wrt": None, "drop": "first"},
         "trains 'first.weight' and 'first.bias'",
     ),
-    "a weight that it has not updated": (
+    "groups without the updates of each weight": (
         unfrozen,
-        {},
-        "updated 'first.weight' 0 times and other parameters 3 times",
+        {"groups": ()},
+        "'first.weight' is 3 updates behind in the optimizer, and 0 in the training step; expected a step of",
     ),
     "defaults": (MOMENTUM, {"defaults": True}, "the inputs of the training step have defaults"),
 }

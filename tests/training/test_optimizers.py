@@ -10,6 +10,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError
+from bngrad.training.step_info import read_step_info
 from training.torch_optimizers import CASES, FILE, UPDATES, batch, initial_weights
 
 TRAINED = json.loads(FILE.read_text(encoding="utf-8"))
@@ -91,6 +92,33 @@ def test_every_provider_makes_the_updates_of_torch(name, provider):
         np.testing.assert_allclose(state[weight], np.array(expected), rtol=0, atol=TOLERANCE["float32"])
 
 
+@pytest.mark.parametrize("layout", ["named", "flat"])
+@pytest.mark.parametrize("kind", [bngrad.Adam, bngrad.AdamW])
+def test_weights_that_an_optimizer_got_later(kind, layout):
+    """Their moments are corrected by their own updates: a first update has the size of the learning rate."""
+    groups = [
+        bngrad.ParameterGroup(names=["w1"], updates_behind=3),
+        bngrad.ParameterGroup(names=["w1", "b1"], updates_behind=5, learning_rate_scale=2.0),
+    ]
+    options = {"optimizer": kind(weight_decay=0), "layout": layout}
+    step = bngrad.training_step(network("float64"), groups=groups, **options)
+    assert step.state["step"] == 5
+    behind = {name: one.updates_behind for name, one in step.info.state.items()}
+    assert {name for name in behind if behind[name] is not None} == {"w1", "b1"}
+    assert (behind["w1"], behind["b1"]) == (3, 5)
+    assert read_step_info({one.key: one.value for one in step.model.metadata_props}) == step.info
+    state = train(step, 1, "float64")
+    rate = batch(0, "float64")[2]
+    old = step.state
+    updates = {name: np.abs(state[name] - old[name]).max() for name in ("w1", "b1", "w2")}
+    counts = {"w1": 3, "b1": 1, "w2": 6}
+    for name, count in counts.items():
+        size = rate * (2 if name in ("w1", "b1") else 1) * 0.1 / (1 - 0.9**count)
+        np.testing.assert_allclose(updates[name], size / np.sqrt(0.001 / (1 - 0.999**count)), rtol=1e-5)
+    with pytest.raises(InputError, match="state 'step' counts 4 updates; expected 5 or more"):
+        step.info.require_state({**old, "step": np.array(4)})
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_no_update_has_a_scalar_and_an_array(name):
     """ONNX Runtime takes 50 times as long for those if the last dimension of the array is 1."""
@@ -132,6 +160,8 @@ REFUSALS = [
     (lambda: bngrad.ParameterGroup(weight_decay=0), "selects no weights"),
     (lambda: bngrad.ParameterGroup(names="w1"), "names is the string 'w1'"),
     (lambda: bngrad.ParameterGroup(max_rank=1, learning_rate_scale=-1), "learning_rate_scale is -1"),
+    (lambda: bngrad.ParameterGroup(max_rank=1, updates_behind=-1), "updates_behind is -1; expected an int, at"),
+    (lambda: bngrad.ParameterGroup(max_rank=1, updates_behind=1.5), "updates_behind is 1.5"),
     (lambda: step_of({"optimizer": "sgd", "scales": {"w3*": 1.0}}, "float32"), "'w3*' is not a trainable weight"),
     (
         lambda: step_of({"optimizer": "sgd", "clip_norm": 0}, "float32"),
