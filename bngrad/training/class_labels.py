@@ -1,6 +1,7 @@
-"""The class labels among the data of a training step, and the accuracy with respect to them.
+"""The class labels and other indices among the data of a training step.
 
-ONNX Runtime takes a negative label for one counted from the end, and so trains on a wrong class without an error.
+ONNX counts a negative index from the end, and so trains on a wrong class without an error; on some devices an
+index beyond the end is not refused either. Labels are data as they are, or what the model computes of data.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.errors import InputError
-from bngrad.graph.same_values import SAME_VALUES, origin
+from bngrad.graph.name_messages import listed
+from bngrad.graph.node_reader import constant_of, read_attribute
+from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.training.label_flow import follow, sources
+from bngrad.training.step_info import LabelRange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator
 
+    import onnx_ir as ir
     from numpy.typing import NDArray
 
     from bngrad.opset.known_shapes import KnownShape
@@ -28,23 +34,23 @@ if TYPE_CHECKING:
 _HALF = 2**31
 """More classes than any model has, and less than a negative label without its sign."""
 
-_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
-
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """A data input with the labels of a loss."""
+    """What some labels or indices must be."""
 
-    name: str
-    """The input."""
-    scores: str | None
-    """The value with a score for each class in dimension 1; None if there are several."""
-    classes: int | None
-    """The number of classes; None if it is unknown."""
-    ignored: int | None
-    """The label of samples that the loss leaves out."""
+    range: LabelRange
+    scores: str | None = None
+    """The value with a score for each class in dimension 1, if a loss reads the labels in that shape."""
+    of_loss: bool = False
+    """Whether a loss reads them: they are whole numbers then."""
+
+    @property
+    def is_data(self) -> bool:
+        """Whether they are a data input as it is, which the range is of; else they are computed."""
+        return self.range.inputs == (self.range.value,)
 
     def require_in_range(self, labels: Array) -> None:
         """Checks that every label is that of a class, or the one to leave out.
@@ -52,85 +58,161 @@ class ClassLabels:
         Raises:
             InputError: One is not.
         """
-        # Without a sign a negative label is the largest.
-        highest = np.maximum.reduce(labels.view(f"u{labels.itemsize}"), axis=None, initial=0)
-        if highest < (_HALF if self.classes is None else self.classes):
-            return
-        wrong = labels < 0
-        if self.classes is not None:
-            wrong |= labels >= self.classes
-        if self.ignored is not None:
-            wrong &= labels != self.ignored
+        low, high, ignored = self.range.minimum, self.range.maximum, self.range.ignored
+        if labels.dtype.kind == "i" and low == 0 and labels.itemsize >= 4:
+            # Without a sign a negative label is the largest.
+            highest = np.maximum.reduce(labels.view(f"u{labels.itemsize}"), axis=None, initial=0)
+            if highest <= (_HALF if high is None else high):
+                return
+        whole = np.trunc(labels) if labels.dtype.kind == "f" else labels
+        wrong = ~(whole >= low)  # also for NaN
+        if high is not None:
+            wrong |= whole > high
+        if self.of_loss:
+            wrong |= whole != labels
+        if ignored is not None:
+            wrong &= labels != ignored
         if wrong.any():
-            limit = "0 or more" if self.classes is None else f"0 to {self.classes - 1}"
-            also = "" if self.ignored is None else f", or {self.ignored} to leave a sample out"
-            raise InputError(f"{self.name!r} has the label {labels[wrong][0]}; expected {limit}{also}")
+            raise InputError(self._message(labels[wrong][0]))
+
+    def _message(self, label: Any) -> str:  # noqa: ANN401 - a number of NumPy
+        low, high, ignored = self.range.minimum, self.range.maximum, self.range.ignored
+        limit = f"{low} or more" if high is None else f"{low} to {high}"
+        also = "" if ignored is None else f", or {ignored} to leave a sample out"
+        what = "label" if self.of_loss else "index"
+        if self.is_data:
+            return f"{self.range.value!r} has the {what} {label}; expected {limit}{also}"
+        return (
+            f"the data {listed(self.range.inputs)} make the {what} {label}, which the model computes as "
+            f"{self.range.value!r}; expected {limit}{also}"
+        )
 
     def correct(self, labels: Array, scores: Array) -> tuple[int, int]:
         """Returns how many labels have the highest score, and how many labels there are."""
-        counted = np.ones(labels.shape, bool) if self.ignored is None else labels != self.ignored
-        return int(((scores.argmax(axis=1) == labels) & counted).sum()), int(counted.sum())
+        ignored = self.range.ignored
+        counted = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+        hits = scores.argmax(axis=1) == labels - self.range.minimum
+        return int((hits & counted).sum()), int(counted.sum())
 
 
-def find_class_labels(evaluation: ir.Model) -> list[ClassLabels]:
-    """Returns the labels that losses of a model read.
+def find_class_labels(evaluation: ir.Model, data: Collection[str], loss: str) -> list[ClassLabels]:
+    """Returns the labels and the other indices that the loss of a model depends on.
 
     Args:
         evaluation: The evaluation graph of a training step; its types are inferred.
+        data: The names of the data inputs.
+        loss: The name of the loss.
     """
     InferTypesPass()(evaluation)
-    found: dict[str, ClassLabels] = {}
-    for node in evaluation.graph:
-        if node.domain == "" and node.op_type in _LOSSES:
-            scores, labels = node.inputs[0], _input_of(node.inputs[1])
-            if scores is not None and labels is not None and labels.dtype in _INTEGERS:
-                shape, ignored = known_shape(scores), node.attributes.get("ignore_index")
-                classes = shape[1] if shape is not None and len(shape) > 1 else None
-                one = ClassLabels(
-                    str(labels.name),
-                    str(scores.name) if _has_label_shape(labels, shape) else None,
-                    classes if isinstance(classes, int) else None,
-                    None if ignored is None else ignored.as_int(),
-                )
-                found[one.name] = _both(found.get(one.name, one), one)
-    return list(found.values())
+    graph = evaluation.graph
+    inputs = [value for value in graph.inputs if value.name in data]
+    nodes = _nodes_of([value for value in graph.outputs if value.name == loss])
+    found: dict[ClassLabels, None] = {}
+    for node in graph:
+        if node in nodes and node.domain == "":
+            for labels, size, scores in _read_by(node):
+                if one := _checked(node, labels, size, scores, inputs):
+                    found[one] = None
+    return list(found)
 
 
-def _both(first: ClassLabels, second: ClassLabels) -> ClassLabels:
-    """What holds for two losses that read the same labels, such as those of two heads."""
+def program_of(evaluation: ir.Model, labels: Collection[ClassLabels]) -> ir.Model | None:
+    """Returns a model that computes the labels that are no data as they are; None if there are none."""
+    names = {one.range.value for one in labels if one.range.unchecked is None and not one.is_data}
+    if not names:
+        return None
+    model = evaluation.clone()
+    graph = model.graph
+    values = {str(value.name): value for node in graph for value in node.outputs}
+    graph.outputs[:] = [values[name] for name in sorted(names)]
+    RemoveUnusedNodesPass()(model)
+    wanted = {name for one in labels for name in one.range.inputs}
+    graph.inputs[:] = [value for value in graph.inputs if value.name in wanted]
+    model.metadata_props.clear()
+    return model
+
+
+def _nodes_of(values: list[ir.Value]) -> set[ir.Node]:
+    """The nodes of the main graph that values depend on."""
+    found: set[ir.Node] = set()
+    waiting = [value.producer() for value in values]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [value.producer() for value in node.inputs if value is not None]
+    return found
+
+
+def _read_by(node: ir.Node) -> Iterator[tuple[ir.Value | None, int | str | None, ir.Value | None]]:
+    """What a node reads as indices, the number of things that they choose from, and the scores of a loss."""
+    read = dict(enumerate(node.inputs))
+    shape = known_shape(read.get(0))
+    if node.op_type in _LOSSES:
+        yield read.get(1), _size(shape, 1), read.get(0)
+    elif node.op_type in ("Gather", "GatherElements", "ScatterElements", "Scatter"):
+        yield read.get(1), _size(shape, int(read_attribute(node, "axis", 0))), None
+    elif node.op_type in ("GatherND", "ScatterND"):
+        first = int(read_attribute(node, "batch_dims", 0))
+        for number, column in enumerate(_columns(read.get(1))):
+            yield column, _size(shape, first + number), None
+    elif node.op_type == "OneHot":
+        depth = constant_of(read.get(1))
+        yield read.get(0), None if depth is None else int(depth.item()), None
+
+
+def _size(shape: KnownShape | None, axis: int) -> int | str | None:
+    return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+
+
+def _columns(indices: ir.Value | None) -> list[ir.Value]:
+    """The values whose elements are the last dimension of indices, one each; the indices if they are unknown."""
+    shape = known_shape(indices)
+    node = None if indices is None else indices.producer()
+    if node is not None and shape and node.op_type == "Concat" and node.domain == "":
+        axis = int(read_attribute(node, "axis", 0))
+        parts = [value for value in node.inputs if value is not None]
+        if axis in (-1, len(shape) - 1) and all(_size(known_shape(part), -1) == 1 for part in parts):
+            return parts
+    # Of several columns that are not apart none has an upper limit, which only the least of the sizes would be.
+    return [] if indices is None else [indices]
+
+
+def _checked(
+    node: ir.Node, labels: ir.Value | None, size: int | str | None, scores: ir.Value | None, data: list[ir.Value]
+) -> ClassLabels | None:
+    """What the labels that a node reads must be; None if they are no data."""
+    if labels is None:
+        return None
+    found, obstacle = sources(labels, data)
+    if not found:
+        return None
+    ignored = node.attributes.get("ignore_index") if scores is not None else None
+    leaves_out = None if ignored is None else ignored.as_int()
+    low, high = 0, size - 1 if isinstance(size, int) else None
+    if node.op_type in ("GatherND", "ScatterND") and _size(known_shape(labels), -1) != 1:
+        high = None
+    followed = follow(labels)
+    if followed is not None and followed.input in data and len({*followed.ignored, leaves_out} - {None}) <= 1:
+        left_out = next(iter(followed.ignored), None)
+        if left_out is None and leaves_out is not None:
+            left_out = leaves_out + followed.offset
+        name, moved = str(followed.input.name), followed.offset
+        last = None if high is None else high + moved
+        of = LabelRange((name,), name, low + moved, last, left_out)
+        rank = None if followed.input.shape is None else len(followed.input.shape)
+        shown = scores if rank is not None and rank == len(known_shape(scores) or ()) - 1 else None
+        return ClassLabels(of, None if shown is None else str(shown.name), scores is not None)
+    names = tuple(str(value.name) for value in found)
+    if obstacle is not None:
+        if scores is None and all(value.dtype is None or value.dtype.is_floating_point() for value in found):
+            return None  # positions that the model computes of what it sees
+        reason = f"{labels.name!r}, which {describe(node)} reads as indices, is not checked: {obstacle}"
+        return ClassLabels(
+            LabelRange(names, str(labels.name), low, high, leaves_out, reason), None, scores is not None
+        )
     return ClassLabels(
-        first.name,
-        first.scores if first.scores == second.scores else None,
-        first.classes if first.classes == second.classes else None,
-        first.ignored if first.ignored == second.ignored else None,
+        LabelRange(names, str(labels.name), low, high, leaves_out),
+        None if scores is None else str(scores.name),
+        scores is not None,
     )
-
-
-def _input_of(labels: ir.Value | None) -> ir.Value | None:
-    """The input that the labels of a loss are, in any type or shape; None if they are computed.
-
-    `CrossEntropy` has Where(negative, Sub(labels, number), labels), which leaves labels of classes as they are.
-    """
-    node = None if labels is None else labels.producer()
-    if node is not None and node.op_type == "Where":
-        moved, labels = node.inputs[1:]
-        of_moved = None if moved is None else moved.producer()
-        if of_moved is None or of_moved.op_type != "Sub" or of_moved.inputs[0] is not labels:
-            return None
-    labels = None if labels is None else origin(labels, SAME_VALUES)
-    return labels if labels is not None and labels.is_graph_input() else None
-
-
-def _has_label_shape(labels: ir.Value, scores: KnownShape | None) -> bool:
-    """Whether labels have the shape of scores without their dimension 1."""
-    return scores is not None and labels.shape is not None and len(labels.shape) == len(scores) - 1
-
-
-def require_labels(labels: list[ClassLabels], data: Mapping[str, Array]) -> None:
-    """Checks the labels of a batch.
-
-    Raises:
-        InputError: A label is not that of a class.
-    """
-    for one in labels:
-        one.require_in_range(data[one.name])

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Reduction = Literal["mean", "sum"]
 """From the losses of the elements or samples to a scalar."""
 
-_NO_CLASS = 10**9
+NO_CLASS = 10**9
 """Subtracted from a negative label, which ONNX's ops would count from the last class: it is out of bounds then."""
 
 
@@ -155,7 +155,7 @@ class CrossEntropy(LossFunction):
         if self.ignore_index < 0:
             ignored = make.op("Equal", labels, make.int64(int(self.ignore_index)))
             negative = make.op("And", negative, make.op("Not", ignored))
-        return make.op("Where", negative, make.op("Sub", labels, make.int64(_NO_CLASS)), labels)
+        return make.op("Where", negative, make.op("Sub", labels, make.int64(NO_CLASS)), labels)
 
     def _smooth(self, make: NodeMaker, x: ir.Value, log_prob: ir.Value, ignored: ir.Value) -> ir.Value:
         """The sum of s / C over all samples."""

@@ -48,7 +48,6 @@ def evaluate(
         Interrupted: ``stop`` says so on some rank.
     """
     ranks = trainer.ranks
-    labels = trainer.labels[0] if len(trainer.labels) == 1 else None
     batches = dataset.batches(size, start=ranks.rank, every=ranks.size, drop_last=drop_last)
     results = np.zeros((dataset.count(size, drop_last=drop_last), 4))
     stopped = False
@@ -57,9 +56,7 @@ def evaluate(
             if stopped := stop():
                 break
             outputs = trainer.evaluate(**batch)
-            hits = of = 0
-            if labels is not None and labels.scores in outputs:
-                hits, of = labels.correct(batch[labels.name], outputs[labels.scores])
+            hits, of = trainer.labels.correct(batch, outputs)
             loss = float(outputs[trainer.info.loss].item())
             results[ranks.rank + number * ranks.size] = loss * rows, rows, hits, of
     if ranks.any("stop", stopped):

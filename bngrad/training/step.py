@@ -24,6 +24,7 @@ from bngrad.graph.graph_digest import graph_digest
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
+from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate, require_one_loss
 from bngrad.training.evaluation import evaluation_graph, with_state_inputs
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
@@ -77,6 +78,7 @@ def build_step(
     defaults: bool = False,
     evaluation: ir.Model | None = None,
     sync: bool = False,
+    batch_statistics: bool = False,
     **options: Any,  # noqa: ANN401 - of differentiate
 ) -> Step:
     """Makes a training step of a forward model.
@@ -99,11 +101,14 @@ def build_step(
         evaluation: The forward model in inference mode, with the names of ``model`` for weights and running
             statistics; by default made from ``model``.
         sync: Whether the step is that of one rank of a distributed run; see `differentiate`.
+        batch_statistics: Whether the evaluation graph may use the statistics of the batch, in batch norms in
+            primitives.
         options: See `differentiate`: ``wrt``, ``frozen``, ``training`` and others.
 
     Raises:
         InputError: An option is wrong, or a weight has no initial value.
-        ModelError: The model cannot be differentiated, or its loss cannot be computed in inference mode.
+        ModelError: The model cannot be differentiated, or its loss cannot be computed in inference mode, or there
+            depends on the statistics of the batch, unless that is accepted.
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
     """
     optimizer = make_optimizer(optimizer)
@@ -127,10 +132,12 @@ def build_step(
     )
     result = made.model
     if evaluation is None:
-        evaluation = evaluation_graph(model, builder.initial, made.loss)
+        evaluation = evaluation_graph(model, builder.initial, made.loss, batch_statistics=batch_statistics)
     else:
         evaluation = with_state_inputs(evaluation, builder.initial)
-    info = replace(info, fingerprint=_fingerprint(info, result, evaluation))
+    labels = tuple(one.range for one in find_class_labels(evaluation, info.data, info.loss))
+    warnings += [one.unchecked for one in labels if one.unchecked is not None]
+    info = replace(info, fingerprint=_fingerprint(info, result, evaluation), labels=labels)
     if layout == "flat":
         new = {name: str(one.new) for name, one in info.state.items()}
         info = flat_layout(info, result, evaluation)

@@ -13,8 +13,8 @@ from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
 from bngrad.runtime.ort_values import to_array, to_ort_value
 from bngrad.runtime.session import session
-from bngrad.training.class_labels import find_class_labels, require_labels
 from bngrad.training.data_inputs import not_finite, require_data
+from bngrad.training.label_checks import LabelChecks
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
@@ -91,7 +91,7 @@ class Trainer:
         with self.ranks.alone(), self.ranks.errors():
             self._session = StepSession(step, self._make_session(step.model))
         self._evaluation: onnxruntime.InferenceSession | None = None
-        self.labels = find_class_labels(as_ir(self._training_step.evaluation))
+        self.labels = LabelChecks(as_ir(step.evaluation), step.info, session)
         """The class labels among the data."""
         self._calls = 0
         """Also says which buffers hold the state: those of the remainder by 2."""
@@ -279,7 +279,7 @@ class Trainer:
 
     def _require_data(self, data: Mapping[str, Any]) -> dict[str, Array]:
         arrays = require_data(data, self.info.data)
-        require_labels(self.labels, arrays)
+        self.labels.require(arrays)
         return arrays
 
     @property

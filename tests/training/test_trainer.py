@@ -13,9 +13,8 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError, ModelError, TrainingError, VersionError
-from bngrad.training.class_labels import ClassLabels
 from bngrad.training.state_buffers import StateBuffers
-from trainer_cases import TEXT, assert_same_bits, batch, network, plain_loop, samples, step_of
+from trainer_cases import assert_same_bits, batch, network, plain_loop, samples, step_of
 
 STEPS = {
     "sgd": {},
@@ -361,75 +360,6 @@ def test_accepted_data(case):
     assert_same_bits(first.evaluate(**data), second.evaluate(**plain))
 
 
-@pytest.mark.parametrize("label", [-1, 5])
-def test_labels_to_leave_out(label):
-    text = TEXT.replace("SoftmaxCrossEntropyLoss", f"SoftmaxCrossEntropyLoss <ignore_index = {label}>")
-    trainer = bngrad.Trainer(bngrad.training_step(network(text)), learning_rate=0.1)
-    data = batch()
-    data["labels"][:3] = label
-    assert trainer.step(**data) > 0
-    data["labels"][3] = 3
-    with pytest.raises(InputError, match=rf"has the label 3; expected 0 to 2, or {label} to leave a sample out"):
-        trainer.step(**data)
-
-
-@pytest.mark.parametrize(
-    "loss_fn", [bngrad.CrossEntropy(), bngrad.CrossEntropy(label_smoothing=0.1)], ids=["plain", "smooth"]
-)
-def test_labels_of_an_appended_loss(loss_fn):
-    model = network()
-    del model.graph.node[-1], model.graph.output[0], model.graph.input[1]
-    step = bngrad.training_step(model, loss_fn=loss_fn)
-    trainer = bngrad.Trainer(step, learning_rate=0.1)
-    data = batch()
-    data["labels"][0] = -100
-    assert trainer.step(**data) > 0
-    for label in (-1, 3):
-        data["labels"][0] = label
-        with pytest.raises(InputError, match=f"has the label {label}; expected 0 to 2, or -100 to leave a sample"):
-            trainer.step(**data)
-
-
-def test_labels_that_are_left_out_do_not_count():
-    """Also if the scores are highest for that class."""
-    labels, scores = np.array([0, 1, 1, 2]), np.eye(3)[[0, 1, 2, 1]]
-    assert ClassLabels("labels", "scores", 3, None).correct(labels, scores) == (2, 4)
-    assert ClassLabels("labels", "scores", 3, 1).correct(labels, scores) == (1, 2)
-
-
-def test_two_losses_of_the_same_labels():
-    """Neither is the one whose accuracy counts."""
-    text = TEXT.replace(
-        "    loss = SoftmaxCrossEntropyLoss (logits, labels)",
-        """    other = Neg (logits)
-        first = SoftmaxCrossEntropyLoss (other, labels)
-        second = SoftmaxCrossEntropyLoss (logits, labels)
-        loss = Add (first, second)""",
-    )
-    trainer = bngrad.Trainer(bngrad.training_step(network(text)), learning_rate=0.1)
-    assert [(one.name, one.scores, one.classes) for one in trainer.labels] == [("labels", None, 3)]
-    with pytest.raises(InputError, match="has the label -1"):
-        trainer.step(**changed(labels=batch()["labels"] - 1))
-
-
-COMPUTED = {
-    "shifted": "one = Constant <value_int = 1> () zero_based = Sub (labels, one)",
-    "where": """one = Constant <value_int = 1> () five = Constant <value_int = 5> () less = Less (labels, five)
-        moved = Sub (labels, one) zero_based = Where (less, moved, five)""",
-}
-
-
-@pytest.mark.parametrize("case", COMPUTED)
-def test_labels_that_the_model_computes_are_not_checked(case):
-    text = TEXT.replace("(logits, labels)", "(logits, zero_based)").replace(
-        "    loss =", f"{COMPUTED[case]} loss ="
-    )
-    trainer = bngrad.Trainer(bngrad.training_step(network(text)), learning_rate=0.1)
-    data = batch()
-    assert trainer.labels == []
-    assert trainer.step(x=data["x"], labels=data["labels"] + 1) > 0
-
-
 def replaced(**arrays):
     def change(state):
         return {name: array for name, array in {**state, **arrays}.items() if array is not None}
@@ -519,21 +449,3 @@ def test_refused_arguments(tmp_path):
         bngrad.Trainer(step_of(), learning_rate=0.1, provider="gpu")
     with pytest.raises(InputError, match=r"output folder .* does not exist"):
         bngrad.Trainer(step_of(), learning_rate=0.1).finalize(tmp_path / "none" / "m.onnx")
-
-
-COLUMN = """<ir_version: 9, opset_import: ["" : 18]>
-g (float[N,3] x, int32[N,1] labels) => (float loss) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
-    logits = MatMul (x, w)
-    axes = Constant <value = int64[1] {1}> ()
-    row = Squeeze (labels, axes)
-    wide = Cast <to = 7> (row)
-    loss = SoftmaxCrossEntropyLoss (logits, wide)
-}"""
-
-
-def test_labels_in_another_shape_and_type_are_checked():
-    trainer = bngrad.Trainer(bngrad.training_step(onnx.parser.parse_model(COLUMN)), learning_rate=0.1)
-    x = np.eye(3, dtype=np.float32)
-    assert np.isfinite(trainer.step(x=x, labels=np.int32([[0], [1], [1]])))
-    with pytest.raises(InputError, match="'labels' has the label -1; expected 0 to 1"):
-        trainer.step(x=x, labels=np.int32([[0], [-1], [1]]))

@@ -1,0 +1,84 @@
+"""The class labels of each batch: whether they are in range, and how many of them the scores are highest for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bngrad.errors import InputError
+from bngrad.graph.name_messages import listed
+from bngrad.training.class_labels import find_class_labels, program_of
+from bngrad.training.data_inputs import not_finite
+from bngrad.training.step_errors import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import onnx_ir as ir
+    import onnxruntime
+    from numpy.typing import NDArray
+
+    from bngrad.training.class_labels import ClassLabels
+    from bngrad.training.step_info import StepInfo
+
+    Array = NDArray[Any]
+
+
+class LabelChecks:
+    """Finds the labels of a training step among its data.
+
+    Args:
+        evaluation: The evaluation graph of the step; its types are inferred.
+        info: The metadata of the step.
+        session: Makes a session of a model.
+    """
+
+    def __init__(
+        self, evaluation: ir.Model, info: StepInfo, session: Callable[[ir.Model], onnxruntime.InferenceSession]
+    ) -> None:
+        found = find_class_labels(evaluation, info.data, info.loss)
+        self.checked: list[ClassLabels] = [one for one in found if one.range.unchecked is None]
+        """The labels that are checked."""
+        program = program_of(evaluation, self.checked)
+        self._session = None if program is None else session(program)
+        of_losses = {(one.range.value, one.scores): one for one in self.checked if one.of_loss}
+        self._scored = next(iter(of_losses.values())) if len(of_losses) == 1 else None
+
+    def require(self, data: Mapping[str, Array]) -> None:
+        """Checks the labels of a batch.
+
+        Raises:
+            InputError: A label is not that of a class, or what labels are computed of is not finite.
+        """
+        if not self.checked:
+            return
+        values = self._values(data)
+        for one in self.checked:
+            one.require_in_range(values[one.range.value])
+
+    def correct(self, data: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[int, int]:
+        """Returns how many labels of a batch have the highest score, and how many labels there are.
+
+        Both are 0 if there are no labels of a single loss, or no output has their scores.
+        """
+        one = self._scored
+        scores = None if one is None else outputs.get(str(one.scores))
+        if one is None or scores is None:
+            return 0, 0
+        labels = self._values(data)[one.range.value]
+        if labels.shape != (*scores.shape[:1], *scores.shape[2:]):
+            return 0, 0
+        return one.correct(labels, scores)
+
+    def _values(self, data: Mapping[str, Array]) -> dict[str, Array]:
+        """The labels by their names."""
+        if self._session is None:
+            return dict(data)
+        feeds = {one.name: data[one.name] for one in self._session.get_inputs()}
+        if names := not_finite(feeds):
+            raise InputError(f"the data {listed(names)}, of which labels are computed, are not finite")
+        outputs = [one.name for one in self._session.get_outputs()]
+        try:
+            results = self._session.run(outputs, feeds)
+        except Exception as error:
+            raise refused(error) from error
+        return {**data, **dict(zip(outputs, results, strict=True))}
