@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import dimension_of, lengths_of, shape_of, zeros
 from bngrad.opset.op_attributes import ANY, AXIS, FLAG
 
@@ -37,7 +38,10 @@ def squeeze(back: Backward) -> Gradients:
 @gradient("Unsqueeze", versions=(13, *NEW_TYPES))
 def unsqueeze(back: Backward) -> Gradients:
     """dX = dY without the new axes."""
-    return [back.op("Squeeze", back.dY, back.x(1))]
+    axes = back.x(1)
+    # ONNX Runtime takes a scalar axis, as PyTorch's exporter writes it, for Unsqueeze alone.
+    vector = axes if known_rank([axes]) == 1 else back.op("Reshape", axes, back.int64([-1]))
+    return [back.op("Squeeze", back.dY, vector)]
 
 
 @gradient("Transpose", versions=(13, *NEW_TYPES), attributes={"perm": ANY})

@@ -68,6 +68,12 @@ CASES = [
     axes("Unsqueeze", "negative axis", "N, 3", "[-1]"),
     axes("Unsqueeze", "out of order", "N, 3", "[2, 0]"),
     axes("Unsqueeze", "opset 13", "N, 3", "[1]", opset=13),
+    Case(
+        "Unsqueeze scalar axis",
+        "float[N, 3] x",
+        "a = Constant <value_int = 1> () y = Unsqueeze (x, a)",
+        oracle="ORT's Squeeze takes no scalar",
+    ),
     Case("transpose", "float[N, 3, 4] x", "y = Transpose <perm = [1, 2, 0]> (x)"),
     Case("transpose reversed", "float[N, 3, 4] x", "y = Transpose (x)"),
     Case("transpose 4-d", "float[N, H, W, 2] x", "y = Transpose <perm = [0, 3, 1, 2]> (x)", dims=SIZES),
