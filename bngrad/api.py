@@ -260,6 +260,7 @@ def training_step(
     functions: bool = True,
     fuse: bool = True,
     sync: bool = False,
+    batch_statistics: bool = False,
 ) -> TrainingStep:
     """Builds the training step of a forward model: forward pass, backward pass and optimizer in one graph.
 
@@ -293,6 +294,8 @@ def training_step(
         fuse: See `differentiate`.
         sync: Whether to make the step of one rank of a distributed run, see `differentiate`. The gradients of the
             whole batch are clipped and accumulated, and every rank gets the same new state.
+        batch_statistics: Whether the evaluation graph and the inference model may use the statistics of the batch,
+            as batch norms in primitives do; else such a model is refused.
 
     Raises:
         InputError: The model cannot be read, an option is invalid, or a weight has no initial value.
@@ -326,6 +329,7 @@ def training_step(
         functions=functions,
         fuse=fuse,
         sync=sync,
+        batch_statistics=batch_statistics,
     )
     warn(step.warnings)
     return training_step_of(step)
@@ -337,10 +341,15 @@ def finalize(
     weights: Mapping[str, NDArray[np.generic]],
     *,
     outputs: Sequence[str] | None = ...,
+    batch_statistics: bool = ...,
 ) -> onnx.ModelProto: ...
 @overload
 def finalize(
-    model: ir.Model, weights: Mapping[str, NDArray[np.generic]], *, outputs: Sequence[str] | None = ...
+    model: ir.Model,
+    weights: Mapping[str, NDArray[np.generic]],
+    *,
+    outputs: Sequence[str] | None = ...,
+    batch_statistics: bool = ...,
 ) -> ir.Model: ...
 
 
@@ -349,6 +358,7 @@ def finalize(
     weights: Mapping[str, NDArray[np.generic]],
     *,
     outputs: Sequence[str] | None = None,
+    batch_statistics: bool = False,
 ) -> onnx.ModelProto | ir.Model:
     """Writes trained weights and running statistics into a forward model, for inference.
 
@@ -358,6 +368,8 @@ def finalize(
             constants, and ``<node>/running_mean`` where batch norms share a running statistic. A running statistic
             can also be given by the name of the batch norm's output that holds its updated value.
         outputs: Names of the outputs to keep. By default, all except running statistics and losses.
+        batch_statistics: Whether batch norms in primitives may use the statistics of the batch in inference, too;
+            else a model with one is refused.
 
     Returns:
         The inference model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
@@ -365,15 +377,17 @@ def finalize(
     Raises:
         InputError: A name is unknown, or is ambiguous because training keeps several statistics of that name; the
             shape or type of a value is wrong; or ``outputs`` is a string.
-        ModelError: The model is a training graph, no output is left, or an output depends on a random node.
+        ModelError: The model is a training graph, no output is left, or an output depends on a random node or on
+            the statistics of the batch.
     """
     from bngrad.training.finalize import finalize as finalize_ir  # noqa: PLC0415 - rarely needed
 
     if isinstance(model, ir.Model):
         # The result shares memory with its arguments, and a training loop may update its arrays in place.
         copies = {name: np.array(array) for name, array in weights.items()}
-        return finalize_ir(model, copies, outputs=outputs).model
-    return to_proto(finalize_ir(as_ir(model), weights, outputs=outputs).model)
+        return finalize_ir(model, copies, outputs=outputs, batch_statistics=batch_statistics).model
+    made = finalize_ir(as_ir(model), weights, outputs=outputs, batch_statistics=batch_statistics)
+    return to_proto(made.model)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:

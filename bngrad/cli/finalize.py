@@ -8,7 +8,14 @@ import click
 
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option, external_data_option, json_option, model_argument, option
+from bngrad.cli.options import (
+    batch_statistics_option,
+    debug_option,
+    external_data_option,
+    json_option,
+    model_argument,
+    option,
+)
 from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Output to keep (repeatable).  [default: all except losses and running statistics]",
 )
+@batch_statistics_option
 @external_data_option
 @json_option
 @debug_option
@@ -53,6 +61,7 @@ def finalize_command(
     output: str,
     weights: str,
     keep: tuple[str, ...],
+    batch_statistics: bool,
     external_data: ExternalData | None,
     as_json: bool,
 ) -> None:
@@ -61,7 +70,7 @@ def finalize_command(
     MODEL is the forward model. The result is an inference model:
 
     - Batch norms use their running statistics, and Dropout becomes the identity, also in bodies of If, Loop and
-      Scan. Batch norms [in primitives](dialects/primitives.md#limits) stay as they are.
+      Scan. A batch norm [in primitives](dialects/primitives.md#limits) that normalizes by the batch is refused.
     - Losses are removed. A loss is a float scalar, or what depends on SoftmaxCrossEntropyLoss or
       NegativeLogLikelihoodLoss; where there is neither, the only float output of one element.
     - Functions are inlined. The opset stays.
@@ -77,7 +86,13 @@ def finalize_command(
     source = files.load(model)
     path = writing.check_output(output, model, source)
     given = load_weights(weights)
-    result = finalize(source, given.arrays, outputs=list(keep) or None, from_state=given.is_state)
+    result = finalize(
+        source,
+        given.arrays,
+        outputs=list(keep) or None,
+        from_state=given.is_state,
+        batch_statistics=batch_statistics,
+    )
     files.save(result.model, path, external_data)
     print_warnings((), data_notes(path))
     if as_json:

@@ -70,6 +70,14 @@ sync_option = option(
     "batch on every rank.",
 )
 
+batch_statistics_option = option(
+    "--batch-statistics",
+    is_flag=True,
+    group=BATCH_NORMS,
+    help="Keep batch norms [in primitives](dialects/primitives.md#limits), which use the statistics of the batch "
+    "in inference, too. Without this option, MODEL is refused if an output depends on one.",
+)
+
 recognize_option = option(
     "--recognize/--no-recognize",
     default=True,

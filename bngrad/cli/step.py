@@ -12,6 +12,7 @@ from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
     OUTPUT,
+    batch_statistics_option,
     debug_option,
     frozen_option,
     functions_option,
@@ -173,6 +174,7 @@ def _parse_scales(
 @running_variance_option
 @shared_statistics_option
 @sync_option
+@batch_statistics_option
 @functions_option
 @fuse_option
 @json_option

@@ -181,8 +181,8 @@ def differentiate(
     recognized = [one.name for one in candidates_of(made.model) if one.taken and one.kind == "forward"]
     if recognized:
         notes.append(
-            f"{listed(recognized)}: a batch norm in primitives computes the statistics of the batch in the "
-            "inference model, too, and its running statistics are not part of the training step"
+            f"{listed(recognized)}: a batch norm in primitives has no running statistics in the training step, "
+            "and no inference mode; step and finalize accept it with --batch-statistics (batch_statistics=True)"
         )
     if target == "ort" and running_variance is None and made.running_statistics:
         warnings += running_variance_warnings(source)

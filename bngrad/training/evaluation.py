@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-def evaluation_graph(model: ir.Model, values: Mapping[str, Array], loss: str) -> ir.Model:
+def evaluation_graph(
+    model: ir.Model, values: Mapping[str, Array], loss: str, *, batch_statistics: bool = False
+) -> ir.Model:
     """Returns the evaluation graph of a forward model.
 
     Its outputs are those of the forward model without running statistics, and the loss.
@@ -39,16 +41,19 @@ def evaluation_graph(model: ir.Model, values: Mapping[str, Array], loss: str) ->
         model: The forward model; it is not changed.
         values: The weights and running statistics, by the names of the training graph's inputs.
         loss: The name of the loss.
+        batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
 
     Raises:
-        ModelError: The loss depends on what only training mode has.
+        ModelError: The loss depends on what only training mode has, or an output, unless accepted, on the
+            statistics of the batch.
     """
     model = inlined(model.clone())
     if all(value.name != loss for value in model.graph.outputs):
         model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
     left_out = running_outputs(model)
     outputs = [str(value.name) for value in model.graph.outputs if value not in left_out]
-    return with_state_inputs(finalize(model, values, outputs=outputs, random=True).model, values)
+    made = finalize(model, values, outputs=outputs, random=True, batch_statistics=batch_statistics)
+    return with_state_inputs(made.model, values)
 
 
 def with_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> ir.Model:
@@ -118,7 +123,8 @@ def with_state(evaluation: ir.Model, info: StepInfo, state: Mapping[str, Array])
     RemoveUnusedNodesPass()(model)
     model.metadata_props.pop(KEY, None)
     outputs = [str(value.name) for value in graph.outputs if value.name != info.loss]
-    return finalize(model, {}, outputs=outputs or None).model
+    # What the evaluation graph has was accepted when the step was made.
+    return finalize(model, {}, outputs=outputs or None, batch_statistics=True).model
 
 
 def _fold(graph: ir.Graph, value: ir.Value, array: Array) -> None:

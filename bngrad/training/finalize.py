@@ -30,7 +30,7 @@ from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
-from bngrad.training.to_inference import refuse_random, to_inference
+from bngrad.training.to_inference import refuse_batch_statistics, refuse_random, to_inference
 from bngrad.training.trained_values import put_values
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def finalize(
     outputs: Sequence[str] | None = None,
     random: bool = False,
     from_state: bool = False,
+    batch_statistics: bool = False,
 ) -> Finalized:
     """Returns a copy of a forward model for inference, with new weights and running statistics.
 
@@ -74,10 +75,12 @@ def finalize(
         outputs: Names of the outputs to keep; by default all but running statistics and losses.
         random: Whether outputs may depend on random nodes.
         from_state: Whether the values are of the state of a training step, which has 16-bit weights as float.
+        batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
 
     Raises:
         InputError: A name is unknown or ambiguous, a value has a wrong shape or type, or ``outputs`` is a string.
-        ModelError: The model is a training graph, no output is left, or one depends on a random node.
+        ModelError: The model is a training graph, no output is left, or one depends on a random node or, unless
+            accepted, on the statistics of the batch.
     """
     require_names(outputs=outputs)
     refuse_training_graph(model)
@@ -96,6 +99,8 @@ def finalize(
     RemoveUnusedNodesPass()(model)
     if not random:
         refuse_random(model)
+    if not batch_statistics:
+        refuse_batch_statistics(model)
     model = RaiseOpsetPass(_OLDEST)(model).model
     # Trained values are constants of the inference model.
     RemoveInitializersFromInputsPass()(model)

@@ -68,7 +68,7 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
         ModelError: A term does not add up.
     """
     try:
-        evaluation = InferTypesPass()(evaluation_graph(model, values, loss)).model
+        evaluation = InferTypesPass()(evaluation_graph(model, values, loss, batch_statistics=True)).model
         graph = evaluation.graph
         found = terms_of(LossTerms(graph, list(values)), next(v for v in graph.outputs if v.name == loss))
         terms = {value: term for value, term in found.items() if not isinstance(term, Combination)}

@@ -19,7 +19,9 @@ import onnx_ir as ir
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.nodes import all_nodes, default_opset, describe, is_read, owner
+from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,7 @@ _BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
 _RANDOM = {("", op_type) for op_type in RANDOM_OPS} | {
     ("com.microsoft", op_type) for op_type in ("BiasDropout", "BitmaskBiasDropout", "BitmaskDropout")
 }
+_RECOGNIZED = (DOMAIN, "BatchNormalizationTraining")
 _TRAINING_MODE = 14
 """Since this opset BatchNormalization has the attribute training_mode; before 7 it has is_test."""
 
@@ -66,6 +69,41 @@ def refuse_random(model: ir.Model) -> None:
             f"{describe(node)} makes the inference model random; expected outputs that depend on no random node: "
             "keep others with --keep (outputs=), or make its output an input of the model"
         )
+
+
+def refuse_batch_statistics(model: ir.Model) -> None:
+    """Sees to it that no batch norm in primitives normalizes data of a batch by the batch.
+
+    A batch of one sample is none, and weights that a model normalizes are no data.
+
+    Raises:
+        ModelError: There is one, which is named.
+    """
+    recognized = model.clone()
+    ImportDecomposedPass(forward_only=True)(recognized)
+    for node in all_nodes(recognized):
+        x = node.inputs[0] if (node.domain, node.op_type) == _RECOGNIZED else None
+        if x is None or (x.shape is not None and x.shape[0] == 1) or not _is_of_data(x):
+            continue
+        raise ModelError(
+            f"{node.outputs[0].name!r} is a batch norm in primitives, which would use the statistics of the batch "
+            "in inference, too; expected BatchNormalization, or outputs that do not depend on it (finalize "
+            "--keep, outputs=); or pass --batch-statistics (batch_statistics=True) to keep those of the batch"
+        )
+
+
+def _is_of_data(value: ir.Value) -> bool:
+    """Whether a value depends on an input of the model that has no default."""
+    seen, waiting = {value}, [value]
+    while waiting:
+        current = waiting.pop()
+        node = current.producer()
+        if node is None and not current.is_initializer():
+            return True
+        new = {each for each in (() if node is None else node.inputs) if each is not None} - seen
+        seen |= new
+        waiting += new
+    return False
 
 
 def batch_norm_to_inference(node: ir.Node, opset: int, names: Names) -> None:
