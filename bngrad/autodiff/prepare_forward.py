@@ -33,6 +33,7 @@ from bngrad.autodiff.separate_statistics import chain_statistics, separate_stati
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
 from bngrad.autodiff.weights import default_weights
+from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
@@ -52,7 +53,7 @@ from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.split_sequences import split_sequences
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bngrad.autodiff.running_statistics import SharedStatistics, Statistic
 
@@ -182,21 +183,23 @@ def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
 
 
 def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
-    """Sets the mode of batch norms of the main graph, by the names of their nodes or patterns.
+    """Sets the mode of batch norms, by the names of their nodes or patterns.
 
     Batch norms that neither option matches, and that PyTorch's exporter wrote in inference mode but records to
     have been in training mode, go back to training mode.
 
     Raises:
         ModelError: A pattern matches no batch norm; both options match one and neither is narrower; batch norms in
-            training mode were folded into layers; or ``training`` has ``auto``, and the mode of a batch norm is
-            not recorded.
+            training mode were folded into layers, or are in the body of another node; or ``training`` has
+            ``auto``, and the mode of a batch norm is not recorded.
     """
     called = node_names(model)
     batch_norms = [node for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)]
+    inside = batch_norms_in_bodies(model.graph)
     folded = folded_in_training_mode(model.graph)
-    modes = chosen_modes({node: called[node] for node in (*batch_norms, *folded)}, frozen, training)
+    modes = chosen_modes({node: called[node] for node in (*batch_norms, *inside, *folded)}, frozen, training)
     refuse_folded(folded, modes)
+    _freeze_bodies(inside, modes)
     left = [node for node in batch_norms if is_of_onnx(node) and node not in modes and not is_trained(node)]
     if AUTO in training:
         refuse_unknown_modes([node for node in left if recorded_mode(node) is None and reads_given(node)])
@@ -205,6 +208,33 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
         if node in modes:
             attribute = "training_mode" if is_of_onnx(node) else "is_training"
             node.attributes[attribute] = ir.AttrInt64(attribute, modes[node])
+
+
+def batch_norms_in_bodies(graph: ir.Graph) -> list[ir.Node]:
+    """The batch norms in bodies of If, Loop and Scan."""
+    main = set(graph)
+    nodes = (node for node in ir.traversal.RecursiveGraphIterator(graph) if node not in main)
+    return [node for node in nodes if is_of_onnx(node) or is_of_tensorflow(node) or is_ours(node)]
+
+
+def _freeze_bodies(inside: Sequence[ir.Node], modes: Mapping[ir.Node, int]) -> None:
+    """Puts batch norms in bodies in the inference mode that is chosen for them.
+
+    Raises:
+        ModelError: One is in training mode: no output of the model could hold its new running statistics.
+    """
+    for node in inside:
+        mode = modes.get(node)
+        if mode == 0 and is_of_onnx(node):
+            _freeze(node)
+        elif mode == 0 and is_of_tensorflow(node):
+            node.attributes["is_training"] = ir.AttrInt64("is_training", 0)
+        elif mode or is_trained(node) or recorded_mode(node):
+            raise ModelError(
+                f"{describe(node)} is a batch norm in training mode in the body of another node, where its "
+                "running statistics would not be updated; move it out of the body, or name it with --frozen "
+                "(frozen=)"
+            )
 
 
 def reads_given(node: ir.Node) -> bool:
@@ -289,7 +319,7 @@ def _freeze(node: ir.Node) -> None:
         if not value.name:
             continue
         graph = node.graph
-        assert graph is not None, "it is in the main graph"  # noqa: S101
+        assert graph is not None, "it is in a graph"  # noqa: S101
         copy = ir.node("Identity", [old], name=f"{node.name}_{value.name}")
         ir.convenience.replace_nodes_and_values(graph, node, [], [copy], [value], copy.outputs)
     node.resize_outputs(1)

@@ -82,7 +82,7 @@ def model_warnings(
         "frozen-batch-norms": [_batch_norms_in_inference_mode(model, frozen, training)],
         "running-statistics-not-updated": [
             _batch_norms_without_running_statistics(model, frozen, training),
-            _running_statistics_in_bodies(model),
+            _running_statistics_in_bodies(model, frozen),
         ],
         "shared-running-statistics": [shared],
         "tied-weights": [tied_weights(model, names)],
@@ -164,8 +164,8 @@ def _batch_norms_in_inference_mode(
     if inside := [node for node in recorded if node not in outside]:
         yield (
             f"PyTorch's exporter wrote {counted(inside, 'batch norm')} in inference mode that PyTorch had in "
-            "training mode, in the body of another node, so that their statistics are frozen; move them out of "
-            "the body"
+            "training mode, in the body of another node, where running statistics cannot be updated; move it out "
+            "of the body, or name it with --frozen (frozen=)"
         )
     elif left and not chosen and not recorded and not any(batch_norms.values()):
         yield (
@@ -195,15 +195,17 @@ def _batch_norms_without_running_statistics(
         )
 
 
-def _running_statistics_in_bodies(model: ir.Model) -> Iterator[str]:
-    """Batch norms in training mode in bodies of If, Loop and Scan: no new statistic leaves a body by itself."""
-    main = set(model.graph)
+def _running_statistics_in_bodies(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
+    """Batch norms in training mode in bodies of If, Loop and Scan, which `differentiate` refuses."""
+    main, to_freeze = set(model.graph), _matching(model, frozen)
     bodies = ir.traversal.RecursiveGraphIterator(model.graph)
-    found = [node for node in bodies if node not in main and is_training_batch_norm(node)]
+    found = [
+        node for node in bodies if node not in main and node not in to_freeze and is_training_batch_norm(node)
+    ]
     if found:
         yield (
-            f"running statistics are not updated by {counted(found, 'batch norm')} in the body of another node; "
-            "move it out of the body, or make its new running statistics outputs of the model"
+            f"running statistics cannot be updated by {counted(found, 'batch norm')} in the body of another node; "
+            "move it out of the body, or name it with --frozen (frozen=)"
         )
 
 

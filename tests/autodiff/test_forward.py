@@ -194,3 +194,51 @@ def test_frozen_statistics_do_not_move_with_a_weight_of_the_same_initializer(how
     xhat = feeds["x"] / np.sqrt(1 + 1e-5)
     np.testing.assert_allclose(result["loss"], (xhat * feeds["s"] + feeds["b"]).sum(), rtol=1e-6)
     np.testing.assert_allclose(result["s_grad"], xhat.sum(0), rtol=1e-6)
+
+
+IN_IF = """c = Constant <value = bool {1}> ()
+    h = If (c) <then_branch = t () => (float[N, 2] i) { BN },
+        else_branch = e () => (float[N, 2] j) { j = Relu (x) }>"""
+IN_LOOP = """two = Constant <value = int64 {2}> () c = Constant <value = bool {1}> ()
+    h = Loop (two, c, x) <body = l (int64 n, bool go, float[N, 2] u) => (bool on, float[N, 2] i) {
+        on = Identity (go) BN }>"""
+IN_SCAN = """h = Scan <num_scan_inputs = 1, body = l (float[2] row) => (float[1, 2] i) {
+        z = Constant <value = int64[1] {0}> () x1 = Unsqueeze (row, z) BN }> (x)"""
+IN_BODY = f"[bn] i, p, q = {TRAINING} (x, s, b, m, v)"
+FROZEN_IN_BODY = "[bn] i = BatchNormalization (x, s, b, m, v)"
+BODIES = {
+    "if": (IN_IF, IN_BODY, {}, None),
+    "loop": (IN_LOOP, IN_BODY.replace("(x", "(u"), {}, None),
+    "scan": (IN_SCAN, IN_BODY.replace("(x", "(x1"), {}, None),
+    "asked for": (IN_IF, FROZEN_IN_BODY, {"training": ["b*"]}, None),
+    "new statistics read": (IN_LOOP, IN_BODY.replace("(x", "(u") + " r = Add (p, q)", {}, None),
+    "frozen": (IN_IF, FROZEN_IN_BODY, {}, 0),
+    "frozen by its name": (IN_IF, IN_BODY, {"frozen": ["bn"]}, 0),
+    "frozen in a loop": (IN_LOOP, IN_BODY.replace("(x", "(u") + " r = Add (p, q)", {"frozen": ["*"]}, 0),
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_batch_norms_in_bodies(case):
+    """No output of the model holds the new running statistics of a body: training mode is refused there."""
+    place, body, options, mode = BODIES[case]
+    text = place.replace("BN", body) + " y = Mul (h, k)"
+    forward = summed("float[N, 2] x", text, initializers=f"{STATISTICS}, float[2] k = {{1, 2}}")
+    forward.producer_name = "test"
+    if mode is None:
+        with pytest.raises(
+            ModelError, match=r"'bn' .*is a batch norm in training mode in the body of another node"
+        ):
+            differentiate(forward, loss="loss", wrt=["k"], **options)
+        return
+    made = differentiate_ir(ir.from_proto(forward), loss="loss", wrt=["k"], **options)
+    assert made.running_statistics == {}
+    assert not any("updated" in one for one in made.warnings)
+    (node,) = (n for n in made.model.graph.all_nodes() if n.op_type == "BatchNormalization")
+    assert len(node.outputs) == 1
+    assert not node.attributes.get_int("training_mode", 0)
+    x = np.float32([[1, 2], [3, 5]])
+    (gradient,) = session(made.model).run(["k_grad"], {"x": x})
+    once = (x - [3, 4]) / np.sqrt(1 + 1e-5) * [1, 2] + [0, 1]
+    twice = (once - [3, 4]) / np.sqrt(1 + 1e-5) * [1, 2] + [0, 1]
+    np.testing.assert_allclose(gradient, (twice if place is IN_LOOP else once).sum(axis=0), rtol=1e-5, atol=1e-5)

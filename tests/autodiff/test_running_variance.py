@@ -60,21 +60,6 @@ def test_a_batch_of_one_element_has_no_correction(rng):
     np.testing.assert_allclose(got, MOMENTUM * OLD, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:running statistics are not updated")
-def test_in_a_subgraph_too():
-    branch = BODY.replace("[bn] y, m_new, v_new", "p, q, r")
-    body = f"""z = If (c) <then_branch = t () => (float[N, 2] p) {{ {branch} }},
-        else_branch = e () => (float[N, 2] w) {{ w = Identity (x) }}> y = Mul (x, k)"""
-    model = summed(
-        "float[N, 2] x, bool c", body, initializers=f"{VALUES}, float[2] k = {{1, 2}}",
-        outputs="float loss, float[N, 2] z",
-    )  # fmt: skip
-    made = bngrad.differentiate(model, loss="loss", wrt=["k"], running_variance="unbiased")
-    (branch,) = (a.g for n in made.graph.node for a in n.attribute if a.name == "then_branch")
-    (node,) = (n for n in branch.node if n.op_type == "BatchNormalizationTraining")
-    assert {a.name: a.i for a in node.attribute}["unbiased_running_var"] == 1
-
-
 def test_rewrite_leaves_it(rng):
     x = rng.standard_normal((6, 2)).astype(np.float32)
     model = bngrad.rewrite(bngrad.differentiate(forward(), running_variance="unbiased", target="training"))
