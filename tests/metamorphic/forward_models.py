@@ -137,7 +137,8 @@ CONV = ForwardModel(
     {_norm(3, "h3")}
     [sum] s = Add(n3, r2)
     [act] a = Sigmoid(s)
-    [average] m = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(a)
+    [bend] t = Tanh(a)
+    [average] m = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(t)
     [gap] g = GlobalAveragePool(m)
     [flat] f = Flatten(g)
     [fc] z = Gemm<transB = 1>(f, w4, b4)

@@ -25,6 +25,7 @@ class Builds:
         assert CMAKE is not None, "no cmake"
         self._sources, self._build = folder / "ops", folder / "build"
         shutil.copytree(SOURCES, self._sources)
+        shutil.copy(SOURCES.parent / "pyproject.toml", folder)  # has the version, and is looked for there
         cmake(
             *("-S", self._sources, "-B", self._build, "-G", "Unix Makefiles", "-DCMAKE_BUILD_TYPE=Debug"),
             *("-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DBNGRAD_WERROR=OFF"),

@@ -24,7 +24,7 @@ PRELOADED = [
 PRELOADED += ["ml_dtypes"]
 """Modules that take most of the time of a short test to import; none of them imports the package."""
 
-PASSED, FAILED, NOTHING = 0, 1, 5
+PASSED, FAILED = 0, 1
 """The exit codes of pytest that are results of tests."""
 
 TIMEOUT, CPU_SECONDS = 3600, 600
@@ -35,24 +35,24 @@ class Outcome(NamedTuple):
     """The result of a test run."""
 
     code: int | None
-    """pytest's exit code; None if the process crashed or was killed."""
+    """pytest's exit code; None if the process died."""
     first: str
-    """The first test that failed, or how the process ended."""
+    """The first test that failed, or how the process died."""
 
     @property
     def killed(self):
-        """Whether the mutant was detected by a failed test, a crash or a timeout."""
-        return self.code in (FAILED, None)
+        """Whether a test failed; a process that dies detects nothing, because it may do so without the mutant."""
+        return self.code == FAILED and bool(self.first)
 
 
 class _FirstFailure:
-    """A pytest plugin that records the first test that fails."""
+    """A pytest plugin that records the first test that fails; a teardown that fails says nothing of the mutant."""
 
     def __init__(self):
         self.name = ""
 
     def pytest_runtest_logreport(self, report):
-        if report.failed and not self.name:
+        if report.failed and report.when != "teardown" and not self.name:
             self.name = report.nodeid
 
 

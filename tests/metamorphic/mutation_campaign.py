@@ -20,7 +20,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "ops"), str(Path(__file__).paren
 from metamorphic.driver_mutants import DRIVER_MUTANTS
 from metamorphic.kernel_mutants import KERNEL_MUTANTS
 from metamorphic.mutant_builds import Builds
-from metamorphic.mutant_process import FAILED, PASSED, run_tests
+from metamorphic.mutant_process import PASSED, run_tests
 from metamorphic.mutants import KERNEL_TESTS, ROOT, isa_of, units_of
 from metamorphic.pass_mutants import PASS_MUTANTS
 from metamorphic.rule_mutants import RULE_MUTANTS
@@ -118,11 +118,10 @@ class Campaign:
         for tests, select in tests_for(mutant):
             outcome = run_tests(tests, self._package, environment, select=select)
             if outcome.killed:
-                return Result(
-                    mutant, outcome.first or "could not be loaded", "" if outcome.first else "no test ran"
-                )
-            if outcome.code not in (PASSED, FAILED):
-                return Result(mutant, "", f"pytest exited with {outcome.code} on {' '.join(tests)}")
+                return Result(mutant, outcome.first)
+            if outcome.code != PASSED:
+                how = f"pytest exited with {outcome.code}" if outcome.code is not None else outcome.first
+                return Result(mutant, "", f"{how} on {' '.join(tests)}, and no test failed")
         return Result(mutant, "")
 
     @staticmethod
