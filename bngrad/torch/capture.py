@@ -14,12 +14,12 @@ import torch
 from onnxscript import optimizer
 
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
-from bngrad.graph.constant_value import constant_value
+from bngrad.graph.constant_value import RANDOM_OPS, constant_value
 from bngrad.graph.framework import record_framework
 from bngrad.graph.fresh_names import Names
 from bngrad.passes.prepare.split_sequences import split_sequences
-from bngrad.torch.cross_entropy import CrossEntropyInOps
-from bngrad.torch.custom_gradients import refuse_new_hooks
+from bngrad.torch.draws import unvalidated_distributions
+from bngrad.torch.in_ops import InOps
 from bngrad.torch.no_grad import detach_no_grad
 from bngrad.torch.translations import translations
 
@@ -41,8 +41,6 @@ def capture(
     module: torch.nn.Module,
     example: Example,
     dynamic_shapes: Any,  # noqa: ANN401
-    *,
-    gradients: bool,
 ) -> ir.Model:
     """Exports a module, without optimizations.
 
@@ -50,18 +48,17 @@ def capture(
         module: What takes ``example.arguments``.
         example: The arguments.
         dynamic_shapes: As `torch.export.export` takes them.
-        gradients: Whether to refuse gradients that the module defines.
 
     Returns:
         The ONNX model, whose parameters and buffers are initializers under their names in ``module``.
 
     Raises:
         ModelError: PyTorch cannot trace the module.
-        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX, or a gradient is not its own.
+        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX.
     """
     with quiet():
         try:
-            with refuse_new_hooks() if gradients else contextlib.nullcontext(), CrossEntropyInOps():
+            with InOps(), unvalidated_distributions():
                 program = torch.export.export(
                     module, example.arguments, dynamic_shapes=dynamic_shapes, strict=False
                 )
@@ -131,7 +128,8 @@ def clean_up(model: ir.Model) -> None:
     # onnxscript fails to fold a split into parts of a computed size.
     split_sequences(model.graph, Names(model))
     with quiet():
-        optimizer.fold_constants(model)
+        # By default onnxscript folds a Dropout of a constant.
+        optimizer.fold_constants(model, should_fold=lambda node: False if node.op_type in RANDOM_OPS else None)
         _remove_zero_biases(model.graph)
         optimizer.remove_unused_nodes(model)
 

@@ -1,19 +1,18 @@
-"""Refuses gradients that PyTorch does not derive from the forward pass: an exported graph does not have them."""
+"""Finds gradients that PyTorch does not derive from the forward pass: an exported graph does not have them."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.torch.forward import user_name
+from bngrad.torch.watch import ADVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_ADVICE = "bngrad derives gradients from the forward pass alone, so this one would be lost"
 
 _PYTORCHS_OWN = (
     "torch._prims",
@@ -23,34 +22,12 @@ _PYTORCHS_OWN = (
 """The functions that wrap primitive ops, and what is computed again; ops of a user's library have other names."""
 
 
-@contextmanager
-def refuse_new_hooks() -> Iterator[None]:
-    """Refuses hooks on gradients that the block registers.
-
-    Raises:
-        UnsupportedNodeError: It registers one.
-    """
-    register_hook = torch.Tensor.register_hook
-
-    def refuse_hook(_self: torch.Tensor, _hook: object) -> NoReturn:
-        raise UnsupportedNodeError(f"the module calls Tensor.register_hook in its forward; {_ADVICE}: remove it")
-
-    tensors: Any = torch.Tensor
-    tensors.register_hook = refuse_hook
-    try:
-        yield
-    finally:
-        tensors.register_hook = register_hook
-
-
-def refuse_functions(loss: torch.Tensor) -> None:
-    """Refuses a loss that depends on a `torch.autograd.Function`, however the module called it.
+def functions(loss: torch.Tensor) -> list[str]:
+    """Names each `torch.autograd.Function` that a loss depends on, however the module called it.
 
     PyTorch wraps its own primitive ops, and those of libraries, in such functions, too.
-
-    Raises:
-        UnsupportedNodeError: It does; the message names the function.
     """
+    found: dict[str, None] = {}
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -63,29 +40,34 @@ def refuse_functions(loss: torch.Tensor) -> None:
         function = getattr(node, "_forward_cls", type(node))
         name = f"{function.__module__}.{function.__qualname__}"
         if not name.startswith(_PYTORCHS_OWN):
-            raise UnsupportedNodeError(
-                f"the module calls {name}, a torch.autograd.Function, which has a backward of its own; {_ADVICE}: "
-                "write it with ops of PyTorch"
-            )
+            found.setdefault(name)
+    return list(found)
 
 
-def refuse_registered_hooks(module: torch.nn.Module, *, of_modules: bool = True) -> None:
-    """Refuses a module with hooks on gradients.
+def function_error(name: str) -> UnsupportedNodeError:
+    """The error for a function that `functions` names."""
+    return UnsupportedNodeError(
+        f"the module calls {name}, a torch.autograd.Function, which has a backward of its own; {ADVICE}: "
+        "write it with ops of PyTorch"
+    )
+
+
+def registered_hooks(module: torch.nn.Module, *, of_modules: bool = True) -> Iterator[UnsupportedNodeError]:
+    """The hooks on gradients of a module, as errors that name the module or the parameter.
 
     Args:
         module: The module.
-        of_modules: Whether to refuse hooks of modules, too, and not of parameters alone.
-
-    Raises:
-        UnsupportedNodeError: It has one; the message names the module or parameter.
+        of_modules: Whether hooks of modules are among them, and not of parameters alone.
     """
+    if of_modules and (_global_backward_hooks or _global_backward_pre_hooks):
+        yield UnsupportedNodeError(f"all modules have a global backward hook; {ADVICE}: remove the hook")
     for name, one in module.named_modules() if of_modules else ():
         if one._backward_hooks or one._backward_pre_hooks:
-            raise UnsupportedNodeError(
-                f"module {user_name(name)!r} has a backward hook; {_ADVICE}: remove the hook"
+            yield UnsupportedNodeError(
+                f"module {user_name(name)!r} has a backward hook; {ADVICE}: remove the hook"
             )
     for name, parameter in module.named_parameters():
-        if parameter._backward_hooks:
-            raise UnsupportedNodeError(
-                f"parameter {user_name(name)!r} has a gradient hook; {_ADVICE}: remove the hook"
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            yield UnsupportedNodeError(
+                f"parameter {user_name(name)!r} has a gradient hook; {ADVICE}: remove the hook"
             )

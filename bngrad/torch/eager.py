@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from bngrad.errors import BngradError, InputError, ModelError
 from bngrad.torch.capture import first_line
-from bngrad.torch.custom_gradients import refuse_functions
+from bngrad.torch.custom_gradients import functions
+from bngrad.torch.draws import RefuseDraws
 from bngrad.torch.forward import LOSS, NEW, Forward, tensor_text, user_name
 from bngrad.torch.untouched import Changes, untouched
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from bngrad.torch.example import Example
+    from bngrad.torch.watch import Watch
 
 
 class Eager(NamedTuple):
@@ -31,6 +33,8 @@ class Eager(NamedTuple):
     """Those of the loss with respect to the trained parameters that it depends on."""
     changes: Changes
     """What the pass changes that is no tensor."""
+    functions: list[str]
+    """Each `torch.autograd.Function` that the loss depends on."""
 
 
 def run_eager(
@@ -40,6 +44,7 @@ def run_eager(
     *,
     state: Mapping[str, torch.Tensor] | None = None,
     dtype: torch.dtype | None = None,
+    watch: Watch | None = None,
 ) -> Eager:
     """Runs a forward and a backward pass. The module is not changed.
 
@@ -49,6 +54,7 @@ def run_eager(
         trained: The parameters to differentiate with respect to, by the user's names.
         state: Values that replace those of parameters and buffers, by the user's names.
         dtype: The type that all floats are converted to; by default they keep theirs.
+        watch: What watches the pass.
     """
 
     def converted(value: Any) -> Any:  # noqa: ANN401 - any leaf
@@ -63,11 +69,14 @@ def run_eager(
         tensors[name].requires_grad_(True)
     before = {name: one.detach().clone() for name, one in tensors.items()}
     arguments = pytree.tree_map(converted, example.arguments)
-    one_pass = _Pass(forward, [tensors[name] for name in wrt])
+    used: list[str] = []
+    one_pass = _Pass(forward, [tensors[name] for name in wrt], used.extend)
     named = (*one_pass.named_parameters(), *one_pass.named_buffers())
     full = {name: tensors[user_name(name.removeprefix("forward_module."))] for name, _ in named}
     mode = nullcontext() if dtype is None else InType(dtype)
-    with untouched(one_pass) as changes, torch.enable_grad(), mode:
+    given = [*tensors.values(), *pytree.tree_leaves(arguments)]
+    watching = nullcontext() if watch is None else watch.watching(given)
+    with untouched(one_pass) as changes, torch.enable_grad(), mode, RefuseDraws(), watching:
         try:
             values = torch.func.functional_call(one_pass, full, arguments)
         except BngradError:
@@ -83,6 +92,7 @@ def run_eager(
         {untrained[name]: one.detach() for name, one in found.items() if name in untrained},
         {name: gradient.to_dense() for name in wrt if (gradient := tensors[name].grad) is not None},
         changes,
+        used,
     )
     _refuse_other_state(before, {name: tensors[name] for name in wrt} | result.new, wrt)
     return result
@@ -108,14 +118,13 @@ def _refuse_other_state(
 class _Pass(torch.nn.Module):
     """A forward and a backward pass, in which checkpoints run the module again: both with the given tensors."""
 
-    def __init__(self, forward: Forward, wrt: Sequence[torch.Tensor]) -> None:
+    def __init__(self, forward: Forward, wrt: Sequence[torch.Tensor], used: Callable[[list[str]], None]) -> None:
         super().__init__()
-        self.forward_module, self._wrt = forward, list(wrt)
+        self.forward_module, self._wrt, self._used = forward, list(wrt), used
 
     def forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         values: tuple[torch.Tensor, ...] = self.forward_module(*arguments)
-        if not self.forward_module.custom_gradients:
-            refuse_functions(values[0])
+        self._used(functions(values[0]))
         if self._wrt and values[0].requires_grad:
             torch.autograd.backward(values[0], inputs=self._wrt, retain_graph=True)
         return values
@@ -139,8 +148,12 @@ class InType(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Calls a function of PyTorch."""
-        args, kwargs = pytree.tree_map(self._converted, (tuple(args), dict(kwargs or {})))
-        return pytree.tree_map(self._converted, func(*args, **kwargs))
+        args, kwargs = self._tree((tuple(args), dict(kwargs or {})))
+        return self._tree(func(*args, **kwargs))
+
+    def _tree(self, values: Any) -> Any:  # noqa: ANN401 - any structure
+        # A torch.Size that becomes a tuple is data for Tensor.new.
+        return pytree.tree_map(self._converted, values, is_leaf=lambda one: isinstance(one, torch.Size))
 
     def _converted(self, value: Any) -> Any:  # noqa: ANN401 - any leaf
         return _with_type(value, self._dtype) if isinstance(value, torch.Tensor) else value

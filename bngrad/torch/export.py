@@ -65,7 +65,7 @@ def export_training(
         stack.enter_context(untouched(forward))
         stack.enter_context(cumulative_averages(forward))
         stack.enter_context(torch.enable_grad())
-        model = capture(forward, example, shapes, gradients=True)
+        model = capture(forward, example, shapes)
         output_names = list(forward.output_names)
     name_values(model, forward, example, output_names)
     used, buffers = make_state_inputs(model, forward, trained)
@@ -129,7 +129,7 @@ def _inference(forward: Forward, example: Example, *, with_loss: bool, dynamic_b
     inference = Inference(forward, with_loss=with_loss)
     with untouched(forward), torch.no_grad():
         inference.eval()
-        model = capture(inference, example, shapes, gradients=False)
+        model = capture(inference, example, shapes)
     name_values(model, forward, example, inference.output_names)
     names = [name for name in forward.tensors() if name in model.graph.initializers]
     _make_inputs(model, names)

@@ -1,4 +1,4 @@
-"""Refuses modules that have no training step: with tensors that one graph cannot name, hold or update."""
+"""Finds why a module has no training step: tensors that one graph cannot name, hold or update, and hooks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from bngrad.errors import InputError, UnsupportedNodeError
-from bngrad.torch.custom_gradients import refuse_registered_hooks
+from bngrad.torch.custom_gradients import registered_hooks
 from bngrad.torch.forward import LOSS, NEW, user_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.errors import BngradError
     from bngrad.torch.forward import Forward
 
 
-def require_exportable(forward: Forward) -> None:
-    """Checks the tensors and submodules of a module and its loss function.
+def module_errors(forward: Forward) -> Iterator[BngradError]:
+    """Why a module with its loss function has no training step, as far as its tensors and submodules tell.
 
-    Raises:
-        InputError: A tensor has no values, is complex, or shares memory with another, or names collide.
-        UnsupportedNodeError: A submodule is a ScriptModule, or has a hook on gradients.
+    Each is an `InputError` (a tensor has no values, is complex, or shares memory with another, or names collide)
+    or an `UnsupportedNodeError` (a submodule is a ScriptModule, or there is a hook on gradients).
     """
-    refuse_registered_hooks(forward, of_modules=not forward.custom_gradients)
+    yield from registered_hooks(forward, of_modules=not forward.custom_gradients)
     for name, one in forward.named_modules():
         if isinstance(one, torch.jit.ScriptModule):
-            raise UnsupportedNodeError(
+            yield UnsupportedNodeError(
                 f"module {user_name(name)!r} is a ScriptModule, which torch.export does not trace; expected the "
                 "module that it was made of"
             )
@@ -36,30 +38,31 @@ def require_exportable(forward: Forward) -> None:
     for full, one in named:
         name = user_name(full)
         if is_lazy(one):
-            raise InputError(f"{name!r} is not initialized; run the module once, as lazy modules need")
-        if one.device.type == "meta":
-            raise InputError(f"{name!r} is on the meta device, without values; expected a module with values")
-        if one.is_complex():
-            raise InputError(f"{name!r} is {one.dtype}; expected real parameters and buffers")
+            yield InputError(f"{name!r} is not initialized; run the module once, as lazy modules need")
+        elif one.device.type == "meta":
+            yield InputError(f"{name!r} is on the meta device, without values; expected a module with values")
+        elif one.is_complex():
+            yield InputError(f"{name!r} is {one.dtype}; expected real parameters and buffers")
         if name in seen:
-            raise InputError(f"the module and the loss function both have a tensor {name!r}; rename one")
+            yield InputError(f"the module and the loss function both have a tensor {name!r}; rename one")
         seen[name] = full
-    _require_names(seen)
-    _require_own_memory(forward.tensors())
+    yield from _name_errors(seen)
+    if not any(is_lazy(one) for _, one in named):
+        yield from _memory_errors(forward.tensors())
 
 
-def _require_names(names: dict[str, str]) -> None:
+def _name_errors(names: dict[str, str]) -> Iterator[InputError]:
     if LOSS in names:
-        raise InputError(f"the module has a tensor {LOSS!r}, which is the name of the loss; rename it")
+        yield InputError(f"the module has a tensor {LOSS!r}, which is the name of the loss; rename it")
     for name in names:
         if f"{name}{NEW}" in names:
-            raise InputError(
+            yield InputError(
                 f"the module has a tensor {f'{name}{NEW}'!r}, which is the name of the next value of {name!r}; "
                 "rename it"
             )
 
 
-def _require_own_memory(tensors: dict[str, torch.Tensor]) -> None:
+def _memory_errors(tensors: dict[str, torch.Tensor]) -> Iterator[InputError]:
     ranges = []
     for name, one in tensors.items():
         if one.layout == torch.strided and one.numel():
@@ -69,7 +72,7 @@ def _require_own_memory(tensors: dict[str, torch.Tensor]) -> None:
     ranges.sort()
     for (device, _, end, name), (next_device, begin, _, next_name) in pairwise(ranges):
         if device == next_device and begin < end:
-            raise InputError(
+            yield InputError(
                 f"{name!r} and {next_name!r} share memory, so that an update of one changes the other; expected "
                 "tensors of their own (clone one), or one tensor under both names"
             )

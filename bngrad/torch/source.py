@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from bngrad.errors import InputError, ModelError
+from bngrad.errors import BngradError, InputError, ModelError
 from bngrad.graph.name_messages import listed
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.torch.compare import compare_steps
-from bngrad.torch.eager import run_eager
+from bngrad.torch.custom_gradients import function_error
+from bngrad.torch.eager import Eager, run_eager
 from bngrad.torch.example import read_example
 from bngrad.torch.export import Exported, export_training
 from bngrad.torch.forward import LOSS, NEW, Forward
-from bngrad.torch.module_checks import require_exportable, require_no_hidden_statistics
+from bngrad.torch.module_checks import module_errors, require_no_hidden_statistics
+from bngrad.torch.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from bngrad.torch.example import Example
     from bngrad.validation.report import Check
@@ -88,7 +90,8 @@ def read_arguments(
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
     forward = Forward(module, loss_function(loss_fn), custom_gradients=custom_gradients)
-    require_exportable(forward)
+    for error in module_errors(forward):
+        raise error
     names = forward.tensors()
     reserved = {LOSS, *names, *(f"{name}{NEW}" for name in names)}
     gradients = {gradient_name(name) for name in names} if custom_gradients else set()
@@ -99,12 +102,11 @@ def read_arguments(
     ]
     if not trained:
         raise InputError("no parameter of the module requires a gradient; expected one to train")
-    eager = run_eager(forward, read, trained)
-    for whose in eager.changes.random:
-        raise ModelError(
-            f"the forward pass draws random numbers of {whose}, which would be constants; expected "
-            "those of PyTorch"
-        )
+    watch = Watch(forward.tensors(), trained, custom_gradients=custom_gradients)
+    eager = run_eager(forward, read, trained, watch=watch)
+    for error in pass_errors(watch, eager, custom_gradients=custom_gradients):
+        raise error
+    require_same(eager.loss, run_eager(forward, read, trained).loss)
     trained = [name for name in trained if name in eager.gradients]
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
@@ -114,7 +116,38 @@ def read_arguments(
             f"the forward pass changes {listed(eager.changes.attributes)}, which the graph has as constants; if "
             "they take part in the computation, register a buffer"
         )
+    if watch.foreign:
+        warnings.append(
+            "the loss depends on tensors that require a gradient, and that neither the module nor loss_fn has as "
+            f"parameters: {listed(watch.foreign, most=3)}; they are constants: register them to train them"
+        )
     return Read(forward, read, trained, warnings)
+
+
+def pass_errors(watch: Watch, eager: Eager, *, custom_gradients: bool) -> Iterator[BngradError]:
+    """Why a pass that ran in PyTorch cannot be exported."""
+    yield from watch.errors.values()
+    if not custom_gradients:
+        yield from map(function_error, eager.functions)
+    for whose in eager.changes.random:
+        yield ModelError(
+            f"the forward pass draws random numbers of {whose}, which would be constants; expected those of "
+            "PyTorch"
+        )
+
+
+def require_same(loss: torch.Tensor, again: torch.Tensor) -> None:
+    """Checks that two passes with the same inputs, state and random numbers have the same loss.
+
+    Raises:
+        ModelError: They have not.
+    """
+    if not torch.allclose(loss, again, rtol=1e-3, atol=1e-6, equal_nan=True):
+        raise ModelError(
+            f"two calls of the module with the same inputs have the losses {float(loss):g} and {float(again):g}: "
+            "the forward pass depends on what it changes outside the module; expected a function of its inputs, "
+            "parameters and buffers: register a buffer"
+        )
 
 
 def loss_function(loss_fn: Loss | None) -> Loss | None:
@@ -130,7 +163,7 @@ def loss_function(loss_fn: Loss | None) -> Loss | None:
 
 
 def check_source(source: Source) -> None:
-    """Refuses what PyTorch's exporter wrote wrongly."""
+    """Refuses a model of which a step is not PyTorch's."""
     model = source.exported.model
     require_equal(compare_steps(source.forward, source.example, model, source.trained, steps=1, limit=WRONG))
 
@@ -141,10 +174,20 @@ def require_equal(check: Check) -> None:
     Raises:
         ModelError: A value differs by more than the limit of the check.
     """
-    if check.failures:
-        worst = check.failures[0]
-        raise ModelError(
-            f"what PyTorch's exporter wrote is wrong: {worst.tensor} is {worst.relative_l2:.1e} off "
-            f"({len(check.failures)} of {len(check.rows)} values are); the module has an op that it does not "
-            "export correctly, or one that is not a function of its inputs (check=False skips the comparison)"
+    if not check.failures:
+        return
+    worst = check.failures[0]
+    if any(row.kind != "gradient" for row in check.failures):
+        why = (
+            "PyTorch's exporter writes an op of the module otherwise, or the module is not a function of its "
+            "inputs, parameters and buffers"
         )
+    else:
+        why = (
+            "the loss is PyTorch's, so the module has a gradient that does not follow from its forward pass, or "
+            "values at a kink: try another example"
+        )
+    raise ModelError(
+        f"a step of the exported model is not PyTorch's: {worst.tensor} is {worst.relative_l2:.1e} off "
+        f"({len(check.failures)} of {len(check.rows)} values are); {why} (check=False skips the comparison)"
+    )
