@@ -6,47 +6,28 @@ are probabilities as if they were labels, and, without reduction, with the shape
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-_SIGNATURE = inspect.signature(functional.cross_entropy)
 
 
-class CrossEntropyInOps(TorchFunctionMode):
-    """While it is active, `torch.nn.functional.cross_entropy` is `cross_entropy` where the exporter needs that."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Calls a function of PyTorch."""
-        kwargs = dict(kwargs or {})
-        if func is functional.cross_entropy:
-            bound = _SIGNATURE.bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = bound.arguments
-            plain = given["reduction"] in ("mean", "sum") and not given["label_smoothing"]
-            labels = not given["target"].is_floating_point() and given["input"].ndim > 1
-            if not (plain and labels) and given["size_average"] is None and given["reduce"] is None:
-                return cross_entropy(
-                    given["input"],
-                    given["target"],
-                    given["weight"],
-                    given["ignore_index"],
-                    given["reduction"],
-                    given["label_smoothing"],
-                )
-        return func(*args, **kwargs)
+def cross_entropy_in_ops(
+    input: torch.Tensor,  # noqa: A002 - PyTorch's name
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    size_average: bool | None,
+    ignore_index: int,
+    reduce: bool | None,
+    reduction: str,
+    label_smoothing: float,
+) -> Any:  # noqa: ANN401 - a tensor, or NotImplemented
+    """Computes the same with its arguments; NotImplemented where PyTorch's exporter has it right."""
+    plain = reduction in ("mean", "sum") and not label_smoothing
+    labels = not target.is_floating_point() and input.ndim > 1
+    if (plain and labels) or size_average is not None or reduce is not None:
+        return NotImplemented
+    return cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
 def cross_entropy(

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch
 from torch.distributions import Distribution
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.torch.onnx_ops import detach, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
 _ATEN = torch.ops.aten
 _TINY = 1e-37
@@ -146,42 +145,6 @@ def _rrelu(
     drawn = op.RandomUniformLike(self, low=lower, high=upper) if training else _number((lower + upper) / 2, self)
     slope = op.Where(is_positive, one, drawn)
     return op.Mul(self, slope), slope
-
-
-_WITHOUT_ONNX = {
-    "poisson": "torch.poisson",
-    "binomial": "torch.binomial",
-    "_standard_gamma": "a Gamma, Chi2, StudentT or Beta distribution",
-    "_sample_dirichlet": "a Dirichlet or Beta distribution",
-    "random_": "Tensor.random_",
-}
-"""The draws that ONNX has no op for, and how users call them."""
-
-
-class RefuseDraws(TorchDispatchMode):
-    """While it is active, draws that ONNX has no op for are refused.
-
-    Raises:
-        UnsupportedNodeError: By the call of one.
-    """
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Calls an op."""
-        what = _WITHOUT_ONNX.get(getattr(func, "_opname", ""))
-        if what is not None:
-            instead = (
-                "write torch.randint(low, high, shape)"
-                if what == "Tensor.random_"
-                else "draw it outside of the module, and pass the numbers as an input"
-            )
-            raise UnsupportedNodeError(f"the module draws from {what}, which ONNX has no op for; {instead}")
-        return func(*args, **kwargs or {})
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 from bngrad.errors import BngradError, InputError, ModelError
 from bngrad.torch.capture import first_line
 from bngrad.torch.custom_gradients import functions
-from bngrad.torch.draws import RefuseDraws
 from bngrad.torch.forward import LOSS, NEW, Forward, tensor_text, user_name
+from bngrad.torch.refused_ops import RefusedOps
 from bngrad.torch.untouched import Changes, untouched
 
 if TYPE_CHECKING:
@@ -76,7 +76,13 @@ def run_eager(
     mode = nullcontext() if dtype is None else InType(dtype)
     given = [*tensors.values(), *pytree.tree_leaves(arguments)]
     watching = nullcontext() if watch is None else watch.watching(given)
-    with untouched(one_pass) as changes, torch.enable_grad(), mode, RefuseDraws(), watching:
+    with (
+        untouched(one_pass) as changes,
+        torch.enable_grad(),
+        mode,
+        RefusedOps(None if watch is None else watch.errors),
+        watching,
+    ):
         try:
             values = torch.func.functional_call(one_pass, full, arguments)
         except BngradError:
