@@ -30,6 +30,7 @@ from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.step import step_command
 from bngrad.cli.train import train_command
 from bngrad.cli.validate import validate_command
+from bngrad.reports.visible import LINES, visible
 
 _WITHOUT_A_MODEL = ("completion", "library-path", "oracle")
 """Commands that run without the packages whose versions are checked."""
@@ -109,7 +110,7 @@ def run(arguments: list[str]) -> int:
         return 0
     except Exception as error:  # noqa: BLE001 - every error becomes one line
         if debug:
-            traceback.print_exc()
+            click.echo(visible(traceback.format_exc(), keep=LINES), err=True, nl=False)
         # A C++ module turns an interrupt during its import into an ImportError.
         if is_caused_by(error, KeyboardInterrupt):
             return 130

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.io.writing import write_text
 from bngrad.reports.findings import findings_of_report
+from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +62,7 @@ def _title(finding: Finding) -> str:
 
 def _escaped(text: str, *special: str) -> str:
     """Returns a text with characters in percent encoding; ``%`` has to be the first."""
+    text = visible(text, keep="\r\n")
     for character in (*special, "\r", "\n"):
         text = text.replace(character, f"%{ord(character):02X}")
     return text

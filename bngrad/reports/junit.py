@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from bngrad.io.writing import write_text
+from bngrad.reports.visible import LINES, visible
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.validation.report import Check, Report
 
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 has no form for, such as most control characters."""
-
 
 def write_junit(report: Report, path: Path) -> None:
     """Writes a report as JUnit XML: a suite for each check, a case for each row, and a case for the whole report.
 
-    What was not compared is reported as skipped. A check or a report that compared nothing is a failure.
+    What was not compared is reported as skipped. A check or a report that compared nothing is a failure, and a
+    model that could not be validated an error.
 
     Raises:
         InputError: The file cannot be written.
@@ -28,11 +26,13 @@ def write_junit(report: Report, path: Path) -> None:
     root = ET.Element("testsuites", name=f"bngrad validate {report.model}")
     for check in report.checks:
         _add_suite(root, check)
-    whole = ET.SubElement(root, "testsuite", name="report", tests="1", failures=str(int(not report.passed)))
+    failed, errors = int(not report.passed and not report.error), int(bool(report.error))
+    counts = {"tests": "1", "failures": str(failed), "errors": str(errors)}
+    whole = ET.SubElement(root, "testsuite", {"name": "report", **counts})
     case = ET.SubElement(whole, "testcase", name=report.against, classname="report")
     if not report.passed:
-        ET.SubElement(case, "failure", message=report.reason)
-    text = _NOT_XML.sub("\ufffd", ET.tostring(root, encoding="unicode"))
+        ET.SubElement(case, "error" if report.error else "failure", message=report.reason)
+    text = visible(ET.tostring(root, encoding="unicode"), keep=LINES)  # XML 1.0 has no form for the others
     write_text(path, f"<?xml version='1.0' encoding='utf-8'?>\n{text}")
 
 

@@ -16,7 +16,16 @@ from urllib.parse import quote
 import bngrad
 from bngrad.io.writing import write_text
 from bngrad.reports.findings import findings_of_report
-from bngrad.reports.rules import CHECKS, HAZARDS, NOTHING_COMPARED, UNREADABLE, WARNINGS, project_url
+from bngrad.reports.rules import (
+    CHECKS,
+    HAZARDS,
+    NOT_VALIDATED,
+    NOTHING_COMPARED,
+    UNREADABLE,
+    WARNINGS,
+    project_url,
+)
+from bngrad.reports.visible import LINES, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +39,7 @@ _ROOT = "%SRCROOT%"
 """The base of relative addresses: the current folder, which is the root of a checkout in a CI job."""
 
 RULES: dict[str, list[Rule]] = {
-    "validate": [*CHECKS.values(), NOTHING_COMPARED, *WARNINGS],
+    "validate": [*CHECKS.values(), NOTHING_COMPARED, *WARNINGS, NOT_VALIDATED],
     "inspect": [*HAZARDS, *WARNINGS, UNREADABLE],
 }
 """The rules of each command."""
@@ -97,7 +106,7 @@ def write_report_sarif(report: Report, path: Path) -> None:
         "validate",
         [report.model],
         findings,
-        exit_code=0 if report.passed else 1,
+        exit_code=2 if report.error else 0 if report.passed else 1,
         category=f"validate/{report.against}/{_uri(report.model)}",
         notes=report.notes,
     )
@@ -133,7 +142,7 @@ def _results(
             "ruleId": finding.rule.id,
             "ruleIndex": rules.index(finding.rule),
             "level": finding.level,
-            "message": {"text": finding.message},
+            "message": {"text": visible(finding.message, keep=LINES)},
             "locations": [_location(finding, models.index(finding.model))],
             # The second is the only one that GitHub reads.
             "partialFingerprints": {"finding/v1": fingerprint, "primaryLocationLineHash": fingerprint},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.io.writing import write_text
 from bngrad.reports.findings import findings_of_report
+from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +41,9 @@ def inspection_summary(problems: Sequence[str]) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
+    if report.error:
+        yield error_summary(report.model, report.error).removesuffix("\n")
+        return
     verdict = "passed" if report.passed else "FAILED"
     yield f"### {_code(report.model)}: {verdict}"
     yield ""
@@ -82,7 +86,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
 
 def _code(text: str) -> str:
     """Returns a text as a code span, which a name cannot leave: its fence is longer than any run of backticks."""
-    text = " ".join(text.split()).replace("|", r"\|")
+    text = _one_line(text).replace("|", r"\|")
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {text} {fence}" if longest else f"{fence}{text}{fence}"
@@ -90,4 +94,8 @@ def _code(text: str) -> str:
 
 def _plain(text: str) -> str:
     """Returns a text without Markdown or HTML in it."""
-    return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return visible(" ".join(text.split()))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bngrad.io.writing import write_text
+from bngrad.reports.visible import LINES, visible
 
 _HERE = Path(__file__).parent
 
@@ -65,10 +68,12 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_function"] = _dumps
     environment.filters["breakable"] = breakable
     environment.filters["grouped"] = lambda number: f"{number:,}"
     environment.filters["x"] = lambda sizes: "x".join(map(str, sizes)) or "scalar"
@@ -77,9 +82,22 @@ def _environment() -> Environment:
     return environment
 
 
+def _shown(value: object) -> object:
+    """Returns a value with escapes for what is not printable in its texts; markup is ours."""
+    if isinstance(value, dict):
+        return {_shown(key): _shown(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(one) for one in value]
+    return visible(value, keep=LINES) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _dumps(value: object, **options: Any) -> str:  # noqa: ANN401 - those of `json.dumps`
+    return json.dumps(_shown(value), **options)
+
+
 def breakable(text: str) -> Markup:
     """Returns a name, escaped, that may be broken into lines behind its separators; the script does the same."""
-    return Markup("<wbr>").join(re.split(r"(?<=[./_:])", text))
+    return Markup("<wbr>").join(re.split(r"(?<=[./_:])", visible(text)))
 
 
 def number_text(value: float | None) -> str:
