@@ -67,6 +67,28 @@ def _all_gather(make: NodesAtEnd, vector: ir.Value) -> ir.Value:
     return make.bngrad("AllGather", vector, key=KEY)[0]
 
 
+def weight_of_mean(make: NodesAtEnd, term: Mean) -> ir.Value:
+    """Makes the weight of a mean, what it averages in this graph: a double scalar."""
+    if term.of is not None:
+        return make.cast(make.op("Size", term.of), _DOUBLE)
+    if term.loss is not None:
+        return _weight_of_labels(make, term.loss)
+    assert term.total is not None, "one of the three is there"  # noqa: S101
+    return make.op("Reshape", make.cast(term.total, _DOUBLE), make.int64([]), allowzero=1)
+
+
+def _weight_of_labels(make: NodesAtEnd, node: ir.Node) -> ir.Value:
+    """The sum of the class weights of the labels that a loss counts."""
+    labels, class_weight = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    assert labels is not None, "an input that the loss always has"  # noqa: S101
+    ignored = node.attributes.get("ignore_index")
+    index = None if ignored is None else ignored.as_int()
+    weight = weight_of_each(make, labels, class_weight, index, _DOUBLE)
+    if weight is None:
+        return make.cast(make.op("Size", labels), _DOUBLE)
+    return make.op("ReduceSum", weight, keepdims=0)
+
+
 class _Share:
     def __init__(
         self, make: NodesAtEnd, terms: LossTerms, gather: Callable[[NodesAtEnd, ir.Value], ir.Value]
@@ -90,21 +112,7 @@ class _Share:
         make = self._make
         if isinstance(term, Independent):
             return make.constant(1, _DOUBLE)
-        if term.of is not None:
-            return make.cast(make.op("Size", term.of), _DOUBLE)
-        if term.loss is not None:
-            return self._weight_of_labels(term.loss)
-        assert term.total is not None, "one of the three is there"  # noqa: S101
-        return make.op("Reshape", make.cast(term.total, _DOUBLE), make.int64([]), allowzero=1)
-
-    def _weight_of_labels(self, node: ir.Node) -> ir.Value:
-        """The sum of the class weights of the labels that a loss counts."""
-        labels, class_weight = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-        assert labels is not None, "an input that the loss always has"  # noqa: S101
-        ignored = node.attributes.get("ignore_index")
-        index = None if ignored is None else ignored.as_int()
-        weight = weight_of_each(self._make, labels, class_weight, index, _DOUBLE)
-        return self._make.op("ReduceSum", weight, keepdims=0)
+        return weight_of_mean(make, term)
 
     def _ratios(self) -> ir.Value:
         """W / sum W of all weights, or 1 / sum W for those that a sum is divided by, behind a StopGradient."""

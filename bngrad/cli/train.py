@@ -15,6 +15,7 @@ from bngrad.cli.shell_completion import complete_files
 from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
+    from bngrad.cli.progress import Display
     from bngrad.training.fit import Outcome
     from bngrad.training.ranks import Ranks
     from bngrad.training.trainer import Trainer
@@ -220,7 +221,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
     from bngrad.cli.console import print_json, print_warnings, printing
     from bngrad.cli.interrupts import interrupts
     from bngrad.cli.progress import Display, progress
-    from bngrad.cli.train_report import document, epoch_line, lines
+    from bngrad.cli.train_report import document, lines
     from bngrad.training import curve
     from bngrad.training.fit import Reports
     from bngrad.training.run_log import RunLog
@@ -243,17 +244,12 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
         log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch)
     display = progress() if ranks.is_first else contextlib.nullcontext(Display(None))
     with interrupts(terminated=ranks.size > 1) as stop, display as show, log.open():
-
-        def print_epoch(record: dict[str, Any]) -> None:
-            if ranks.is_first and not as_json:
-                # A closed pipe, as of `| head`, must not end the training.
-                with show.hidden(), contextlib.suppress(BrokenPipeError):
-                    click.echo(epoch_line(record, run.epochs))
-
         reports = Reports(
             log,
             step=lambda epoch, done, loss: show(f"epoch {epoch}/{run.epochs}, loss {loss:.4g}", done),
-            epoch=print_epoch,
+            epoch=lambda record: (
+                _print_epoch(record, run.epochs, show, as_json=as_json) if ranks.is_first else None
+            ),
             stop=stop,
         )
         outcome = run.fit.run(reports)
@@ -270,6 +266,17 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
                 for line in lines(outcome, run.position, options):
                     click.echo(visible(line))
     return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
+
+
+def _print_epoch(record: dict[str, Any], epochs: int, show: Display, *, as_json: bool) -> None:
+    from bngrad.cli.console import print_warnings
+    from bngrad.cli.train_report import epoch_line, epoch_warnings
+
+    # A closed pipe, as of `| head`, must not end the training.
+    with show.hidden(), contextlib.suppress(BrokenPipeError):
+        if not as_json:
+            click.echo(epoch_line(record, epochs))
+        print_warnings(epoch_warnings(record))
 
 
 def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +19,15 @@ def epoch_line(record: dict[str, Any], epochs: int) -> str:
     if "accuracy" in record:
         parts.append(f"accuracy {record['accuracy']:.2%}")
     return ", ".join(parts)
+
+
+def epoch_warnings(record: dict[str, Any]) -> list[str]:
+    """What is wrong with the record of an epoch."""
+    loss = record.get("validation_loss", 0.0)
+    if math.isfinite(loss):
+        return []
+    why = "no sample of the validation data counts, or the data or the outputs of the model are not finite"
+    return [f"the validation loss of epoch {record['epoch']} is {loss}, so it is not compared: {why}"]
 
 
 def lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> list[str]:

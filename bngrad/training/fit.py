@@ -192,7 +192,7 @@ class Fit:
             record["validation_loss"] = validation.loss
             if validation.accuracy is not None:
                 record["accuracy"] = validation.accuracy
-            if validation.loss < (math.inf if position.best_loss is None else position.best_loss):
+            if -math.inf < validation.loss < (math.inf if position.best_loss is None else position.best_loss):
                 position.best_epoch, position.best_loss = position.epoch, validation.loss
                 self._best = self._trainer.state_dict()
         reports.log.add(**record, seconds=round(time.monotonic() - start, 3))

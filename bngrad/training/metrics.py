@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ class Evaluation(NamedTuple):
     """How good a state is."""
 
     loss: float
-    """The mean of the losses of the batches, each weighted by its number of samples."""
+    """The loss of all samples, see `LossOfBatches`; NaN also if none of them counts."""
     accuracy: float | None
     """The share of the labels with the highest score; None if the model has no single input of labels, or its
     scores are no output."""
@@ -47,20 +46,18 @@ def evaluate(
         DistributedError: See `Trainer`.
         Interrupted: ``stop`` says so on some rank.
     """
-    ranks = trainer.ranks
+    ranks, loss = trainer.ranks, trainer.loss_of_batches
     batches = dataset.batches(size, start=ranks.rank, every=ranks.size, drop_last=drop_last)
-    results = np.zeros((dataset.count(size, drop_last=drop_last), 4))
+    results = np.zeros((dataset.count(size, drop_last=drop_last), 3 + loss.size))
     stopped = False
     with ranks.together("validation"):
         for number, (rows, batch) in enumerate(batches):
             if stopped := stop():
                 break
-            outputs = trainer.evaluate(**batch)
-            hits, of = trainer.labels.correct(batch, outputs)
-            loss = float(outputs[trainer.info.loss].item())
-            results[ranks.rank + number * ranks.size] = loss * rows, rows, hits, of
+            outputs, parts = trainer.evaluate_parts(**batch)
+            results[ranks.rank + number * ranks.size] = rows, *trainer.labels.correct(batch, outputs), *parts
     if ranks.any("stop", stopped):
         raise Interrupted
-    losses, *counts = ranks.arrays("validation", results).sum(axis=0).T  # a row is of one rank, and else 0
-    samples, correct, counted = (float(count.sum()) for count in counts)
-    return Evaluation(math.fsum(losses) / samples, correct / counted if counted else None)
+    whole = ranks.arrays("validation", results).sum(axis=0)  # a row is of one rank, and else 0
+    _, correct, counted = (float(count) for count in whole[:, :3].sum(axis=0))
+    return Evaluation(loss.total(whole[:, 3:], whole[:, 0]), correct / counted if counted else None)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from bngrad.autodiff.size_conditions import require_conditions
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.opset.known_shapes import shape_text
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
     from numpy.typing import NDArray
+
+    from bngrad.autodiff.size_conditions import Condition
 
     Array = NDArray[Any]
 
@@ -148,6 +151,10 @@ class StepInfo:
     """The largest global norm of the gradients; None if they are not clipped."""
     synchronized: bool = False
     """Whether the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
+    size_conditions: tuple[Condition, ...] = ()
+    """What the sizes of symbolic dimensions have to fulfil in a step; see `bngrad.autodiff.size_conditions`."""
+    evaluation_size_conditions: tuple[Condition, ...] = ()
+    """What they have to fulfil in the evaluation graph."""
     fingerprint: Fingerprint | None = None
     """What the step computes; None for a step of an older bngrad."""
     labels: tuple[LabelRange, ...] = ()
@@ -194,7 +201,7 @@ class StepInfo:
         """Refuses fewer updates than the optimizer made before it had a weight."""
         behind = max((one.updates_behind or 0 for one in self.state.values()), default=0)
         for name in self.names("step"):
-            if int(arrays[name]) < behind:
+            if behind and int(arrays[name]) < behind:
                 raise InputError(
                     f"state {name!r} counts {int(arrays[name])} updates; expected {behind} or more, those before "
                     "the last weight was added"
@@ -249,6 +256,8 @@ def write_step_info(model: ir.Model, info: StepInfo) -> None:
         "accumulate": info.accumulate,
         "clip_norm": info.clip_norm,
         "synchronized": info.synchronized,
+        "size_conditions": list(info.size_conditions),
+        "evaluation_size_conditions": list(info.evaluation_size_conditions),
         "model": info.model,
     }
     if info.flat is not None:
@@ -293,6 +302,7 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
         name: StateTensor(**{**one, "shape": tuple(int(size) for size in one["shape"])})
         for name, one in document["state"].items()
     }
+    sizes = {size for one in data.values() for size in one.shape or () if isinstance(size, str)}
     info = StepInfo(
         layout=document["layout"],
         loss=document["loss"],
@@ -306,6 +316,8 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
         accumulate=document["accumulate"],
         clip_norm=document["clip_norm"],
         synchronized=document.get("synchronized", False),
+        size_conditions=require_conditions(document.get("size_conditions", []), sizes),
+        evaluation_size_conditions=require_conditions(document.get("evaluation_size_conditions", []), sizes),
         fingerprint=Fingerprint(**document["fingerprint"]) if "fingerprint" in document else None,
         labels=tuple(LabelRange(**{**one, "inputs": tuple(one["inputs"])}) for one in document.get("labels", ())),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import BngradError, InputError, TrainingError, warn
@@ -15,6 +15,7 @@ from bngrad.runtime.ort_values import to_array, to_ort_value
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data
 from bngrad.training.label_checks import LabelChecks
+from bngrad.training.loss_of_batches import LossOfBatches
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
@@ -27,13 +28,14 @@ from bngrad.training.training_step import TrainingStep, read_training_step
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import onnx
     import onnxruntime
     from mpi4py import MPI
     from numpy.typing import ArrayLike, NDArray
 
+    from bngrad.autodiff.size_conditions import Condition
     from bngrad.distributed import Communicator
     from bngrad.runtime.session import Provider
     from bngrad.training.schedules import Schedule
@@ -90,7 +92,6 @@ class Trainer:
         self.ranks.attach()  # before the session is made, which may compute constants with collectives
         with self.ranks.alone(), self.ranks.errors():
             self._session = StepSession(step, self._make_session(step.model))
-        self._evaluation: onnxruntime.InferenceSession | None = None
         self.labels = LabelChecks(as_ir(step.evaluation), step.info, session)
         """The class labels among the data."""
         self._calls = 0
@@ -149,7 +150,7 @@ class Trainer:
         """
         rate = self.learning_rate
         with self.ranks.together(f"step {self._calls + 1} with learning rate {rate!r}"):
-            arrays = self._require_data(data)
+            arrays = self._require_data(data, self.info.size_conditions)
         with self.ranks.alone():
             try:
                 with self.ranks.errors():
@@ -177,18 +178,35 @@ class Trainer:
             InputError: An array is missing, superfluous, or of another type or shape, a label is not one of the
                 classes, or ONNX Runtime refuses the data.
         """
-        if self._evaluation is None:
-            self._evaluation = self._make_session(self._training_step.evaluation)
-        arrays = self._require_data(data)
+        outputs, _ = self.evaluate_parts(**data)
+        return outputs
+
+    def evaluate_parts(self, /, **data: ArrayLike) -> tuple[dict[str, Array], Array]:
+        """Runs `evaluate`, and returns also what the batch adds to the loss of several, see `LossOfBatches`.
+
+        Args:
+            data: See `evaluate`.
+
+        Raises:
+            InputError: See `evaluate`.
+        """
+        session, parts = self._evaluation
+        arrays = self._require_data(data, self.info.evaluation_size_conditions)
         values = {name: to_ort_value(array) for name, array in arrays.items()} | self._current.inputs
-        inputs = (*self._evaluation.get_inputs(), *self._evaluation.get_overridable_initializers())
+        inputs = (*session.get_inputs(), *session.get_overridable_initializers())
         feeds = {one.name: values[one.name] for one in inputs}
-        names = [one.name for one in self._evaluation.get_outputs()]
+        names = [one.name for one in session.get_outputs()]
         try:
-            results = self._evaluation.run_with_ort_values(names, feeds)
+            results = session.run_with_ort_values(names, feeds)
         except Exception as error:
             raise refused(error) from error
-        return {name: to_array(value) for name, value in zip(names, results, strict=True)}
+        outputs = {name: to_array(value) for name, value in zip(names, results, strict=True)}
+        return outputs, outputs.pop(parts.output)
+
+    @property
+    def loss_of_batches(self) -> LossOfBatches:
+        """What the loss of several batches is, from what `evaluate_parts` returns for each."""
+        return self._evaluation[1]
 
     def state_dict(self) -> dict[str, Array]:
         """Returns a copy of the state: weights, running statistics, what the optimizer keeps, and counters.
@@ -277,10 +295,16 @@ class Trainer:
             self.ranks.on_first("finalize", lambda: save_model(as_ir(model), check_output(path)))
         return model
 
-    def _require_data(self, data: Mapping[str, Any]) -> dict[str, Array]:
-        arrays = require_data(data, self.info.data)
+    def _require_data(self, data: Mapping[str, Any], conditions: Sequence[Condition]) -> dict[str, Array]:
+        arrays = require_data(data, self.info.data, conditions)
         self.labels.require(arrays)
         return arrays
+
+    @cached_property
+    def _evaluation(self) -> tuple[onnxruntime.InferenceSession, LossOfBatches]:
+        model = as_ir(self._training_step.evaluation)
+        parts = LossOfBatches(model, self.info.data, self.info.loss)
+        return self._make_session(model), parts
 
     @property
     def _current(self) -> StateBuffers:

@@ -445,6 +445,18 @@ def test_a_run_that_is_resumed_with_something_else_says_so(case, command):
     assert (code, err.count("\n"), err.startswith(f"bngrad: warning: {line}")) == (0, 1, True)
 
 
+def test_a_validation_loss_that_is_not_finite_is_said(command):
+    bad = samples(20)
+    bad["x"][3] = np.nan
+    np.savez("nan.npz", **bad)
+    arguments = [*TRAIN, "--epochs", "2", "--validation", "nan.npz", "--checkpoint", "c", "--state-out", "last"]
+    code, out, err = command(*arguments)
+    assert (code, "last: the last state" in out, Path("c.best").exists()) == (0, True, False)
+    assert re.fullmatch(
+        r"(bngrad: warning: the validation loss of epoch \d is nan, so it is not compared: .*\n){2}", err
+    )
+
+
 def test_the_lowest_validation_loss_is_that_of_one_validation_set(command):
     easy = samples(20)
     easy["x"][np.arange(20), 0, easy["labels"]] += 9

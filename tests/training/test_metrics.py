@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 import pytest
 
 import bngrad
@@ -68,3 +69,94 @@ def test_one_rank_ends_it():
         return evaluate(trainer_of(comm), dataset(), 4, drop_last=False, stop=lambda: comm.rank == 1)
 
     assert {type(error) for error in on_threads(3, function)} == {Interrupted}
+
+
+MASK = ", float[N] mask"
+EACH = """l = SoftmaxCrossEntropyLoss <reduction = "none"> (z, labels) m = Mul (l, mask)
+s = ReduceSum <keepdims = 0> (m) t = ReduceSum <keepdims = 0> (mask) q = Div (s, t)"""
+PENALTY = "a = Mul (w, w) penalty = ReduceSum <keepdims = 0> (a) tenth = Constant <value_float = 0.1> ()"
+WEIGHTED = "SoftmaxCrossEntropyLoss <ignore_index = -1> (z, labels, weights)"
+LOSSES = {
+    "ignored": ("loss = SoftmaxCrossEntropyLoss <ignore_index = -1> (z, labels)", ""),
+    "log-probabilities": (
+        "p = LogSoftmax (z) loss = NegativeLogLikelihoodLoss <ignore_index = -1> (p, labels, weights)",
+        "",
+    ),
+    "weights-of-classes": (f"loss = {WEIGHTED}", ""),
+    "with-a-penalty": (f"{PENALTY} c = {WEIGHTED} b = Mul (penalty, tenth) loss = Add (c, b)", ""),
+    "two-terms": (
+        f"c = {WEIGHTED} n = Neg (z) d = {WEIGHTED.replace('(z', '(n')} loss = Sub (c, d)",
+        "",
+    ),
+    "mask": (f"{EACH} loss = Identity (q)", MASK),
+    "guarded-mask": (
+        f"""{EACH} zero = Constant <value_float = 0.0> ()
+        none = Equal (t, zero) loss = Where (none, zero, q)""",
+        MASK,
+    ),
+    "cast": (
+        f"{EACH} d = Cast <to = 11> (q) loss = Cast <to = 1> (d)",
+        MASK,
+    ),
+}
+
+
+def trainer_of_loss(loss, more=""):
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[N,3] x, int64[N] labels{more}) => (float loss) <float[3,3] w, float[3] weights = {{0.5, 0, 2}}> {{
+        z = MatMul (x, w) {loss}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return bngrad.Trainer(bngrad.training_step(model, wrt=["w"]), learning_rate=0.1)
+
+
+def void_data(trainer):
+    """Batches of four, of which the second has nothing that counts, and the others two and three samples."""
+    labels = np.array([0, -1, 2, 1, -1, -1, 1, -1, 2, 0, 2, -1])
+    data = {
+        "x": np.random.default_rng(1).standard_normal((12, 3)).astype(np.float32),
+        "labels": labels,
+        "mask": (labels >= 0).astype(np.float32) * np.repeat(np.float32([1, 0, 1]), 4),
+    }
+    if "mask" in trainer.info.data:
+        data["labels"] = np.maximum(labels, 0)
+    return {name: data[name] for name in trainer.info.data}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_batches_count_by_what_counts_in_them(case):
+    trainer = trainer_of_loss(*LOSSES[case])
+    data = void_data(trainer)
+    if "weights" not in LOSSES[case][0] and "mask" not in data:
+        data["labels"][6] = -1
+    void = trainer.evaluate(**{name: array[4:8] for name, array in data.items()})["loss"]
+    assert math.isnan(void) is (case != "guarded-mask")
+    found = evaluate(trainer, Dataset(data, trainer.info.data), 4, drop_last=False)
+    assert found.loss == pytest.approx(float(trainer.evaluate(**data)["loss"]), rel=1e-5)
+
+
+def test_nothing_counts():
+    trainer = trainer_of_loss(*LOSSES["ignored"])
+    data = void_data(trainer) | {"labels": np.full(12, -1)}
+    assert math.isnan(evaluate(trainer, Dataset(data, trainer.info.data), 4, drop_last=False).loss)
+    assert evaluate(trainer, Dataset(data, trainer.info.data), 4, drop_last=False).accuracy is None
+
+
+BY_SAMPLES = {
+    "sum": 'loss = SoftmaxCrossEntropyLoss <reduction = "sum"> (z, labels)',
+    "root": "c = SoftmaxCrossEntropyLoss (z, labels) loss = Sqrt (c)",
+}
+
+
+@pytest.mark.parametrize("case", BY_SAMPLES)
+def test_other_losses_count_by_samples(case):
+    trainer = trainer_of_loss(BY_SAMPLES[case])
+    data = void_data(trainer) | {"labels": np.arange(12) % 3}
+    parts = [
+        trainer.evaluate(**{name: array[p] for name, array in data.items()})["loss"]
+        for p in (slice(8), slice(8, 12))
+    ]
+    found = evaluate(trainer, Dataset(data, trainer.info.data), 8, drop_last=False)
+    assert found.loss == pytest.approx(float(parts[0] * 8 + parts[1] * 4) / 12)

@@ -32,10 +32,11 @@ OPTIMIZERS = {
     "frozen": {"frozen": ["bn"]},
 }
 
-EMBEDDING = """<ir_version: 9, opset_import: ["" : 18]>
-g (int64[N] ids) => (float loss) <float[3,2] table = {1, 2, 3, 4, 5, 6}> {
-    rows = Gather (table, ids)
-    loss = ReduceMean <keepdims = 0> (rows)
+REVERSED = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[N,3] x, int64[N] lengths) => (float loss) <float[3,2] table = {1, 2, 3, 4, 5, 6}> {
+    y = MatMul (x, table)
+    r = ReverseSequence <batch_axis = 0, time_axis = 1> (y, lengths)
+    loss = ReduceMean <keepdims = 0> (r)
 }"""
 
 
@@ -124,7 +125,7 @@ class Cases:
                 trainer.state_dict() if self.rank == 0 else {"a": np.zeros(1)}
             ),
             "another-rate": lambda: self.at_rate(trainer, RATE * (1 + self.rank), good),
-            "refused-by-onnxruntime": self.out_of_bounds,
+            "refused-by-onnxruntime": self.too_long,
             "made-with-another-rate": lambda: self.trainer(learning_rate=RATE * (1 + self.rank)),
             "another-model": lambda: self.trainer(step_of(sync=True, optimizer=("adam", "adamw")[self.rank])),
             "another-provider": lambda: self.trainer(provider=("native", "python")[self.rank]),
@@ -152,10 +153,9 @@ class Cases:
         finally:
             trainer.learning_rate = RATE
 
-    def out_of_bounds(self):
-        model = onnx.parser.parse_model(EMBEDDING)
-        trainer = self.trainer(bngrad.training_step(model, sync=True))
-        trainer.step(ids=np.array([0, 2 + 7 * self.rank]))
+    def too_long(self):
+        trainer = self.trainer(bngrad.training_step(onnx.parser.parse_model(REVERSED), sync=True))
+        trainer.step(x=np.ones((2, 3), np.float32), lengths=np.array([1, 2 + 7 * self.rank]))
 
     @staticmethod
     def without_communicator():
