@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+    from bngrad.autodiff.ties import Tie, Ties
     from bngrad.passes.base import Context
 
 
@@ -33,16 +34,23 @@ class Backward(NodeSite):
         dY: The gradient of the loss with respect to each of its outputs; None where it does not depend on one.
         needed: The inputs whose gradient is needed.
         context: The model's.
+        ties: The model's.
     """
 
     def __init__(
-        self, node: ir.Node, dY: Sequence[ir.Value | None], needed: frozenset[int], context: Context
+        self,
+        node: ir.Node,
+        dY: Sequence[ir.Value | None],
+        needed: frozenset[int],
+        context: Context,
+        ties: Ties,
     ) -> None:
         super().__init__(context.names, gradient_node_prefix(str(node.name or node.outputs[0].name)))
         self.node = node
         self.all_dY = tuple(dY)
         self._needed = needed
         self._context = context
+        self._ties = ties
         self.opset = context.opset
         self._made = 0
         self.unbounded = False
@@ -72,6 +80,11 @@ class Backward(NodeSite):
     def attributes(self) -> dict[str, Any]:
         """All attributes of the forward node, for a gradient op that takes the same."""
         return dict(self.node.attributes)
+
+    @property
+    def tie(self) -> Tie:
+        """The convention of the model's framework at the limits and ties of the node; see `ties`."""
+        return self._ties.of(self.node)
 
     def axes(self, axes: Sequence[int]) -> ir.Value:
         """Returns the constant for reduction axes."""

@@ -12,6 +12,7 @@ from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
+from bngrad.autodiff.ties import Ties
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import describe
@@ -121,6 +122,7 @@ class _Walk:
         self._imports = model.opset_imports
         self._contradicts = model.meta.get(CONTRADICTS, False)
         self._context = Context(model)
+        self._ties = Ties(model)
         self._moving = moving
         self._contributions: dict[ir.Value, list[tuple[Backward, ir.Value]]] = {}
         self._unbounded: set[ir.Value] = set()
@@ -161,7 +163,7 @@ class _Walk:
         rule = rule_of(node)
         moving = [(index, value) for index, value in smooth_inputs(node) if value in self._moving]
         needed = frozenset(index for index, _ in moving if rule is None or rule.differentiates(index))
-        back = Backward(node, dY, needed, self._context)
+        back = Backward(node, dY, needed, self._context, self._ties)
         back.unbounded = any(value in self._unbounded for value in dY)
         gradients = self._gradients(back, rule, moving)
         if gradients is None:

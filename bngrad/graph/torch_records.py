@@ -25,12 +25,13 @@ import ast
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from bngrad.graph.torch_calls import CALL, recorded_call
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import onnx_ir as ir
 
-_CALL = "pkg.torch.onnx.fx_node"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
@@ -39,7 +40,6 @@ _FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
 PARAMETER = "PARAMETER"
 """The kind of an initializer that is a parameter of the module."""
 
-_BATCH_NORM_CALL = re.compile(r"target=(?:torch\.ops\.)?aten\.(\w*batch_norm\w*)\.\w+\]\(args = \((.*?)\), kwargs")
 _PARAMETER_ARGUMENT = re.compile(r"%p_\w+")
 _MUTATED_MEAN = re.compile(r": BUFFER_MUTATION target='([^']*running_mean)'")
 _INPUT = re.compile(r"^(\w+): ([A-Z_]+) target='([^']*)'", re.MULTILINE)
@@ -93,8 +93,8 @@ class BatchNormCall(NamedTuple):
 
 def batch_norm_call(node: ir.Node) -> BatchNormCall | None:
     """The batch norm of PyTorch's that a node was made from; None if none is recorded."""
-    found = _BATCH_NORM_CALL.search(node.metadata_props.get(_CALL, ""))
-    return found and BatchNormCall(found[1], tuple(found[2].split(", ")))
+    call = recorded_call(node)
+    return BatchNormCall(call.op, call.arguments) if call is not None and "batch_norm" in call.op else None
 
 
 def recorded_mode(node: ir.Node) -> bool | None:
@@ -112,12 +112,12 @@ def recorded_mode(node: ir.Node) -> bool | None:
 
 def has_records(graph: ir.Graph) -> bool:
     """Whether the nodes of a graph have records, as PyTorch's exporter writes them."""
-    return any(_CALL in node.metadata_props for node in graph)
+    return any(CALL in node.metadata_props for node in graph)
 
 
 def are_recorded_as_tied(nodes: Iterable[ir.Node]) -> bool:
     """Whether nodes were made from calls with a parameter in common, which an optimizer cannot have tied."""
-    calls = [set(_PARAMETER_ARGUMENT.findall(node.metadata_props.get(_CALL, ""))) for node in nodes]
+    calls = [set(_PARAMETER_ARGUMENT.findall(node.metadata_props.get(CALL, ""))) for node in nodes]
     return bool(calls) and bool(set.intersection(*calls))
 
 

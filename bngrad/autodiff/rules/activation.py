@@ -167,13 +167,14 @@ def fast_gelu(back: Backward) -> Gradients:
 
 
 def _of_exponential(back: Backward, alpha: float, slope: float) -> Gradients:
-    """Of what rises by a slope for X > 0, and is alpha (exp X - 1) below."""
+    """Of what rises by a slope for X > 0, and is alpha (exp X - 1) below; at 0 as the framework has it."""
     x, y = back.x(0), back.y()
     if alpha == slope == 1:
         result = back.op("Add", back.op("Min", y, like(back, 0, y)), like(back, 1, y))
     else:
         falling = back.op("Add", y, like(back, alpha, y))
-        result = back.op("Where", _positive(back, x), like(back, slope, y), falling)
+        rising = back.op("GreaterOrEqual", x, like(back, 0, x)) if back.tie == "right" else _positive(back, x)
+        result = back.op("Where", rising, like(back, slope, y), falling)
     return [back.times(back.dY, result)]
 
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.constant_value import constant_value
 from bngrad.graph.guards import zero_where_zero
-from bngrad.graph.node_reader import like
+from bngrad.graph.node_reader import dtype_of, like
+from bngrad.graph.shapes import zeros
 from bngrad.graph.signs import is_singular, may_overflow
 from bngrad.opset.op_attributes import REDUCTION
 
@@ -48,13 +50,34 @@ def reduce_mean(back: Backward) -> Gradients:
 @gradient("ReduceMax", versions=(18, 20), attributes=REDUCTION)
 @gradient("ReduceMin", versions=(18, 20), attributes=REDUCTION)
 def reduce_extreme(back: Backward) -> Gradients:
-    """dX = dY / the number of elements equal to Y, for those; of ReduceMax, ReduceMin, GlobalMaxPool."""
+    """dX = dY / the number of elements equal to Y, for those; or dY for the first one, as the framework has it."""
+    axes = _known_axes(back)
+    if back.tie == "first" and axes != []:
+        if axes is None:
+            back.refuse(
+                "its axes or its rank are not known, and its gradient goes to the first largest element alone"
+            )
+        return [_to_the_first(back, axes)]
     x, y, dY = back.x(0), _kept(back, back.y()), _kept(back, back.dY)
     dtype = statistics_dtype(x)
     hit = back.op("Equal", x, y)
     share = back.op("Div", back.cast(dY, dtype), _sum_again(back, back.cast(hit, dtype)))
     share.dtype = dtype
     return [cast_like(back, back.kept(hit, share, singular=may_overflow(x)), dtype, x)]
+
+
+def _to_the_first(back: Backward, axes: list[int]) -> ir.Value:
+    """dY for the first largest or smallest of the elements along some axes, else 0."""
+    x, rank, dtype, dY = back.x(0), back.rank(back.x(0)), statistics_dtype(back.x(0)), back.dY
+    axes = sorted(axis % rank for axis in axes)
+    order = [*(axis for axis in range(rank) if axis not in axes), *axes]
+    behind = back.op("Transpose", back.cast(x, dtype), perm=order)
+    rows = back.op("Reshape", behind, back.int64([0] * (rank - len(axes)) + [-1]))
+    first = back.op("ArgMin" if back.node.op_type == "ReduceMin" else "ArgMax", rows, axis=-1, keepdims=1)
+    nothing = zeros(back, back.op("Shape", rows), dtype_of(dY))
+    hit = back.op("ScatterElements", nothing, first, back.op("Reshape", dY, back.op("Shape", first)), axis=-1)
+    hit = back.op("Reshape", hit, back.op("Shape", behind))
+    return back.op("Transpose", hit, perm=[order.index(axis) for axis in range(rank)])
 
 
 @gradient("ReduceL1", versions=(18,), attributes=REDUCTION)
@@ -143,16 +166,26 @@ def _reduced_again(back: Backward, op_type: str, value: ir.Value) -> ir.Value:
 
 def _elements(back: Backward) -> int | None:
     """How many elements make one of the result; None where it takes a run to tell."""
+    shape, axes = back.x(0).shape, _known_axes(back)
+    if shape is None or axes is None:
+        return None
+    dimensions = [shape[axis] for axis in axes]
+    known = [size for size in dimensions if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(dimensions) else None
+
+
+def _known_axes(back: Backward) -> list[int] | None:
+    """The axes that are reduced; None where it takes a run to tell."""
     shape, axes = back.x(0).shape, back.known_int64(1) if back.has(1) else []
+    if axes is None and (computed := constant_value(back.x(1))) is not None:
+        axes = [int(axis) for axis in computed.numpy().ravel()]
     if shape is None or axes is None:
         return None
     if _is_pooling(back):
         axes = list(range(2, len(shape)))
     elif not axes and not back.attribute("noop_with_empty_axes", 0):
         axes = list(range(len(shape)))
-    dimensions = [shape[axis] for axis in axes]
-    known = [size for size in dimensions if isinstance(size, int)]
-    return math.prod(known) if len(known) == len(dimensions) else None
+    return axes
 
 
 def _is_pooling(back: Backward) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.broadcasting import for_each_input
 from bngrad.autodiff.rule import gradient
+from bngrad.autodiff.ties import joint_limits
 from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.guards import cut
@@ -15,6 +16,8 @@ from bngrad.graph.signs import may_overflow
 from bngrad.opset.op_attributes import ANY
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
     from bngrad.autodiff.backward import Backward
@@ -24,17 +27,26 @@ if TYPE_CHECKING:
 @gradient("Max", inputs=None, versions=(13,))
 @gradient("Min", inputs=None, versions=(13,))
 def extremum(back: Backward) -> Gradients:
-    """Of Min and Max: dY goes to the operand that is Y, in equal parts where several are."""
+    """Of Min and Max: dY goes to the operand that is Y; where several are, as the framework has it."""
     operands = [back.x(index) for index in range(len(back.node.inputs))]
     if len(operands) == 1:
         return [back.dY]
     singular = any(map(may_overflow, operands))  # no operand equals a NaN
-    y, dtype = back.y(), statistics_dtype(operands[0])
-    if operands[0].dtype != dtype:
-        # ONNX Runtime may leave out the rounding of operands to 16 bits for Equal, and not for Y.
-        operands = [back.cast(x, dtype) for x in operands]
-        y = back.op(back.node.op_type, *operands)
+    dtype = statistics_dtype(operands[0])
+    rounded = operands[0].dtype != dtype
+    # ONNX Runtime may leave out the rounding of operands to 16 bits for comparisons, and not for Y.
+    operands = [back.cast(x, dtype) for x in operands]
+    tie = back.tie
+    if len(operands) == 2 and tie in ("pass", "stop"):
+        beyond = "Greater" if back.node.op_type == "Max" else "Less"
+        comparisons = (f"{beyond}OrEqual", beyond) if tie == "pass" else (beyond, f"{beyond}OrEqual")
+        chosen = [back.op(op_type, operands[i], operands[1 - i]) for i, op_type in enumerate(comparisons)]
+        return for_each_input(back, lambda index: back.kept(chosen[index], back.dY, singular=singular))
+    y = back.op(back.node.op_type, *operands) if rounded else back.y()
     chosen = [back.op("Equal", x, y) for x in operands]
+    if limits := joint_limits(back.node):  # where these are equal, the first operand gets all
+        alone = back.op("And", chosen[0], back.op("Equal", *limits))
+        chosen[1] = back.op("And", chosen[1], back.op("Not", alone))
     share = back.op("Div", back.dY, back.op("Sum", *(back.cast(each, dtype_of(back.dY)) for each in chosen)))
     share.dtype = dtype_of(back.dY)
     return for_each_input(back, lambda index: back.kept(chosen[index], share, singular=singular))
@@ -51,23 +63,41 @@ def where(back: Backward) -> Gradients:
 
 @gradient("Clip", inputs=(0, 1, 2), versions=(13,))
 def clip(back: Backward) -> Gradients:
-    """dY goes to X from min to max, both included, else to the limit that Y is.
+    """dY goes to X between min and max, else to the limit that Y is; at a limit as the framework has it.
 
     Y = min(max(X, low), high): where low is above high, that is high. Either may be left out.
     """
-    x, low, high = back.x(0), back.optional(1), back.optional(2)
+    x, low, high, tie = back.x(0), back.optional(1), back.optional(2), back.tie
     result: list[ir.Value | None] = [None] * 3
+    within, beyond = ("", "OrEqual") if tie == "stop" else ("OrEqual", "")
     if back.needs(0):
-        above = [back.op("GreaterOrEqual", x, low)] if low is not None else []
-        below = [back.op("LessOrEqual", x, high)] if high is not None else []
+        above = [back.op(f"Greater{within}", x, low)] if low is not None else []
+        below = [back.op(f"Less{within}", x, high)] if high is not None else []
         result[0] = _masked(back, *above, *below)
+        if tie == "split" and (above or below):
+            result[0] = _halved(back, result[0], [one for one in (low, high) if one is not None])
     if low is not None and back.needs(1):
         sane = [back.op("LessOrEqual", low, high)] if high is not None else []
-        result[1] = sum_to(back, _masked(back, back.op("Less", x, low), *sane), low, back.y())
+        result[1] = _of_limit(back, f"Less{beyond}", x, low, sane)
     if high is not None and back.needs(2):
         raised = back.op("Max", x, low) if low is not None else x
-        result[2] = sum_to(back, _masked(back, back.op("Greater", raised, high)), high, back.y())
+        result[2] = _of_limit(back, f"Greater{beyond}", raised, high, [])
     return result
+
+
+def _halved(back: Backward, dX: ir.Value, limits: Sequence[ir.Value]) -> ir.Value:
+    """Half of a gradient where X is a limit, and not both of them."""
+    at_limit = reduce(partial(back.op, "Xor"), (back.op("Equal", back.x(0), limit) for limit in limits))
+    return back.op("Where", at_limit, back.op("Mul", dX, like(back, 0.5, back.dY)), dX)
+
+
+def _of_limit(back: Backward, beyond: str, x: ir.Value, limit: ir.Value, sane: Sequence[ir.Value]) -> ir.Value:
+    """What flows to a limit: dY where X is beyond it, and half of it where X is there and gets the other half."""
+    dY = _masked(back, back.op(beyond, x, limit), *sane)
+    if back.tie == "split":
+        half = _masked(back, back.op("Equal", x, limit), *sane)
+        dY = back.op("Add", dY, back.op("Mul", half, like(back, 0.5, back.dY)))
+    return sum_to(back, dY, limit, back.y())
 
 
 @gradient("Dropout", versions=(13, 22), attributes={"seed": ANY})

@@ -57,7 +57,10 @@ def neg(back: Backward) -> Gradients:
 
 @gradient("Abs", versions=(13,))
 def absolute(back: Backward) -> Gradients:
-    """dX = dY sign X, which is 0 at 0."""
+    """dX = dY sign X, which is 0 at 0; with JAX 1."""
+    if back.tie == "right":
+        rising = back.op("GreaterOrEqual", back.x(0), like(back, 0, back.x(0)))
+        return [back.op("Where", rising, back.dY, back.op("Neg", back.dY))]
     return [back.times(back.dY, back.op("Sign", back.x(0)))]
 
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from bngrad.autodiff.prepare_forward import OPSET, with_modes
+from bngrad.autodiff.ties import COMMON, Ties
 from bngrad.errors import BngradError, UnsupportedNodeError
 from bngrad.graph.nodes import default_opset, describe
 from bngrad.torch.autograd import in_numpy, ops
@@ -72,6 +73,7 @@ class Autograd:
             training=options.training,
             shared_statistics=options.shared_statistics,
         )
+        self._ties = Ties(own)
         own.functions.clear()  # those that are left define ops of the table
         wide = widened(ir.to_proto(own))
         self._opset = wide.opset_imports.get("", opset)
@@ -164,6 +166,8 @@ class Autograd:
             attributes = {name: attribute.value for name, attribute in node.attributes.items()}
             if "outputs" in entry.attributes:
                 attributes["outputs"] = len(node.outputs)
+            if node.op_type in COMMON and "tie" in entry.attributes:
+                attributes["tie"] = self._ties.of(node)
             results = entry.function(*inputs, **attributes)
         except UnsupportedFormError as error:
             raise UnsupportedNodeError(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.torch.autograd.table import float32, op
+
+if TYPE_CHECKING:
+    from bngrad.autodiff.ties import Tie
 
 _NEVER_LINEAR = 600.0
 """A threshold of `torch.nn.functional.softplus` at which log(1 + exp(x)) is x in double."""
@@ -32,15 +37,17 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
 
 
 @op("Elu")
-def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def elu(x: Tensor, *, alpha: float = 1.0, tie: Tie = "left") -> Tensor:
     """X where it is positive, else alpha (exp(x) - 1)."""
-    return functional.elu(x, alpha)
+    return torch.where(x >= 0, x, functional.elu(x, alpha)) if tie == "right" else functional.elu(x, alpha)
 
 
 @op("Selu")
-def selu(x: Tensor, *, alpha: float = float32(1.67326319), gamma: float = float32(1.05070102)) -> Tensor:
+def selu(
+    x: Tensor, *, alpha: float = float32(1.67326319), gamma: float = float32(1.05070102), tie: Tie = "left"
+) -> Tensor:
     """Gamma elu(x)."""
-    return gamma * functional.elu(x, alpha)
+    return gamma * elu(x, alpha=alpha, tie=tie)
 
 
 @op("Celu")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bngrad.torch.autograd.table import op
 
+if TYPE_CHECKING:
+    from bngrad.autodiff.ties import Tie
+
 for _name, _function in {
-    "Abs": torch.abs,
     "Acos": torch.acos,
     "Acosh": torch.acosh,
     "Asin": torch.asin,
@@ -53,6 +56,12 @@ for _name, _function in {
     op(_name, since=7)(_function)
 
 
+@op("Abs")
+def absolute(x: Tensor, *, tie: Tie = "stop") -> Tensor:
+    """X without its sign."""
+    return torch.where(x >= 0, x, -x) if tie == "right" else torch.abs(x)
+
+
 @op("Div", since=7)
 def div(a: Tensor, b: Tensor) -> Tensor:
     """A / b; integers are rounded towards zero."""
@@ -84,14 +93,20 @@ def mean(*terms: Tensor) -> Tensor:
 
 
 @op("Max", since=8)
-def maximum(*terms: Tensor) -> Tensor:
+def maximum(*terms: Tensor, tie: Tie = "split") -> Tensor:
     """The largest of all inputs."""
+    if tie != "split" and len(terms) == 2:
+        x, limit = terms
+        return torch.where(x < limit if tie == "pass" else x <= limit, limit, x)
     return reduce(torch.maximum, terms)
 
 
 @op("Min", since=8)
-def minimum(*terms: Tensor) -> Tensor:
+def minimum(*terms: Tensor, tie: Tie = "split") -> Tensor:
     """The smallest of all inputs."""
+    if tie != "split" and len(terms) == 2:
+        x, limit = terms
+        return torch.where(x > limit if tie == "pass" else x >= limit, limit, x)
     return reduce(torch.minimum, terms)
 
 
@@ -102,6 +117,7 @@ def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 @op("Clip", since=11)
-def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+def clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, tie: Tie = "pass") -> Tensor:
     """X between two scalars."""
-    return x.clone() if low is None and high is None else torch.clamp(x, low, high)
+    raised = x.clone() if low is None else maximum(x, low, tie=tie)
+    return raised if high is None else minimum(raised, high, tie=tie)

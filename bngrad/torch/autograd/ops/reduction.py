@@ -14,6 +14,8 @@ from bngrad.torch.autograd.table import UnsupportedFormError, numbers, op
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bngrad.autodiff.ties import Tie
+
 
 def _extreme(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
     if any(x.shape[axis] == 0 for axis in axes):  # which PyTorch refuses
@@ -22,6 +24,13 @@ def _extreme(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
         sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
         return x.new_full(sizes, -inf if largest else inf)
     return (torch.amax if largest else torch.amin)(x, axes, keepdim=True)
+
+
+def _first(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
+    """The largest or smallest along some axes, of which the first one that is gets the gradient."""
+    rows = x.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes))
+    found = (rows.max(-1) if largest else rows.min(-1)).values
+    return found.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
 
 
 def _product(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -54,6 +63,7 @@ def _register(name: str, reduced: Callable[[Tensor, Sequence[int]], Tensor]) -> 
         axes: Sequence[int] | None = None,
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
+        tie: Tie = "split",
     ) -> Tensor:
         wanted = axes if given is None else numbers(given)
         if not wanted and noop_with_empty_axes:
@@ -61,6 +71,9 @@ def _register(name: str, reduced: Callable[[Tensor, Sequence[int]], Tensor]) -> 
                 raise UnsupportedFormError("it has noop_with_empty_axes = 1 and no axes")
             return x.clone()
         every = sorted(axis % x.ndim for axis in wanted) if wanted else list(range(x.ndim))
+        if tie == "first" and every and x.numel():
+            result = _first(x, every, largest=name == "ReduceMax")
+            return result if keepdims else result.squeeze(every)
         result = reduced(x, every) if every else reduced(x.reshape(1), [0]).reshape(())
         return result if keepdims or not every else result.squeeze(every)
 
@@ -76,8 +89,10 @@ def global_average_pool(x: Tensor) -> Tensor:
 
 
 @op("GlobalMaxPool")
-def global_max_pool(x: Tensor) -> Tensor:
+def global_max_pool(x: Tensor, *, tie: Tie = "split") -> Tensor:
     """The largest over the spatial axes."""
+    if tie == "first" and x.ndim > 2:
+        return _first(x, list(range(2, x.ndim)), largest=True)
     return torch.amax(x, list(range(2, x.ndim)), keepdim=True)
 
 

@@ -1,0 +1,188 @@
+"""Where a function bends: the convention of each framework for the gradient at a limit or a tie.
+
+ONNX defines no gradients, and frameworks have others there. Each follows its own:
+
+============ ============== ========== =========== ======= ======================
+of           ONNX Runtime   PyTorch    TensorFlow  JAX     written as
+============ ============== ========== =========== ======= ======================
+clamp, clip  pass           stop       pass        split   Clip, or Max and Min
+relu6        as clip        stop       stop        stop    the same
+maximum      split          split      pass        split   Max; Min of a minimum
+largest      split          see below  split       split   ReduceMax, GlobalMaxPool
+elu, selu    left           left       right       left    Elu, Selu
+abs          stop           stop       stop        right   Abs
+============ ============== ========== =========== ======= ======================
+
+PyTorch's ``max(dim)`` and adaptive pools give the gradient to the first largest element, and its other reductions
+equal shares. Before PyTorch 2.14 its ``clamp`` passed the gradient; since then numbers as limits stop it, and
+tensors split it. The op of PyTorch's comes from the record of its exporter, or from the name of the node; else it
+is the one that is the likeliest to be written so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from bngrad.graph.constant_value import constant_value
+from bngrad.graph.framework import framework_of
+from bngrad.graph.shapes import has_one_element
+from bngrad.graph.torch_calls import named_op, recorded_call, recorded_classes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx_ir as ir
+
+    from bngrad.graph.framework import Framework
+
+Tie = Literal["pass", "stop", "split", "first", "left", "right"]
+"""What happens to the gradient of a function that bends.
+
+``pass``: all of it goes to the first operand. ``stop``: none of it does, and the other operands get it. ``split``:
+all operands, or elements, that tie get equal shares. ``first``: the first element that ties gets it. ``left``,
+``right``: it is that of the part on this side.
+"""
+
+_LARGEST = ("ReduceMax", "ReduceMin", "GlobalMaxPool")
+_BEYOND = ("Max", "Min")
+
+COMMON: Mapping[str, Tie] = {
+    "Clip": "pass",
+    **dict.fromkeys((*_BEYOND, *_LARGEST), "split"),
+    **dict.fromkeys(("Elu", "Selu"), "left"),
+    "Abs": "stop",
+}
+"""The conventions that most follow, by the op of ONNX; other ops bend in one way, or not at all."""
+
+CONVENTIONS: Mapping[Framework | None, Mapping[str, Tie]] = {
+    None: COMMON,
+    "pytorch": {**COMMON, "Clip": "stop"},
+    "tensorflow": {**COMMON, **dict.fromkeys(_BEYOND, "pass"), **dict.fromkeys(("Elu", "Selu"), "right")},
+    "jax": {**COMMON, "Clip": "split", "Abs": "right"},
+}
+"""By the op of ONNX, for a node of which no more is known. Without a framework: ONNX Runtime's."""
+
+_CLAMPS = ("clamp", "clamp_min", "clamp_max", "clip")
+_OF_PYTORCH: Mapping[str, Tie] = {
+    **dict.fromkeys(("relu6", "hardtanh"), "stop"),
+    **dict.fromkeys(("maximum", "minimum", "amax", "amin"), "split"),
+}
+"""By the op of PyTorch's, apart from clamps and ``max``."""
+
+_JOINT_CLAMP = (2, 14)
+"""The first release of PyTorch whose clamp has the gradients of today."""
+
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+
+
+class Ties:
+    """The conventions of a model.
+
+    Args:
+        model: The model, whose framework `framework_of` tells.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.framework = framework_of(model)
+        version = _VERSION.match(model.producer_version or "") if model.producer_name == "pytorch" else None
+        self._passing_clamp = version is not None and (int(version[1]), int(version[2])) < _JOINT_CLAMP
+
+    def of(self, node: ir.Node) -> Tie:
+        """Returns the convention of a node of an op in `CONVENTIONS`."""
+        default = CONVENTIONS[self.framework][node.op_type]
+        if self.framework == "pytorch":
+            return self._of_pytorch(node, default)
+        if self.framework == "tensorflow" and node.op_type == "Clip" and _limits(node) == [0, 6]:
+            return "stop"  # TensorFlow's Relu6: its clip_by_value is written as Min and Max
+        if self.framework == "jax" and node.op_type in _BEYOND and _is_relu_or_clamp(node):
+            return "stop"
+        return default
+
+    def _of_pytorch(self, node: ir.Node, default: Tie) -> Tie:
+        call = recorded_call(node)
+        if call is not None:
+            op, with_indices = call.op, call.overload in ("dim", "names_dim")
+            numbers = call.is_number(1) and call.is_number(2)
+        else:
+            op, with_indices = named_op(node)
+            numbers = _has_number_as_limit(node)
+        if op in _CLAMPS:
+            return self._of_clamp(numbers=numbers)
+        if op in _OF_PYTORCH and not _is_adaptive(node):
+            return _OF_PYTORCH[op]
+        if node.op_type in _LARGEST:
+            known = with_indices if op in ("max", "min") else call is None and _has_one_axis(node)
+            return "first" if known or _is_adaptive(node) or node.op_type == "GlobalMaxPool" else "split"
+        if call is None and node.op_type == "Clip" and self._passing_clamp:
+            return "stop" if _limits(node) == [0, 6] else "pass"
+        if call is None and node.op_type in _BEYOND and (node.name or "").startswith("node_") and numbers:
+            return self._of_clamp(numbers=True)  # the inner one of two that a clamp became
+        return default
+
+    def _of_clamp(self, *, numbers: bool) -> Tie:
+        return "pass" if self._passing_clamp else "stop" if numbers else "split"
+
+
+def joint_limits(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """The two limits of a clamp of PyTorch's by tensors, of which a node is the Max or the Min; else None."""
+    call = recorded_call(node)
+    if (
+        call is None
+        or call.op not in _CLAMPS
+        or node.op_type not in _BEYOND
+        or call.is_number(1)
+        or call.is_number(2)
+    ):
+        return None
+    lower = node if node.op_type == "Max" else _maker(node.inputs[0])
+    upper = next((user for user, index in node.outputs[0].uses() if index == 0), None) if lower is node else node
+    if lower is None or upper is None or (lower.op_type, upper.op_type) != ("Max", "Min"):
+        return None
+    low, high = lower.inputs[1], upper.inputs[1]
+    if recorded_call(lower) != recorded_call(upper) or low is None or high is None:
+        return None
+    return low, high
+
+
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
+def _limits(node: ir.Node) -> list[float | None]:
+    """The inputs behind the first, where they are constants of one element."""
+    return [None if value is None else _number(value) for value in node.inputs[1:]]
+
+
+def _number(value: ir.Value) -> float | None:
+    tensor = constant_value(value)
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+
+
+def _has_number_as_limit(node: ir.Node) -> bool:
+    """Whether the operands behind the first are numbers, as far as that is known without the record."""
+    return all(value is None or _number(value) is not None for value in node.inputs[1:])
+
+
+def _has_one_axis(node: ir.Node) -> bool:
+    """Whether a reduction has one axis: max(dim) is more usual than amax(dim)."""
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    if axes is not None:
+        return has_one_element(axes)
+    written = node.attributes.get("axes")
+    return written is not None and len(written.as_ints()) == 1
+
+
+def _is_adaptive(node: ir.Node) -> bool:
+    """Whether a module recorded for a node is an adaptive pool, which PyTorch's exporter writes as an amax."""
+    return node.op_type in _LARGEST and "AdaptiveMaxPool" in recorded_classes(node)
+
+
+def _is_relu_or_clamp(node: ir.Node) -> bool:
+    """Whether JAX's Max or Min is of jax.nn.relu, or one of the two of lax.clamp and jax.nn.relu6."""
+    if len(node.inputs) != 2 or _limits(node) == [None]:
+        return False
+    around = [_maker(node.inputs[0]), *(user for user, index in node.outputs[0].uses() if index == 0)]
+    other = "Min" if node.op_type == "Max" else "Max"
+    paired = any(one is not None and one.op_type == other and _limits(one) != [None] for one in around)
+    return paired or (node.op_type == "Max" and _limits(node) == [0])
