@@ -48,7 +48,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
             ] or scalars
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
-            remedy = "" if scalars else ", or append one with --loss-fn of differentiate and step"
+            remedy = "" if scalars else ", or append one with --loss-fn (loss_fn=)"
             raise ModelError(
                 f"the model has {len(scalars) or 'no'} float scalar outputs; name the loss with --loss{remedy} "
                 f"(its float outputs are {outputs or 'none'})"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bngrad.cli.console import print_json, print_warnings, printing
 from bngrad.cli.help import Command
+from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
     REPORT,
     annotations_option,
@@ -25,6 +27,12 @@ from bngrad.cli.options import (
     training_option,
 )
 from bngrad.cli.shell_completion import complete_files
+from bngrad.errors import BngradError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.validation.report import Report
 
 _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
 
@@ -33,8 +41,9 @@ _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
     "validate",
     cls=Command,
     examples="""
-        $ bngrad validate model.onnx --dim N=2
-        $ bngrad validate model.onnx --against numeric --dim N=2
+        $ bngrad validate model.onnx --batch-size 2
+        $ bngrad validate network.onnx --against numeric --batch-size 2 \\
+            --loss-fn cross_entropy
         $ bngrad validate model.onnx --against reference --dim N=2 \\
             --junit report.xml --html report.html
     """,
@@ -71,6 +80,7 @@ _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
     help="Validate this rewrite of MODEL instead of a new one.",
 )
 @loss_option
+@loss_fn_options
 @option(
     "--wrt",
     multiple=True,
@@ -89,6 +99,13 @@ _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
     help="Arrays by input name; other inputs are random.",
 )
 @dims_option
+@option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Size of the first dimension of the inputs, whatever its name, where it is symbolic; a fixed one stays. "
+    "--dim and --inputs come first.",
+)
 @option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random values.")
 @option(
     "--rtol",
@@ -142,14 +159,16 @@ def validate_command(
 ) -> int:
     """Check that a training graph computes the right gradients.
 
-    MODEL is a forward model with a loss, or a training graph from ONNX Runtime's gradient builder; with `--against
-    numeric`, also one from differentiate or rewrite; with `--against torch`, a forward model only. Exit code 1 if
-    anything differs, or if nothing was compared.
+    MODEL is a forward model, or a training graph from ONNX Runtime's gradient builder; with `--against numeric`,
+    also one from differentiate or rewrite; with `--against torch`, a forward model only. A model without a loss
+    needs --loss-fn. Exit code 1 if anything differs, or if nothing was compared. The reports are written with exit
+    code 2, too: MODEL is an error there, with the reason.
 
     Documentation: [How validate decides](../explanation/validate.md), [In CI](../guides/ci.md),
     [Reports in a browser](../guides/reports.md).
     """
     from bngrad.cli.console import stdout_console
+    from bngrad.cli.error_message import error_message
     from bngrad.cli.outputs import check_outputs
     from bngrad.cli.progress import progress
     from bngrad.io import files
@@ -160,6 +179,7 @@ def validate_command(
     from bngrad.reports.sarif import write_report_sarif
     from bngrad.reports.summary import write_summary
     from bngrad.reports.text import print_text
+    from bngrad.validation.report import failed_report
     from bngrad.validation.validate import validate
 
     outputs = {
@@ -173,13 +193,32 @@ def validate_command(
         )
         if path is not None
     }
-    destinations = {}
-    if outputs:
-        read = {Path(path): files.load(path) for path in (model, rewritten) if path is not None}
-        paths = check_outputs(outputs.values(), read | ({} if inputs is None else {Path(inputs): None}))
-        destinations = dict(zip(outputs, paths, strict=True))
-    arrays = load_arrays(inputs) if inputs is not None else None
-    with progress() as show:
+    read = [Path(path) for path in (model, rewritten, inputs) if path is not None]
+    destinations = dict(zip(outputs, check_outputs(outputs.values(), dict.fromkeys(read)), strict=True))
+
+    def write_reports(report: Report) -> None:
+        for write, path in destinations.items():
+            write(report, path)
+
+    @contextmanager
+    def errors_reported() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            report = failed_report(str(model), options["against"], options["seed"], error_message(error))
+            with suppress(BngradError, OSError):  # the first error is the one to tell
+                write_reports(report)
+            if as_json:
+                print_json(report.to_dict())
+            raise
+
+    loaded = {}
+    with errors_reported():
+        if outputs:
+            loaded = {Path(path): files.load(path) for path in (model, rewritten) if path is not None}
+        arrays = load_arrays(inputs) if inputs is not None else None
+    check_outputs(outputs.values(), loaded)  # their external data
+    with errors_reported(), progress() as show:
         report = validate(
             model,
             rewritten=rewritten,
@@ -190,8 +229,7 @@ def validate_command(
             **options,
         )
     print_warnings(report.warnings)
-    for write, path in destinations.items():
-        write(report, path)
+    write_reports(report)
     with printing():
         if as_json:
             print_json(report.to_dict())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bngrad.inspection.diagnostic import Diagnostic
-from bngrad.reports.rules import BY_KIND, CHECKS, HAZARDS, NOTHING_COMPARED, UNREADABLE
+from bngrad.reports.rules import BY_KIND, CHECKS, HAZARDS, NOT_VALIDATED, NOTHING_COMPARED, UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,7 +44,9 @@ def findings_of_report(report: Report) -> list[Finding]:
     """
     found = [finding for check in report.checks for finding in _of_check(report.model, check)]
     found += _of_texts(report.model, report.warnings)
-    if not report.passed and not any(finding.level == "error" for finding in found):
+    if report.error:
+        found.append(Finding(NOT_VALIDATED, "error", report.error, report.model))
+    elif not report.passed and not any(finding.level == "error" for finding in found):
         found.append(Finding(NOTHING_COMPARED, "error", report.reason, report.model))
     return _sorted(found)
 

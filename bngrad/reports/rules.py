@@ -158,15 +158,22 @@ WARNINGS = [
     _warning(
         "running-statistics-not-updated",
         "Running statistics are not updated.",
-        "A batch norm is in the body of an If, Loop or Scan, or is a FusedBatchNorm with exponential_avg_factor "
-        "1.",
-        "Move the node out of the body, or set the factor.",
+        "A batch norm in training mode is in the body of an If, Loop or Scan, which is refused by differentiate and "
+        "step, or is a FusedBatchNorm with exponential_avg_factor 1.",
+        "Move the node out of the body or name it with --frozen, or set the factor.",
     ),
     _warning(
         "shared-running-statistics",
         "Batch norms read the same running statistic.",
         "The file does not record whether one module was called several times, or a tool merged equal values.",
         "Pass --shared-statistics chain for one module, or separate to confirm.",
+    ),
+    _warning(
+        "custom-gradients-not-recorded",
+        "Custom gradients of JAX are not recorded.",
+        "jax2onnx leaves no trace of jax.custom_vjp and jax.custom_jvp: the functions are differentiated as they "
+        "are written.",
+        "Export with to_onnx of docs/examples/jax/known_gradients.py, which refuses them.",
     ),
     _warning(
         "tied-weights",
@@ -190,6 +197,15 @@ WARNINGS = [
     ),
 ]
 """What is probably wrong with a forward model that will be trained."""
+
+NOT_VALIDATED = Rule(
+    "not-validated",
+    "A model could not be validated.",
+    "It cannot be read or differentiated, or an option does not fit it.",
+    "Read the message: it says what was expected and what to do.",
+    "guides/ci.html#exit-codes",
+    "error",
+)
 
 UNREADABLE = Rule(
     "unreadable-model",

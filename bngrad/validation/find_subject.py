@@ -109,9 +109,9 @@ def _is_training_op(node: ir.Node) -> bool:
 def _training_graph_subject(
     model: ir.Model, tested: ir.Model | None, against: Against, input_options: InputOptions, loss: str | None
 ) -> Subject:
-    inputs, dims = input_options.inputs, input_options.dims
+    inputs, dims, batch_size, seed = input_options
     original = model.clone()
-    bind_dimensions(original, dims, inputs)
+    bind_dimensions(original, dims, inputs, batch_size)
     if not any(_is_training_op(node) for node in all_nodes(model)):
         if against != "numeric":
             raise ModelError(
@@ -123,8 +123,8 @@ def _training_graph_subject(
     # With the shapes inferred by the rewrite: random labels need the number of classes.
     shapes = tested.clone()
     symbols = symbolic_dimensions(shapes)
-    bind_dimensions(shapes, {name: size for name, size in dims.items() if name in symbols}, inputs)
-    feeds = draw_inputs(shapes, given=inputs, seed=input_options.seed)
+    bind_dimensions(shapes, {name: size for name, size in dims.items() if name in symbols}, inputs, batch_size)
+    feeds = draw_inputs(shapes, given=inputs, seed=seed)
     return Subject(
         forward=None,
         original=original,

@@ -56,7 +56,7 @@ def forward_model_subject(
     """
     inputs = input_options.inputs
     bound = model.clone()
-    bind_dimensions(bound, input_options.dims, feeds_of(bound, inputs))
+    bind_dimensions(bound, input_options.dims, feeds_of(bound, inputs), input_options.batch_size)
     made = options.graph(bound)
     original = made.model
     notes: list[str] = []
@@ -90,7 +90,7 @@ def forward_model_subject(
         tested, _ = for_target(training, target="stock", unbiased_running_var=options.unbiased, source=model)
     if options.unbiased:
         unbias_running_variances(original.graph)
-    bind_dimensions(made.model, {}, inputs)
+    bind_dimensions(made.model, {}, inputs, input_options.batch_size)
     feeds = draw_inputs(made.model, given={**values, **inputs}, seed=input_options.seed)
     return Subject(
         forward=model,

@@ -10,11 +10,13 @@ import onnx_ir as ir
 from bngrad.errors import InputError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import all_nodes
+from bngrad.graph.same_values import SAME_VALUES
+from bngrad.graph.shapes import known_dimension
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL, MICROSOFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -65,8 +67,17 @@ _LABELS = {
 }
 """The index of a loss's labels, and of the input whose dimension 1 is the number of classes."""
 
+_MOVES_LABELS = {
+    **dict.fromkeys((*SAME_VALUES, "Slice", "Split"), slice(1)),
+    **dict.fromkeys(("Add", "Sub"), slice(2)),
+    "Where": slice(1, 3),
+}
+"""Ops between labels and the inputs that they are made of, with the inputs that have labels."""
 
-def bind_dimensions(model: ir.Model, dims: Mapping[str, int], given: Mapping[str, Array]) -> None:
+
+def bind_dimensions(
+    model: ir.Model, dims: Mapping[str, int], given: Mapping[str, Array], batch_size: int | None = None
+) -> None:
     """Replaces the symbolic dimensions of a model's inputs by sizes, in all shapes of the model.
 
     This is needed because ORT's AveragePoolGrad takes its output's shape from the model; with a symbolic batch
@@ -76,6 +87,8 @@ def bind_dimensions(model: ir.Model, dims: Mapping[str, int], given: Mapping[str
         model: The model. The shapes of its values are modified.
         dims: Sizes by dimension name; others are taken from the given arrays, or are `DEFAULT_DIM`.
         given: Arrays by input name.
+        batch_size: The size of the first dimension of inputs without a default, where it is symbolic and neither
+            ``dims`` nor a given array says it; fixed sizes stay.
 
     Raises:
         InputError: There is no such dimension or input, or a size is not positive.
@@ -88,13 +101,32 @@ def bind_dimensions(model: ir.Model, dims: Mapping[str, int], given: Mapping[str
     for name, size in dims.items():
         if name not in symbols:
             known = ", ".join(sorted(symbols)) or "none"
-            raise InputError(f"there is no symbolic dimension {name!r} among the inputs; there are: {known}")
+            raise InputError(
+                f"there is no symbolic dimension {name!r} among the inputs; there are: {known} (--batch-size is "
+                "that of the first one, whatever its name)"
+            )
         if size < 1:
             raise InputError(f"dimension {name!r} is {size}; expected 1 or more")
-    sizes = dict.fromkeys(symbols, DEFAULT_DIM) | _sizes_of_given(inputs, given) | dict(dims)
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"the batch size is {batch_size}; expected 1 or more")
+    batches = (
+        {} if batch_size is None else dict.fromkeys(_bind_batches(inputs.values(), given, batch_size), batch_size)
+    )
+    sizes = dict.fromkeys(symbols, DEFAULT_DIM) | batches | _sizes_of_given(inputs, given) | dict(dims)
     for value in _all_values(model):
         if value.shape is not None:
             value.shape = ir.Shape([sizes.get(_symbol(dim), dim) for dim in value.shape])
+
+
+def _bind_batches(inputs: Iterable[ir.Value], given: Mapping[str, Array], size: int) -> Iterator[str]:
+    """Yields the names of first dimensions; those without a name get the size."""
+    for value in inputs:
+        if value.const_value is not None or not value.shape or isinstance(value.shape[0], int):
+            continue
+        if name := _symbol(value.shape[0]):
+            yield name
+        elif value.name not in given:
+            value.shape = ir.Shape([size, *value.shape[1:]])
 
 
 def symbolic_dimensions(model: ir.Model) -> set[str]:
@@ -114,8 +146,9 @@ def _sizes_of_given(inputs: Mapping[str, ir.Value], given: Mapping[str, Array]) 
 def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, seed: int = 0) -> dict[str, Array]:
     """Returns an array for every input of a model.
 
-    Labels are below the number of classes, variances and scales are positive, weights of convolutions and linear
-    layers are scaled as by He et al., and other floats are standard normal. An input with a default keeps it.
+    Labels are below the number of classes, indices below the number of rows, variances and scales are positive,
+    weights of convolutions and linear layers are scaled as by He et al., and other floats are standard normal. An
+    input with a default keeps it.
 
     Args:
         model: The model, without symbolic dimensions. For random labels, the shape of the loss's scores must be
@@ -166,18 +199,39 @@ def _roles(model: ir.Model) -> tuple[dict[str, Draw], dict[str, int | None]]:
         for index, draw in _DRAWS.get(kind, {}).items():
             if index < len(node.inputs) and node.inputs[index] is not None:
                 draws.setdefault(str(node.inputs[index].name), draw)  # type: ignore[union-attr]
-        if kind in _LABELS:
-            labels, logits = (node.inputs[index] for index in _LABELS[kind])
-            count = logits.shape[1] if logits is not None and logits.shape is not None else None
-            if labels is not None:
-                known = classes.get(str(labels.name))  # may be known for the loss but not for its gradient
-                classes[str(labels.name)] = count if isinstance(count, int) else known
+        if kind in _LABELS or kind == ("", "Gather"):
+            labels, rows, axis = (*_LABELS[kind], 1) if kind in _LABELS else (1, 0, _axis(node))
+            count = None if (table := node.inputs[rows]) is None else known_dimension(table, axis)
+            for value in _made_of(node.inputs[labels]):
+                known = classes.get(str(value.name))  # may be known for the loss but not for its gradient
+                classes[str(value.name)] = min((n for n in (count, known) if n is not None), default=None)
     return draws, classes
+
+
+def _axis(gather: ir.Node) -> int:
+    return gather.attributes.get_int("axis", 0)
+
+
+def _made_of(labels: ir.Value | None) -> list[ir.Value]:
+    """The graph inputs that labels are, moved, cast, or shifted where they are negative."""
+    found: dict[ir.Value, None] = {}
+    waiting = [labels]
+    while waiting:
+        value = waiting.pop()
+        if value is None or value in found:
+            continue
+        found[value] = None
+        maker = value.producer()
+        if maker is not None and maker.op_type in _MOVES_LABELS and not maker.domain:
+            waiting += maker.inputs[_MOVES_LABELS[maker.op_type]]
+    return [value for value in found if value.is_graph_input()]
 
 
 def _class_count(name: str, classes: Mapping[str, int | None]) -> int:
     if name not in classes:
-        raise InputError(f"input {name!r} has integers that are not labels of a loss; pass it with --inputs")
+        raise InputError(
+            f"input {name!r} has integers that are not labels of a loss or indices; pass it with --inputs"
+        )
     count = classes[name]
     if count is None:
         raise InputError(f"input {name!r} has labels, but the number of classes is unknown; pass it with --inputs")

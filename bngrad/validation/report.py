@@ -123,6 +123,8 @@ class Report:
     """What identifies the model."""
     environment: Environment | None = None
     """The versions and the machine of the run."""
+    error: str = ""
+    """Why the model could not be validated; empty if it was."""
 
     @property
     def passed(self) -> bool:
@@ -132,6 +134,8 @@ class Report:
     @property
     def reason(self) -> str:
         """Why the report did not pass, in one line; empty if it did."""
+        if self.error:
+            return self.error
         if all(check.skipped for check in self.checks):
             checks = "; ".join(f"{check.name}: {check.problem}" for check in self.checks)
             return f"nothing was compared{f' ({checks})' if checks else ''}"
@@ -162,6 +166,18 @@ class Report:
                 for tensor in tensors:
                     _name_infinities(tensor)
         return document
+
+
+def failed_report(model: str, against: str, seed: int, error: str) -> Report:
+    """Returns the report of a model that could not be validated.
+
+    Args:
+        model: The model.
+        against: What it was to be compared with.
+        seed: The seed of random values.
+        error: Why it could not be validated.
+    """
+    return Report(model, {}, against, [], seed, {}, error=error)
 
 
 def _name_infinities(content: dict[str, Any]) -> None:

@@ -49,6 +49,8 @@ class InputOptions(NamedTuple):
     """Given arrays by input name; other inputs are random."""
     dims: Mapping[str, int]
     """Sizes of symbolic dimensions by name."""
+    batch_size: int | None
+    """Size of the first dimension of the inputs, where it is symbolic; None for the default."""
     seed: int
     """Seed of the random inputs."""
 

@@ -44,6 +44,7 @@ from bngrad.validation.autograd import load_autograd
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.find_subject import find_subject
 from bngrad.validation.lockstep import Tolerance
+from bngrad.validation.loss_of_model import with_loss
 from bngrad.validation.report import Report
 from bngrad.validation.sites import BATCH_NORMS, batch_norms_inside
 from bngrad.validation.subject import Against, InputOptions, Options
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from bngrad.io.files import AnyModel
     from bngrad.oracle import Oracle
+    from bngrad.training.loss_functions import LossFunction
     from bngrad.validation.checks import Progress
 
     Array = NDArray[Any]
@@ -71,10 +73,13 @@ def validate(
     rewritten: AnyModel | None = None,
     inputs: Mapping[str, Array] | None = None,
     dims: Mapping[str, int] | None = None,
+    batch_size: int | None = None,
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
     loss: str | None = None,
+    loss_fn: str | LossFunction | None = None,
+    prediction: str | None = None,
     wrt: Sequence[str] | None = None,
     frozen: Sequence[str] = (),
     training: Sequence[str] | Literal["auto"] = (),
@@ -94,11 +99,16 @@ def validate(
         rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
         inputs: Arrays by input name; other inputs are random.
         dims: Sizes of symbolic dimensions by name.
+        batch_size: Size of the first dimension of the inputs, whatever its name, where it is symbolic; a fixed one
+            stays.
         seed: Seed of all random values.
         rtol: Relative tolerance of the lock-step check, instead of the derived bounds; 0 if only ``atol`` is
             given.
         atol: Absolute tolerance of the lock-step check; 0 if only ``rtol`` is given.
         loss: The name of the float scalar to differentiate; needed if a forward model has more than one.
+        loss_fn: A loss function to append to a model without a loss, see `differentiate`; another model keeps its
+            own, with a note.
+        prediction: What the loss function is computed of; by default, the only float output.
         wrt: Names of the values to differentiate a forward model with respect to. By default, its weights, and,
             except for ``ort``, its float inputs that are data.
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their
@@ -134,7 +144,10 @@ def validate(
     require_names(wrt=wrt, frozen=frozen, training=training)
     providers, notes = _providers(provider)
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
-    input_options = InputOptions(inputs or {}, dims or {}, seed)
+    input_options = InputOptions(inputs or {}, dims or {}, batch_size, seed)
+    own = as_ir(model)
+    source, loss, more, warnings = with_loss(own, loss, loss_fn, prediction)
+    notes += more
     options = Options(
         loss=loss,
         wrt=wrt,
@@ -146,8 +159,7 @@ def validate(
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
-        source = as_ir(model)
-        warnings = model_warnings(
+        warnings += model_warnings(
             source,
             wrt=wrt,
             default_wrt=not wrt,
@@ -169,7 +181,7 @@ def validate(
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
             notes=notes + subject.notes + unsupported,
             warnings=warnings,
-            identity=identity(source, model if isinstance(model, str | Path) else None),
+            identity=identity(own, model if isinstance(model, str | Path) else None),
             environment=environment(),
         )
         if (inside := batch_norms_inside(subject.original)) and subject.against in ("ort", "reference"):

@@ -311,7 +311,7 @@ ERRORS = {
         {"wrt": ["x"]},
         (
             "the model has no float scalar outputs; name the loss with --loss, or append one with "
-            "--loss-fn of differentiate and step (its float outputs are 'y' (float[3]))"
+            "--loss-fn (loss_fn=) (its float outputs are 'y' (float[3]))"
         ),
     ),
     "loss-no-float": (
@@ -319,7 +319,7 @@ ERRORS = {
         {"wrt": ["x"]},
         (
             "the model has no float scalar outputs; name the loss with --loss, or append one with "
-            "--loss-fn of differentiate and step (its float outputs are none)"
+            "--loss-fn (loss_fn=) (its float outputs are none)"
         ),
     ),
     "loss-none-but-statistics": (
@@ -327,7 +327,7 @@ ERRORS = {
         {},
         (
             "the model has no float scalar outputs; name the loss with --loss, or append one with "
-            "--loss-fn of differentiate and step (its float outputs are 'm_new' "
+            "--loss-fn (loss_fn=) (its float outputs are 'm_new' "
             "(float[1]), 'v_new' (float[1]))"
         ),
     ),

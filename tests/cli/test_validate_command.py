@@ -150,7 +150,52 @@ def test_bad_input_is_one_line(case, capsys):
     assert err.startswith("bngrad: error: ")
     assert message in err
     assert err.count("\n") == 1
-    assert not any(Path(file).exists() for file in files.values())
+    assert_reports_have_the_error(err.removeprefix("bngrad: error: ").rstrip("\n"))
+
+
+def assert_reports_have_the_error(message):
+    (case,) = ET.parse("report.xml").iter("testcase")  # noqa: S314
+    assert case.find("error").get("message") == message
+    assert next(ET.parse("report.xml").iter("testsuite")).get("errors") == "1"  # noqa: S314
+    (found,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
+    (result,) = found["results"]
+    assert (result["ruleId"], result["message"]["text"]) == ("not-validated", message)
+    assert not found["invocations"][0]["executionSuccessful"]
+    assert ": ERROR\n" in Path("report.md").read_text(encoding="utf-8")
+    assert "::error title=bngrad%3A not-validated,file=" in Path("a.txt").read_text(encoding="utf-8")
+
+
+def test_a_model_that_cannot_be_read_is_an_error_in_every_report(capsys):
+    Path("broken.onnx").write_bytes(b"no model")
+    files = [
+        "--junit",
+        "report.xml",
+        "--sarif",
+        "report.sarif",
+        "--summary",
+        "report.md",
+        "--annotations",
+        "a.txt",
+    ]
+    assert run(["validate", "broken.onnx", *files, "--html", "report.html", "--json"]) == 2
+    out, err = capsys.readouterr()
+    message = err.removeprefix("bngrad: error: ").rstrip("\n")
+    assert message.startswith("broken.onnx is not an ONNX model")
+    assert_reports_have_the_error(message)
+    assert "broken.onnx is not an ONNX model" in Path("report.html").read_text(encoding="utf-8")
+    report = json.loads(out)
+    assert (report["error"], report["passed"], report["checks"]) == (message, False, [])
+
+
+@pytest.mark.parametrize("output", ["model.onnx", "weights.bin"])
+def test_a_report_is_not_written_over_what_is_read(output):
+    model = onnx.load("model.onnx")
+    large = onnx.numpy_helper.from_array(np.ones(2000, np.float32), "large")
+    model.graph.initializer.append(large)
+    onnx.save(model, "model.onnx", save_as_external_data=True, location="weights.bin")
+    before = Path(output).read_bytes()
+    assert run(["validate", "model.onnx", "--junit", output]) == 2
+    assert Path(output).read_bytes() == before
 
 
 def test_a_rewritten_model_is_not_the_original(capsys):
@@ -209,6 +254,58 @@ def test_a_made_training_graph_is_described_by_its_batch_norms(forward, head, ca
     capsys.readouterr()
     assert run(["validate", "made.onnx", "--against", "numeric", "--rows", "0"]) == 0
     assert capsys.readouterr().out.startswith(head)
+
+
+CLASSIFIER = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch,2,3] x) => (float[batch,4] y) <float[6,4] w = {
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6}> {
+    f = Flatten (x)  y = MatMul (f, w) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "note"),
+    [
+        (CLASSIFIER, {"x": [3, 2, 3], "labels": [3]}, None),
+        (CLASSIFIER.replace("batch", "5"), {"x": [5, 2, 3], "labels": [5]}, None),
+        (FORWARD, {"x": [3, 2, 3]}, "the model has the loss 'loss': no loss function was appended"),
+        (
+            FORWARD.replace("N,", "?,"),
+            {"x": [3, 2, 3]},
+            "the model has the loss 'loss': no loss function was appended",
+        ),
+    ],
+    ids=["no loss", "no loss, fixed batch", "loss", "loss, batch without a name"],
+)
+def test_one_command_line_for_models_of_any_kind(text, inputs, note, capsys):
+    onnx.save(onnx.parser.parse_model(text), "one.onnx")
+    options = ["--against", "numeric", "--batch-size", "3", "--loss-fn", "cross_entropy", "--json"]
+    assert run(["validate", "one.onnx", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {name: report["inputs"][name] for name in inputs} == inputs
+    assert [one for one in report["notes"] if "loss function" in one] == [note] * (note is not None)
+
+
+def test_a_named_prediction_is_appended_to(capsys):
+    onnx.save(onnx.parser.parse_model(FORWARD), "one.onnx")
+    options = ["--against", "numeric", "--loss-fn", "mse", "--prediction", "y", "--json"]
+    assert run(["validate", "one.onnx", *options]) == 0
+    assert "target" in json.loads(capsys.readouterr().out)["inputs"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "no float scalar outputs; name the loss with --loss, or append one with --loss-fn"),
+        (["--loss-fn", "mse", "--loss", "y"], "either --loss"),
+        (["--prediction", "y"], "add --loss-fn"),
+        (["--batch-size", "0"], "0 is not in the range"),
+        (["--dim", "N=2"], "there are: batch (--batch-size is that of the first one, whatever its name)"),
+    ],
+)
+def test_options_of_a_model_without_a_loss(options, message, capsys):
+    onnx.save(onnx.parser.parse_model(CLASSIFIER), "one.onnx")
+    assert run(["validate", "one.onnx", "--against", "numeric", *options]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_an_unknown_batch_norm_is_one_line(capsys):

@@ -71,6 +71,51 @@ def test_symbolic_dimensions_are_bound_everywhere(dims, given, expected):
     assert logits.shape == (expected, 10)
 
 
+@pytest.mark.parametrize(
+    ("first", "dims", "given", "expected"),
+    [
+        ("N", {}, {}, [2, 2]),
+        ("batch", {}, {}, [2, 4]),
+        ("?", {}, {}, [2, 4]),
+        ("3", {}, {}, [3, 4]),
+        ("N", {"N": 5}, {}, [5, 5]),
+        ("N", {}, {"labels": np.zeros(6, np.int64)}, [6, 6]),
+    ],
+)
+def test_the_batch_size_is_that_of_symbolic_first_dimensions(first, dims, given, expected):
+    """Of inputs without a default; a fixed size, --dim and given arrays come first."""
+    text = NETWORK.replace("[N,3", f"[{first},3").replace("float[16] b,", "float[C] b,")
+    model = network(text)
+    if first != "N":
+        model.graph.inputs[1].shape = ir.Shape([4])
+    bind_dimensions(model, dims, given, batch_size=2)
+    assert [value.shape[0] for value in model.graph.inputs[:2]] == expected
+    assert next(value for value in model.graph.inputs if value.name == "b").shape == (DEFAULT_DIM,)
+
+
+MOVED = {
+    "reshaped": "i = Reshape (labels, k)",
+    "cast": "i = Cast <to = 7> (labels)",
+    "shifted where negative": "t = Constant <value_int = 10> () n = Sub (labels, t) i = Where (flag, n, labels)",
+}
+
+
+@pytest.mark.parametrize("how", MOVED)
+def test_labels_that_are_moved_are_labels(how):
+    text = NETWORK.replace("loss, log_prob", f"k = Constant <value_ints = [-1]> () {MOVED[how]} loss, log_prob")
+    model = network(text.replace("(logits, labels)", "(logits, i)"))
+    bind_dimensions(model, {"N": 200}, {})
+    assert set(np.unique(draw_inputs(model)["labels"])) == set(range(10))
+
+
+@pytest.mark.parametrize(("axis", "rows"), [(0, 16), (1, 10)])
+def test_indices_are_below_the_number_of_rows(axis, rows):
+    text = NETWORK.replace("bool flag", "bool flag, int64[300] ids")
+    model = network(text.replace("c = Conv", f"g = Gather <axis = {axis}> (dense, ids) c = Conv"))
+    bind_dimensions(model, {}, {})
+    assert set(np.unique(draw_inputs(model)["ids"])) == set(range(rows))
+
+
 REFUSED = {
     "class-count-unknown": (
         NETWORK.replace("loss, log", "logits2 = Neg(logits) loss, log").replace(
@@ -78,11 +123,11 @@ REFUSED = {
         ),
         "the number of classes is unknown",
     ),
-    "indices": (
-        NETWORK.replace("f = Flatten(p)", "q = Gather(p, labels) f = Flatten(p)").replace(
+    "integers": (
+        NETWORK.replace("f = Flatten(p)", "q = Tile(p, labels) f = Flatten(p)").replace(
             "loss, log_prob = SoftmaxCrossEntropyLoss(logits, labels)", "loss = ReduceSum <keepdims = 0> (logits)"
         ),
-        "input 'labels' has integers that are not labels of a loss",
+        "input 'labels' has integers that are not labels of a loss or indices",
     ),
     "sequence": (NETWORK.replace("bool flag", "seq(float[N]) flags"), "input 'flags' is a sequence of tensors"),
     "text": (NETWORK.replace("bool flag", "string flag"), "for which there are no random values; pass it with"),

@@ -6,7 +6,7 @@ status=0
 bngrad inspect --fail-on hazard --sarif reports/inspect.sarif models/*.onnx || status=$?
 for model in models/*.onnx; do
   report=reports/$(basename "$model" .onnx)
-  bngrad validate "$model" --against reference --dim N=2 \
+  bngrad validate "$model" --against reference --batch-size 2 \
     --junit "$report.xml" --html "$report.html" --sarif "$report.sarif" || status=$?
 done
 exit "$status"
