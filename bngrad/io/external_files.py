@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import onnx
 import onnx_ir as ir
 
 from bngrad.errors import InputError
@@ -19,6 +18,8 @@ from bngrad.graph.subgraphs import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import onnx
 
 _MAX_DIGITS = 18
 """So many digits are less than 2^63."""
@@ -81,35 +82,20 @@ def _size(folder: Path, location: str) -> int | None:
     return status.st_size
 
 
-def require_entries(proto: onnx.ModelProto) -> None:
-    """Checks that the entries of external data are what onnx-ir can read.
+def require_entries(tensor: onnx.TensorProto) -> None:
+    """Checks that the entries of a tensor in external data are what onnx-ir can read.
 
     Raises:
-        ValueError: A tensor has no location, or an offset or a length that is no number of bytes.
+        ValueError: It has no location, or an offset or a length that is no number of bytes.
     """
-    for tensor in _tensor_protos(proto):
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        if not entries.get("location"):
-            raise ValueError(f"tensor {tensor.name!r} is external data without a location")
-        for key in ("offset", "length"):
-            value = entries.get(key, "0")
-            if not (value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS):
-                found = f"external data with {key} {value[:40]!r}"
-                raise ValueError(f"tensor {tensor.name!r} is {found}; expected a number of bytes")
-
-
-def _tensor_protos(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yields all tensors that are external data, before the model is converted."""
-    waiting: list[Any] = [proto.graph, *proto.functions]
-    while waiting:
-        graph = waiting.pop()
-        found = [*graph.initializer] if isinstance(graph, onnx.GraphProto) else []
-        for node in graph.node:
-            for attribute in node.attribute:
-                found += [attribute.t, *attribute.tensors]
-                waiting += [attribute.g] if attribute.HasField("g") else []
-                waiting += attribute.graphs
-        yield from (one for one in found if one.data_location == onnx.TensorProto.EXTERNAL)
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if not entries.get("location"):
+        raise ValueError(f"tensor {tensor.name!r} is external data without a location")
+    for key in ("offset", "length"):
+        value = entries.get(key, "0")
+        if not (value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS):
+            found = f"external data with {key} {value[:40]!r}"
+            raise ValueError(f"tensor {tensor.name!r} is {found}; expected a number of bytes")
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

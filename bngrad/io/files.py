@@ -14,7 +14,8 @@ from bngrad.errors import InputError, ModelError
 from bngrad.graph.nodes import all_nodes
 from bngrad.io import external_data
 from bngrad.io.domains import tidy_domains
-from bngrad.io.external_files import require_entries, require_external_data
+from bngrad.io.external_files import require_external_data
+from bngrad.io.limits import require_limits
 from bngrad.io.negative_dimensions import clear_negative_dimensions
 from bngrad.io.reading import require_file
 from bngrad.io.well_formed import require_well_formed
@@ -105,7 +106,7 @@ def _refuse_other_format(file: Path) -> None:
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Converts a model, keeping the declared types of inputs that are also declared as outputs."""
-    require_entries(proto)
+    require_limits(proto)
     model = ir.from_proto(proto)
     _refuse_two_versions(model, proto)
     for value, info in zip(model.graph.inputs, proto.graph.input, strict=True):

@@ -5,8 +5,6 @@ onnx's checker is stricter: it rejects ops without a schema, which models from o
 
 from __future__ import annotations
 
-from collections import Counter
-from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     Scope = ir.Graph | ir.Function
-    _FunctionName = tuple[str, str]
 
 _MAX_AXIS = 2**31 - 1
 _MAX_ELEMENTS = 2**60 - 1
 """Limit of the number of elements, so that the number of bytes does not overflow."""
-_MAX_INLINED_NODES = 10_000_000
-"""Limit of the number of nodes after inlining all functions: shape inference visits each of them."""
 _CONSTANT_KINDS = ("float", "floats", "int", "ints", "string", "strings")
 
 
@@ -46,16 +41,14 @@ def require_well_formed(model: ir.Model, description: str) -> None:
         description: What to call the model in the error message.
 
     Raises:
-        ModelError: A node or an output reads a value that no earlier node produces; functions call each other in a
-            cycle; a node lacks required inputs or has an attribute of a wrong type; or the data of a tensor do not
-            match its type and shape.
+        ModelError: A node or an output reads a value that no earlier node produces; a node lacks required inputs
+            or has an attribute of a wrong type; or the data of a tensor do not match its type and shape.
     """
     for problem in _problems(model):
         raise ModelError(f"{description} is not valid: {problem}")
 
 
 def _problems(model: ir.Model) -> Iterator[str]:
-    yield from _call_problems(model)
     yield from _import_problems(model)
     yield from _domain_problems(model)
     yield from _input_problems(model.graph)
@@ -75,34 +68,6 @@ def _problems(model: ir.Model) -> Iterator[str]:
                 for attribute in node.attributes.values():
                     if attribute.is_ref():
                         yield f"{_named(node)} refers to an attribute of a function, but is not in a function"
-
-
-def _call_problems(model: ir.Model) -> Iterator[str]:
-    """Checks that functions can be inlined, and that the inlined model is not too large."""
-    called: dict[_FunctionName, Counter[_FunctionName]] = {}
-    for key, function in model.functions.items():
-        ops = Counter(_called_function(node.op_identifier()) for node in function.all_nodes())
-        called.setdefault(_called_function(key), Counter()).update(ops)
-    calls = {key: set(ops) & set(called) for key, ops in called.items()}
-    try:
-        order = [*TopologicalSorter(calls).static_order()]
-    except CycleError as error:
-        cycle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name in error.args[1])
-        yield f"its functions call each other in a cycle: {cycle}"
-        return
-    sizes: dict[_FunctionName, int] = {}
-    for name in order:
-        sizes[name] = sum(count * sizes.get(op, 1) for op, count in called[name].items())
-    main_ops = [_called_function(node.op_identifier()) for node in model.graph.all_nodes()] if order else []
-    nodes = sum(sizes.get(name, 1) for name in main_ops)
-    if nodes > _MAX_INLINED_NODES:
-        yield f"it has {nodes} nodes after inlining its functions; expected at most {_MAX_INLINED_NODES}"
-
-
-def _called_function(key: ir.OperatorIdentifier) -> _FunctionName:
-    """Returns the function that shape inference uses for a call: it ignores overloads, and "ai.onnx" means ""."""
-    domain, name, _ = key
-    return "" if domain == "ai.onnx" else domain, name
 
 
 def _import_problems(model: ir.Model) -> Iterator[str]:

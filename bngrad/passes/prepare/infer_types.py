@@ -14,6 +14,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.subgraphs import proto_subgraphs, subgraphs
 from bngrad.io.external_data import with_small_tensors
+from bngrad.io.limits import MAX_RANK
 from bngrad.io.negative_dimensions import has_negative_dimension
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
@@ -200,8 +201,14 @@ def _copy_types(graph: ir.Graph, inferred: onnx.GraphProto, inputs: Sequence[ir.
 
 
 def _copy_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
-    """Copies the known parts of a type and shape to a value, and returns whether it changed."""
+    """Copies the known parts of a type and shape to a value, and returns whether it changed.
+
+    Raises:
+        ModelError: The rank is beyond the limit, which only a constant shape can bring about.
+    """
     before = value.type, value.shape
+    if (rank := len(proto.tensor_type.shape.dim)) > MAX_RANK:
+        raise ModelError(f"value {value.name!r} has {rank} dimensions; expected at most {MAX_RANK}")
     try:
         value.type = ir.serde.deserialize_type_proto_for_type(proto) or value.type
     except ir.serde.SerdeError:  # onnx copies a type that does not exist from an attribute
