@@ -3,7 +3,8 @@
 It is JSON under one key of the model's metadata::
 
     {"version": 1, "loss": "loss", "weights": ["fc.weight", "fc.bias"],
-     "buffers": {"bn.num_batches_tracked": "bn.num_batches_tracked_new"}}
+     "buffers": {"bn.num_batches_tracked": "bn.num_batches_tracked_new"},
+     "size_conditions": [], "training_size_conditions": [["!=", "N", 1]]}
 
 `differentiate` takes its defaults from it. Running statistics of batch norms may be among the buffers.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+from bngrad.autodiff.size_conditions import require_conditions
 from bngrad.errors import ModelError
 from bngrad.graph.name_messages import listed
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import onnx_ir as ir
+
+    from bngrad.autodiff.size_conditions import Condition
 
 KEY = "bngrad.forward"
 """Of ``ModelProto.metadata_props``."""
@@ -36,6 +40,10 @@ class ForwardInfo(NamedTuple):
     """The inputs and initializers that are trained."""
     buffers: Mapping[str, str]
     """The output with the next value, by the names of inputs that a step replaces."""
+    size_conditions: Sequence[Condition] = ()
+    """What the sizes of symbolic dimensions have to fulfil; see `size_conditions`."""
+    training_size_conditions: Sequence[Condition] = ()
+    """What they have to fulfil in training mode besides."""
 
 
 def write_forward_info(model: ir.Model, info: ForwardInfo) -> None:
@@ -55,8 +63,14 @@ def read_forward_info(model: ir.Model) -> ForwardInfo | None:
     try:
         document = json.loads(text)
         version = int(document["version"])
-        info = ForwardInfo(str(document["loss"]), list(document["weights"]), dict(document["buffers"]))
-    except (ValueError, TypeError, KeyError) as error:
+        conditions = (
+            require_conditions(document.get(name, []), _dimensions(model))
+            for name in ("size_conditions", "training_size_conditions")
+        )
+        info = ForwardInfo(
+            str(document["loss"]), list(document["weights"]), dict(document["buffers"]), *conditions
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(
             f"the model's metadata {KEY!r} cannot be read ({type(error).__name__}: {error}); export it again"
         ) from error
@@ -71,3 +85,9 @@ def read_forward_info(model: ir.Model) -> ForwardInfo | None:
     if missing:
         raise ModelError(f"the model lacks {listed(missing)}, which its metadata {KEY!r} names; export it again")
     return info
+
+
+def _dimensions(model: ir.Model) -> set[str]:
+    """The names of the symbolic dimensions of the inputs."""
+    shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
+    return {str(one.value) for shape in shapes for one in shape if not isinstance(one, int)}

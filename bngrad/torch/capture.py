@@ -7,7 +7,7 @@ import io
 import logging
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 import torch
@@ -21,6 +21,7 @@ from bngrad.passes.prepare.split_sequences import split_sequences
 from bngrad.torch.draws import unvalidated_distributions
 from bngrad.torch.in_ops import InOps
 from bngrad.torch.no_grad import detach_no_grad
+from bngrad.torch.sizes import Sizes, TrainingChecks, exact_sizes, read_sizes
 from bngrad.torch.translations import translations
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
+    from bngrad.torch.dynamic_shapes import Dynamic
     from bngrad.torch.example import Example
 
 OPSET = 18
@@ -37,40 +39,46 @@ _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'
 _REASON = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning)\b:?\s*(.*)$")
 
 
-def capture(
-    module: torch.nn.Module,
-    example: Example,
-    dynamic_shapes: Any,  # noqa: ANN401
-) -> ir.Model:
+class Captured(NamedTuple):
+    """An exported module."""
+
+    model: ir.Model
+    sizes: Sizes
+
+
+def capture(module: torch.nn.Module, example: Example, dynamic: Dynamic) -> Captured:
     """Exports a module, without optimizations.
 
     Args:
         module: What takes ``example.arguments``.
         example: The arguments.
-        dynamic_shapes: As `torch.export.export` takes them.
+        dynamic: Which dimensions stay symbolic.
 
     Returns:
-        The ONNX model, whose parameters and buffers are initializers under their names in ``module``.
+        The ONNX model, whose parameters and buffers are initializers under their names in ``module``, and the
+        sizes for which it is right.
 
     Raises:
         ModelError: PyTorch cannot trace the module.
         UnsupportedNodeError: PyTorch cannot write an op of it as ONNX.
     """
+    checks = TrainingChecks()
     with quiet():
         try:
-            with InOps(), unvalidated_distributions():
+            with InOps(), unvalidated_distributions(), checks.collected(), exact_sizes():
                 program = torch.export.export(
-                    module, example.arguments, dynamic_shapes=dynamic_shapes, strict=False
+                    module, example.arguments, dynamic_shapes=dynamic.shapes(example), strict=False
                 )
         except BngradError:
             raise
         except Exception as error:
             raise ModelError(f"torch.export cannot trace the module: {first_line(error)}") from error
+        sizes = read_sizes(program, example, dynamic, checks)
         detach_no_grad(program)
     model = write_onnx(program, translations())
     record_framework(model, "pytorch")
     _turn_on_dropout(model.graph)
-    return model
+    return Captured(model, sizes)
 
 
 def write_onnx(program: ExportedProgram, table: Mapping[Callable[..., Any], Callable[..., Any]]) -> ir.Model:

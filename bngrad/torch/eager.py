@@ -28,11 +28,13 @@ class Eager(NamedTuple):
 
     loss: torch.Tensor
     new: dict[str, torch.Tensor]
-    """The buffers, and the parameters that require no gradient, after the pass."""
+    """The buffers, and the parameters that require no gradient, after the forward pass."""
     gradients: dict[str, torch.Tensor]
     """Those of the loss with respect to the trained parameters that it depends on."""
     changes: Changes
     """What the pass changes that is no tensor."""
+    recomputed: list[str]
+    """The buffers that the backward pass changes again, where a checkpoint runs a batch norm a second time."""
     functions: list[str]
     """Each `torch.autograd.Function` that the loss depends on."""
 
@@ -70,7 +72,8 @@ def run_eager(
     before = {name: one.detach().clone() for name, one in tensors.items()}
     arguments = pytree.tree_map(converted, example.arguments)
     used: list[str] = []
-    one_pass = _Pass(forward, [tensors[name] for name in wrt], used.extend)
+    again: list[str] = []
+    one_pass = _Pass(forward, [tensors[name] for name in wrt], used.extend, again.extend)
     named = (*one_pass.named_parameters(), *one_pass.named_buffers())
     full = {name: tensors[user_name(name.removeprefix("forward_module."))] for name, _ in named}
     mode = nullcontext() if dtype is None else InType(dtype)
@@ -98,6 +101,7 @@ def run_eager(
         {untrained[name]: one.detach() for name, one in found.items() if name in untrained},
         {name: gradient.to_dense() for name in wrt if (gradient := tensors[name].grad) is not None},
         changes,
+        again,
         used,
     )
     _refuse_other_state(before, {name: tensors[name] for name in wrt} | result.new, wrt)
@@ -124,16 +128,30 @@ def _refuse_other_state(
 class _Pass(torch.nn.Module):
     """A forward and a backward pass, in which checkpoints run the module again: both with the given tensors."""
 
-    def __init__(self, forward: Forward, wrt: Sequence[torch.Tensor], used: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        wrt: Sequence[torch.Tensor],
+        used: Callable[[list[str]], None],
+        again: Callable[[list[str]], None],
+    ) -> None:
         super().__init__()
-        self.forward_module, self._wrt, self._used = forward, list(wrt), used
+        self.forward_module, self._wrt, self._used, self._again = forward, list(wrt), used, again
 
     def forward(self, *arguments: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         values: tuple[torch.Tensor, ...] = self.forward_module(*arguments)
         self._used(functions(values[0]))
         if self._wrt and values[0].requires_grad:
+            after = [one.detach() for one in values]
+            values = (values[0], *(one.detach().clone() for one in values[1:]))
             torch.autograd.backward(values[0], inputs=self._wrt, retain_graph=True)
+            names = zip(self.forward_module.output_names, values, after, strict=True)
+            self._again([name.removesuffix(NEW) for name, one, new in names if not _equal(one, new)])
         return values
+
+
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 class InType(TorchFunctionMode):

@@ -45,26 +45,6 @@ class Example:
         """The tensors as NumPy arrays, by name."""
         return {name: one.detach().cpu().numpy() for name, one in zip(self.names, self.flat, strict=True)}
 
-    def dynamic_shapes(self, *, batch: bool) -> Any:  # noqa: ANN401 - of the structure of the arguments
-        """What `torch.export` takes as dynamic shapes: the first dimension of whatever has the size of the batch.
-
-        Raises:
-            InputError: The size of the batch cannot be dynamic.
-        """
-        size = self.batch if batch else None
-        if size is not None and size < 2:
-            raise InputError(
-                f"the example has a batch of {size}; expected 2 or more, or dynamic_batch=False to fix the size"
-            )
-
-        def dynamic(leaf: object) -> Any:  # noqa: ANN401
-            if not isinstance(leaf, torch.Tensor):
-                return None
-            follows = size is not None and leaf.ndim > 0 and leaf.shape[0] == size
-            return {0: torch.export.Dim.AUTO} if follows else {}
-
-        return pytree.tree_map(dynamic, self.arguments)
-
     @property
     def batch(self) -> int | None:
         """The size of the first dimension of the first tensor that has one."""

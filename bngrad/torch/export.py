@@ -16,15 +16,17 @@ from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import describe
 from bngrad.torch.batch_norm import cumulative_averages, stop_statistics
-from bngrad.torch.capture import capture, clean_up
+from bngrad.torch.capture import Captured, capture, clean_up
+from bngrad.torch.dynamic_shapes import Dynamic
 from bngrad.torch.forward import LOSS, NEW, Forward, Inference
 from bngrad.torch.names import name_values
 from bngrad.torch.untouched import untouched
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from bngrad.torch.example import Example
+    from bngrad.torch.sizes import Sizes
 
 
 class Exported(NamedTuple):
@@ -33,7 +35,9 @@ class Exported(NamedTuple):
     model: ir.Model
     """The trained parameters, and the buffers that the pass changes, are inputs with their values as defaults."""
     info: ForwardInfo
-    """Its loss, the parameters that are trained, and the buffers."""
+    """Its loss, the parameters that are trained, the buffers, and the sizes for which it is right."""
+    sizes: Sizes
+    """The names of the symbolic dimensions."""
     warnings: list[str]
     """What is probably not intended."""
 
@@ -42,8 +46,8 @@ def export_training(
     forward: Forward,
     example: Example,
     trained: Collection[str],
+    dynamic: Dynamic,
     *,
-    dynamic_batch: bool = True,
     sync: bool = False,
 ) -> Exported:
     """Exports a module with its loss, in the mode that it is in.
@@ -52,30 +56,29 @@ def export_training(
         forward: The module and its loss. It is not changed.
         example: The arguments.
         trained: The parameters to train, by the user's names.
-        dynamic_batch: Whether the size of the batch stays symbolic.
+        dynamic: Which dimensions stay symbolic.
         sync: Whether its batch norms will be synchronized over ranks.
 
     Raises:
-        InputError: The size of the batch cannot be symbolic, or the loss is not a scalar.
+        InputError: The loss is not a scalar.
         ModelError: PyTorch cannot trace the module.
-        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX, or a gradient is not its own.
+        UnsupportedNodeError: PyTorch cannot write an op of it as ONNX.
     """
-    shapes = example.dynamic_shapes(batch=dynamic_batch)
     with ExitStack() as stack:
         stack.enter_context(untouched(forward))
         stack.enter_context(cumulative_averages(forward))
         stack.enter_context(torch.enable_grad())
-        model = capture(forward, example, shapes)
+        model, sizes = capture(forward, example, dynamic)
         output_names = list(forward.output_names)
-    name_values(model, forward, example, output_names)
+    name_values(model, forward, example, output_names, sizes)
     used, buffers = make_state_inputs(model, forward, trained)
     _refuse_shared_statistics(model, buffers)
     stop_statistics(model.graph)
     define(model)
-    info = ForwardInfo(LOSS, used, buffers)
+    info = ForwardInfo(LOSS, used, buffers, sizes.conditions, sizes.in_training)
     write_forward_info(model, info)
-    warnings = export_warnings(model, forward, example, dynamic_batch=dynamic_batch, sync=sync)
-    return Exported(model, info, warnings)
+    warnings = export_warnings(forward, sizes.fixed, sync=sync)
+    return Exported(model, info, sizes, warnings)
 
 
 def make_state_inputs(
@@ -106,31 +109,33 @@ def make_state_inputs(
     return used, buffers
 
 
-def export_inference(forward: Forward, example: Example, *, dynamic_batch: bool = True) -> ir.Model:
+def export_inference(forward: Forward, example: Example, sizes: Sizes) -> Captured:
     """Exports a module in evaluation mode, with the loss if its outputs have one there.
 
     Args:
-        forward: See `export_training`; so are the other arguments.
+        forward: See `export_training`; so is the example.
         example: See `export_training`.
-        dynamic_batch: See `export_training`.
+        sizes: The symbolic dimensions of the training graph.
+
+    Returns:
+        The model, and the sizes for which it is right, in terms of the same names.
 
     Raises:
         ModelError: PyTorch cannot trace the module in evaluation mode.
         UnsupportedNodeError: PyTorch cannot write an op of it as ONNX.
     """
     try:
-        return _inference(forward, example, with_loss=True, dynamic_batch=dynamic_batch)
+        return _inference(forward, example, sizes, with_loss=True)
     except BngradError:
-        return _inference(forward, example, with_loss=False, dynamic_batch=dynamic_batch)
+        return _inference(forward, example, sizes, with_loss=False)
 
 
-def _inference(forward: Forward, example: Example, *, with_loss: bool, dynamic_batch: bool) -> ir.Model:
-    shapes = example.dynamic_shapes(batch=dynamic_batch)
+def _inference(forward: Forward, example: Example, sizes: Sizes, *, with_loss: bool) -> Captured:
     inference = Inference(forward, with_loss=with_loss)
     with untouched(forward), torch.no_grad():
         inference.eval()
-        model = capture(inference, example, shapes)
-    name_values(model, forward, example, inference.output_names)
+        model, found = capture(inference, example, Dynamic([dict(names) for names in sizes.axes], [], set()))
+    name_values(model, forward, example, inference.output_names, found)
     names = [name for name in forward.tensors() if name in model.graph.initializers]
     _make_inputs(model, names)
     clean_up(model)
@@ -138,7 +143,9 @@ def _inference(forward: Forward, example: Example, *, with_loss: bool, dynamic_b
         model.graph.inputs.remove(value)
     _remove_unused_inputs(model, names)
     stops_to_identity(model)
-    return model
+    sizes_of = dict(zip(example.names, sizes.axes, strict=True))
+    fixed = [["==", sizes_of[name][axis], size] for name, axis, size in found.fixed]
+    return Captured(model, found._replace(conditions=[*found.conditions, *fixed]))
 
 
 def _make_inputs(model: ir.Model, names: Collection[str]) -> dict[str, ir.Value]:
@@ -157,21 +164,33 @@ def _remove_unused_inputs(model: ir.Model, names: Collection[str]) -> None:
 
 
 def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None:
-    """A training graph has one name for a running statistic before its update, and one reader."""
+    """Refuses what reads a running statistic before the same pass updates it.
+
+    A training graph has one name for a running statistic before its update, and one reader. PyTorch updates it in
+    place, so that a batch norm in evaluation mode has a gradient by the updated one.
+    """
     for node in model.graph:
-        if is_training_batch_norm(node):
-            for value in node.inputs[3:5]:
-                if value is not None and value.name in buffers and len(value.uses()) > 1:
+        for value in node.inputs[3:5] if is_training_batch_norm(node) else ():
+            if value is None:
+                continue
+            for reader, index in value.uses():
+                frozen = index in (3, 4) and (reader.domain, reader.op_type) == ("", "BatchNormalization")
+                if reader is not node and (frozen or value.name in buffers):
                     raise UnsupportedNodeError(
-                        f"{value.name!r} is updated by {describe(node)} and read by other nodes before, which is "
-                        "unsupported; expected a batch norm in training mode to read its statistics first"
+                        f"{value.name!r} is updated by {describe(node)} and read by {describe(reader)} before, "
+                        "whose gradient PyTorch computes with the updated statistics; expected a batch norm in "
+                        "training mode to read its statistics first: call it before, or use two batch norms"
                     )
 
 
-def export_warnings(
-    model: ir.Model, forward: Forward, example: Example, *, dynamic_batch: bool, sync: bool = False
-) -> list[str]:
-    """What is probably not intended."""
+def export_warnings(forward: Forward, fixed: Sequence[tuple[str, int, int]], *, sync: bool = False) -> list[str]:
+    """What is probably not intended.
+
+    Args:
+        forward: The module and its loss.
+        fixed: The dimensions that were to be symbolic and are not: input, index, size.
+        sync: Whether its batch norms will be synchronized over ranks.
+    """
     found = []
     if not any(one.training for one in forward.module.modules()):
         found.append(
@@ -184,18 +203,16 @@ def export_warnings(
             f"{listed(synchronized)}: a SyncBatchNorm becomes a batch norm over the batch of one process without "
             "sync=True (--sync)"
         )
-    fixed = _fixed(model, example) if dynamic_batch else []
-    if fixed:
+    batches = [name for name, axis, _ in fixed if axis == 0]
+    if batches:
         found.append(
-            f"the batch size of {listed(fixed)} is fixed at {example.batch}, because the module computes with it "
+            f"the batch size of {listed(batches)} is fixed at {fixed[0][2]}, because the module computes with it "
             "as a number; feed batches of this size, or pass dynamic_batch=False to silence this warning"
         )
+    found += [
+        f"dimension {axis} of {name!r} is fixed at {size}, because the module computes with it as a number; feed "
+        "this size, or leave it out of dynamic_shapes to silence this warning"
+        for name, axis, size in fixed
+        if axis != 0
+    ]
     return found
-
-
-def _fixed(model: ir.Model, example: Example) -> list[str]:
-    """The inputs of the size of the batch whose first dimension is a number nonetheless."""
-    shapes = {str(value.name): value.shape for value in model.graph.inputs}
-    named = zip(example.names, example.flat, strict=True)
-    follows = [name for name, tensor in named if tensor.ndim and tensor.shape[0] == example.batch]
-    return [name for name in follows if (shape := shapes[name]) is not None and isinstance(shape[0], int)]

@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
+from bngrad.torch.dynamic_shapes import BATCH
 from bngrad.torch.forward import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
     from bngrad.torch.example import Example
-
-BATCH = "N"
-"""The name of the symbolic dimension."""
+    from bngrad.torch.sizes import Sizes
 
 
-def name_values(model: ir.Model, module: torch.nn.Module, example: Example, outputs: Sequence[str]) -> None:
-    """Names inputs, outputs, parameters, buffers and the size of the batch.
+def name_values(
+    model: ir.Model,
+    module: torch.nn.Module,
+    example: Example,
+    outputs: Sequence[str],
+    sizes: Sizes | None = None,
+) -> None:
+    """Names inputs, outputs, parameters, buffers and symbolic sizes.
 
     A tensor that the module has under several names becomes one initializer, under the first, as in
     `named_parameters`. Outputs that no node computes are removed: they are inputs, or were not changed.
@@ -32,6 +37,7 @@ def name_values(model: ir.Model, module: torch.nn.Module, example: Example, outp
         module: What was exported.
         example: Its arguments.
         outputs: Names for its outputs.
+        sizes: The names of symbolic sizes; by default, there is one, that of the batch.
     """
     graph = model.graph
     wanted: dict[ir.Value, str] = dict(zip(graph.inputs, example.names, strict=True))
@@ -50,7 +56,10 @@ def name_values(model: ir.Model, module: torch.nn.Module, example: Example, outp
     _rename(model, wanted)
     for value in initializers:
         graph.initializers[wanted[value]] = value
-    _name_batch(graph)
+    _name_sizes(graph, _batch_alone(graph) if sizes is None else sizes.symbols)
+    for value, names in zip(graph.inputs, sizes.axes if sizes is not None else (), strict=False):
+        if value.shape is not None:  # a dimension may be a function of others, and have a name nonetheless
+            value.shape = ir.Shape([names.get(axis, one) for axis, one in enumerate(value.shape)])
 
 
 def _merged(graph: ir.Graph, module: torch.nn.Module) -> dict[ir.Value, str]:
@@ -84,21 +93,28 @@ def _rename(model: ir.Model, wanted: dict[ir.Value, str]) -> None:
             value.const_value.name = name
 
 
-def _name_batch(graph: ir.Graph) -> None:
-    """Renames the symbol of the batch, which PyTorch numbers, wherever a shape has it.
+def _batch_alone(graph: ir.Graph) -> dict[str, str]:
+    """The name of PyTorch's symbol for the size of the batch."""
+    symbols = [str(one.shape[0].value) for one in graph.inputs if one.shape and not isinstance(one.shape[0], int)]
+    symbol = next((one for one in symbols if not one.isdecimal()), None)
+    return {} if symbol is None else {symbol: BATCH}
+
+
+def _name_sizes(graph: ir.Graph, names: Mapping[str, str]) -> None:
+    """Renames symbols, which PyTorch numbers, wherever a shape has them.
 
     A size that was to be dynamic, and that the module fixes, is a symbol whose name is the number.
     """
-    symbols = [str(one.shape[0].value) for one in graph.inputs if one.shape and not isinstance(one.shape[0], int)]
-    symbol = next((one for one in symbols if not one.isdecimal()), None)
-    whole = re.compile(r"(?!)" if symbol is None else rf"\b{re.escape(symbol)}\b")
+    whole = re.compile("|".join(rf"\b{re.escape(symbol)}\b" for symbol in names) or r"(?!)")
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
         if value.shape is not None:
-            value.shape = ir.Shape([_renamed(one, whole) for one in value.shape])
+            value.shape = ir.Shape([_renamed(one, whole, names) for one in value.shape])
 
 
-def _renamed(dimension: int | ir.SymbolicDim, symbol: re.Pattern[str]) -> int | str | None:
+def _renamed(
+    dimension: int | ir.SymbolicDim, symbols: re.Pattern[str], names: Mapping[str, str]
+) -> int | str | None:
     if isinstance(dimension, int) or dimension.value is None:
         return dimension if isinstance(dimension, int) else None
     name = str(dimension.value)
-    return int(name) if name.isdecimal() else symbol.sub(BATCH, name)
+    return int(name) if name.isdecimal() else symbols.sub(lambda found: names[found[0]], name)

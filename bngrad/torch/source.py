@@ -11,6 +11,7 @@ from bngrad.graph.name_messages import listed
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.torch.compare import compare_steps
 from bngrad.torch.custom_gradients import function_error
+from bngrad.torch.dynamic_shapes import read_dynamic
 from bngrad.torch.eager import Eager, run_eager
 from bngrad.torch.example import read_example
 from bngrad.torch.export import Exported, export_training
@@ -56,14 +57,16 @@ def read_source(
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401
     wanted: Collection[str] | None,
-    dynamic_batch: bool,
     input_names: Sequence[str] | None,
     *,
+    dynamic_batch: bool,
+    dynamic_shapes: Any,  # noqa: ANN401
     sync: bool = False,
 ) -> Source:
     """Reads the arguments, and exports the module."""
     read = read_arguments(module, loss_fn, example, wanted, input_names)
-    exported = export_training(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch, sync=sync)
+    dynamic = read_dynamic(read.example, dynamic_shapes, dynamic_batch=dynamic_batch)
+    exported = export_training(read.forward, read.example, read.trained, dynamic, sync=sync)
     exported.warnings.extend(read.warnings)
     return Source(read.forward, read.example, read.trained, exported)
 
@@ -111,6 +114,11 @@ def read_arguments(
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
     warnings = []
+    if eager.recomputed:
+        warnings.append(
+            f"a checkpoint computes again what changes {listed(eager.recomputed)}, so that PyTorch updates it twice "
+            "in a step; a training step updates it once"
+        )
     if eager.changes.attributes:
         warnings.append(
             f"the forward pass changes {listed(eager.changes.attributes)}, which the graph has as constants; if "

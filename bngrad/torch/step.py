@@ -36,6 +36,7 @@ def export(
     example: Any,  # noqa: ANN401 - any structure of tensors
     *,
     dynamic_batch: bool = True,
+    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
     input_names: Sequence[str] | None = None,
     check: bool = True,
 ) -> onnx.ModelProto:
@@ -57,6 +58,10 @@ def export(
             are a tensor, a tuple of positional arguments, or a dict of keyword arguments of the module's forward.
         dynamic_batch: Whether the size of the batch stays symbolic: the first dimension of all tensors that have
             there the size of the first tensor's.
+        dynamic_shapes: Which dimensions stay symbolic, as `torch.export.export` takes it: for each tensor of the
+            example a dict such as ``{0: "N", 1: "T"}`` of names, `torch.export.Dim`, ``Dim.AUTO`` or
+            ``Dim.DYNAMIC``, or None; in the structure of the example, in a list, or in a dict by the names of the
+            inputs. By default the size of the batch.
         input_names: Names for the tensors of the example, in its order. By default, the names of the parameters of
             forward and of the loss function that take them.
         check: Whether to compare a step with PyTorch, and refuse the model if it is wrong. Dropout and draws are
@@ -69,9 +74,11 @@ def export(
             of its own.
 
     Warns:
-        BngradWarning: The module is in evaluation mode, or the size of the batch is fixed.
+        BngradWarning: The module is in evaluation mode, or a symbolic size is fixed.
     """
-    source = read_source(module, loss_fn, example, None, dynamic_batch, input_names)
+    source = read_source(
+        module, loss_fn, example, None, input_names, dynamic_batch=dynamic_batch, dynamic_shapes=dynamic_shapes
+    )
     if check:
         check_source(source)
     warn(source.exported.warnings)
@@ -84,6 +91,7 @@ def differentiate(
     example: Any,  # noqa: ANN401 - any structure of tensors
     *,
     dynamic_batch: bool = True,
+    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
     input_names: Sequence[str] | None = None,
     check: bool = True,
     defaults: bool = True,
@@ -100,6 +108,7 @@ def differentiate(
         loss_fn: See `export`.
         example: See `export`.
         dynamic_batch: See `export`.
+        dynamic_shapes: See `export`.
         input_names: See `export`.
         check: See `export`.
         defaults: Whether parameters and buffers keep their current values as defaults of their inputs.
@@ -114,7 +123,16 @@ def differentiate(
     Warns:
         BngradWarning: See `export`.
     """
-    source = read_source(module, loss_fn, example, None, dynamic_batch, input_names, sync=sync)
+    source = read_source(
+        module,
+        loss_fn,
+        example,
+        None,
+        input_names,
+        dynamic_batch=dynamic_batch,
+        dynamic_shapes=dynamic_shapes,
+        sync=sync,
+    )
     if check:
         check_source(source)
     made = differentiate_model(source.exported.model, defaults=defaults, functions=functions, sync=sync)
@@ -129,6 +147,7 @@ def training_step(
     *,
     optimizer: str | Optimizer | torch.optim.Optimizer = "sgd",
     dynamic_batch: bool = True,
+    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
     input_names: Sequence[str] | None = None,
     check: bool = True,
     layout: Layout = "named",
@@ -153,6 +172,7 @@ def training_step(
             an optimizer of `torch.optim`, whose parameters, groups, hyperparameters and state are taken over. Its
             learning rate is not: pass it to `bngrad.Trainer`.
         dynamic_batch: See `export`.
+        dynamic_shapes: See `export`.
         input_names: See `export`.
         check: See `export`.
         layout: See `bngrad.training_step`; so are the following arguments.
@@ -186,10 +206,20 @@ def training_step(
             raise InputError("groups are given along with an optimizer of torch.optim, which has its own; use one")
         taken = from_torch(optimizer, Forward(module, loss_function(loss_fn)).tensors())
     wanted = None if taken is None else taken.weights
-    source = read_source(module, loss_fn, example, wanted, dynamic_batch, input_names, sync=sync)
+    source = read_source(
+        module,
+        loss_fn,
+        example,
+        wanted,
+        input_names,
+        dynamic_batch=dynamic_batch,
+        dynamic_shapes=dynamic_shapes,
+        sync=sync,
+    )
     if check:
         check_source(source)
     forward, exported = source.forward, source.exported
+    evaluation = export_inference(forward, source.example, exported.sizes)
     step = build_step(
         exported.model,
         optimizer=optimizer if taken is None else taken.optimizer,
@@ -201,7 +231,8 @@ def training_step(
         defaults=defaults,
         functions=functions,
         sync=sync,
-        evaluation=export_inference(forward, source.example, dynamic_batch=dynamic_batch),
+        evaluation=evaluation.model,
+        evaluation_conditions=evaluation.sizes.conditions,
     )
     warn(exported.warnings + step.warnings)
     made = training_step_of(step)
@@ -215,6 +246,7 @@ def compare(
     *,
     steps: int = 3,
     dynamic_batch: bool = True,
+    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
 ) -> Report:
     """Compares the training graph of a module with PyTorch: the loss, every gradient and every buffer.
 
@@ -229,6 +261,7 @@ def compare(
         example: See `export`.
         steps: The number of steps.
         dynamic_batch: See `export`.
+        dynamic_shapes: See `export`.
 
     Raises:
         InputError: See `export`; also, ``steps`` is not positive.
@@ -240,7 +273,9 @@ def compare(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
-    source = read_source(module, loss_fn, example, None, dynamic_batch, None)
+    source = read_source(
+        module, loss_fn, example, None, None, dynamic_batch=dynamic_batch, dynamic_shapes=dynamic_shapes
+    )
     model = source.exported.model
     check = compare_steps(source.forward, source.example, model, source.trained, steps=steps)
     warn(source.exported.warnings)

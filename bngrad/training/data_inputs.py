@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.autodiff.size_conditions import condition_text, holds, names_in
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.opset.known_shapes import shape_text
@@ -15,21 +16,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.autodiff.size_conditions import Condition
     from bngrad.training.step_info import DataInput
 
     Array = NDArray[Any]
 
 
-def require_data(data: Mapping[str, Any], inputs: Mapping[str, DataInput]) -> dict[str, Array]:
+def require_data(
+    data: Mapping[str, Any], inputs: Mapping[str, DataInput], conditions: Iterable[Condition] = ()
+) -> dict[str, Array]:
     """Returns the arrays of one batch, in the order of the inputs.
 
     Args:
         data: An array, or what NumPy makes one of, for each input.
         inputs: The data inputs.
+        conditions: What the sizes of symbolic dimensions have to fulfil.
 
     Raises:
         InputError: An array is missing, superfluous, or of another type or shape; or inputs that share a symbolic
-            dimension have different sizes.
+            dimension have different sizes, or sizes do not fulfil a condition.
     """
     if data.keys() != inputs.keys():
         require_all(data, inputs)
@@ -47,6 +52,15 @@ def require_data(data: Mapping[str, Any], inputs: Mapping[str, DataInput]) -> di
                     f"{name!r} has shape {shape_text(shape)} and {first!r} has {symbol} = {other}; expected the "
                     f"same {symbol} in {shape_text(one.shape)}"
                 )
+    for condition in conditions:
+        if not holds(condition, {symbol: size for symbol, (_, size) in sizes.items()}):
+            found = ", ".join(
+                f"{symbol} = {sizes[symbol][1]}" for symbol in names_in(condition) if symbol in sizes
+            )
+            raise InputError(
+                f"the data have {found}; expected {condition_text(condition)}: for other sizes the model that was "
+                "exported computes something else, or nothing"
+            )
     return arrays
 
 

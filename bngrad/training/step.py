@@ -19,6 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice, require_names, require_number
+from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.errors import InputError
 from bngrad.graph.graph_digest import graph_digest
 from bngrad.passes.check import check
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.autodiff.size_conditions import Condition
     from bngrad.training.loss_functions import LossFunction
     from bngrad.training.optimizers import Optimizer
 
@@ -77,6 +79,7 @@ def build_step(
     functions: bool = True,
     defaults: bool = False,
     evaluation: ir.Model | None = None,
+    evaluation_conditions: Sequence[Condition] = (),
     sync: bool = False,
     batch_statistics: bool = False,
     **options: Any,  # noqa: ANN401 - of differentiate
@@ -100,6 +103,7 @@ def build_step(
             than Python's and C's ignore or refuse what is fed to inputs with defaults.
         evaluation: The forward model in inference mode, with the names of ``model`` for weights and running
             statistics; by default made from ``model``.
+        evaluation_conditions: What the sizes of symbolic dimensions have to fulfil in ``evaluation``.
         sync: Whether the step is that of one rank of a distributed run; see `differentiate`.
         batch_statistics: Whether the evaluation graph may use the statistics of the batch, in batch norms in
             primitives.
@@ -120,6 +124,7 @@ def build_step(
     if loss_fn is not None:
         # Here, and not in `differentiate`: the evaluation graph has the loss, too.
         model, loss, _, warnings = append_loss(model, loss_fn, prediction=prediction)
+    known = read_forward_info(model)
     made = differentiate(model, loss=loss, functions=functions, sync=sync, **options)
     builder = StepBuilder(made, values or {})
     builder.add_optimizer(optimizer, groups=groups, clip_norm=clip_norm, accumulate=accumulate)
@@ -131,12 +136,19 @@ def build_step(
         synchronized=sync,
     )
     result = made.model
+    of_training = evaluation is None
     if evaluation is None:
         evaluation = evaluation_graph(model, builder.initial, made.loss, batch_statistics=batch_statistics)
     else:
         evaluation = with_state_inputs(evaluation, builder.initial)
     labels = tuple(one.range for one in find_class_labels(evaluation, info.data, info.loss))
     warnings += [one.unchecked for one in labels if one.unchecked is not None]
+    if known is not None:
+        info = replace(
+            info,
+            size_conditions=(*known.size_conditions, *known.training_size_conditions),
+            evaluation_size_conditions=tuple(known.size_conditions if of_training else evaluation_conditions),
+        )
     info = replace(info, fingerprint=_fingerprint(info, result, evaluation), labels=labels)
     if layout == "flat":
         new = {name: str(one.new) for name, one in info.state.items()}

@@ -180,7 +180,10 @@ TAKEN = {
     "round": (keep, lambda _, y: y.round() + y * (y > 0) + y.to(torch.int64) * y),
     "frozen-parameter": (with_layer(lambda: nn.Linear(6, 6).requires_grad_(False)), layer),
     "function-under-no-grad": (keep, function_without_gradient),
-    "checkpoint": (with_layer(lambda: nn.Linear(6, 6)), lambda self, y: checkpoint(self.layer, y, use_reentrant=False)),
+    "checkpoint": (
+        with_layer(lambda: nn.Linear(6, 6)),
+        lambda self, y: checkpoint(self.layer, y, use_reentrant=False),
+    ),
     "save-on-cpu": (keep, on_cpu),
     "vmap": (keep, lambda _, y: torch.func.vmap(torch.tanh, in_dims=1, out_dims=1)(y)),
     "jvp": (keep, lambda _, y: torch.func.jvp(torch.tanh, (y,), (torch.ones_like(y),))[1]),
@@ -201,7 +204,10 @@ TAKEN = {
     "buffer-assigned": (with_buffer, buffer_assigned),
     "momentum-encoder": (with_encoders, momentum_encoder),
     "auxiliary-loss": (keep, auxiliary),
-    "compiled-function": (keep, lambda _, y: torch.compiler.disable(torch.tanh)(torch.compile(torch.tanh, backend="eager")(y))),
+    "compiled-function": (
+        keep,
+        lambda _, y: torch.compiler.disable(torch.tanh)(torch.compile(torch.tanh, backend="eager")(y)),
+    ),
     "script-function": (keep, lambda _, y: scripted(y)),
 }
 
@@ -263,7 +269,11 @@ def taken():
     roles = bngrad.read_training_graph(graph)
     session = bngrad.session(graph)
     names = [one.name for one in session.get_outputs()]
-    return twin, roles, dict(zip(names, session.run(names, {"x": x.numpy(), "target": target.numpy()}), strict=True))
+    return (
+        twin,
+        roles,
+        dict(zip(names, session.run(names, {"x": x.numpy(), "target": target.numpy()}), strict=True)),
+    )
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -416,7 +426,10 @@ REFUSED = {
         lambda: Net(lambda _, y: y * (2 if torch.compiler.is_exporting() else 1)),
         "a step of the exported model is not PyTorch's: .*exporter writes an op",
     ),
-    "branch-on-values": (lambda: Net(lambda _, y: y if y.sum() > 0 else -y), "torch.export cannot trace.*__bool__ at"),
+    "branch-on-values": (
+        lambda: Net(lambda _, y: y if y.sum() > 0 else -y),
+        "torch.export cannot trace.*__bool__ at",
+    ),
     "item": (lambda: Net(lambda _, y: y * y.abs().max().item()), "torch.export cannot trace.*item at"),
     "numpy": (
         lambda: Net(lambda _, y: y * torch.from_numpy(np.tanh(y.detach().numpy()))),
@@ -477,7 +490,9 @@ def test_refused_parameter_in_a_closure():
 
 def test_warned_of_a_foreign_parameter():
     scale = nn.Parameter(torch.ones(3))
-    with pytest.warns(bngrad.BngradWarning, match=r"neither the module nor loss_fn has as parameters: '\[3\] at test"):
+    with pytest.warns(
+        bngrad.BngradWarning, match=r"neither the module nor loss_fn has as parameters: '\[3\] at test"
+    ):
         graph = bngrad.torch.differentiate(
             Net(), lambda output, t: functional.cross_entropy(output * scale, t), EXAMPLE
         )

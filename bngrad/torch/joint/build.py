@@ -8,6 +8,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.torch.capture import write_onnx
+from bngrad.torch.dynamic_shapes import read_dynamic
 from bngrad.torch.export import make_state_inputs
 from bngrad.torch.forward import LOSS
 from bngrad.torch.joint.trace import trace_joint
@@ -33,6 +34,8 @@ class JointGraph(NamedTuple):
     """The output with the gradient with respect to a parameter, by its name."""
     buffers: dict[str, str]
     """The output with the next value of a buffer, by its name."""
+    fixed: list[tuple[str, int, int]]
+    """The inputs whose first dimension was to be symbolic and is not, with 0 and its size."""
 
     @property
     def outputs(self) -> list[str]:
@@ -65,7 +68,14 @@ def joint_graph(
     _, buffers = make_state_inputs(model, forward, trained)
     made = {str(value.name) for value in model.graph.outputs}
     gradients = {name: output for name in trained if (output := gradient_name(name)) in made}
-    return JointGraph(model, gradients, buffers)
+    shapes = {str(value.name): value.shape for value in model.graph.inputs}
+    wanted = read_dynamic(example, None, dynamic_batch=dynamic_batch).axes
+    fixed = [
+        (name, 0, int(shape[0]))
+        for name, axes in zip(example.names, wanted, strict=True)
+        if axes and (shape := shapes[name]) is not None and isinstance(shape[0], int)
+    ]
+    return JointGraph(model, gradients, buffers, fixed)
 
 
 def _bind(graph: ir.Graph, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -74,7 +74,7 @@ def import_joint(
     read = read_arguments(module, loss_fn, example, None, input_names, custom_gradients=True)
     joint = joint_graph(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch)
     made, _ = for_target(joint.model, target="stock", functions=functions, recognize=recognize)
-    warnings = export_warnings(joint.model, read.forward, read.example, dynamic_batch=dynamic_batch)
+    warnings = export_warnings(read.forward, joint.fixed)
     warnings += read.warnings
     write_training_graph(
         made, loss=LOSS, gradients=joint.gradients, running_statistics=joint.buffers, warnings=warnings

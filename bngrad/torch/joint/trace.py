@@ -20,6 +20,7 @@ from bngrad.errors import BngradError, ModelError
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.torch.batch_norm import cumulative_averages
 from bngrad.torch.capture import first_line, quiet
+from bngrad.torch.dynamic_shapes import read_dynamic
 from bngrad.torch.forward import user_name
 from bngrad.torch.joint.decompositions import decompositions
 from bngrad.torch.untouched import untouched
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from bngrad.torch.example import Example
     from bngrad.torch.forward import Forward
 
-_SIZES = (2, 3, 4, 5, 6, 7, 8, 16, 64, 1000, 4096)
+_SIZES = (*range(2, 258), 1000, 4096)
 """Sizes of a batch for which conditions on it are evaluated."""
 
 
@@ -63,7 +64,7 @@ def trace_joint(
         InputError: The size of the batch cannot be symbolic, or the loss is not a scalar.
         ModelError: PyTorch cannot trace the module.
     """
-    example.dynamic_shapes(batch=dynamic_batch)
+    read_dynamic(example, None, dynamic_batch=dynamic_batch)
     named = (*forward.named_parameters(), *forward.named_buffers())
     tensors = {name: one.detach() for name, one in named}
     with quiet():
@@ -175,6 +176,8 @@ def _step(
         for place, one in zip(places, data, strict=True):
             given[place] = one
         outputs = torch.func.functional_call(forward, state, pytree.tree_unflatten(given, structure))
+        # A checkpoint runs batch norms again in the backward pass; a step updates their statistics once.
+        outputs = (outputs[0], *(one.clone() for one in outputs[1:]))
         weights = [name for name in tensors if user_name(name) in trained]
         gradients = torch.autograd.grad(outputs[0], [state[name] for name in weights], allow_unused=True)
         pairs = zip(weights, gradients, strict=True)
