@@ -20,6 +20,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_unknown_modes,
 )
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
+from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
 from bngrad.autodiff.running_statistics import (
     find_statistics,
     is_given,
@@ -32,6 +33,7 @@ from bngrad.autodiff.running_statistics import (
 from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
+from bngrad.autodiff.torch_gradients import with_torch_gradients
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import require_parameters
@@ -117,7 +119,8 @@ def with_modes(
         ModelError: The model is a training graph, its opset cannot be raised, or its modes cannot be set.
     """
     refuse_training_graph(model)
-    model = RaiseOpsetPass(opset)(inlined(model)).model
+    refuse_hidden_stops(model)
+    model = with_torch_gradients(RaiseOpsetPass(opset)(inlined(model)).model)
     names = Names(model)
     statistics = find_statistics(model, names)
     name_nodes(model)
@@ -149,11 +152,12 @@ def give_own_statistics(
 def inlined(model: ir.Model) -> ir.Model:
     """Returns a model without functions: itself, or a copy in which every call is inlined.
 
-    Ops of ``bngrad`` and StopGradient stay.
+    Ops of ``bngrad`` and StopGradient stay. Stops that an exporter recorded become StopGradient.
 
     Raises:
         ModelError: A function's opset imports, or the arguments of a call, do not match.
     """
+    model = with_recorded_stops(model)
     if not model.functions:
         return model
     model = model.clone()

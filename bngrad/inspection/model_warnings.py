@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.batch_norm_modes import AUTO, matching, put_in_training_mode
 from bngrad.autodiff.metadata import KEY
+from bngrad.autodiff.recorded_stops import loses_custom_gradients
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.weights import default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
@@ -85,6 +86,7 @@ def model_warnings(
             _running_statistics_in_bodies(model, frozen),
         ],
         "shared-running-statistics": [shared],
+        "custom-gradients-not-recorded": [_lost_custom_gradients(model)],
         "tied-weights": [tied_weights(model, names)],
         "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
         "weights-before-quantization": [weights_before_quantization(model)] if default_wrt else [],
@@ -206,6 +208,15 @@ def _running_statistics_in_bodies(model: ir.Model, frozen: Sequence[str]) -> Ite
         yield (
             f"running statistics cannot be updated by {counted(found, 'batch norm')} in the body of another node; "
             "move it out of the body, or name it with --frozen (frozen=)"
+        )
+
+
+def _lost_custom_gradients(model: ir.Model) -> Iterator[str]:
+    """What jax2onnx leaves no trace of."""
+    if loses_custom_gradients(model):
+        yield (
+            "jax2onnx does not record custom gradients (jax.custom_vjp, jax.custom_jvp), so that any are lost; "
+            "export with to_onnx of docs/examples/jax/known_gradients.py, which refuses them"
         )
 
 

@@ -15,6 +15,7 @@ from onnx import version_converter
 
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import with_modes
+from bngrad.autodiff.recorded_stops import with_recorded_stops
 from bngrad.autodiff.running_statistics import is_given, is_of_onnx
 from bngrad.autodiff.stop_gradient import refuse_stops
 from bngrad.autodiff.walk import refuse_taken_names
@@ -91,7 +92,7 @@ def prepare_forward(
         ModelError: A name is unknown, or the oracle would fail on the model or answer wrongly.
     """
     source = as_ir(model)
-    refuse_stops(source, "ONNX Runtime's gradient builder")
+    refuse_stops(with_recorded_stops(source), "ONNX Runtime's gradient builder")
     forward, _ = with_modes(
         in_memory(source),
         MIN_OPSET,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx_ir as ir
 
 from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
+from bngrad.autodiff.recorded_stops import with_recorded_stops
 from bngrad.autodiff.running_statistics import find_statistics, has_recorded_chain
 from bngrad.autodiff.separate_statistics import chain_statistics
 from bngrad.autodiff.stop_gradient import stop_nodes, stops_to_identity
@@ -70,7 +71,7 @@ def forward_of(
     Raises:
         UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
     """
-    own = model.clone()
+    own = with_recorded_stops(model).clone()
     stops = next((describe(node) for node in stop_nodes(own)), "")
     stops_to_identity(own)
     if own.functions:

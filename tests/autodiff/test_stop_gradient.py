@@ -91,3 +91,81 @@ def test_stops_to_identity():
     assert stop_nodes(model) == []
     assert DOMAIN not in model.opset_imports
     assert not model.functions
+
+
+def of_jax(body, *, producer="jax2onnx", outputs="float loss", functions="", recorded=True):
+    text = f"""<ir_version: 10, opset_import: ["" : 18, "custom" : 1], producer_name: "{producer}">
+        g (float[3] x) => ({outputs}) <float[3] w = {{1, 2, 3}}> {{ {body} q = Mul (p, x)
+        loss = ReduceSum <keepdims = 0> (q) }} {functions}"""
+    model = onnx.parser.parse_model(text)
+    if recorded:
+        model.metadata_props.add(key="bngrad.custom_gradients", value="none")
+    return model
+
+
+OF_A_FUNCTION = """<domain: "custom", opset_import: ["" : 18]> block (f_in) => (r) {
+    stop_out_0 = Identity (f_in) r = Mul (stop_out_0, f_in) }"""
+JAX = {
+    "a stop": (of_jax("stop_out_0 = Identity (w) p = Mul (stop_out_0, w)"), lambda x, w: w * x),
+    "the second": (of_jax("stop_out_1 = Identity (w) p = Mul (stop_out_1, w)"), lambda x, w: w * x),
+    "in a function": (of_jax("p = custom.block (w)", functions=OF_A_FUNCTION), lambda x, w: w * x),
+    "straight through": (
+        of_jax("r = Round (w) d = Sub (r, w) stop_out_0 = Identity (d) p = Add (stop_out_0, w)"),
+        lambda x, _w: x,
+    ),
+    "an output of its own": (
+        of_jax("stop_out_0 = Identity (w) p = Mul (stop_out_0, w)", outputs="float loss, float[3] stop_out_0"),
+        lambda x, w: w * x,
+    ),
+    "a copy": (of_jax("copy_out_0 = Identity (w) p = Mul (copy_out_0, w)"), lambda x, w: 2 * w * x),
+    "another exporter": (
+        of_jax("stop_out_0 = Identity (w) p = Mul (stop_out_0, w)", producer="other"),
+        lambda x, w: 2 * w * x,
+    ),
+    "an output that nothing reads": (
+        of_jax("p = Mul (w, w) z = Identity (w)", outputs="float loss, float[3] z"),
+        lambda x, w: 2 * w * x,
+    ),
+    "an output of integers": (
+        of_jax(
+            "i = Cast <to = 7> (x) z = Identity (i) c = Cast <to = 1> (z) p = Mul (c, w)",
+            outputs="float loss, int64[3] z",
+        ),
+        lambda x, _w: np.trunc(x) * x,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JAX)
+def test_stops_that_jax2onnx_records(name):
+    model, wanted = JAX[name]
+    before = model.SerializeToString(deterministic=True)
+    graph = bngrad.differentiate(model, loss="loss", wrt=["w"])
+    assert model.SerializeToString(deterministic=True) == before
+    x, w = np.array([0.5, -1, 2], np.float32), np.array([1, 2, 3], np.float32)
+    (got,) = bngrad.session(graph).run(["w_grad"], {"x": x, "w": w})
+    np.testing.assert_allclose(got, wanted(x, w), rtol=1e-6)
+    (loss,) = bngrad.session(bngrad.finalize(model, {"w": 2 * w}, outputs=["loss"])).run(["loss"], {"x": x})
+    assert np.isfinite(loss)
+
+
+def test_an_output_that_may_be_a_stop_is_refused():
+    model = of_jax("z = Identity (w) p = Mul (z, w)", outputs="float loss, float[3] z")
+    with pytest.raises(
+        bngrad.ModelError, match=r"Identity node '' \(outputs z\) may be jax.lax.stop_gradient, .*; leave this"
+    ):
+        bngrad.differentiate(model, loss="loss")
+
+
+def test_recorded_stops_and_the_other_builder_and_validate():
+    model, _ = JAX["a stop"]
+    with pytest.raises(
+        bngrad.UnsupportedNodeError, match=r"StopGradient node .* is unsupported by ONNX"
+    ):
+        bngrad.differentiate(model, loss="loss", builder="ort")
+    assert not bngrad.validate(model, against="numeric", loss="loss").passed  # differences see through a stop
+
+
+def test_custom_gradients_that_are_not_recorded_are_said():
+    with pytest.warns(bngrad.BngradWarning, match="jax2onnx does not record custom gradients"):
+        bngrad.differentiate(of_jax("p = Mul (w, w)", recorded=False), loss="loss")

@@ -104,7 +104,10 @@ WARNS = {
     "all in inference mode": (
         parse(TWO_BN, f"{S}, {M}", producer="jax2onnx"),
         {},
-        ["no batch norm in training mode, but 2 batch norms (first: BatchNormalization node 'bn1' (outputs h)) "],
+        [
+            "no batch norm in training mode, but 2 batch norms (first: BatchNormalization node 'bn1' (outputs h))",
+            "jax2onnx does not record custom gradients",
+        ],
     ),
     "frozen in PyTorch": (parse(BN, f"{S}, {M}", bn=NO_TRAINING), {}, ["the model has no batch norm in training"]),
     "frozen in PyTorch by an argument": (

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax2onnx import to_onnx
+from known_gradients import to_onnx
 from onnx import helper, numpy_helper
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def export(
         inputs: The shape and type of each input, in the order of the arguments.
 
     Raises:
-        ValueError: jax2onnx would silently export another batch norm, or a statistic would not be updated.
+        ValueError: jax2onnx would silently export another batch norm or another gradient, or a statistic would not
+            be updated.
     """
     modules = dict(nnx.iter_graph(model))
     batch_norms = {_name(path): each for path, each in modules.items() if isinstance(each, nnx.BatchNorm)}
