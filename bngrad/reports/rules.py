@@ -158,8 +158,8 @@ WARNINGS = [
     _warning(
         "running-statistics-not-updated",
         "Running statistics are not updated.",
-        "A batch norm in training mode is in the body of an If, Loop or Scan, which differentiate refuses, or is a "
-        "FusedBatchNorm with exponential_avg_factor 1.",
+        "A batch norm in training mode is in the body of an If, Loop or Scan, which differentiate refuses, or is "
+        "a FusedBatchNorm with exponential_avg_factor 1.",
         "Move the node out of the body or name it with --frozen, or set the factor.",
     ),
     _warning(
