@@ -8,6 +8,7 @@ aborts the job instead, with exit code 2, as `python -m mpi4py` does.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import os
 import sys
@@ -21,6 +22,10 @@ from bngrad.errors import DistributedError, VersionError
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+
+_MPICH_OF_DEBIAN = "libmpich.so.12"
+"""What Debian and Ubuntu call the library that mpi4py's wheel knows as libmpi.so.12."""
 
 
 class _State:
@@ -87,11 +92,22 @@ def _initialized() -> ModuleType:
             from mpi4py import MPI  # noqa: PLC0415 - initializes MPI
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
-        raise VersionError(
-            f"mpi4py cannot load an MPI library ({reason}): install one, such as with pip install mpich, or load "
-            "the cluster's module"
-        ) from None
+        remedy = "install one, such as with pip install mpich, or load the cluster's module"
+        if _is_there(_MPICH_OF_DEBIAN):
+            remedy = (
+                f"the system's MPICH is there as {_MPICH_OF_DEBIAN}; make a link to it named libmpi.so.12, in a "
+                "folder of LD_LIBRARY_PATH"
+            )
+        raise VersionError(f"mpi4py cannot load an MPI library ({reason}): {remedy}") from None
     return MPI
+
+
+def _is_there(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def check_thread() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from bngrad.runtime.native_library import library_path
 from mpi_run import job_environment, mpi_run, mpich
 
 PROGRAM = """
@@ -61,6 +64,43 @@ def test_one_line(before, environment, expected, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(expected), done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_the_name_of_debian_is_known(tmp_path):
+    (tmp_path / "libmpich.so.12").symlink_to(library_path())  # any library
+    environment = {"MPI4PY_LIBMPI": "/no/libmpi.so", "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before="")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=job_environment(mpich(), tmp_path) | environment,
+    )
+    assert done.stdout.endswith(
+        ": the system's MPICH is there as libmpich.so.12; make a link to it named libmpi.so.12, in a folder of "
+        "LD_LIBRARY_PATH\n"
+    )
+
+
+SYSTEM = Path("/usr/lib", f"{platform.machine()}-linux-gnu", "libmpich.so.12")
+
+
+@pytest.mark.skipif(not SYSTEM.exists(), reason="needs Debian's MPICH: apt-get install mpich")
+def test_mpich_of_debian_with_the_link_of_the_guide(tmp_path):
+    link = tmp_path / "libmpi.so.12"
+    link.symlink_to(SYSTEM)
+    program = "from bngrad.distributed import Communicator; print([int(v) for v, in Communicator().all_gather('a', [7])])"
+    environment = {"MPI4PY_LIBMPI": str(SYSTEM), "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        ["/usr/bin/mpiexec.mpich", "-n", "2", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=job_environment(mpich(), tmp_path) | environment,
+    )
+    assert (done.returncode, done.stdout.split("\n")) == (0, ["[7, 7]", "[7, 7]", ""]), done.stderr
 
 
 def test_alone_without_a_launcher(tmp_path):
