@@ -90,7 +90,8 @@ SYSTEM = Path("/usr/lib", f"{platform.machine()}-linux-gnu", "libmpich.so.12")
 def test_mpich_of_debian_with_the_link_of_the_guide(tmp_path):
     link = tmp_path / "libmpi.so.12"
     link.symlink_to(SYSTEM)
-    program = "from bngrad.distributed import Communicator; print([int(v) for v, in Communicator().all_gather('a', [7])])"
+    gathered = "[int(v) for v, in Communicator().all_gather('a', [7])]"
+    program = f"from bngrad.distributed import Communicator; print({gathered})"
     environment = {"MPI4PY_LIBMPI": str(SYSTEM), "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run(
         ["/usr/bin/mpiexec.mpich", "-n", "2", sys.executable, "-c", program],
