@@ -38,6 +38,9 @@ VERSION = 2
 GROUP = "group0"
 """The only group of the optimizers of `onnxruntime.training`."""
 
+FIRST_RATE = float(np.float32(1e-3))
+"""The learning rate that an optimizer begins with, also a resumed one."""
+
 _PROPERTIES = {"ints": int, "floats": float, "strings": str}
 """The type of the properties in each vector of the bag."""
 
@@ -55,9 +58,11 @@ class OptimizerGroup:
     step: int
     """How many updates were made."""
     initial_learning_rate: float
-    """The learning rate that a new `Optimizer` begins with."""
+    """The highest learning rate of the last `LinearLRScheduler`; `FIRST_RATE` without one."""
     momentums: dict[str, dict[str, Array]]
     """Of each trainable parameter, by its name: ``momentum0``, and ``momentum1`` for AdamW."""
+    learning_rate: float = FIRST_RATE
+    """That of the next update, which a file does not have."""
 
 
 @dataclass
@@ -122,7 +127,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: str | bytes | os.PathLike[str
             data = None
             if external:
                 data = stack.enter_context(stack.enter_context(replacing(_data_path(file))).open("wb"))
-            values = _tables(checkpoint, _TensorWriter(data))
+            values = _tables(checkpoint, _TensorWriter(data, nominal=checkpoint.nominal))
             content.write(flatbuffer.write(values, CHECKPOINT, _IDENTIFIER))
     except MalformedError as error:
         raise OrtTrainingError(f"{file} cannot be written: {error}") from error
@@ -140,7 +145,7 @@ class _TensorReader:
     Args:
         data: The data file, if the checkpoint has one.
         size: The size of both files: tensors that share bytes could take any amount of memory.
-        nominal: Whether tensors have no values, whatever their shape.
+        nominal: Whether tensors have no values, whatever the file has.
     """
 
     def __init__(self, data: BinaryIO | None, size: int, *, nominal: bool) -> None:
@@ -153,11 +158,13 @@ class _TensorReader:
         return _by_name("tensor", ((tensor.get("name"), self._array(tensor)) for tensor in tensors))
 
     def _array(self, tensor: Mapping[str, Any]) -> Array:
-        name, shape = tensor.get("name"), [0] if self._nominal else tensor.get("dims", [])
+        name, shape = tensor.get("name"), tensor.get("dims", [])
         try:
             dtype = ir.DataType(tensor.get("data_type", 0)).numpy()
         except (ValueError, TypeError):
             raise MalformedError(f"tensor {name!r} has no type of numbers") from None
+        if self._nominal:
+            return np.empty(0, dtype)
         size = math.prod(shape) * dtype.itemsize
         if min(shape, default=0) < 0:
             raise MalformedError(f"tensor {name!r} has the shape {shape}")
@@ -189,10 +196,12 @@ class _TensorWriter:
 
     Args:
         data: The data file to write to, if not into the checkpoint.
+        nominal: Whether tensors have no values. They are scalars then, as in a file of `onnxruntime.training`.
     """
 
-    def __init__(self, data: BinaryIO | None) -> None:
+    def __init__(self, data: BinaryIO | None, *, nominal: bool) -> None:
         self.data = data
+        self._nominal = nominal
 
     def tensors(self, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
         """Returns the tensors of named arrays."""
@@ -205,6 +214,8 @@ class _TensorWriter:
             raise MalformedError(f"tensor {name!r} is {array.dtype}, which ONNX has no type for") from None
         if data_type == ir.DataType.STRING:
             raise MalformedError(f"tensor {name!r} is {array.dtype}; expected numbers")
+        if self._nominal:
+            return {"name": name, "dims": [], "data_type": int(data_type), "raw_data": b""}
         values = {"name": name, "dims": list(array.shape), "data_type": int(data_type)}
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self.data is None:

@@ -23,6 +23,10 @@ class OrtTrainingTypeError(InputError, TypeError):
     """What `onnxruntime.training` raises as a TypeError: a value of a wrong type."""
 
 
+class OrtTrainingAttributeError(InputError, AttributeError):
+    """What `onnxruntime.training` raises as an AttributeError: an input that is no OrtValue."""
+
+
 @contextlib.contextmanager
 def as_ort_training_error(what: str = "") -> Iterator[None]:
     """Turns other errors of bngrad and of ONNX Runtime into `OrtTrainingError`.
@@ -32,7 +36,7 @@ def as_ort_training_error(what: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (OrtTrainingError, OrtTrainingLookupError, OrtTrainingTypeError):
+    except (OrtTrainingError, OrtTrainingLookupError, OrtTrainingTypeError, OrtTrainingAttributeError):
         raise
     except Exception as error:
         of_ort = type(error).__module__.startswith("onnxruntime") or isinstance(error, RuntimeError)

@@ -197,6 +197,66 @@ def custom(api, folder):
         run.train([step], targets)
         scheduler.step()
         run.see(f"rate {step}", run.optimizer.get_learning_rate())
+    run.optimizer.set_learning_rate(0.02)
+    run.save("middle")
+    second = api.Optimizer(str(folder / "optimizer_model.onnx"), run.module)
+    run.see("rate of a second optimizer", second.get_learning_rate())
+    run.see("rate at first", Run(api, folder, folder / "middle").optimizer.get_learning_rate())
+    return run.seen
+
+
+KINDS = (AttributeError, KeyError, LookupError, TypeError, RuntimeError)
+"""The errors of both packages, or the classes that they are of."""
+
+
+def errors(api, folder):
+    """Calls that fail, each with the kind of its error; and some that do not."""
+    run = Run(api, folder)
+    state, module, (x, labels) = run.state, run.module, vectors(0)
+    state.properties["p"] = 1
+    nominal = api.CheckpointState.load_checkpoint(str(folder / "nominal_checkpoint"))
+    for name, call in {
+        "state of a state": lambda: api.CheckpointState(state),
+        "state of a number": lambda: api.CheckpointState(5),
+        "state of nothing": api.CheckpointState,
+        "state of the state inside": lambda: api.CheckpointState(state=state._state).parameters["w1"],
+        "save nothing": lambda: api.CheckpointState.save_checkpoint(None, str(folder / "none")),
+        "load a number": lambda: api.CheckpointState.load_checkpoint(5),
+        "parameter of a number": lambda: state.parameters[0],
+        "parameter of no name": lambda: state.parameters["q"],
+        "contains a number": lambda: 0 in state.parameters,
+        "property of a number": lambda: state.properties[0],
+        "property of no name": lambda: state.properties["q"],
+        "remove a property": lambda: state.properties.__delitem__("p"),
+        "set to a list": lambda: state.parameters.__setitem__("b2", [0.0] * 3),
+        "set to nothing": lambda: setattr(state.parameters["b2"], "data", None),
+        "set a name": lambda: setattr(state.parameters["b2"], "name", "q"),
+        "unknown attribute": lambda: state.parameters["b2"].shape,
+        "module of no state": lambda: api.Module(str(folder / "training_model.onnx"), None),
+        "module of a path": lambda: api.Module(5, state),
+        "optimizer of no module": lambda: api.Optimizer(str(folder / "optimizer_model.onnx"), None),
+        "scheduler of no optimizer": lambda: api.LinearLRScheduler(None, 1, 2, 0.1),
+        "rate as text": lambda: run.optimizer.set_learning_rate("a"),
+        "lists": lambda: module(x.tolist(), labels.tolist()),
+        "nothing as data": lambda: module(None, None),
+        "a list beside an array": lambda: module(x, labels.tolist()),
+        "too few inputs": lambda: module(x),
+        "names to export as text": lambda: module.export_model_for_inferencing(str(folder / "e"), "logits"),
+        "no names to export": lambda: module.export_model_for_inferencing(str(folder / "e"), None),
+        "buffer of nothing": lambda: module.copy_buffer_to_parameters(None),
+        "nominal parameter": lambda: nominal.parameters["w1"],
+        "nominal parameters": lambda: list(nominal.parameters),
+        "save a nominal state": lambda: api.CheckpointState.save_checkpoint(nominal, str(folder / "nominal")),
+        "load a nominal state": lambda: len(
+            api.CheckpointState.load_checkpoint(str(folder / "nominal")).parameters
+        ),
+    }.items():
+        try:
+            call()
+            kind = "none"
+        except Exception as error:  # noqa: BLE001 - of any kind
+            kind = next((one.__name__ for one in KINDS if isinstance(error, one)), type(error).__name__)
+        run.see(name, kind)
     return run.seen
 
 
@@ -291,7 +351,8 @@ LOOPS = {
     "hidden": hidden,
     "custom": custom,
     "buffers": buffers,
+    "errors": errors,
     "any-order": calls_in_any_order,
 }
-MODELS = {name: "mlp" if name in ("buffers", "any-order") else name for name in LOOPS}
+MODELS = {name: "mlp" if name in ("buffers", "errors", "any-order") else name for name in LOOPS}
 RESUMED = {"mlp": resumed_mlp, "cnn": resumed_cnn}

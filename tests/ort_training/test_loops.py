@@ -12,8 +12,9 @@ import pytest
 from filelock import FileLock
 
 from bngrad.errors import BngradWarning
-from bngrad.ort_training import api, artifacts, checkpoint_file, onnxblock
+from bngrad.ort_training import api, artifacts, checkpoint_file, flatbuffer, onnxblock
 from bngrad.ort_training.checkpoint_file import read_checkpoint
+from bngrad.ort_training.checkpoint_schema import CHECKPOINT
 from ort_training import loops, old_package
 
 LIMIT = 1e-5
@@ -116,7 +117,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(old, tmp_path):
         assert resumed[key].tobytes() == whole[key].tobytes(), key
 
 
-@pytest.mark.parametrize("name", loops.RESUMED)
+@pytest.mark.parametrize("name", [*loops.RESUMED, "custom"])
 def test_checkpoints_in_the_middle_are_alike(name, old, tmp_path):
     folder = copy(old, name, tmp_path)
     before = read_checkpoint(folder / "middle")
@@ -132,6 +133,25 @@ def test_checkpoints_in_the_middle_are_alike(name, old, tmp_path):
     for parameter, arrays in was.momentums.items():
         for moment, array in arrays.items():
             close({"m": found.momentums[parameter][moment]}, {"m": array})
+
+
+def module_state(path):
+    """The module's state in a checkpoint file, without the values."""
+    state = flatbuffer.read(path.read_bytes(), CHECKPOINT, b"ODTC")["module_state"]
+    for tensor in (*state["requires_grad_params"], *state["frozen_params"]):
+        del tensor["raw_data"]
+    return state
+
+
+@pytest.mark.parametrize("name", ["nominal_checkpoint", "nominal"])
+def test_nominal_checkpoints_are_alike(name, old, ours, tmp_path):
+    """Of `generate_artifacts`, and of a nominal state that was saved, where the old package writes values."""
+    folder = copy(ours, "mlp", tmp_path)
+    loops.errors(api, folder)
+    found = module_state(folder / name)
+    assert found == module_state(old / "mlp" / name)
+    assert {tuple(tensor["dims"]) for tensor in found["requires_grad_params"]} == {()}
+    assert read_checkpoint(old / "mlp" / name).nominal
 
 
 def test_the_exported_model(old, tmp_path):

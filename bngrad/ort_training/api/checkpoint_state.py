@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 _INT64 = range(-(2**63), 2**63)
 
 
+def _text(name: object, of: str) -> str:
+    if not isinstance(name, str):
+        raise OrtTrainingTypeError(f"the name {name!r} of a {of} is a {type(name).__name__}; expected str")
+    return name
+
+
 class Parameter:
     """A parameter of the model; made by `Parameters`.
 
@@ -75,6 +81,7 @@ class Parameters:
 
         Raises:
             KeyError: There is none of that name.
+            OrtTrainingTypeError: The name is no str.
             OrtTrainingError: The state is nominal: it has no values yet.
         """
         self._require(name)
@@ -85,6 +92,7 @@ class Parameters:
 
         Raises:
             KeyError: There is none of that name.
+            OrtTrainingTypeError: The name is no str.
             OrtTrainingError: The array has another shape or dtype, or the state is nominal.
         """
         self._require(name)
@@ -96,7 +104,7 @@ class Parameters:
         self._state.require_values()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._state.names()
+        return _text(name, "parameter") in self._state.names()
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
         return ((name, self[name]) for name in self._state.names())
@@ -123,8 +131,9 @@ class Properties:
 
         Raises:
             KeyError: There is none of that name.
+            OrtTrainingTypeError: The name is no str.
         """
-        if name not in self._values:
+        if _text(name, "property") not in self._values:
             raise KeyError(f"Property {name} not found.")
         return self._values[name]
 
@@ -135,8 +144,7 @@ class Properties:
             OrtTrainingTypeError: The name is no str, or the value is no int, float or str.
             OrtTrainingError: It does not fit in 64 bits, or in the float32 that a float is stored as.
         """
-        if not isinstance(name, str):
-            raise OrtTrainingTypeError(f"the name {name!r} of a property is a {type(name).__name__}; expected str")
+        name = _text(name, "property")
         if isinstance(value, int | np.integer):
             value = int(value)
             fits, expected = value in _INT64, "an int of 64 bits"
@@ -156,7 +164,7 @@ class Properties:
         self._values[name] = value
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values
+        return _text(name, "property") in self._values
 
     def __iter__(self) -> Iterator[tuple[str, Property]]:
         return iter(sorted(self._values.items()))
@@ -172,16 +180,16 @@ class CheckpointState:
     """The state of a training run; `load_checkpoint` makes it.
 
     Args:
-        checkpoint: What a checkpoint file holds.
+        state: What another object of this class has inside, which the two then share; or what a file holds.
 
     Raises:
         OrtTrainingTypeError: It is something else.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        if not isinstance(checkpoint, Checkpoint):
-            raise OrtTrainingTypeError(f"Invalid argument for CheckpointState received {type(checkpoint)}")
-        self._state = TrainingState(checkpoint)
+    def __init__(self, state: TrainingState | Checkpoint) -> None:
+        if not isinstance(state, TrainingState | Checkpoint):
+            raise OrtTrainingTypeError(f"Invalid argument for CheckpointState received {type(state)}")
+        self._state = TrainingState(state) if isinstance(state, Checkpoint) else state
         self._parameters = Parameters(self._state)
         self._properties = Properties(self._state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -15,7 +16,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from bngrad.ort_training.checkpoint_file import Array
 
@@ -33,10 +34,11 @@ def export_for_inference(
 
     Raises:
         OrtTrainingError: There is no such value, none is named, or the file cannot be written.
-        OrtTrainingTypeError: The names are a string.
+        OrtTrainingTypeError: The names are no list.
     """
-    if isinstance(outputs, str):
-        raise OrtTrainingTypeError(f"graph_output_names is the string {outputs!r}; expected a list of names")
+    if isinstance(outputs, str) or not isinstance(outputs, Sequence):
+        what = "the string " if isinstance(outputs, str) else ""
+        raise OrtTrainingTypeError(f"graph_output_names is {what}{outputs!r}; expected a list of names")
     if not outputs:
         raise OrtTrainingError("graph_output_names is empty; expected names of values in the evaluation model")
     with as_ort_training_error():

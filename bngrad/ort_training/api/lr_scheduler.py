@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bngrad.ort_training.errors import OrtTrainingError
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ class LinearLRScheduler:
     max(0, (T - t) / (T - W)), with at least 1 for each divisor. `onnxruntime.training` documents this, but swaps W
     and T.
 
-    The rate is set when the scheduler is made, and by `step`.
+    The rate is set when the scheduler is made, and by `step`. A checkpoint has ``initial_lr`` from then on.
 
     Args:
         optimizer: The optimizer.
@@ -43,6 +45,7 @@ class LinearLRScheduler:
         self._total = total_step_count
         self._initial = initial_lr
         self.step()
+        optimizer._group.initial_learning_rate = float(np.float32(initial_lr))  # noqa: SLF001 - of the checkpoint
 
     def step(self) -> None:
         """Sets the rate for the next update; to be called after `Optimizer.step`."""

@@ -80,7 +80,8 @@ class Module:
         running statistics.
 
         Args:
-            user_inputs: The inputs of `input_names`, as NumPy arrays or OrtValues.
+            user_inputs: The inputs of `input_names`, as NumPy arrays or OrtValues; beside a NumPy array also what
+                NumPy makes one of.
 
         Returns:
             The output, or a tuple of the outputs: OrtValues if all inputs are, else NumPy arrays.
@@ -88,6 +89,7 @@ class Module:
         Raises:
             OrtTrainingError: The inputs are not those of the model, the state is nominal, the model cannot be run
                 on them, or there is no evaluation model. Nothing has changed then.
+            OrtTrainingAttributeError: An input is neither, and none is a NumPy array; it is an AttributeError.
         """
         graph, session = self._current()
         self._state.require_values()
@@ -171,7 +173,7 @@ class Module:
         Raises:
             OrtTrainingError: There is no evaluation model, it has no such output, the state is nominal, or the
                 file cannot be written.
-            OrtTrainingTypeError: The names are a string.
+            OrtTrainingTypeError: The names are no list.
         """
         if self._eval_graph is None:
             raise OrtTrainingError("the module has no evaluation model, which is exported; pass eval_model_uri")

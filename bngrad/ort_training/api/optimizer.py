@@ -10,7 +10,7 @@ import numpy as np
 
 from bngrad.ort_training.api.optimizer_graph import read_optimizer_graph
 from bngrad.ort_training.api.stateful_session import StatefulSession, value_of
-from bngrad.ort_training.checkpoint_file import GROUP, OptimizerGroup
+from bngrad.ort_training.checkpoint_file import FIRST_RATE, GROUP, OptimizerGroup
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
 
 if TYPE_CHECKING:
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 _MOMENTS = {"first_order_moments": "momentum0", "second_order_moments": "momentum1"}
 """The name of a moment in the checkpoint, by the input of the optimizer's graph."""
 
-_FIRST_RATE = 1e-3
-
 
 class Optimizer:
     """Updates the parameters of a module by its gradients.
 
     The moments and the number of updates are those of the state, if its checkpoint has them; else they are zero.
+    The learning rate is 0.001 at first, also after a checkpoint; the optimizers of one state share it.
 
     Args:
         optimizer_uri: The path of the optimizer model: AdamW or SGD, of this package or of `onnxruntime.training`.
@@ -49,7 +48,6 @@ class Optimizer:
             raise OrtTrainingError(f"{path} has the input {unknown[0]!r}, which is no known state")
         moments = {key: _MOMENTS[key] for key in graph.vectors if key in _MOMENTS}
         self._group = self._resumed(list(moments.values()))
-        self._learning_rate = self._group.initial_learning_rate
         self._state.allocate_moments(self._group, moments)
         self._session = StatefulSession(
             graph.model,
@@ -67,7 +65,7 @@ class Optimizer:
         self._state.require_values()
         count = self._group.step + 1
         feeds = {
-            "learning_rate": value_of("learning_rate", np.array([self._learning_rate], np.float32)),
+            "learning_rate": value_of("learning_rate", np.array([self._group.learning_rate], np.float32)),
             "step": value_of("step", np.array([count], np.int64)),
         }
         self._session.run(feeds, [])
@@ -89,11 +87,11 @@ class Optimizer:
             raise OrtTrainingTypeError(f"learning_rate cannot be converted ({error}); expected a float") from None
         if not math.isfinite(rounded):
             raise OrtTrainingError(f"learning_rate is {learning_rate}; expected a finite number")
-        self._learning_rate = rounded
+        self._group.learning_rate = rounded
 
     def get_learning_rate(self) -> float:
         """Returns the learning rate."""
-        return self._learning_rate
+        return self._group.learning_rate
 
     def _resumed(self, moments: list[str]) -> OptimizerGroup:
         """The optimizer's state that the checkpoint has, or a new one, which becomes part of the state.
@@ -109,7 +107,7 @@ class Optimizer:
                 name: {moment: np.zeros(shape, np.float32) for moment, shape in shapes.items()}
                 for name, shapes in expected.items()
             }
-            group = checkpoint.groups[GROUP] = OptimizerGroup(0, float(np.float32(_FIRST_RATE)), zeros)
+            group = checkpoint.groups[GROUP] = OptimizerGroup(0, FIRST_RATE, zeros)
         found = {
             name: {moment: array.shape for moment, array in arrays.items() if array.dtype == np.float32}
             for name, arrays in group.momentums.items()

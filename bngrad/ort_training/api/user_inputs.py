@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxruntime import OrtValue
 
 from bngrad.ort_training.api.stateful_session import value_of
-from bngrad.ort_training.errors import OrtTrainingError
+from bngrad.ort_training.errors import OrtTrainingAttributeError, OrtTrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,32 +22,35 @@ def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> d
 
     Args:
         inputs: The inputs of the graph.
-        given: A NumPy array or an OrtValue for each.
+        given: A NumPy array or an OrtValue for each; beside a NumPy array also what NumPy makes one of.
 
     Raises:
+        OrtTrainingAttributeError: One is neither, and none is a NumPy array.
         OrtTrainingError: Their number, a dtype or a shape is another one. A symbolic dimension must be the same
             wherever it occurs: ONNX Runtime does not check that.
     """
     names = [str(value.name) for value in inputs]
     if len(given) != len(names):
         raise OrtTrainingError(f"{len(given)} inputs are given; expected {len(names)}: {', '.join(names)}")
+    has_array = any(isinstance(array, np.ndarray) for array in given)
     feeds: dict[str, OrtValue | Array] = {}
     sizes: dict[str, int] = {}
-    for value, name, array in zip(inputs, names, given, strict=True):
+    for value, name, one in zip(inputs, names, given, strict=True):
+        if not isinstance(one, OrtValue | np.ndarray) and not has_array:
+            raise OrtTrainingAttributeError(
+                f"input {name!r} is a {type(one).__name__}; expected a NumPy array or an OrtValue"
+            )
+        array = one if isinstance(one, OrtValue) else np.asarray(one)
         if isinstance(array, OrtValue):
             feeds[name] = array
-        elif isinstance(array, np.ndarray) and value.dtype == ir.DataType.STRING:
+        elif value.dtype == ir.DataType.STRING:
             if array.dtype.kind not in "UO":
                 raise OrtTrainingError(f"input {name!r} is {array.dtype}; expected strings")
             feeds[name] = array
-        elif isinstance(array, np.ndarray):
+        else:
             if value.dtype is not None and array.dtype != (dtype := value.dtype.numpy()):
                 raise OrtTrainingError(f"input {name!r} is {array.dtype}; expected {dtype}")
             feeds[name] = value_of(name, np.require(array, requirements="C"))
-        else:
-            raise OrtTrainingError(
-                f"input {name!r} is a {type(array).__name__}; expected a NumPy array or an OrtValue"
-            )
         if value.shape is not None:
             shape = array.shape() if isinstance(array, OrtValue) else array.shape
             _check_shape(name, value.shape, shape, sizes)

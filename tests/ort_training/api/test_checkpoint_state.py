@@ -196,3 +196,19 @@ def test_property_names_that_are_no_strings(name, state, tmp_path):
         state.properties[name] = 2
     CheckpointState.save_checkpoint(state, tmp_path / "saved")
     assert dict(CheckpointState.load_checkpoint(tmp_path / "saved").properties) == {"epoch": 1}
+
+
+def test_two_states_of_one_share_it(state):
+    other = CheckpointState(state=state._state)
+    other.parameters["w"].data[...] = 5
+    other.properties["epoch"] = 2
+    assert (state.parameters["w"].data == 5).all()
+    assert state.properties["epoch"] == 2
+
+
+def test_a_nominal_file_has_scalars_without_values(tmp_path):
+    path = tmp_path / "nominal"
+    write_checkpoint(Checkpoint({"w": np.ones((3, 2), "f")}, {"m": np.ones(2)}, nominal=True), path)
+    found = read_checkpoint(path)
+    assert (found.nominal, found.trainable["w"].size, found.frozen["m"].dtype) == (True, 0, np.float64)
+    assert path.stat().st_size < 300

@@ -235,3 +235,17 @@ def test_schedules_that_are_refused(arguments, message, optimizer):
     with pytest.raises(RuntimeError, match=message):
         LinearLRScheduler(optimizer, *arguments)
     assert optimizer.get_learning_rate() == float(np.float32(1e-3))
+
+
+def test_rates_of_a_resumed_optimizer(linear, module, optimizer, state):
+    """As 1.19.2: a checkpoint has the rate of the last scheduler, and every resumed optimizer begins with 0.001."""
+    LinearLRScheduler(optimizer, 2, 10, 0.02)
+    optimizer.set_learning_rate(0.5)
+    assert Optimizer(linear / "adamw.onnx", module).get_learning_rate() == 0.5
+    CheckpointState.save_checkpoint(state, linear / "saved", include_optimizer_state=True)
+    for _ in range(2):  # also in a checkpoint of the resumed run
+        assert read_checkpoint(linear / "saved").groups[GROUP].initial_learning_rate == np.float32(0.02)
+        resumed = CheckpointState.load_checkpoint(linear / "saved")
+        again = Optimizer(linear / "adamw.onnx", Module(linear / "training_model.onnx", resumed))
+        assert again.get_learning_rate() == np.float32(1e-3)
+        CheckpointState.save_checkpoint(resumed, linear / "saved", include_optimizer_state=True)
