@@ -72,13 +72,17 @@ def stop_statistics(graph: ir.Graph) -> None:
                     reader.replace_input_with(index, stop.outputs[0])
 
 
+_FORWARDS: tuple[Any, ...] = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
+"""Those of subclasses are the user's."""
+
+
 @contextmanager
 def cumulative_averages(module: torch.nn.Module) -> Iterator[None]:
     """Lets `torch.export` trace batch norms with momentum=None, which compute a momentum from their count."""
     patched = [
         one
         for one in module.modules()
-        if isinstance(one, _BatchNorm) and one.momentum is None and one.training and one.track_running_stats
+        if type(one).forward in _FORWARDS and one.momentum is None and one.track_running_stats
     ]
     for one in patched:
         vars(one)["forward"] = MethodType(_cumulative_average, one)
@@ -89,17 +93,19 @@ def cumulative_averages(module: torch.nn.Module) -> Iterator[None]:
             vars(one).pop("forward", None)
 
 
-def _cumulative_average(self: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002, ANN401 - PyTorch's name
+def _cumulative_average(self: Any, input: torch.Tensor) -> Any:  # noqa: A002, ANN401 - PyTorch's name
     """The forward pass of a batch norm whose running statistics are means over all batches.
 
     running += (batch - running) / count, with the unbiased variance.
     """
+    if not self.training:
+        return type(self).forward(self, input)
     self._check_input_dim(input)
     self.num_batches_tracked.add_(1)
-    with torch.no_grad():
-        axes = [axis for axis in range(input.dim()) if axis != 1]
-        count = self.num_batches_tracked.to(self.running_mean.dtype)
-        variance, mean = torch.var_mean(input.detach(), axes, correction=1)
-        self.running_mean.add_((mean - self.running_mean) / count)
-        self.running_var.add_((variance - self.running_var) / count)
+    axes = [axis for axis in range(input.dim()) if axis != 1]
+    count = self.num_batches_tracked.to(self.running_mean.dtype)
+    # Not under torch.no_grad, which would be a block of its own in the exported program.
+    variance, mean = torch.var_mean(input.detach(), axes, correction=1)
+    self.running_mean.add_((mean - self.running_mean) / count)
+    self.running_var.add_((variance - self.running_var) / count)
     return functional.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)

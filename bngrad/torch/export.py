@@ -49,6 +49,7 @@ def export_training(
     dynamic: Dynamic,
     *,
     sync: bool = False,
+    missing: list[BngradError] | None = None,
 ) -> Exported:
     """Exports a module with its loss, in the mode that it is in.
 
@@ -58,6 +59,7 @@ def export_training(
         trained: The parameters to train, by the user's names.
         dynamic: Which dimensions stay symbolic.
         sync: Whether its batch norms will be synchronized over ranks.
+        missing: See `write_onnx`.
 
     Raises:
         InputError: The loss is not a scalar.
@@ -68,7 +70,7 @@ def export_training(
         stack.enter_context(untouched(forward))
         stack.enter_context(cumulative_averages(forward))
         stack.enter_context(torch.enable_grad())
-        model, sizes = capture(forward, example, dynamic)
+        model, sizes = capture(forward, example, dynamic, missing)
         output_names = list(forward.output_names)
     name_values(model, forward, example, output_names, sizes)
     used, buffers = make_state_inputs(model, forward, trained)
@@ -166,21 +168,26 @@ def _remove_unused_inputs(model: ir.Model, names: Collection[str]) -> None:
 def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None:
     """Refuses what reads a running statistic before the same pass updates it.
 
-    A training graph has one name for a running statistic before its update, and one reader. PyTorch updates it in
-    place, so that a batch norm in evaluation mode has a gradient by the updated one.
+    PyTorch updates it in place, so that a batch norm in evaluation mode has a gradient by the updated one. And a
+    training graph has one name for a running statistic before its update, and one reader.
     """
     for node in model.graph:
-        for value in node.inputs[3:5] if is_training_batch_norm(node) else ():
-            if value is None:
-                continue
-            for reader, index in value.uses():
-                frozen = index in (3, 4) and (reader.domain, reader.op_type) == ("", "BatchNormalization")
-                if reader is not node and (frozen or value.name in buffers):
+        if (node.domain, node.op_type) != ("", "BatchNormalization"):
+            continue
+        for value in [one for one in node.inputs[3:5] if one is not None]:
+            readers = [reader for reader, _ in value.uses() if reader is not node]
+            if not is_training_batch_norm(node):
+                if value.name in buffers or any(map(is_training_batch_norm, readers)):
                     raise UnsupportedNodeError(
-                        f"{value.name!r} is updated by {describe(node)} and read by {describe(reader)} before, "
-                        "whose gradient PyTorch computes with the updated statistics; expected a batch norm in "
-                        "training mode to read its statistics first: call it before, or use two batch norms"
+                        f"{describe(node)} reads {value.name!r} in evaluation mode before the same pass updates "
+                        "it, so that PyTorch computes its gradient with the updated value; call the batch norm in "
+                        "training mode first, or use two batch norms"
                     )
+            elif value.name in buffers and readers:
+                raise UnsupportedNodeError(
+                    f"{value.name!r} is updated by {describe(node)} and read by {describe(readers[0])} before, "
+                    "which is unsupported; expected a batch norm in training mode to read its statistics first"
+                )
 
 
 def export_warnings(forward: Forward, fixed: Sequence[tuple[str, int, int]], *, sync: bool = False) -> list[str]:

@@ -219,7 +219,7 @@ REFUSALS = {
         LOSS,
         (X, T),
         UnsupportedNodeError,
-        "'other.running_mean' is updated by BatchNormalization .* and read by other nodes before",
+        "BatchNormalization .* reads 'other.running_mean' in evaluation mode before the same pass updates it",
     ),
     "script-module": (
         with_script_module,
