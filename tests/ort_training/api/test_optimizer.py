@@ -238,7 +238,7 @@ def test_schedules_that_are_refused(arguments, message, optimizer):
 
 
 def test_rates_of_a_resumed_optimizer(linear, module, optimizer, state):
-    """As 1.19.2: a checkpoint has the rate of the last scheduler, and every resumed optimizer begins with 0.001."""
+    """As in 1.19.2: a checkpoint has the rate of the last scheduler, and resumed optimizers begin with 0.001."""
     LinearLRScheduler(optimizer, 2, 10, 0.02)
     optimizer.set_learning_rate(0.5)
     assert Optimizer(linear / "adamw.onnx", module).get_learning_rate() == 0.5
