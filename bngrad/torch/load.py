@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from bngrad.errors import InputError, warn
 from bngrad.graph.name_messages import listed
@@ -40,8 +41,8 @@ def load_into(
         loss_fn: The loss function, if it is a module with parameters of its own.
 
     Raises:
-        InputError: A tensor is missing in the module, or has another shape or type; or the optimizer is not that
-            of the training step.
+        InputError: A tensor is missing in the module, or has another shape or type; the state leaves a running
+            statistic untouched; or the optimizer is not that of the training step.
 
     Warns:
         BngradWarning: Arrays without a trainer lack a parameter that requires a gradient.
@@ -58,6 +59,7 @@ def load_into(
     tensors = Forward(module, loss_fn).tensors()
     given = _of_module(arrays, tensors, trainer)
     _require_fit(given, tensors)
+    _require_statistics(module, given, tensors, all_of_them=trainer is None)
     left = [name for name, one in tensors.items() if one.requires_grad and name not in given]
     if left and trainer is None:  # a trainer has all that is trained
         warn([f"the state lacks {listed(left)}, which the module trains; they keep their values"])
@@ -84,12 +86,48 @@ def _of_module(
             )
         return {name: arrays[name] for name in names}
     given = {name: array for name, array in arrays.items() if name in tensors}
+    unknown = [name for name in arrays if name.endswith(("running_mean", "running_var")) and name not in tensors]
+    if given and unknown:
+        raise InputError(
+            f"the state has the running statistics {listed(unknown)}, which the module lacks; expected the state "
+            "of a training step of this module, in which calls of one batch norm share its statistics"
+        )
     if not given:
         raise InputError(
             f"the state has {listed(list(arrays)) if arrays else 'no arrays'}, none of which is a parameter or "
             "buffer of the module; expected the state of a training step of this module"
         )
     return given
+
+
+def _require_statistics(
+    module: torch.nn.Module,
+    given: Mapping[str, Array],
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    all_of_them: bool,
+) -> None:
+    """Checks that no running statistic stays as it is where others of its layer, or the weights, are replaced.
+
+    Args:
+        module: The module.
+        given: The arrays that it gets.
+        tensors: Its parameters and buffers.
+        all_of_them: Whether a layer in training mode has to get its statistics. A trainer knows which it updates.
+    """
+    names = {id(one): name for name, one in tensors.items()}
+    for place, layer in module.named_modules():
+        if not isinstance(layer, _NormBase) or layer.running_mean is None or layer.running_var is None:
+            continue
+        needed = [layer.running_mean, layer.running_var]
+        if layer.momentum is None and isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None:
+            needed.append(layer.num_batches_tracked)
+        missing = [names[id(one)] for one in needed if names[id(one)] not in given]
+        if missing and (len(missing) < len(needed) or (all_of_them and layer.training)):
+            raise InputError(
+                f"the state lacks {listed(missing)}, so that {place!r} would keep old running statistics; "
+                "expected those of all layers in training mode: call eval() on a layer that the step does not train"
+            )
 
 
 def _require_fit(given: Mapping[str, Array], tensors: Mapping[str, torch.Tensor]) -> None:

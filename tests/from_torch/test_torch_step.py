@@ -392,6 +392,38 @@ def test_an_incomplete_state_is_said():
         bngrad.torch.load_into(module, state)
 
 
+STATISTICS = {
+    "a batch norm": (
+        ["bn.running_mean", "bn.running_var"],
+        {},
+        "lacks 'bn.running_mean' and 'bn.running_var', so",
+    ),
+    "a mean": (["bn.running_mean"], {}, "lacks 'bn.running_mean', so that 'bn' would keep old running"),
+    "half of a frozen one": (["frozen.running_var"], {}, "lacks 'frozen.running_var', so that 'frozen'"),
+    "a count that momentum=None needs": (["cumulative.num_batches_tracked"], {}, "lacks 'cumulative.num_ba"),
+    "of a call": ([], {"bn_1/running_mean": np.zeros(6, np.float32)}, "has the running statistics 'bn_1/running"),
+}
+
+
+@pytest.mark.parametrize(("left_out", "more", "text"), STATISTICS.values(), ids=STATISTICS)
+def test_a_state_that_leaves_statistics_untouched(left_out, more, text):
+    module = net()
+    state = {name: 2 * one.numpy() for name, one in module.state_dict().items() if name not in left_out} | more
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(bngrad.InputError, match=text):
+        bngrad.torch.load_into(module, state)
+    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
+
+
+def test_statistics_that_nothing_needs_may_be_left_out():
+    module = net()
+    unneeded = ("num_batches_tracked", "frozen.running_mean", "frozen.running_var")
+    state = {name: one.numpy() for name, one in module.state_dict().items()}
+    bngrad.torch.load_into(
+        module, {name: one for name, one in state.items() if name[:2] == "cu" or not name.endswith(unneeded)}
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
     [
