@@ -13,6 +13,7 @@ from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inpu
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.autodiff.ties import Ties
+from bngrad.autodiff.torch_gradients import LostGradients
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import describe
@@ -123,6 +124,7 @@ class _Walk:
         self._contradicts = model.meta.get(CONTRADICTS, False)
         self._context = Context(model)
         self._ties = Ties(model)
+        self._lost = LostGradients(model)
         self._moving = moving
         self._contributions: dict[ir.Value, list[tuple[Backward, ir.Value]]] = {}
         self._unbounded: set[ir.Value] = set()
@@ -189,7 +191,7 @@ class _Walk:
             moving: The inputs, by index, that depend on what the loss is differentiated with respect to.
         """
         node = back.node
-        if reason := _no_rule(node, rule, moving, self._imports):
+        if reason := self._lost.reason(node) or _no_rule(node, rule, moving, self._imports):
             self._blocked.append((node, reason))
             return None
         assert rule is not None, "see above"  # noqa: S101
@@ -243,7 +245,9 @@ class _Walk:
         *after, (node, reason) = blocked
         others = sorted({other.op_type for other, _ in after})
         more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
-        raise UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
+        error = UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
+        error.lines = [f"{describe(one)} cannot be differentiated: {why}" for one, why in reversed(blocked)]
+        raise error
 
 
 def _no_rule(

@@ -1,0 +1,155 @@
+"""What PyTorch's exporter records of gradients, and writes as nodes that have others.
+
+Taken over: a detach that is an Identity, the padding of an embedding that is a Gather, and the Dropout of attention,
+whose mode the exporter leaves out. Others are refused: `LostGradients`, where a gradient passes through them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
+from bngrad.autodiff.stop_gradient import DOMAIN, NAME
+from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.node_makers import NodesBefore, NodesBehind
+from bngrad.graph.nodes import all_nodes, describe, owner
+from bngrad.graph.torch_calls import named_op, recorded_call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.graph.torch_calls import TorchCall
+
+_DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
+_OTHERWISE = "export the module with bngrad.torch"
+
+
+def with_torch_gradients(model: ir.Model) -> ir.Model:
+    """Returns a model whose nodes have the gradients that PyTorch's exporter recorded: itself, or a copy.
+
+    Raises:
+        UnsupportedNodeError: An embedding has a max_norm, which changes the weight itself.
+    """
+    for node in all_nodes(model):
+        if (call := recorded_call(node)) is not None and call.op == "embedding_renorm":
+            raise UnsupportedNodeError(
+                f"{describe(node)} is of an embedding with max_norm, which changes the weight in the forward pass; "
+                "expected max_norm=None"
+            )
+    if not any(_is_changed(node) for node in all_nodes(model)):
+        return model
+    model = model.clone()
+    names = Names(model)
+    for node in [node for node in all_nodes(model) if _is_changed(node)]:
+        if node.op_type == "Identity":
+            node.domain, node.op_type, node.version = DOMAIN, NAME, None
+        elif node.op_type == "Dropout":
+            training = NodesBefore(node, names, node.name or "Dropout").constant(True, ir.DataType.BOOL)
+            node.resize_inputs(3)
+            node.replace_input_with(2, training)
+        else:
+            _pad(node, names)
+    return model
+
+
+def _is_changed(node: ir.Node) -> bool:
+    return _is_detach(node) or _padding(node) is not None or _is_dropout_of_attention(node)
+
+
+def _is_detach(node: ir.Node) -> bool:
+    if (node.domain, node.op_type) != ("", "Identity"):
+        return False
+    call = recorded_call(node)
+    return (named_op(node)[0] if call is None else call.op) == "detach"
+
+
+def _is_dropout_of_attention(node: ir.Node) -> bool:
+    """Whether a Dropout is one in training mode, of which the exporter leaves out the mode."""
+    if (node.domain, node.op_type) != ("", "Dropout") or (len(node.inputs) > 2 and node.inputs[2] is not None):
+        return False
+    call = recorded_call(node)
+    return call is not None and call.op == "scaled_dot_product_attention"
+
+
+def _embedding(node: ir.Node) -> TorchCall | None:
+    call = recorded_call(node) if (node.domain, node.op_type) == ("", "Gather") else None
+    return call if call is not None and call.op == "embedding" else None
+
+
+def _argument(call: TorchCall, index: int, name: str) -> str:
+    return call.arguments[index] if index < len(call.arguments) else call.keywords.get(name, "")
+
+
+def _padding(node: ir.Node) -> int | None:
+    """The row of an embedding that gets no gradient; None if every row gets one, or the node is another one."""
+    call = _embedding(node)
+    written = "" if call is None else _argument(call, 2, "padding_idx")
+    return int(written) if re.fullmatch(r"\d{1,18}", written) else None
+
+
+def _pad(node: ir.Node, names: Names) -> None:
+    """Gather(table, ids) -> Where(ids == padding, StopGradient(rows), rows)."""
+    (rows,), ids = node.outputs, node.inputs[1]
+    assert ids is not None, "a Gather has indices"  # noqa: S101
+    readers, name = list(rows.uses()), str(rows.name)
+    rows.name = names.fresh(f"{name}_rows")
+    make = NodesBehind(node, names, name)
+    is_padding = make.op("Equal", ids, make.constant(_padding(node), ids.dtype or ir.DataType.INT64))
+    (stopped,) = make.outputs_of(NAME, rows, outputs=["stopped"], domain=DOMAIN)
+    result = make.op("Where", make.op("Unsqueeze", is_padding, make.int64([-1])), stopped, rows)
+    result.name = name
+    for value in (stopped, result):
+        value.type, value.shape = rows.type, rows.shape
+    for reader, index in readers:
+        reader.replace_input_with(index, result)
+    outputs = owner(node).outputs
+    for index, value in enumerate(outputs):
+        if value is rows:
+            outputs[index] = result
+
+
+class LostGradients:
+    """What a model's records say of its gradients that its nodes do not have.
+
+    Args:
+        model: The forward model, as `with_torch_gradients` returns it.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._by_name = {str(value.name): node for node in model.graph for value in node.outputs if value.name}
+        self._is_whole = FORWARD_INFO in model.metadata_props  # by this package: nothing was optimized away
+
+    def reason(self, node: ir.Node) -> str | None:
+        """Why the gradient of a node would not be PyTorch's; None if it is, as far as the record tells."""
+        call = recorded_call(node)
+        if call is None:
+            return None
+        if _embedding(node) is not None and _argument(call, 3, "scale_grad_by_freq") == "True":
+            return "PyTorch's embedding had scale_grad_by_freq=True, which is unsupported; expected False"
+        if call.op == "cross_entropy_loss" and _is_smoothed(call) and node.op_type == "SoftmaxCrossEntropyLoss":
+            return f"PyTorch's exporter left out its label_smoothing={_smoothing(call)}; {_OTHERWISE}"
+        if lost := None if self._is_whole else next(self._lost_stops(call), None):
+            return (
+                f"PyTorch's {call.op} read {lost!r}, a detached value, but an optimizer has removed the detach; "
+                f"export with torch.onnx.export(..., dynamo=True, optimize=False), or {_OTHERWISE}"
+            )
+        return None
+
+    def _lost_stops(self, call: TorchCall) -> Iterator[str]:
+        for argument in call.arguments:
+            for name in _DETACHED.findall(argument):
+                maker = self._by_name.get(name)
+                if maker is None or maker.op_type not in ("Identity", NAME):
+                    yield name
+
+
+def _smoothing(call: TorchCall) -> str:
+    return _argument(call, 5, "label_smoothing")
+
+
+def _is_smoothed(call: TorchCall) -> bool:
+    return _smoothing(call) not in ("", "0", "0.0")
