@@ -126,7 +126,7 @@ def _require_statistics(
         if missing and (len(missing) < len(needed) or (all_of_them and layer.training)):
             raise InputError(
                 f"the state lacks {listed(missing)}, so that {place!r} would keep old running statistics; "
-                "expected those of all layers in training mode: call eval() on a layer that the step does not train"
+                "expected those of all layers in training mode: call eval() on one that the step does not train"
             )
 
 
