@@ -21,8 +21,9 @@ from bngrad.errors import VersionError
 if find_spec("torch") is None:
     raise VersionError("bngrad.torch needs PyTorch 2.9 or newer; install it: pip install 'bngrad[torch]'")
 
+from bngrad.torch.explain import explain
 from bngrad.torch.joint.import_joint import import_joint
 from bngrad.torch.load import load_into
 from bngrad.torch.step import compare, differentiate, export, training_step
 
-__all__ = ["compare", "differentiate", "export", "import_joint", "load_into", "training_step"]
+__all__ = ["compare", "differentiate", "explain", "export", "import_joint", "load_into", "training_step"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import operator
 import re
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ from bngrad.passes.prepare.split_sequences import split_sequences
 from bngrad.torch.draws import unvalidated_distributions
 from bngrad.torch.in_ops import InOps
 from bngrad.torch.no_grad import detach_no_grad
+from bngrad.torch.onnx_ops import op
 from bngrad.torch.sizes import Sizes, TrainingChecks, exact_sizes, read_sizes
 from bngrad.torch.translations import translations
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 OPSET = 18
 """The opset that the exporter's own translations are written for."""
 
-_NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
+_NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'")
 _REASON = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning)\b:?\s*(.*)$")
 
 
@@ -46,13 +48,16 @@ class Captured(NamedTuple):
     sizes: Sizes
 
 
-def capture(module: torch.nn.Module, example: Example, dynamic: Dynamic) -> Captured:
+def capture(
+    module: torch.nn.Module, example: Example, dynamic: Dynamic, missing: list[BngradError] | None = None
+) -> Captured:
     """Exports a module, without optimizations.
 
     Args:
         module: What takes ``example.arguments``.
         example: The arguments.
         dynamic: Which dimensions stay symbolic.
+        missing: See `write_onnx`.
 
     Returns:
         The ONNX model, whose parameters and buffers are initializers under their names in ``module``, and the
@@ -75,18 +80,24 @@ def capture(module: torch.nn.Module, example: Example, dynamic: Dynamic) -> Capt
             raise ModelError(f"torch.export cannot trace the module: {first_line(error)}") from error
         sizes = read_sizes(program, example, dynamic, checks)
         detach_no_grad(program)
-    model = write_onnx(program, translations())
+    model = write_onnx(program, translations(), missing)
     record_framework(model, "pytorch")
     _turn_on_dropout(model.graph)
     return Captured(model, sizes)
 
 
-def write_onnx(program: ExportedProgram, table: Mapping[Callable[..., Any], Callable[..., Any]]) -> ir.Model:
+def write_onnx(
+    program: ExportedProgram,
+    table: Mapping[Callable[..., Any], Callable[..., Any]],
+    missing: list[BngradError] | None = None,
+) -> ir.Model:
     """Writes a program as ONNX, without optimizations.
 
     Args:
         program: The program.
         table: Translations of ops that take precedence over the exporter's.
+        missing: Where the errors go of ops that cannot be written, so that all are found: such an op becomes a
+            copy of its first operand. None to raise the first.
 
     Raises:
         ModelError: PyTorch's exporter fails.
@@ -108,14 +119,31 @@ def write_onnx(program: ExportedProgram, table: Mapping[Callable[..., Any], Call
                     raise cause from None
             found = _NO_FUNCTION.search("\n".join(map(str, _causes(error))))
             if found:
-                raise UnsupportedNodeError(
+                refused = UnsupportedNodeError(
                     f"PyTorch's exporter cannot write {found[1]} as ONNX; expected ops that torch.onnx.export "
                     "supports"
-                ) from error
+                )
+                packet = operator.attrgetter(found[1].replace("::", "."))(torch.ops)
+                overload = getattr(packet, found[2], None)
+                if missing is None or overload is None or overload in table:
+                    raise refused from error
+                missing.append(refused)
+                copies = _copy_of_first(len(overload._schema.returns))
+                return write_onnx(program, {**table, overload: copies}, missing)
             raise ModelError(f"torch.onnx.export cannot write the module: {first_line(error)}") from error
         assert made is not None, "it was not asked to write a file"  # noqa: S101
         model: ir.Model = made.model
         return model
+
+
+def _copy_of_first(outputs: int) -> Callable[..., Any]:
+    """A translation whose outputs are copies of the first operand."""
+
+    def copy(first: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - of onnxscript's
+        copies = tuple(op.Identity(first) for _ in range(outputs))
+        return copies if outputs > 1 else copies[0]
+
+    return copy
 
 
 def _turn_on_dropout(graph: ir.Graph) -> None:

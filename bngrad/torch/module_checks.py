@@ -33,6 +33,11 @@ def module_errors(forward: Forward) -> Iterator[BngradError]:
                 f"module {user_name(name)!r} is a ScriptModule, which torch.export does not trace; expected the "
                 "module that it was made of"
             )
+        if isinstance(one, torch.nn.LSTM) and one.proj_size and not forward.custom_gradients:
+            yield UnsupportedNodeError(
+                f"module {user_name(name)!r} is an LSTM with proj_size, which ONNX's LSTM does not have; expected "
+                "proj_size=0, or a loop over time in the forward pass"
+            )
     named = [*forward.named_parameters(), *forward.named_buffers()]
     seen: dict[str, str] = {}
     for full, one in named:
@@ -76,6 +81,23 @@ def _memory_errors(tensors: dict[str, torch.Tensor]) -> Iterator[InputError]:
                 f"{name!r} and {next_name!r} share memory, so that an update of one changes the other; expected "
                 "tensors of their own (clone one), or one tensor under both names"
             )
+
+
+def require_module(module: object) -> None:
+    """Checks that there is a module, whose parameters and modes are its own.
+
+    Raises:
+        InputError: There is none.
+    """
+    if isinstance(module, torch.export.ExportedProgram) or (
+        isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
+    ):
+        raise InputError(
+            "module is an exported program, which has no training mode; expected the torch.nn.Module that it was "
+            "made of, or its file by torch.onnx.export(program, dynamo=True, optimize=False) for bngrad.training_step"
+        )
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
 
 
 def require_no_hidden_statistics(loss_fn: object) -> None:

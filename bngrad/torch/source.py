@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from bngrad.errors import BngradError, InputError, ModelError
+from bngrad.errors import BngradError, InputError, ModelError, UnsupportedNodeError
 from bngrad.graph.name_messages import listed
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.torch.compare import compare_steps
@@ -16,11 +16,11 @@ from bngrad.torch.eager import Eager, run_eager
 from bngrad.torch.example import read_example
 from bngrad.torch.export import Exported, export_training
 from bngrad.torch.forward import LOSS, NEW, Forward
-from bngrad.torch.module_checks import module_errors, require_no_hidden_statistics
+from bngrad.torch.module_checks import module_errors, require_module, require_no_hidden_statistics
 from bngrad.torch.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from bngrad.torch.example import Example
     from bngrad.validation.report import Check
@@ -40,6 +40,8 @@ class Read(NamedTuple):
     """The parameters to train that the loss depends on."""
     warnings: list[str]
     """What is probably not intended."""
+    in_python: list[str]
+    """Where the forward pass leaves PyTorch's ops: with values of tensors, or their data."""
 
 
 class Source(NamedTuple):
@@ -62,11 +64,23 @@ def read_source(
     dynamic_batch: bool,
     dynamic_shapes: Any,  # noqa: ANN401
     sync: bool = False,
+    blockers: list[BngradError] | None = None,
 ) -> Source:
-    """Reads the arguments, and exports the module."""
-    read = read_arguments(module, loss_fn, example, wanted, input_names)
+    """Reads the arguments, and exports the module.
+
+    With a list of blockers, the errors that are not raised go there, so that others are found, too.
+    """
+    read = read_arguments(module, loss_fn, example, wanted, input_names, blockers=blockers)
     dynamic = read_dynamic(read.example, dynamic_shapes, dynamic_batch=dynamic_batch)
-    exported = export_training(read.forward, read.example, read.trained, dynamic, sync=sync)
+    try:
+        exported = export_training(read.forward, read.example, read.trained, dynamic, sync=sync, missing=blockers)
+    except ModelError as error:
+        if isinstance(error, UnsupportedNodeError) or not read.in_python:
+            raise
+        raise ModelError(
+            f"{error}; the forward pass has {listed(read.in_python)}: use ops of PyTorch instead, such as "
+            "torch.where for a branch and detach() for data"
+        ) from error
     exported.warnings.extend(read.warnings)
     return Source(read.forward, read.example, read.trained, exported)
 
@@ -79,6 +93,7 @@ def read_arguments(
     input_names: Sequence[str] | None,
     *,
     custom_gradients: bool = False,
+    blockers: list[BngradError] | None = None,
 ) -> Read:
     """Reads the arguments, and runs the module once in PyTorch.
 
@@ -89,12 +104,18 @@ def read_arguments(
         wanted: The parameters to train; by default those that require a gradient.
         input_names: Names for the tensors of the example.
         custom_gradients: Whether the module may define gradients of its own.
+        blockers: Where the errors go after which reading can go on; None to raise the first.
     """
-    if not isinstance(module, torch.nn.Module):
-        raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")
+
+    def refuse(errors: Iterable[BngradError]) -> None:
+        for error in errors:
+            if blockers is None:
+                raise error
+            blockers.append(error)
+
+    require_module(module)
     forward = Forward(module, loss_function(loss_fn), custom_gradients=custom_gradients)
-    for error in module_errors(forward):
-        raise error
+    refuse(module_errors(forward))
     names = forward.tensors()
     reserved = {LOSS, *names, *(f"{name}{NEW}" for name in names)}
     gradients = {gradient_name(name) for name in names} if custom_gradients else set()
@@ -106,10 +127,13 @@ def read_arguments(
     if not trained:
         raise InputError("no parameter of the module requires a gradient; expected one to train")
     watch = Watch(forward.tensors(), trained, custom_gradients=custom_gradients)
-    eager = run_eager(forward, read, trained, watch=watch)
-    for error in pass_errors(watch, eager, custom_gradients=custom_gradients):
-        raise error
-    require_same(eager.loss, run_eager(forward, read, trained).loss)
+    try:
+        eager = run_eager(forward, read, trained, watch=watch)
+    except BngradError:
+        refuse(watch.errors.values())  # which may be why
+        raise
+    refuse(pass_errors(watch, eager, custom_gradients=custom_gradients))
+    refuse(other_losses(eager.loss, run_eager(forward, read, trained, watch=watch).loss))
     trained = [name for name in trained if name in eager.gradients]
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
@@ -129,7 +153,7 @@ def read_arguments(
             "the loss depends on tensors that require a gradient, and that neither the module nor loss_fn has as "
             f"parameters: {listed(watch.foreign, most=3)}; they are constants: register them to train them"
         )
-    return Read(forward, read, trained, warnings)
+    return Read(forward, read, trained, warnings, list(watch.in_python))
 
 
 def pass_errors(watch: Watch, eager: Eager, *, custom_gradients: bool) -> Iterator[BngradError]:
@@ -144,14 +168,10 @@ def pass_errors(watch: Watch, eager: Eager, *, custom_gradients: bool) -> Iterat
         )
 
 
-def require_same(loss: torch.Tensor, again: torch.Tensor) -> None:
-    """Checks that two passes with the same inputs, state and random numbers have the same loss.
-
-    Raises:
-        ModelError: They have not.
-    """
+def other_losses(loss: torch.Tensor, again: torch.Tensor) -> Iterator[ModelError]:
+    """That two passes with the same inputs, state and random numbers have different losses."""
     if not torch.allclose(loss, again, rtol=1e-3, atol=1e-6, equal_nan=True):
-        raise ModelError(
+        yield ModelError(
             f"two calls of the module with the same inputs have the losses {float(loss):g} and {float(again):g}: "
             "the forward pass depends on what it changes outside the module; expected a function of its inputs, "
             "parameters and buffers: register a buffer"

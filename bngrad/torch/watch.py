@@ -40,9 +40,8 @@ _UNTRACED = {
         "writes to Tensor.grad in its forward, which a training graph does not have; add to the loss instead"
     ),
 }
-_OF_VALUES = {
-    f"Tensor.{name}" for name in ("__bool__", "__float__", "__index__", "__int__", "item", "numpy", "tolist")
-}
+_VALUES = ("__bool__", "__float__", "__index__", "__int__", "item", "numpy", "tolist")
+_IN_PYTHON = {f"Tensor.{name}": f"Tensor.{name}" for name in _VALUES} | {"Tensor.data.__get__": "Tensor.data"}
 
 
 class Watch(TorchFunctionMode):
@@ -60,8 +59,8 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self.errors: dict[str, BngradError] = {}
         """Why the pass cannot be exported, in the order in which it was found."""
-        self.of_values: dict[str, None] = {}
-        """The calls by which Python gets the value of a tensor."""
+        self.in_python: dict[str, None] = {}
+        """The calls by which Python gets the value of a tensor, or its data."""
         self.foreign: dict[str, None] = {}
         """Tensors that require a gradient and are not the module's."""
         self._originals = {id(one): name for name, one in tensors.items() if name in trained}
@@ -99,8 +98,8 @@ class Watch(TorchFunctionMode):
         name = _name(func)
         if name in self._refused:
             self._refuse(self._refused[name], _place(by_user=name == "Tensor.grad_fn.__get__"))
-        elif name in _OF_VALUES and (place := _place()):
-            self.of_values.setdefault(f"{name} at {place}")
+        elif name in _IN_PYTHON and (place := _place()):
+            self.in_python.setdefault(f"{_IN_PYTHON[name]} at {place}")
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor) and leaf.is_leaf:
                 self._note_leaf(leaf)
