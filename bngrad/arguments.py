@@ -47,3 +47,13 @@ def require_names(**arguments: Sequence[str] | None) -> None:
         wrong = [name for name in value or () if not isinstance(name, str)]
         if wrong:
             raise InputError(f"{argument} has {wrong[0]!r}; expected names")
+
+
+def require_no_mask(name: str, array: object) -> None:
+    """Checks that an array is no masked one, whose mask `numpy.asarray` would drop.
+
+    Raises:
+        InputError: It is.
+    """
+    if hasattr(array, "mask") and hasattr(array, "filled"):
+        raise InputError(f"{name!r} is a masked array; expected an array without a mask, such as {name}.filled(0)")

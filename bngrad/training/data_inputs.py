@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.arguments import require_no_mask
 from bngrad.autodiff.size_conditions import condition_text, holds, names_in
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed, unknown_name
@@ -95,6 +96,7 @@ def require_type(name: str, array: Any, expected: DataInput) -> Array:  # noqa: 
     Raises:
         InputError: It has another type.
     """
+    require_no_mask(name, array)
     found = np.asarray(array, order="C")
     if found.dtype == expected.dtype:
         return found

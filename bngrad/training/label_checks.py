@@ -69,6 +69,15 @@ class LabelChecks:
             return 0, 0
         return one.correct(labels, scores)
 
+    def left_out(self, data: Mapping[str, Array]) -> str | None:
+        """Returns the name of labels of a loss that are all to be left out; None if there are none."""
+        values = self._values(data) if self.checked else {}
+        for one in self.checked:
+            name, ignored = one.range.value, one.range.ignored
+            if one.of_loss and ignored is not None and (values[name] == ignored).all():
+                return name
+        return None
+
     def _values(self, data: Mapping[str, Array]) -> dict[str, Array]:
         """The labels by their names."""
         if self._session is None:

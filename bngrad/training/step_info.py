@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from bngrad.arguments import require_no_mask
 from bngrad.autodiff.size_conditions import require_conditions
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed, unknown_name
@@ -186,6 +187,7 @@ class StepInfo:
             )
         result = {}
         for name, one in self.state.items():
+            require_no_mask(name, arrays[name])
             array = np.asarray(arrays[name])
             if array.dtype != one.dtype:
                 raise InputError(f"state {name!r} is {array.dtype}; expected {one.dtype}")

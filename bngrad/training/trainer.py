@@ -7,7 +7,11 @@ import math
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from bngrad.arguments import require_number
 from bngrad.errors import BngradError, InputError, TrainingError, warn
+from bngrad.graph.name_messages import listed
 from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
@@ -123,11 +127,13 @@ class Trainer:
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step. A number or a schedule can be assigned."""
-        rate = float(self._schedule(self.updates))
-        if not 0 <= rate < math.inf:
-            raise InputError(
-                f"the learning rate of update {self.updates} is {rate}; expected a finite number, at least 0"
-            )
+        number, dtype = self._schedule(self.updates), np.dtype(self.info.learning_rate_dtype)
+        what = f"the learning rate of update {self.updates}"
+        rate = require_number(what, number)
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(dtype.type(rate))
+        if not is_finite or rate < 0:
+            raise InputError(f"{what} is {rate}; expected a finite {dtype}, at least 0")
         return rate
 
     @learning_rate.setter
@@ -249,10 +255,19 @@ class Trainer:
 
         Raises:
             InputError: The file cannot be written.
+            TrainingError: The state is not finite; the file is as it was.
         """
-        self.ranks.on_first(
-            "save", lambda: write_state(check_output(path), self.state_dict(), self.info, notes=notes)
-        )
+
+        def write() -> None:
+            state = self.state_dict()
+            if names := not_finite(state):
+                raise TrainingError(
+                    f"the state is not finite ({listed(names, most=3)}), so {path} is not written; load an "
+                    "earlier state"
+                )
+            write_state(check_output(path), state, self.info, notes=notes)
+
+        self.ranks.on_first("save", write)
 
     def load(self, path: str | os.PathLike[str], *, anyway: bool = False) -> dict[str, Any]:
         """Reads the state from a file that `save` wrote, and returns its notes.
@@ -312,9 +327,12 @@ class Trainer:
 
     def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> TrainingError:
         found = self.ranks.texts("not finite", json.dumps(not_finite(data)))
+        what = f"the loss is {loss} in call {self._calls + 1}"
+        if self.ranks.size == 1 and (void := self.labels.left_out(data)):
+            return TrainingError(f"{what}: the loss leaves out every label of {void!r}; the state is unchanged")
         error = TrainingError(
             not_finite_message(
-                f"the loss is {loss} in call {self._calls + 1}",
+                what,
                 [json.loads(names) for names in found],
                 not_finite(self.state_dict()),
                 self.learning_rate,

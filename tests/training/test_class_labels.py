@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import bngrad
-from bngrad.errors import InputError
+from bngrad.errors import InputError, TrainingError
 from bngrad.training.class_labels import ClassLabels
 from bngrad.training.step_info import LabelRange
 from trainer_cases import TEXT, batch, network
@@ -267,3 +267,13 @@ def test_two_losses_of_the_same_labels():
     assert trainer.labels.correct(batch(), trainer.evaluate(**batch())) == (0, 0)
     with pytest.raises(InputError, match="has the label -1"):
         trainer.step(x=batch()["x"], labels=batch()["labels"] - 1)
+
+
+def test_a_batch_whose_labels_are_all_left_out():
+    """Its loss is NaN, and neither the learning rate nor the state is to blame."""
+    text = TEXT.replace("SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLoss <ignore_index = -1>")
+    trainer = bngrad.Trainer(bngrad.training_step(network(text)), learning_rate=0.1)
+    with pytest.raises(
+        TrainingError, match="nan in call 1: the loss leaves out every label of 'labels'; the state is"
+    ):
+        trainer.step(x=batch()["x"], labels=np.full(8, -1))

@@ -281,8 +281,10 @@ RATES = {
     "negative": (-0.1, "rate is -0.1; expected a finite number, at least 0"),
     "nan": (float("nan"), "rate is nan"),
     "text": ("fast", "learning_rate is 'fast'; expected a number or a schedule"),
-    "schedule": (lambda update: -update - 1, "the learning rate of update 0 is -1.0; expected a finite number"),
+    "schedule": (lambda update: -update - 1, "the learning rate of update 0 is -1.0; expected a finite float32"),
     "schedule-nan": (lambda _: float("nan"), "the learning rate of update 0 is nan"),
+    "schedule-nothing": (lambda _: None, "the learning rate of update 0 is None; expected a number"),
+    "infinite-as-float32": (1e39, "the learning rate of update 0 is 1e+39; expected a finite float32"),
 }
 
 
@@ -321,6 +323,10 @@ DATA = {
         "'x' has shape [0, 1, 4, 4], so it is empty; expected [N, 1, 4, 4]",
     ),
     "label": (changed(labels=batch()["labels"] + 1), "'labels' has the label 3; expected 0 to 2"),
+    "masked": (
+        changed(x=np.ma.masked_less(batch()["x"], 0)),
+        "'x' is a masked array; expected an array without a",
+    ),
     "negative-label": (changed(labels=batch()["labels"] - 1), "'labels' has the label -1; expected 0 to 2"),
 }
 
@@ -376,6 +382,10 @@ STATES = {
     "counter": (replaced(step=np.array(-1)), "the state counts -1 updates and 0 calls since; expected"),
     "micro-step": (replaced(micro_step=np.array(2)), "the state counts 1 updates and 2 calls since; expected"),
     "nothing": (lambda _: {}, "the state lacks "),
+    "masked": (
+        replaced(offset=np.ma.zeros(3, np.float32)),
+        "'offset' is a masked array; expected an array without",
+    ),
 }
 
 
@@ -436,6 +446,16 @@ def test_a_state_that_is_not_finite():
     trainer.load_state_dict(trainer.state_dict() | {"offset": np.float32([0, np.inf, 0])})
     with pytest.raises(TrainingError, match=r"the state is not finite since an earlier call \('offset'\)"):
         trainer.step(**batch())
+
+
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path):
+    trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
+    trainer.save(tmp_path / "c")
+    before = (tmp_path / "c").read_bytes()
+    trainer.load_state_dict(trainer.state_dict() | {"offset": np.float32([0, np.nan, 0])})
+    with pytest.raises(TrainingError, match=r"the state is not finite \('offset'\), so .*c is not written"):
+        trainer.save(tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == before
 
 
 def test_refused_arguments(tmp_path):
