@@ -102,10 +102,11 @@ def _cumulative_average(self: Any, input: torch.Tensor) -> Any:  # noqa: A002, A
         return type(self).forward(self, input)
     self._check_input_dim(input)
     self.num_batches_tracked.add_(1)
-    axes = [axis for axis in range(input.dim()) if axis != 1]
-    count = self.num_batches_tracked.to(self.running_mean.dtype)
-    # Not under torch.no_grad, which would be a block of its own in the exported program.
-    variance, mean = torch.var_mean(input.detach(), axes, correction=1)
-    self.running_mean.add_((mean - self.running_mean) / count)
-    self.running_var.add_((variance - self.running_var) / count)
+    # In a block that ran without gradients, the exported program could not write to a buffer a second time.
+    with torch.enable_grad():
+        axes = [axis for axis in range(input.dim()) if axis != 1]
+        count = self.num_batches_tracked.to(self.running_mean.dtype)
+        variance, mean = torch.var_mean(input.detach(), axes, correction=1)
+        self.running_mean.add_((mean - self.running_mean) / count)
+        self.running_var.add_((variance - self.running_var) / count)
     return functional.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)

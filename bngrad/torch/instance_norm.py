@@ -29,9 +29,10 @@ def instance_norm(
         return NotImplemented
     if not use_input_stats:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, training=False, eps=eps)
-    axes = list(range(2, input.dim()))
-    # Not under torch.no_grad, which would be a block of its own in the exported program.
-    variance, mean = torch.var_mean(input.detach(), axes, correction=1)
-    for running, new in ((running_mean, mean), (running_var, variance)):
-        running.mul_(1 - momentum).add_(new.mean(0).to(running.dtype), alpha=momentum)
+    # In a block that ran without gradients, the exported program could not write to a buffer a second time.
+    with torch.enable_grad():
+        axes = list(range(2, input.dim()))
+        variance, mean = torch.var_mean(input.detach(), axes, correction=1)
+        for running, new in ((running_mean, mean), (running_var, variance)):
+            running.mul_(1 - momentum).add_(new.mean(0).to(running.dtype), alpha=momentum)
     return functional.instance_norm(input, None, None, weight, bias, use_input_stats=True, eps=eps)

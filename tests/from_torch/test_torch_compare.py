@@ -182,6 +182,66 @@ def checkpointed(self, y):
     return torch.utils.checkpoint.checkpoint(self.other, y, use_reentrant=False)
 
 
+def of_both_modes(self, y):
+    """One batch norm in training mode, in evaluation mode, in training mode without gradients, and at last."""
+    late = self.other(y * 2 + 3)
+    with torch.no_grad():
+        self.other(y - 1)
+    y = late * self.other(y.sigmoid()).detach() + self.other(y)
+    self.other.eval()
+    z = self.other(y)
+    self.other.train()
+    return y * 0.5 + z
+
+
+class Grouped(nn.Module):
+    """Attention with two queries for each key: PyTorch's exporter writes Unsqueeze with a scalar."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.out = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 3)
+
+    def forward(self, x):
+        n, t, _ = x.shape
+        q = self.q(x).view(n, t, 4, 3).transpose(1, 2)
+        k, v = (one.view(n, t, 2, 3).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2).mean(1))
+
+
+class Bags(nn.Module):
+    """Sums, means and largest rows of bags of one size, and of other sizes by offsets."""
+
+    def __init__(self):
+        super().__init__()
+        self.sums = nn.EmbeddingBag(9, 6, mode="sum")
+        self.means, self.largest = (nn.EmbeddingBag(9, 6, mode=mode, padding_idx=1) for mode in ("mean", "max"))
+        self.last = nn.EmbeddingBag(9, 6, mode="mean", include_last_offset=True)
+        self.share, self.fc = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        ids = (x.abs() * 7).long() % 9
+        ids = torch.cat([ids, torch.ones_like(ids[:1])])  # a bag of padding alone
+        y = self.sums(ids, per_sample_weights=self.share(x.new_ones(ids.shape))) + self.means(ids)
+        y = (y + self.largest(ids))[:5]
+        flat, offsets = ids[:5].flatten(), torch.tensor([0, 4, 4, 11, 29])
+        y = y + self.means(flat, offsets) * self.sums(flat, offsets, per_sample_weights=self.share(x).flatten())
+        return self.fc(y + self.last(flat, torch.tensor([0, 2, 2, 9, 10, 30])))
+
+
+def instance_norms(between, norm, **options):
+    return lambda: nn.Sequential(between, norm(4, affine=True, track_running_stats=True, **options), nn.ReLU())
+
+
+def frozen_instance_norm():
+    module = instance_norms(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d)()
+    module.train = lambda mode=True: nn.Module.train(module, mode) and module[1].eval() and module
+    with torch.no_grad():
+        module[1].running_mean.uniform_(-1, 1)
+        module[1].running_var.uniform_(0.5, 2)
+    return module
+
+
 class Words(nn.Module):
     """An embedding whose row of padding gets no gradient."""
 
@@ -223,6 +283,17 @@ MODULES = {
     "not-affine": (lambda: image(nn.BatchNorm2d(4, affine=False)), IMAGES),
     "neither": (lambda: image(nn.BatchNorm2d(4, affine=False, track_running_stats=False)), IMAGES),
     "instance-norm": (lambda: image(nn.InstanceNorm2d(4, affine=True)), IMAGES),
+    "instance-norm-1d-statistics": (instance_norms(nn.Conv1d(3, 4, 3), nn.InstanceNorm1d), (4, 3, 8)),
+    "instance-norm-2d-statistics": (instance_norms(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d, momentum=0.3), IMAGES),
+    "instance-norm-3d-statistics": (instance_norms(nn.Conv3d(3, 4, 2), nn.InstanceNorm3d), (2, 3, 3, 3, 3)),
+    "instance-norm-frozen": (frozen_instance_norm, IMAGES),
+    "instance-norm-twice": (
+        lambda: With(
+            lambda self, y: self.other(self.other(y.unsqueeze(2) * torch.arange(4.0)) + y.unsqueeze(2)).mean(2),
+            other=nn.InstanceNorm1d(6, track_running_stats=True),
+        ),
+        VECTORS,
+    ),
     "group-norm": (lambda: nn.Sequential(image(nn.GroupNorm(2, 4)), nn.BatchNorm1d(4)), IMAGES),
     "layer-norm": (lambda: nn.Sequential(mlp(nn.LayerNorm(6)), nn.BatchNorm1d(3)), VECTORS),
     "called-twice-and-frozen": (Twice, IMAGES),
@@ -240,6 +311,11 @@ MODULES = {
     "dropout": (lambda: nn.Sequential(mlp(nn.BatchNorm1d(6)), nn.Dropout(0.4), nn.Linear(3, 3)), VECTORS),
     "statistics-read-after": (lambda: With(lambda self, y: y + self.bn.running_mean), VECTORS),
     "trained-then-frozen": (lambda: With(frozen_after_training, other=nn.BatchNorm1d(6)), VECTORS),
+    "one-for-all": (lambda: With(of_both_modes, other=nn.BatchNorm1d(6)), VECTORS),
+    "one-for-all-cumulative": (lambda: With(of_both_modes, other=nn.BatchNorm1d(6, momentum=None)), VECTORS),
+    "checkpointed-batch-norm": (lambda: With(checkpointed, other=nn.BatchNorm1d(6)), VECTORS),
+    "grouped-queries": (Grouped, (4, 7, 12)),
+    "bags": (Bags, VECTORS),
     "checkpoint": (lambda: With(checkpointed, other=nn.Linear(6, 6)), VECTORS),
     "variance-and-deviation": (lambda: With(lambda _, y: y * (y.var(1, keepdim=True) + y.std(0))), VECTORS),
     "constant-of-its-own": (lambda: With(lambda _, y: torch.cat([y, CONSTANT]).sum(0) + y.float()), VECTORS),
@@ -257,6 +333,8 @@ def loss_fn(output, target):
 
 
 @pytest.mark.filterwarnings("ignore:.*SyncBatchNorm:bngrad.BngradWarning")
+@pytest.mark.filterwarnings("ignore:a checkpoint computes again:bngrad.BngradWarning")
+@pytest.mark.filterwarnings("ignore:the batch size:bngrad.BngradWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_training_graphs_agree_with_pytorch(name):
     torch.manual_seed(0)
