@@ -82,6 +82,44 @@ def with_counted_embedding():
     return nn.Sequential(nn.Embedding(4, 3, scale_grad_by_freq=True), nn.BatchNorm1d(3))
 
 
+class Recurrent(nn.Module):
+    """An LSTM of padded or packed sequences."""
+
+    def __init__(self, *, packed=False, **options):
+        super().__init__()
+        self.packed, self.rnn, self.bn = packed, nn.LSTM(6, 4, batch_first=True, **options), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        x = x.unsqueeze(1).expand(-1, 5, -1)
+        if self.packed:
+            x = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 2, 1]), batch_first=True)
+            y = nn.utils.rnn.pad_packed_sequence(self.rnn(x)[0], batch_first=True)[0]
+        else:
+            y, _ = self.rnn(x)
+        return self.bn(y[:, 0, :3])
+
+
+class Bag(nn.Module):
+    def __init__(self, flat=False, **options):
+        super().__init__()
+        self.flat, self.bag, self.bn = flat, nn.EmbeddingBag(9, 3, **options), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        ids = (x.abs() * 4).long() % 9
+        return self.bn(self.bag(ids.flatten(), torch.arange(4) * 6) if self.flat else self.bag(ids))
+
+
+def average_by_data(self, y):
+    self.k.data.mul_(0.9).add_(y.mean(0).detach(), alpha=0.1)
+    return y * self.k
+
+
+def eval_within_calls(self, y):
+    """What is updated later is read in evaluation mode, behind a first update."""
+    y = self.other.train()(y) + self.other.eval()(y)
+    return y + self.other.train()(y)
+
+
 class Odd(nn.Module):
     """Two layers, and something in front of them or in their place."""
 
@@ -221,6 +259,56 @@ REFUSALS = {
         UnsupportedNodeError,
         "BatchNormalization .* reads 'other.running_mean' in evaluation mode before the same pass updates it",
     ),
+    "frozen-between-updates": (
+        lambda: Odd(lambda self: setattr(self, "other", nn.BatchNorm1d(3)), eval_within_calls),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "in evaluation mode before the same pass updates it",
+    ),
+    "embedding-with-max-norm": (
+        lambda: nn.Sequential(nn.Embedding(4, 3, max_norm=0.5), nn.BatchNorm1d(3)),
+        LOSS,
+        (T, T),
+        UnsupportedNodeError,
+        "an embedding with max_norm, which changes the weight in the forward pass; leave max_norm out",
+    ),
+    "bag-with-max-norm": (
+        lambda: Bag(max_norm=0.5),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "embedding with max_norm",
+    ),
+    "bag-by-counts": (
+        lambda: Bag(scale_grad_by_freq=True),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "an EmbeddingBag with scale_grad_by_freq=True",
+    ),
+    "largest-of-bags-of-other-sizes": (
+        lambda: Bag(flat=True, mode="max"),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "an EmbeddingBag with mode='max' and offsets",
+    ),
+    "packed-sequences": (
+        lambda: Recurrent(packed=True),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        r"packs sequences \(pack_padded_sequence\), .* run the recurrent layer on the padded tensor",
+    ),
+    "projection-of-lstm": (
+        lambda: Recurrent(proj_size=3),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        "module 'rnn' is an LSTM with proj_size",
+    ),
+    "average-by-data": (lambda: Odd(with_buffer("k"), average_by_data), LOSS, (X, T), ModelError, r"Tensor\.data"),
     "script-module": (
         with_script_module,
         LOSS,
