@@ -33,7 +33,7 @@ from bngrad.autodiff.running_statistics import (
 from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
-from bngrad.autodiff.torch_gradients import with_torch_gradients
+from bngrad.autodiff.torch_gradients import refuse_fake_quantization, with_torch_gradients
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import require_parameters
@@ -85,6 +85,8 @@ def prepare(
         ModelError: The model is a training graph, its opset cannot be raised, its modes cannot be set, or its
             shapes are impossible.
     """
+    if wrt is None:
+        refuse_fake_quantization(model)
     model, names = with_modes(model, OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
     _import_tensorflow(model)
     InferTypesPass()(model)

@@ -1,7 +1,7 @@
 """What PyTorch's exporter records of gradients, and writes as nodes that have others.
 
-Taken over: a detach that is an Identity, the padding of an embedding that is a Gather, and the Dropout of attention,
-whose mode the exporter leaves out. Others are refused: `LostGradients`, where a gradient passes through them.
+Taken over: a detach that is an Identity, the padding of an embedding that is a Gather, and the Dropout of
+attention, whose mode the exporter leaves out. Others are refused, by `LostGradients` where a gradient passes them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def with_torch_gradients(model: ir.Model) -> ir.Model:
     for node in all_nodes(model):
         if (call := recorded_call(node)) is not None and call.op == "embedding_renorm":
             raise UnsupportedNodeError(
-                f"{describe(node)} is of an embedding with max_norm, which changes the weight in the forward pass; "
-                "expected max_norm=None"
+                f"{describe(node)} is of an embedding with max_norm, which changes the weight in the forward "
+                "pass; expected max_norm=None"
             )
     if not any(_is_changed(node) for node in all_nodes(model)):
         return model
@@ -110,6 +110,21 @@ def _pad(node: ir.Node, names: Names) -> None:
     for index, value in enumerate(outputs):
         if value is rows:
             outputs[index] = result
+
+
+def refuse_fake_quantization(model: ir.Model) -> None:
+    """Refuses fake quantization, whose gradient of PyTorch's is straight-through, and zero as nodes have it.
+
+    Raises:
+        UnsupportedNodeError: There is one.
+    """
+    for node in all_nodes(model):
+        call = recorded_call(node) if node.op_type == "QuantizeLinear" else None
+        if call is not None and "fake_quantize" in call.op:
+            raise UnsupportedNodeError(
+                f"{describe(node)} is fake quantization of PyTorch's, through which no gradient would pass; write "
+                "x + (q(x) - x).detach(), or name weights behind it with --wrt (wrt=)"
+            )
 
 
 class LostGradients:

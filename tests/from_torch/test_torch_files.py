@@ -1,0 +1,174 @@
+"""Files of PyTorch's two exporters: what they record of gradients is taken over, refused, or known to be lost."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import bngrad  # noqa: E402
+
+IDS = torch.tensor([[1, 2, 0, 0], [3, 0, 0, 0], [4, 5, 1, 0], [2, 2, 2, 2]])
+X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+class Function(torch.autograd.Function):
+    """A gradient of its own."""
+
+    @staticmethod
+    def forward(_ctx, x):
+        """Twice x."""
+        return x * 2
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        """Five times the gradient."""
+        return gradient * 5
+
+
+class Net(nn.Module):
+    """Two layers and an embedding, of which a function makes the scores."""
+
+    def __init__(self, scores):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.e = nn.Linear(4, 4), nn.Linear(4, 4), nn.Embedding(6, 4)
+        self.scores = scores
+
+    def forward(self, x, ids, labels):
+        """The loss."""
+        return self.scores(self, x, ids, labels)
+
+
+def loss(scores, labels, **options):
+    return functional.cross_entropy(scores, labels, **options)
+
+
+def under_no_grad(net, x, _, labels):
+    y = net.a(x)
+    with torch.no_grad():
+        target = net.b(y)
+    return loss(y * target, labels)
+
+
+def embedded(**options):
+    def scores(net, x, ids, labels):
+        return loss(functional.embedding(ids, net.e.weight, **options).mean(1) + net.a(x), labels)
+
+    return scores
+
+
+def straight_through(net, x, _, labels):
+    y = net.a(x)
+    return loss(y + (y.round() - y).detach(), labels)
+
+
+SOURCES = {
+    "detach": lambda net, x, _, labels: loss(net.a(x) * net.b(x).detach(), labels),
+    "detach of both": lambda net, x, _, labels: loss((y := net.a(x)) * y.detach(), labels),
+    "straight-through": straight_through,
+    "no-grad": under_no_grad,
+    "autograd-function": lambda net, x, _, labels: loss(Function.apply(net.a(x)), labels),
+    "checkpoint": lambda net, x, _, labels: loss(
+        torch.utils.checkpoint.checkpoint(net.b, net.a(x), use_reentrant=False), labels
+    ),
+    "padding-idx": embedded(padding_idx=0),
+    "negative-padding-idx": embedded(padding_idx=-1),
+    "sparse": embedded(sparse=True),
+    "scale-grad-by-freq": embedded(scale_grad_by_freq=True),
+    "max-norm": embedded(max_norm=1.0),
+    "label-smoothing": lambda net, x, _, labels: loss(net.a(x), labels, label_smoothing=0.1),
+    "ignore-index": lambda net, x, _, labels: loss(net.a(x), labels, ignore_index=1),
+    "class-weights": lambda net, x, _, labels: loss(net.a(x), labels, weight=torch.tensor([1.0, 2, 3, 4])),
+    "probabilities": lambda net, x, *_: loss(net.a(x), torch.softmax(x, 1)),
+    "nll": lambda net, x, _, labels: functional.nll_loss(net.a(x).log_softmax(1), labels, ignore_index=1),
+    "fake-quantize": lambda net, x, _, labels: loss(
+        torch.fake_quantize_per_tensor_affine(net.a(x), 0.1, 0, -128, 127) + net.b(x), labels
+    ),
+}
+RIGHT, REFUSED, LOST = "right", "refused", "lost"
+FILES = {
+    "dynamo": {"optimize": False},
+    "optimized": {"optimize": True},
+    "TorchScript": {"dynamo": False},
+}
+TABLE = {
+    # of dynamo=True with optimize=False, with optimize=True, of dynamo=False
+    "detach": (RIGHT, "has removed the detach", LOST),
+    "detach of both": (RIGHT, "has removed the detach", LOST),
+    "straight-through": (RIGHT, "has removed the detach", LOST),
+    "no-grad": (LOST, LOST, LOST),
+    "autograd-function": (LOST, LOST, LOST),
+    "checkpoint": (RIGHT, RIGHT, RIGHT),
+    "padding-idx": (RIGHT, RIGHT, LOST),
+    "negative-padding-idx": (RIGHT, RIGHT, LOST),
+    "sparse": (RIGHT, RIGHT, RIGHT),
+    "scale-grad-by-freq": ("scale_grad_by_freq=True", "scale_grad_by_freq=True", None),
+    "max-norm": ("max_norm", "max_norm", RIGHT),  # of this step; the next one has the changed weight
+    "label-smoothing": ("label_smoothing=0.1", "label_smoothing=0.1", None),
+    "ignore-index": (RIGHT, RIGHT, RIGHT),
+    "class-weights": (RIGHT, RIGHT, RIGHT),
+    "probabilities": ("", "", ""),
+    "nll": (RIGHT, RIGHT, RIGHT),
+    "fake-quantize": ("fake quantization", "fake quantization", LOST),
+}
+"""What becomes of each source: right, lost, refused with a text, or None where PyTorch does not export it."""
+
+
+def exported(net, kind):
+    options = {"dynamo": True, "verbose": False, **FILES[kind]}
+    names = {"input_names": ["x", "ids", "labels"], "output_names": ["loss"]}
+    if options["dynamo"]:
+        return torch.onnx.export(net, (X, IDS, LABELS), **names, **options).model_proto
+    data = io.BytesIO()
+    training = {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
+    torch.onnx.export(net, (X, IDS, LABELS), data, dynamo=False, **training, **names)
+    return onnx.load_from_string(data.getvalue())
+
+
+PAIRS = [
+    (source, kind) for source in TABLE for kind in FILES if kind == "dynamo" or set(TABLE[source]) != {RIGHT}
+]
+"""What is right in the first kind of file and differs in none is tried once."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("source", "kind"), PAIRS)
+def test_gradients_of_files(source, kind):
+    wanted = TABLE[source][list(FILES).index(kind)]
+    net = Net(SOURCES[source]).train()
+    if wanted is None:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - PyTorch's own
+            exported(net, kind)
+        return
+    model = exported(net, kind)
+    if wanted not in (RIGHT, LOST):
+        with pytest.raises(bngrad.BngradError) as raised:
+            bngrad.differentiate(model, loss="loss")
+        assert wanted in str(raised.value)
+        assert "\n" not in str(raised.value)
+        return
+    reference = Net(SOURCES[source]).train()
+    reference(X, IDS, LABELS).backward()
+    graph = bngrad.differentiate(model, loss="loss")
+    names = bngrad.read_training_graph(graph).gradients
+    session = bngrad.session(graph)
+    given = {one.name for one in session.get_inputs()}
+    feeds = {"x": X.numpy(), "ids": IDS.numpy(), "labels": LABELS.numpy()}
+    got = dict(
+        zip(names, session.run(list(names.values()), {k: v for k, v in feeds.items() if k in given}), strict=True)
+    )
+    right = {
+        name: one.grad.to_dense().numpy() for name, one in reference.named_parameters() if one.grad is not None
+    }
+    differ = [name for name in right if name not in got or not np.allclose(got[name], right[name], 1e-4, 1e-6)]
+    differ += [name for name in got if name not in right and np.any(got[name])]
+    assert bool(differ) == (wanted == LOST), differ
