@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import zipfile
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,12 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
         InputError: The file is not as `require_file` expects, or is not an .npz file of plain arrays.
     """
     require_file(path, "an .npz file of arrays by input name")
-    with _refusing(path, "an .npz file of plain arrays", "savez"), np.load(path, allow_pickle=False) as archive:
+    # NumPy leaves a file open that it opened and that is no archive.
+    with (
+        _refusing(path, "an .npz file of plain arrays", "savez"),
+        Path(path).open("rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
         twice = [name for name, count in Counter(archive.files).items() if count > 1]
         if twice:
             raise InputError(f"{path} has two arrays called {twice[0]!r}; expected one of each name")
@@ -43,19 +49,17 @@ def load_array(path: str | os.PathLike[str]) -> Array:
     """
     require_file(path, "an .npy file")
     with _refusing(path, "an .npy file of a plain array", "save"):
-        return _plain(np.load(path, mmap_mode="r", allow_pickle=False))
+        return np.lib.format.open_memmap(path, mode="r")
 
 
 def _plain(loaded: Any) -> Array:  # noqa: ANN401 - whatever NumPy finds in a file
-    """Returns what NumPy loaded if it is an array; it may be an archive, or the bytes of a member of one.
+    """Returns what NumPy loaded if it is an array, and not the bytes of a member that is none.
 
     Raises:
         TypeError: It is not an array.
     """
     if isinstance(loaded, np.ndarray):
         return loaded
-    if not isinstance(loaded, bytes):
-        loaded.close()
     raise TypeError
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def require_file(path: str | Path, expected: str) -> os.stat_result:
+def require_file(path: str | os.PathLike[str], expected: str) -> os.stat_result:
     """Checks that a path names a regular file, directly or by a link, and returns its status.
 
     Args:
