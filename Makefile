@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mpi -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -56,6 +56,11 @@ fuzz-kernels: $(READY)
 FUZZ ?= --count 100000 --seed 1
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/campaign.py $(FUZZ)
+
+# Mutated data, states, checkpoints, logs and metadata against every command.
+FUZZ_FILES ?= --count 20000 --seed 1
+fuzz-files: $(READY)
+	$(BIN)/python tests/fuzz/file_campaign.py $(FUZZ_FILES)
 
 # Random graphs over all gradient rules, against central differences; --only 42 shows one case again, minimized.
 FUZZ_GRADIENTS ?= --count 30000 --seed 1
