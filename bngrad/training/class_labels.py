@@ -18,7 +18,7 @@ from bngrad.graph.node_reader import constant_of, read_attribute
 from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.training.label_flow import follow, sources
+from bngrad.training.label_flow import Followed, follow, sources
 from bngrad.training.step_info import LabelRange
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _read_by(node: ir.Node) -> Iterator[tuple[ir.Value | None, int | str | None,
             yield column, _size(shape, first + number), None
     elif node.op_type == "OneHot":
         depth = constant_of(read.get(1))
-        yield read.get(0), None if depth is None else int(depth.item()), None
+        yield read.get(0), int(depth.item()) if depth is not None and depth.size == 1 else None, None
 
 
 def _size(shape: KnownShape | None, axis: int) -> int | str | None:
@@ -178,6 +178,12 @@ def _columns(indices: ir.Value | None) -> list[ir.Value]:
     return [] if indices is None else [indices]
 
 
+def _has_one_range(followed: Followed, high: int | None, leaves_out: int | None) -> bool:
+    """Whether the elements of an input are in one range with at most one exception."""
+    exceptions = {*followed.ignored, *([] if leaves_out is None else [leaves_out + followed.offset])}
+    return len(exceptions) <= 1 and (high is None or followed.replacement <= high)
+
+
 def _checked(
     node: ir.Node, labels: ir.Value | None, size: int | str | None, scores: ir.Value | None, data: list[ir.Value]
 ) -> ClassLabels | None:
@@ -193,7 +199,7 @@ def _checked(
     if node.op_type in ("GatherND", "ScatterND") and _size(known_shape(labels), -1) != 1:
         high = None
     followed = follow(labels)
-    if followed is not None and followed.input in data and len({*followed.ignored, leaves_out} - {None}) <= 1:
+    if followed is not None and followed.input in data and _has_one_range(followed, high, leaves_out):
         left_out = next(iter(followed.ignored), None)
         if left_out is None and leaves_out is not None:
             left_out = leaves_out + followed.offset

@@ -24,6 +24,9 @@ _WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DO
 _IN_RANGE = ("ArgMax", "ArgMin", "NonZero", "Shape", "Size", "TopK")
 """Ops whose integers do not depend on what a label is, or are indices of their input."""
 
+_MOST_STEPS = 20
+"""The most additions and choices that labels are followed through."""
+
 _MOST_NODES = 100
 """The most nodes that labels are computed by for a check of a batch."""
 
@@ -35,61 +38,70 @@ class Followed(NamedTuple):
     offset: int = 0
     ignored: tuple[int, ...] = ()
     """The elements that the model replaces by a class."""
+    replacement: int = 0
+    """The largest of these classes."""
 
 
-def follow(value: ir.Value | None) -> Followed | None:
-    """Returns the input that labels are, but for their type, shape and first number; None if they are computed."""
-    node = None if value is None else value.producer()
-    if node is None:
-        return Followed(value) if value is not None and value.is_graph_input() else None
-    first = node.inputs[0] if node.inputs and node.domain == "" else None
-    if first is None:
-        return None
-    is_wide_cast = node.op_type == "Cast" and node.attributes["to"].value in _WIDE
-    if node.op_type in _MOVES or (is_wide_cast and first.dtype != ir.DataType.BOOL):
-        return follow(first)
-    if node.op_type in ("Add", "Sub"):
-        return _shifted(node)
-    return _selected(node) if node.op_type == "Where" else None
+def follow(value: ir.Value | None, most: int = _MOST_STEPS) -> Followed | None:
+    """Returns the input that labels are, but for their type, shape and first number; None if they are computed.
+
+    Args:
+        value: The labels.
+        most: The most additions and choices to go through.
+    """
+    while value is not None and (node := value.producer()) is not None:
+        if node.domain != "" or not node.inputs:
+            return None
+        value = node.inputs[0]
+        if node.op_type in _MOVES or _is_wide_cast(node):
+            continue
+        if not most or node.op_type not in ("Add", "Sub", "Where"):
+            return None
+        return _selected(node, most - 1) if node.op_type == "Where" else _shifted(node, most - 1)
+    return Followed(value) if value is not None and value.is_graph_input() else None
 
 
-def _shifted(node: ir.Node) -> Followed | None:
+def _is_wide_cast(node: ir.Node) -> bool:
+    of, to = node.inputs[0], node.attributes.get("to")
+    is_bool = of is not None and of.dtype == ir.DataType.BOOL
+    return node.op_type == "Cast" and to is not None and to.value in _WIDE and not is_bool
+
+
+def _shifted(node: ir.Node, most: int) -> Followed | None:
     """Labels plus or minus a number."""
-    first, second = (constant_of(value) for value in node.inputs)
-    if second is not None:
-        number, found = second, follow(node.inputs[0])
-        sign = 1 if node.op_type == "Sub" else -1
-    elif first is not None and node.op_type == "Add":
-        number, found, sign = first, follow(node.inputs[1]), -1
-    else:
+    first, second = node.inputs
+    number, found, sign = _integer(second), follow(first, most), 1 if node.op_type == "Sub" else -1
+    if number is None and node.op_type == "Add":
+        number, found = _integer(first), follow(second, most)
+    if found is None or number is None or found.ignored:
         return None
-    if found is None or number.size != 1 or number.item() != int(number.item()):
-        return None
-    return found._replace(offset=found.offset + sign * int(number.item()))
+    return found._replace(offset=found.offset + sign * number)
 
 
-def _selected(node: ir.Node) -> Followed | None:
+def _selected(node: ir.Node, most: int) -> Followed | None:
     """Labels of which one is replaced by a class, or negative ones by numbers of no class."""
     condition, yes, no = node.inputs
-    labels, moved = follow(no), None if yes is None else yes.producer()
-    if labels is not None and moved is not None and moved.op_type == "Sub" and moved.inputs[0] is no:
-        by = constant_of(moved.inputs[1])
-        return labels if by is not None and by.size == 1 and by.item() == NO_CLASS else None
-    equal = None if condition is None else condition.producer()
-    negated = equal is not None and equal.op_type == "Not"
-    if equal is not None and negated and equal.inputs[0] is not None:
-        equal = equal.inputs[0].producer()
-    if negated:
-        yes, labels = no, follow(yes)
-    if equal is None or equal.op_type != "Equal" or labels is None:
+    maker, test = (None if value is None else value.producer() for value in (yes, condition))
+    if maker is not None and maker.op_type == "Sub" and maker.inputs[0] is no:
+        return follow(no, most) if _integer(maker.inputs[1]) == NO_CLASS else None
+    if test is not None and test.op_type == "Not" and test.inputs[0] is not None:
+        test, yes, no = test.inputs[0].producer(), no, yes
+    labels, replacement = follow(no, most), _integer(yes)
+    if labels is None or replacement is None or replacement < 0 or test is None or test.op_type != "Equal":
         return None
-    replaced, label = constant_of(yes), constant_of(equal.inputs[1])
-    compared = follow(equal.inputs[0])
-    if replaced is None or replaced.size != 1 or label is None or label.size != 1 or compared is None:
+    compared, label = follow(test.inputs[0], most), _integer(test.inputs[1])
+    if compared is None or label is None or compared.input is not labels.input:
         return None
-    if compared.input is not labels.input or replaced.item() < 0:
+    ignored, largest = (*labels.ignored, label + compared.offset), max(labels.replacement, replacement)
+    return labels._replace(ignored=ignored, replacement=largest)
+
+
+def _integer(value: ir.Value | None) -> int | None:
+    """The integer that a constant of one element is, in any type."""
+    array = constant_of(value)
+    if array is None or array.size != 1 or array.dtype.kind not in "iuf" or not float(array.item()).is_integer():
         return None
-    return labels._replace(ignored=(*labels.ignored, int(label.item()) + compared.offset))
+    return int(array.item())
 
 
 class Sources(NamedTuple):

@@ -41,12 +41,18 @@ class LossOfBatches:
 
     Attributes:
         output: The name of the output, a vector of doubles: a numerator and a weight for each term of the loss.
+
+    Raises:
+        ModelError: There is no such output.
     """
 
     def __init__(self, model: ir.Model, data: Collection[str], loss: str) -> None:
         InferTypesPass()(model)
         graph = model.graph
-        self._loss = next(value for value in graph.outputs if value.name == loss)
+        losses = [value for value in graph.outputs if value.name == loss]
+        if not losses:
+            raise ModelError(f"the evaluation graph has no output {loss!r}; make the step again with bngrad step")
+        self._loss = losses[0]
         try:
             found = terms_of(
                 LossTerms(graph, [str(v.name) for v in graph.inputs if v.name not in data]), self._loss
@@ -55,6 +61,10 @@ class LossOfBatches:
             found = {self._loss: Sum()}
         self._terms = found | {value: Independent() for value in _factors(found)}
         leaves = [(value, term) for value, term in self._terms.items() if not isinstance(term, Combination)]
+        made = {value: index for index, value in enumerate(value for node in graph for value in node.outputs)}
+        self._combined = sorted(
+            (v for v, t in self._terms.items() if isinstance(t, Combination)), key=made.__getitem__
+        )
         self._place = {value: index for index, (value, _) in enumerate(leaves)}
         names = Names(model)
         make = NodesAtEnd(graph, names, "bngrad_loss_of_batches")
@@ -77,15 +87,17 @@ class LossOfBatches:
             parts: The output for each batch, [batches, size].
             rows: The number of samples of each batch.
         """
-        return self._value(self._loss, parts, rows)
+        values = {value: self._leaf(value, parts, rows) for value in self._place}
+        for value in self._combined:
+            term = self._terms[value]
+            assert isinstance(term, Combination), "they were chosen"  # noqa: S101
+            values[value] = _combined(term.node, [values[one] for one in term.node.inputs if one in self._terms])
+        return values[self._loss]
 
-    def _value(self, value: ir.Value, parts: Array, rows: Array) -> float:
-        term = self._terms[value]
-        if isinstance(term, Combination):
-            return _combined(
-                term.node, [self._value(one, parts, rows) for one in term.node.inputs if one in self._terms]
-            )
-        numerators, weights = parts[:, 2 * self._place[value]], parts[:, 2 * self._place[value] + 1]
+    def _leaf(self, value: ir.Value, parts: Array, rows: Array) -> float:
+        """A term that is no combination of others."""
+        term, place = self._terms[value], 2 * self._place[value]
+        numerators, weights = parts[:, place], parts[:, place + 1]
         if isinstance(term, Sum):  # that of a batch, on average
             numerators, weights = numerators * rows, weights * rows
         total = math.fsum(weights)

@@ -206,6 +206,7 @@ THE_SAME = {
     "flat": lambda _: step_of(layout="flat"),
     "fetched": lambda _: step_of(outputs=["logits", "kernel_grad"]),
     "defaults": lambda _: step_of(defaults=True),
+    "synchronized": lambda _: step_of(sync=True),
     "no-functions": lambda _: step_of(functions=False),
     "other-weights": lambda _: bngrad.training_step(network(seed=5)),
     "renamed": lambda _: bngrad.training_step(renamed_and_reordered()),

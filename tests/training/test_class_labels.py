@@ -97,6 +97,24 @@ CHECKED = {
         [255, 1, 2, 2, 1],
         {-1: "'labels' has the label -1", 3: "label 3"},
     ),
+    "masked-and-shifted": (
+        f"{MASKED} k = Sub (l, one) {loss_of('k')}",
+        "int64[N]",
+        [1, 2, 3, 3, 1],
+        {255: f"the data 'labels' make the label -1, which the model computes as 'k'; {RANGE}", 0: "label -1"},
+    ),
+    "masked-by-no-class": (
+        f"known = Equal (labels, ignore) l = Where (known, five, labels) {loss_of('l')}",
+        "int64[N]",
+        [0, 2, 1, 1, 1],
+        {255: f"make the label 5, which the model computes as 'l'; {RANGE}", -1: "label -1"},
+    ),
+    "kept-unless-masked": (
+        f"known = Equal (labels, ignore) keep = Not (known) l = Where (keep, labels, zero) {loss_of('l')}",
+        "int64[N]",
+        [255, 2, 1, 1, 1],
+        {-1: "'labels' has the label -1"},
+    ),
     "picked": (
         f"l = Identity (labels) {PICKED}",
         "int64[N]",
