@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.modules.module import _global_backward_hooks, _global_backward_pre_hooks
 
 from bngrad.errors import UnsupportedNodeError
@@ -26,6 +27,9 @@ def functions(loss: torch.Tensor) -> list[str]:
     """Names each `torch.autograd.Function` that a loss depends on, however the module called it.
 
     PyTorch wraps its own primitive ops, and those of libraries, in such functions, too.
+
+    Raises:
+        UnsupportedNodeError: One is a reentrant checkpoint, whose own backward pass is not part of this one.
     """
     found: dict[str, None] = {}
     seen, waiting = set(), [loss.grad_fn]
@@ -39,6 +43,11 @@ def functions(loss: torch.Tensor) -> list[str]:
             continue
         function = getattr(node, "_forward_cls", type(node))
         name = f"{function.__module__}.{function.__qualname__}"
+        if function is torch.utils.checkpoint.CheckpointFunction:
+            raise UnsupportedNodeError(
+                "the module uses torch.utils.checkpoint with use_reentrant=True, which runs a backward pass of "
+                "its own; pass use_reentrant=False"
+            )
         if not name.startswith(_PYTORCHS_OWN):
             found.setdefault(name)
     return list(found)

@@ -10,7 +10,7 @@ from bngrad.autodiff import stop_gradient
 from bngrad.torch.batch_norm import batch_norm
 from bngrad.torch.draws import draws
 from bngrad.torch.embedding import embedding
-from bngrad.torch.onnx_ops import detach
+from bngrad.torch.onnx_ops import detach, item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {
         torch.ops.aten._native_batch_norm_legit_functional.default: batch_norm,
         torch.ops.aten.detach.default: detach,
+        torch.ops.aten._local_scalar_dense.default: item,
         torch.ops.aten.embedding.default: embedding,
         **draws(),
     }

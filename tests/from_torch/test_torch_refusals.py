@@ -354,7 +354,7 @@ REFUSALS = {
         ),
         LOSS,
         (X, T),
-        InputError,
+        UnsupportedNodeError,
         "use_reentrant=False",
     ),
     "random-numbers-of-python": (
