@@ -198,6 +198,7 @@ def step_command(
     state. The metadata of OUTPUT record what each input and output is.
     """
     from bngrad.io import files
+    from bngrad.training.kernels import refuse_without_kernels
     from bngrad.training.step import build_step
     from bngrad.training.step_files import check_step_output, save_step
     from bngrad.training.step_info import KEY
@@ -213,6 +214,8 @@ def step_command(
         wrt=list(wrt) or None,
         **options,
     )
+    for graph in (step.model, step.evaluation):
+        refuse_without_kernels(graph)
     written = save_step(step, path)
     print_warnings(step.warnings, step.notes)
     if as_json:

@@ -22,6 +22,7 @@ from bngrad.arguments import require_choice
 from bngrad.errors import InputError, LibraryError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.runtime import native_library, versions
+from bngrad.runtime.missing_kernels import no_kernel
 
 if TYPE_CHECKING:
     from bngrad.io.files import AnyModel
@@ -81,6 +82,7 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
         LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the provider is
             ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
             ``function`` and the model has collectives, which have no functions.
+        UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -102,6 +104,8 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
                 "the model was made with --sync: its AllGather and AllReduce, which exchange data with other "
                 "processes, need the library; use the provider native, or make the model without --sync"
             ) from error
+        if (refusal := no_kernel(as_ir(model), error)) is not None:
+            raise refusal from error
         raise
 
 
