@@ -32,6 +32,10 @@ module is called several times. By default, those that PyTorch's exporter record
 and others get their own.
 """
 
+CALL = "bngrad.call"
+"""In the metadata of a batch norm, the number of its call: an exporter that knows the order of the calls of a layer
+records it, for that of the nodes may be another one."""
+
 _KINDS = {3: "running_mean", 4: "running_var"}
 """The inputs of a batch norm that are running statistics."""
 
@@ -56,6 +60,12 @@ class Statistic(NamedTuple):
     """The name of the output with its new value, if the last batch norm's output has no name."""
     buffer: str | None = None
     """The buffer of PyTorch's that it is, as `torch_records` has it; None if that is not recorded."""
+
+    @property
+    def call(self) -> int | None:
+        """The number of the call that the node is; None if it is not recorded."""
+        number = self.node.metadata_props.get(CALL, "")
+        return int(number) if number.isdecimal() else None
 
     @property
     def group(self) -> tuple[ir.Value, int, str | None]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.running_statistics import is_statistic
+from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
+from bngrad.autodiff.stop_gradient import NAME as STOP
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.nodes import describe
@@ -54,7 +56,7 @@ def chain_statistics(
     """Gives batch norms in training mode that read the same statistic one input for it, updated by each in turn.
 
     In the order of the graph, a batch norm in training mode reads the output of the previous one. Frozen ones read
-    the input.
+    the input. Where the order of the calls is recorded, it counts, and frozen ones read what was updated before.
 
     Args:
         graph: See `separate_statistics`; so are the next two.
@@ -70,21 +72,40 @@ def chain_statistics(
     groups: dict[tuple[ir.Value, int, str | None], list[Statistic]] = {}
     for one in statistics:
         groups.setdefault(one.group, []).append(one)
-    for members in groups.values():
+    for group in groups.values():
+        calls = [one.call for one in group]
+        in_order = None not in calls
+        members = sorted(group, key=lambda one: one.call or 0) if in_order else group
         updating = [one for one in members if is_trained(one.node)]
-        if recorded_only and updating:
+        if recorded_only and updating and not in_order:
             frozen = [one for one in members[members.index(updating[0]) :] if not is_trained(one.node)]
             _refuse_reading_updated(frozen, updating[0])
-        if len(updating) < 2 or (recorded_only and members[0].buffer is None):
+        wanted = 1 if in_order and len(members) > 1 else 2
+        if len(updating) < wanted or (recorded_only and not in_order and members[0].buffer is None):
             separate_statistics(graph, members, is_trained)
             continue
-        current = first = _input(graph, members[0], members[0].chain)
+        current = first = read_frozen = _input(graph, members[0], members[0].chain)
         for one in members:
             if is_trained(one.node):
                 _read(graph, one, current)
                 current = _name_output(one, one.new_chain if one is updating[-1] else one.new_name)
+                read_frozen = first
             else:
-                _read(graph, one, first)
+                if in_order and current is not first and read_frozen is first:
+                    read_frozen = _without_gradient(one.node, current)
+                _read(graph, one, read_frozen)
+        if in_order:
+            graph.sort()
+
+
+def _without_gradient(reader: ir.Node, value: ir.Value) -> ir.Value:
+    """What a frozen batch norm reads of a statistic that was updated before it."""
+    result = ir.Value(name=f"{value.name}/read", type=value.type, shape=value.shape)
+    node = ir.node(STOP, [value], domain=STOP_DOMAIN, outputs=[result], name=f"{value.name}/read")
+    graph = reader.graph
+    assert graph is not None, "a batch norm of the main graph"  # noqa: S101
+    graph.insert_before(reader, node)
+    return result
 
 
 def _refuse_reading_updated(frozen: Sequence[Statistic], first: Statistic) -> None:

@@ -9,8 +9,7 @@ The model has to run on the TensorFlow backend; `load_into` takes a model on any
 
 from __future__ import annotations
 
-from bngrad.keras.export import export
 from bngrad.keras.load import load_into
-from bngrad.keras.train import differentiate, training_step
+from bngrad.keras.train import differentiate, export, training_step
 
 __all__ = ["differentiate", "export", "load_into", "training_step"]

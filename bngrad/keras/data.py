@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bngrad.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class DataInputs:
@@ -29,6 +32,8 @@ class DataInputs:
         self._example = tuple(example)
         arrays = {**self.named("x", example[0]), **self.named("y", example[1])}
         self.names = list(arrays)
+        self.x_names = list(self.named("x", example[0]))
+        self._arrays = arrays
         self.specs: list[tuple[list[int | None], str]] = []
         """The shape and type of each; floats are of Keras's default type, as in `model.fit`."""
         for name, array in arrays.items():
@@ -40,6 +45,13 @@ class DataInputs:
                 )
             dtype = keras.config.floatx() if given.dtype.kind == "f" else given.dtype.name
             self.specs.append(([None if dynamic_batch else given.shape[0], *given.shape[1:]], dtype))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Returns the example by name, with the types of the inputs."""
+        return {
+            name: np.asarray(self._arrays[name], dtype)
+            for name, (_, dtype) in zip(self.names, self.specs, strict=True)
+        }
 
     def named(self, prefix: str, structure: Any) -> dict[str, Any]:  # noqa: ANN401
         """Names the leaves of a structure: the prefix, and the keys or numbers on the way to each."""

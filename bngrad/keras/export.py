@@ -1,25 +1,29 @@
-"""Exports a Keras model and its loss in training mode, by tf2onnx."""
+"""Makes a forward model of a Keras model and its loss in training mode, by tf2onnx."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from bngrad.autodiff import stop_gradient
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
 from bngrad.graph.framework import record_framework
-from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed
-from bngrad.graph.node_makers import NodesBefore
-from bngrad.graph.nodes import all_nodes, owner
-from bngrad.io.files import to_proto
+from bngrad.graph.nodes import all_nodes
+from bngrad.graph.subgraphs import subgraphs
+from bngrad.keras.conversions import Conversions
+from bngrad.keras.custom_gradients import taking_over_gradients
 from bngrad.keras.data import DataInputs
+from bngrad.keras.loss import cannot_be_called, loss_of
 from bngrad.keras.marks import Marks, marking
 from bngrad.keras.packages import import_exporter
+from bngrad.keras.places import Places
+from bngrad.keras.refusals import methods_not_called, refuse_layers, refuse_ops, refusing_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,48 +33,54 @@ LOSS = "loss"
 """The name of the output with the loss."""
 
 
-def export(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: bool = True) -> onnx.ModelProto:  # noqa: ANN401
-    """Exports the forward pass of a Keras model and its loss, in training mode.
+class Exported(NamedTuple):
+    """A forward model, and what it was made of."""
 
-    Batch norms are BatchNormalization in training mode, with the momentum, epsilon and biased variance of Keras;
-    those with trainable=False are in inference mode. Dropouts are Dropout in training mode. Trainable weights and
-    moving statistics are inputs under their `variable.path`, with their values as defaults; other variables are
-    initializers.
+    model: ir.Model
+    data: DataInputs
+    places: Places
+    weights: list[str]
+    """The trainable weights that the loss depends on."""
+    warnings: list[str]
 
-    The model is called once with symbolic data, while `BatchNormalization.call` and Keras's dropout are replaced;
-    another thread must not call a model meanwhile.
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `bngrad.differentiate` that the conventions of Keras determine."""
+        return {
+            "loss": LOSS,
+            "wrt": self.weights,
+            "running_variance": "biased",
+            # A layer that is called twice updates its statistics twice, one after the other.
+            "shared_statistics": "chain",
+        }
 
-    Args:
-        model: A built model: functional, Sequential or subclassed.
-        loss: A `keras.losses.Loss`, or a function of (y, y_pred) that returns a scalar; the model's regularization
-            losses are added. None for `model.compute_loss`, that is what `model.compile` was given.
-        example: ``(x, y)`` as for `model.fit`: arrays, or lists or dicts of arrays. Only their shapes and types
-            matter.
-        dynamic_batch: Whether the first dimension of the data is symbolic.
 
-    Returns:
-        The forward model. Its data inputs are ``x`` and ``y``, or those of lists and dicts ``x_0``, ``y_name``;
-        its outputs are ``y_pred``, or ``y_pred_0``, and ``loss``.
-
-    Raises:
-        InputError: A package is missing, Keras does not run on TensorFlow, or an argument is invalid.
-        ModelError: The model cannot be exported, or changes variables other than moving statistics.
-        UnsupportedNodeError: tf2onnx does not convert an op.
-    """
+def export_model(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: bool) -> Exported:  # noqa: ANN401
+    """Exports a model and its loss; see `bngrad.keras.export`."""
     keras, tf, tf2onnx = import_exporter()
+    warnings = methods_not_called(keras, model, loss)
     trainable, others = _variables(keras, model)
+    refuse_layers(model)
     data = DataInputs(keras, example, dynamic_batch=dynamic_batch)
     given = [*trainable, *others]
-    marks = Marks()
+    marks, places = Marks(), Places(tf)
 
     def traced(*tensors: Any) -> dict[str, Any]:  # noqa: ANN401
         marks.clear()
+        places.clear()
         values, arrays = tensors[: len(given)], tensors[len(given) :]
         x, y = data.structured(arrays)
-        with keras.StatelessScope(state_mapping=list(zip(given, values, strict=True))) as scope, marking(marks):
+        mapping = list(zip(given, values, strict=True))
+        with (
+            refusing_changes(keras, model, mapping, marks, places),
+            marking(marks),
+            taking_over_gradients(tf, marks, values),
+            places.watching(keras),
+            _inlining(tf),
+        ):
             y_pred = model(x, training=True)
-            total = _loss(keras, tf, model, loss, x, y, y_pred)
-        _refuse_changes(given, values, scope)
+            with places.within("the loss"):
+                total = loss_of(keras, tf, model, loss, x, y, y_pred)
         named = data.named("y_pred", y_pred)
         return {**{name: tf.identity(value) for name, value in named.items()}, LOSS: total}
 
@@ -82,29 +92,35 @@ def export(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: bool
         *(tf.TensorSpec(v.shape, v.dtype, f"state_{number}") for number, v in enumerate(given)),
         *(tf.TensorSpec(shape, dtype, f"data_{number}") for number, (shape, dtype) in enumerate(data.specs)),
     ]
-    function = tf.function(forward)
+    function = tf.function(forward, autograph=False)  # as in Keras
     try:
         concrete = function.get_concrete_function(*specs)
     except Exception as error:
         if marks.refusals:
             raise marks.refusals[0] from None
-        reason = " ".join(str(error).split())
-        raise ModelError(
-            f"the model {model.name!r} or its loss cannot be called on the example: {reason}"
-        ) from error
+        raise cannot_be_called(model, error) from error
+    refuse_ops(concrete, places, given)
+    conversions = Conversions()
     with _quiet():
-        proto, _ = tf2onnx.convert.from_function(function, specs, opset=OPSET)
+        proto, _ = tf2onnx.convert.from_function(
+            function,
+            specs,
+            opset=OPSET,
+            custom_rewriter=conversions.rewriters,
+            extra_opset=[tf2onnx.utils.make_opsetid(stop_gradient.DOMAIN, 1)],
+        )
+    conversions.finish()
     result = ir.from_proto(proto)
     _fix_captured(result, concrete)
-    _convert_erfc(result)
-    _refuse_unconverted(result)
+    _fix_stops(result)
+    _refuse_unconverted(result, places)
     marks.resolve(result)
     data_names = {f"data_{number}": name for number, name in enumerate(data.names)}
     _name_inputs(result, data_names, dynamic_batch=dynamic_batch)
-    _name_state(result, given, {variable.path for variable in trainable})
+    weights = _name_state(result, given, {variable.path for variable in trainable})
     result.producer_name, result.producer_version = "bngrad.keras", None
     record_framework(result, "tensorflow")
-    return to_proto(result)
+    return Exported(result, data, places, weights, warnings)
 
 
 def _variables(keras: Any, model: Any) -> tuple[list[Any], list[Any]]:  # noqa: ANN401
@@ -123,31 +139,6 @@ def _variables(keras: Any, model: Any) -> tuple[list[Any], list[Any]]:  # noqa: 
     return trainable, [v for v in others if keras.backend.is_float_dtype(v.dtype)]
 
 
-def _loss(keras: Any, tf: Any, model: Any, loss: Any, x: Any, y: Any, y_pred: Any) -> Any:  # noqa: ANN401
-    if loss is None:
-        return model.compute_loss(x=x, y=y, y_pred=y_pred, training=True)
-    if not callable(loss):
-        raise InputError(
-            f"loss is {loss!r}; expected a keras.losses.Loss, a function of (y, y_pred), or None for the loss "
-            "that model.compile was given"
-        )
-    total = tf.convert_to_tensor(loss(y, y_pred))
-    if total.shape.rank != 0:
-        raise InputError(f"the loss has {total.shape.rank} dimensions; expected a scalar, such as their mean")
-    return keras.ops.sum([total, *model.losses], axis=0) if model.losses else total
-
-
-def _refuse_changes(variables: Sequence[Any], values: Sequence[Any], scope: Any) -> None:  # noqa: ANN401
-    changed = [
-        v.path for v, value in zip(variables, values, strict=True) if scope.get_current_value(v) is not value
-    ]
-    if changed:
-        raise ModelError(
-            f"the forward pass changes {listed(changed)}; expected it to change the moving statistics of "
-            "BatchNormalization alone"
-        )
-
-
 def _fix_captured(model: ir.Model, function: Any) -> None:  # noqa: ANN401
     """Makes initializers of the tensors that a function reads and that are none of its arguments.
 
@@ -162,19 +153,22 @@ def _fix_captured(model: ir.Model, function: Any) -> None:  # noqa: ANN401
             model.graph.register_initializer(value)
 
 
-def _convert_erfc(model: ir.Model) -> None:
-    """Erfc(x) -> 1 - Erf(x): of the activation gelu, and unknown to tf2onnx."""
-    for node in [node for node in all_nodes(model) if node.op_type == "Erfc"]:
-        make = NodesBefore(node, Names(model), node.name or "Erfc")
-        one = make.constant(1.0, node.outputs[0].dtype or ir.DataType.FLOAT)
-        result = make.op("Sub", one, make.op("Erf", node.inputs[0]))
-        ir.convenience.replace_nodes_and_values(owner(node), node, [node], [], node.outputs, [result])
+def _fix_stops(model: ir.Model) -> None:
+    """Gives every StopGradient its domain, which tf2onnx leaves out in subgraphs, and the model its definition."""
+    for node in all_nodes(model):
+        if node.op_type == stop_gradient.NAME:
+            node.domain = stop_gradient.DOMAIN
+    model.opset_imports.pop(stop_gradient.DOMAIN, None)
+    stop_gradient.define(model)
 
 
-def _refuse_unconverted(model: ir.Model) -> None:
+def _refuse_unconverted(model: ir.Model, places: Places) -> None:
     for node in all_nodes(model):
         if node.domain == "" and not onnx.defs.has(node.op_type):
-            raise UnsupportedNodeError(f"tf2onnx does not convert TensorFlow's {node.op_type} ({node.name!r})")
+            raise UnsupportedNodeError(
+                f"{places.of(str(node.name))} has TensorFlow's {node.op_type} ({node.name!r}), which tf2onnx does "
+                "not convert"
+            )
 
 
 def _name_inputs(model: ir.Model, names: dict[str, str], *, dynamic_batch: bool) -> None:
@@ -187,8 +181,12 @@ def _name_inputs(model: ir.Model, names: dict[str, str], *, dynamic_batch: bool)
             value.shape = ir.Shape(["batch", *list(value.shape)[1:]])
 
 
-def _name_state(model: ir.Model, variables: Sequence[Any], trainable: set[str]) -> None:
-    """Gives the weights their paths and values; those that no step changes are no inputs."""
+def _name_state(model: ir.Model, variables: Sequence[Any], trainable: set[str]) -> list[str]:
+    """Gives the weights their paths and values; those that no step changes are no inputs. Returns the others.
+
+    Raises:
+        ModelError: No gradient reaches a weight.
+    """
     graph = model.graph
     inputs = {str(value.name): value for value in graph.inputs}
     moving = {
@@ -197,18 +195,59 @@ def _name_state(model: ir.Model, variables: Sequence[Any], trainable: set[str]) 
         if node.op_type == "BatchNormalization" and "training_mode" in node.attributes
         for value in node.inputs[3:5]
     }
+    (loss,) = (value for value in graph.outputs if value.name == LOSS)
+    reached = _with_gradient(loss)
+    weights: list[str] = []
+    left: list[str] = []
     for number, variable in enumerate(variables):
         value = inputs.get(f"state_{number}")
         if value is None:
             continue
         value.name = variable.path
         value.const_value = ir.tensor(np.asarray(variable), name=variable.path)
-        if variable.path not in trainable and value not in moving:
+        if variable.path in trainable:
+            (weights if value in reached or not value.uses() else left).append(variable.path)
+        elif value not in moving:
             graph.inputs.remove(value)
         if value.uses():
             graph.register_initializer(value)
         elif value in graph.inputs:
             graph.inputs.remove(value)
+    if left:
+        raise ModelError(
+            f"no gradient of the loss reaches {listed(left)}, which Keras would not train either; set trainable = "
+            "False of these variables"
+        )
+    return [path for path in weights if path in {value.name for value in graph.inputs}]
+
+
+def _with_gradient(loss: ir.Value) -> set[ir.Value]:
+    """The values that a loss depends on, but for what is behind a StopGradient."""
+    found, waiting = {loss}, [loss]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None or stop_gradient.is_stop(node):
+            continue
+        inner = [value for graph in subgraphs(node) for one in graph.all_nodes() for value in one.inputs]
+        new = {value for value in (*node.inputs, *inner) if value is not None} - found
+        found |= new
+        waiting += new
+    return found
+
+
+@contextmanager
+def _inlining(tf: Any) -> Iterator[None]:  # noqa: ANN401
+    """Calls functions as they are that the block decorates with `tf.function`, as Keras's grouped convolution."""
+    function = tf.function
+
+    def plain(called: Any = None, *_: Any, **__: Any) -> Any:  # noqa: ANN401
+        return called if called is not None else lambda given: given
+
+    tf.function = plain
+    try:
+        yield
+    finally:
+        tf.function = function
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.autodiff.running_statistics import CALL
 from bngrad.errors import BngradError, InputError, ModelError
 from bngrad.keras.packages import import_exporter
 
@@ -96,6 +97,7 @@ class Marks:
             node.name = mark.name if nodes_named(model, mark.name) == 0 else f"{mark.name}_{number}"
             node.attributes.clear()
             if isinstance(mark, BatchNorm):
+                node.metadata_props[CALL] = str(number)
                 node.attributes["epsilon"] = ir.AttrFloat32("epsilon", mark.epsilon)
                 node.attributes["momentum"] = ir.AttrFloat32("momentum", mark.momentum)
                 if mark.training:

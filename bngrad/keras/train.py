@@ -1,19 +1,72 @@
-"""The training graph and the training step of a Keras model."""
+"""`export`, `differentiate` and `training_step`: what users call with a Keras model."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bngrad import api
-from bngrad.keras.export import LOSS, export
+from bngrad.errors import InputError, ModelError, warn
+from bngrad.io.files import to_proto
+from bngrad.keras.compare import compare_step, require_equal
+from bngrad.keras.export import Exported, export_model
+from bngrad.keras.packages import import_keras
+from bngrad.keras.refusals import refuse_constraints
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import onnx
 
     from bngrad.training.optimizers import Optimizer
     from bngrad.training.training_step import TrainingStep
+
+
+def export(
+    model: Any,  # noqa: ANN401
+    loss: Any,  # noqa: ANN401
+    example: Sequence[Any],
+    *,
+    dynamic_batch: bool = True,
+    check: bool = True,
+) -> onnx.ModelProto:
+    """Exports the forward pass of a Keras model and its loss, in training mode.
+
+    Batch norms are BatchNormalization in training mode, with the momentum, epsilon and biased variance of Keras;
+    those with trainable=False are in inference mode. Dropouts are Dropout in training mode. Trainable weights and
+    moving statistics are inputs under their `variable.path`, with their values as defaults; other variables, and
+    weights that the loss does not depend on, are initializers.
+
+    The model is called with symbolic data, while `BatchNormalization.call`, Keras's dropout and what calls layers,
+    losses and functions with a gradient of their own are replaced; another thread must not call a model meanwhile.
+    The comparison assigns to the model's variables, and restores them.
+
+    Args:
+        model: A built model: functional, Sequential or subclassed.
+        loss: A `keras.losses.Loss`, or a function of (y, y_pred) that returns a scalar; what the model adds by
+            `add_loss` and regularizers is added. None for `model.compute_loss`, that is what `model.compile` was
+            given.
+        example: ``(x, y)`` as for `model.fit`: arrays, or lists or dicts of arrays.
+        dynamic_batch: Whether the first dimension of the data is symbolic.
+        check: Whether to compare a step on the example with TensorFlow, and refuse the model if it is wrong.
+            Dropouts drop nothing in it.
+
+    Returns:
+        The forward model. Its data inputs are ``x`` and ``y``, or those of lists and dicts ``x_0``, ``y_name``;
+        its outputs are ``y_pred``, or ``y_pred_0``, and ``loss``.
+
+    Raises:
+        InputError: A package is missing, Keras does not run on TensorFlow, or an argument is invalid.
+        ModelError: The model cannot be exported, changes variables other than moving statistics, or does not
+            compute the same as TensorFlow.
+        UnsupportedNodeError: tf2onnx does not convert an op, or loses its gradient.
+
+    Warns:
+        BngradWarning: The model overrides a method that is not called, or could not be compared.
+    """
+    exported = _exported(model, loss, example, dynamic_batch=dynamic_batch, check=check)
+    warn(exported.warnings)
+    return to_proto(exported.model)
 
 
 def differentiate(
@@ -22,23 +75,26 @@ def differentiate(
     example: Sequence[Any],
     *,
     dynamic_batch: bool = True,
+    check: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> onnx.ModelProto:
     """Makes a training graph of a Keras model: the loss, the gradients, and the new moving statistics.
 
     Args:
-        model: See `bngrad.keras.export`; so are ``loss``, ``example`` and ``dynamic_batch``.
-        loss: See `bngrad.keras.export`.
-        example: See `bngrad.keras.export`.
-        dynamic_batch: See `bngrad.keras.export`.
+        model: See `export`; so are ``loss``, ``example``, ``dynamic_batch`` and ``check``.
+        loss: See `export`.
+        example: See `export`.
+        dynamic_batch: See `export`.
+        check: See `export`.
         options: See `bngrad.differentiate`: ``target`` and others.
 
     Raises:
-        BngradError: See `bngrad.keras.export` and `bngrad.differentiate`.
+        BngradError: See `export` and `bngrad.differentiate`.
     """
-    forward = export(model, loss, example, dynamic_batch=dynamic_batch)
-    made: onnx.ModelProto = api.differentiate(forward, **_of_keras(model, forward), **options)
-    return made
+    exported = _exported(model, loss, example, dynamic_batch=dynamic_batch, check=check)
+    warn(exported.warnings)
+    with _naming_layers(exported):
+        return to_proto(api.differentiate(exported.model, **exported.options, **options))
 
 
 def training_step(
@@ -48,33 +104,56 @@ def training_step(
     *,
     optimizer: str | Optimizer = "sgd",
     dynamic_batch: bool = True,
+    check: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> TrainingStep:
     """Builds the training step of a Keras model.
 
     Args:
-        model: See `bngrad.keras.export`; so are ``loss``, ``example`` and ``dynamic_batch``.
-        loss: See `bngrad.keras.export`.
-        example: See `bngrad.keras.export`.
+        model: See `export`; so are ``loss``, ``example``, ``dynamic_batch`` and ``check``.
+        loss: See `export`.
+        example: See `export`.
         optimizer: See `bngrad.training_step`. The formulas are those of `torch.optim`: SGD without momentum is
-            Keras's, Adam is not.
-        dynamic_batch: See `bngrad.keras.export`.
+            Keras's, Adam is not. The optimizer that `model.compile` was given is not read.
+        dynamic_batch: See `export`.
+        check: See `export`.
         options: See `bngrad.training_step`: ``clip_norm`` and others.
 
     Raises:
-        BngradError: See `bngrad.keras.export` and `bngrad.training_step`.
+        InputError: See `export`; also, a weight has a constraint.
+        BngradError: See `export` and `bngrad.training_step`.
     """
-    forward = export(model, loss, example, dynamic_batch=dynamic_batch)
-    return api.training_step(forward, optimizer=optimizer, **_of_keras(model, forward), **options)
+    _require_optimizer(optimizer)
+    exported = _exported(model, loss, example, dynamic_batch=dynamic_batch, check=check)
+    warn(exported.warnings)
+    refuse_constraints([one for one in model.trainable_variables if one.path in exported.weights])
+    with _naming_layers(exported):
+        return api.training_step(exported.model, optimizer=optimizer, **exported.options, **options)
 
 
-def _of_keras(model: Any, forward: onnx.ModelProto) -> dict[str, Any]:  # noqa: ANN401
-    """The options that the conventions of Keras determine."""
-    inputs = {value.name for value in forward.graph.input}
-    return {
-        "loss": LOSS,
-        "wrt": [v.path for v in model.trainable_variables if v.path in inputs],
-        "running_variance": "biased",
-        # A layer that is called twice updates its statistics twice, one after the other.
-        "shared_statistics": "chain",
-    }
+def _exported(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: bool, check: bool) -> Exported:  # noqa: ANN401
+    exported = export_model(model, loss, example, dynamic_batch=dynamic_batch)
+    if check:
+        with _naming_layers(exported):
+            result = compare_step(model, loss, exported.data, exported.model, exported.options)
+        require_equal(result)
+        if result.skipped:
+            exported.warnings.append(f"the step was not compared with TensorFlow: {result.skipped}")
+    return exported
+
+
+def _require_optimizer(optimizer: Any) -> None:  # noqa: ANN401
+    if isinstance(optimizer, import_keras().optimizers.Optimizer):
+        raise InputError(
+            f"optimizer is Keras's {type(optimizer).__name__}; expected bngrad.SGD, bngrad.Adam or bngrad.AdamW, "
+            "whose options are those of torch.optim, and clip_norm= and accumulate= of the step"
+        )
+
+
+@contextmanager
+def _naming_layers(exported: Exported) -> Iterator[None]:
+    """Names the layer of a node that an error names."""
+    try:
+        yield
+    except ModelError as error:
+        raise type(error)(exported.places.explain(error)) from error

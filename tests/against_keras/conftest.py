@@ -26,8 +26,8 @@ def run_in_keras(request):
         requirements = [*REQUIREMENTS, *project["dependencies"], "scikit-learn"]
         python = cached_environment(request.config.cache.mkdir("keras"), requirements)
 
-    def run(*arguments, backend="tensorflow"):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1"}
+    def run(*arguments):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [python, *arguments], capture_output=True, text=True, check=False, timeout=800, env=environment
         )

@@ -62,9 +62,10 @@ def test_names_of_several_inputs_and_outputs(results):
 REFUSED = {
     "renorm": "InputError: the layer 'sequential",
     "masked": "gets a mask; expected a batch norm over all time steps",
-    "in_a_loop": "UnsupportedNodeError: Loop node",
-    "random_noise": "UnsupportedNodeError: tf2onnx does not convert TensorFlow's StatelessRandomNormalV2",
-    "changes_another_variable": "vector_u'; expected it to change the moving statistics",
+    "another_backend": "Keras runs on the backend 'jax'; expected 'tensorflow': save the model",
+    "in_a_loop": "(LSTM) is a loop, which has no gradient rule; build it with unroll=True",
+    "random_noise": "(GaussianNoise) draws random numbers",
+    "changes_another_variable": "vector_u'; expected the forward pass to change the moving statistics",
     "computes_in_float64": "computes in float64; expected float32",
     "two_layers_of_one_name": "two variables with the path",
     "not_a_model": "InputError: model is a Dense; expected a keras.Model",
@@ -108,17 +109,3 @@ def test_the_example_trains(run_in_keras):
     accuracy, keras, ours = (float(number) for number in re.findall(r"\d\.\d+", last))
     assert accuracy > 0.8
     assert ours == pytest.approx(keras, abs=2e-6)
-
-
-REFUSED_BACKEND = """
-import bngrad, keras
-from bngrad.keras import export
-try:
-    export(keras.Sequential(), None, ())
-except bngrad.InputError as error:
-    print(error)
-"""
-
-
-def test_another_backend_is_refused(run_in_keras):
-    assert "expected 'tensorflow': save the model" in run_in_keras("-c", REFUSED_BACKEND, backend="numpy")

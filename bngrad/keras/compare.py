@@ -1,0 +1,232 @@
+"""Compares a step on ONNX Runtime with TensorFlow's own: the loss, each gradient and each variable that changes.
+
+TensorFlow computes them with `tf.GradientTape`, as `model.fit` does, from the model as it is, and a second time
+from weights and data that are changed by about a rounding. The distance of the training graph is measured in units
+of the effect, see `bngrad.validation.float32_error`. Dropouts drop nothing in this.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bngrad.errors import BngradError, ModelError
+from bngrad.graph.fresh_names import Names
+from bngrad.io.files import to_proto
+from bngrad.keras.loss import cannot_be_called, loss_of
+from bngrad.keras.packages import import_exporter
+from bngrad.opset.gradient_names import gradient_name
+from bngrad.runtime.session import session
+from bngrad.training.differentiate import differentiate
+from bngrad.training.to_inference import drop_dropout, random_nodes
+from bngrad.validation.float32_error import Results, float32_error
+from bngrad.validation.report import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import onnx_ir as ir
+    from numpy.typing import NDArray
+
+    from bngrad.keras.data import DataInputs
+
+    Arrays = dict[str, NDArray[Any]]
+
+LIMIT = 100.0
+"""The largest distance that passes."""
+_LOSS = "loss"
+_NEW = "_new"
+_ROUNDING = {"float16": 1e-3}
+"""The relative size of a change of about a rounding, by the type that a layer computes in."""
+_VARIED = 1e-3
+"""The relative size of the changes from which a doubtful step is repeated."""
+
+
+class _State(NamedTuple):
+    variables: Arrays
+    data: Arrays
+
+
+def compare_step(
+    model: Any,  # noqa: ANN401
+    loss: Any,  # noqa: ANN401
+    data: DataInputs,
+    forward: ir.Model,
+    options: Mapping[str, Any],
+) -> Check:
+    """Compares one step of an exported model with TensorFlow, on the example.
+
+    Args:
+        model: The Keras model; its variables have their values again afterwards.
+        loss: See `bngrad.keras.export`.
+        data: The example.
+        forward: The exported model.
+        options: How `differentiate` has to read it.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the training graph.
+    """
+    check = Check("TensorFlow", unit="x the effect of a rounding", limit=LIMIT, required=True)
+    run_graph = _graph_runner(forward, options)
+    layers = model._flatten_layers()  # noqa: SLF001 - no public name lists nested layers
+    rounding = max((_ROUNDING.get(layer.compute_dtype, 1e-6) for layer in layers), default=1e-6)
+    with _restored(model), _no_dropout():
+        run_keras = _keras_runner(model, loss, data)
+
+        def run(state: _State) -> Results:
+            exact = run_keras(state)
+            got = run_graph({**state.variables, **state.data})
+            wanted = {name: one for name, one in exact.items() if name in got or _is_needed(name, one, state)}
+            return Results(got, run_keras(_moved(model, state, 0, rounding, data)), wanted)
+
+        state = _State({one.path: np.array(one) for one in model.variables}, data.arrays())
+        for seed in range(1, 4):
+            if all(np.isfinite(one).all() for one in run_keras(state).values()):
+                break
+            state = _moved(model, state, seed, _VARIED, data)
+        else:
+            check.skipped = "TensorFlow's loss or gradients are not finite on the example"
+            return check
+        float32_error(
+            check,
+            run,
+            state,
+            steps=1,
+            following=lambda last, _: last,
+            varied=lambda last, seed: _moved(model, last, seed, _VARIED, data),
+            kind_of=lambda name: "loss" if name == _LOSS else "buffer" if name.endswith(_NEW) else "gradient",
+            implementation="native",
+            against="TensorFlow",
+        )
+    return check
+
+
+def require_equal(check: Check) -> None:
+    """Refuses a step that does not compute what TensorFlow does.
+
+    Raises:
+        ModelError: A value differs by more than the limit of the check.
+    """
+    if check.failures:
+        worst = check.failures[0]
+        raise ModelError(
+            f"the step differs from TensorFlow's on the example: {worst.tensor} is {worst.relative_l2:.1e} off "
+            f"({len(check.failures)} of {len(check.rows)} values are); a layer or the loss does something that "
+            "the export loses: leave out layers of your own to find it, or pass check=False to go on"
+        )
+
+
+def _graph_runner(forward: ir.Model, options: Mapping[str, Any]) -> Callable[[Arrays], Arrays]:
+    quiet = forward.clone()
+    names = Names(quiet)
+    for node in random_nodes(quiet):
+        drop_dropout(node, quiet.opset_imports[""], names)
+    made = differentiate(quiet, defaults=False, **options)
+    outputs = {made.loss: _LOSS}
+    outputs |= {output: gradient_name(name) for name, output in made.gradients.items()}
+    outputs |= {output: f"{name}{_NEW}" for name, output in made.running_statistics.items()}
+    proto = to_proto(made.model)
+    try:
+        started = session(proto)
+    except BngradError:
+        raise
+    except Exception as error:  # of ONNX Runtime, which has no base class for them
+        raise ModelError(
+            f"ONNX Runtime refuses the training graph, perhaps for a type that it has no kernel for: "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    inputs = [one.name for one in started.get_inputs()]
+
+    def run(feeds: Arrays) -> Arrays:
+        values = started.run(list(outputs), {name: feeds[name] for name in inputs})
+        return dict(zip(outputs.values(), values, strict=True))
+
+    return run
+
+
+def _keras_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State], Arrays]:  # noqa: ANN401
+    keras, tf, _ = import_exporter()
+    trainable = list(model.trainable_variables)
+
+    def traced(*tensors: Any) -> tuple[Any, list[Any]]:  # noqa: ANN401
+        x, y = data.structured(tensors)
+        with tf.GradientTape() as tape:
+            total = loss_of(keras, tf, model, loss, x, y, model(x, training=True))
+        gradients = tape.gradient(total, [one.value for one in trainable])
+        return total, [
+            tf.zeros(one.shape, one.dtype) if value is None else tf.convert_to_tensor(value)
+            for one, value in zip(trainable, gradients, strict=True)
+        ]
+
+    given = data.arrays()
+    specs = [tf.TensorSpec(given[name].shape, given[name].dtype) for name in data.names]
+    try:
+        function = tf.function(traced, autograph=False).get_concrete_function(*specs)
+    except BngradError:
+        raise
+    except Exception as error:
+        raise cannot_be_called(model, error) from error
+
+    def run(state: _State) -> Arrays:
+        for variable in model.variables:
+            variable.assign(state.variables[variable.path])
+        total, gradients = function(*(tf.constant(state.data[name]) for name in data.names))
+        found = {_LOSS: np.array(total)}
+        found |= {
+            gradient_name(one.path): np.array(value) for one, value in zip(trainable, gradients, strict=True)
+        }
+        return found | {f"{one.path}{_NEW}": np.array(one) for one in model.non_trainable_variables}
+
+    return run
+
+
+def _is_needed(name: str, value: NDArray[Any], state: _State) -> bool:
+    """Whether a graph must have an output: the loss, a gradient that is not 0, a variable that changes."""
+    old = state.variables.get(name.removesuffix(_NEW)) if name.endswith(_NEW) else None
+    changes = bool(value.any()) if old is None else not np.array_equal(old, value, equal_nan=True)
+    return name == _LOSS or changes
+
+
+def _moved(model: Any, state: _State, seed: int, size: float, data: DataInputs) -> _State:  # noqa: ANN401
+    """A state with other weights and float inputs; targets stay."""
+    random = np.random.default_rng(seed)
+
+    def near(array: NDArray[Any], extra: float) -> NDArray[Any]:
+        noise = random.standard_normal(array.shape)
+        return np.asarray(array * (1 + size * noise) + extra * noise, array.dtype)
+
+    trained = {one.path for one in model.trainable_variables}
+    # Equal data, as of zeros, get differences that are large enough to undo ties.
+    extra = size if size == _VARIED else 0.0
+    return _State(
+        {path: near(one, 0.0) if path in trained else one for path, one in state.variables.items()},
+        {
+            name: near(one, extra) if name in data.x_names and one.dtype.kind == "f" else one
+            for name, one in state.data.items()
+        },
+    )
+
+
+@contextmanager
+def _restored(model: Any) -> Iterator[None]:  # noqa: ANN401
+    variables = [*model.variables, *model.metrics_variables]
+    values = [np.array(one) for one in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+@contextmanager
+def _no_dropout() -> Iterator[None]:
+    random: Any = import_module("keras.src.backend").random  # where layers look for dropout
+    dropout = random.dropout
+    random.dropout = lambda inputs, *_, **__: inputs
+    try:
+        yield
+    finally:
+        random.dropout = dropout

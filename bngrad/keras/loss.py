@@ -1,0 +1,33 @@
+"""The loss of a Keras model as `model.fit` has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bngrad.errors import InputError, ModelError
+
+
+def loss_of(keras: Any, tf: Any, model: Any, loss: Any, x: Any, y: Any, y_pred: Any) -> Any:  # noqa: ANN401
+    """Returns the loss of predictions, with the losses that the model adds.
+
+    Raises:
+        InputError: The loss is no function, or its result no scalar.
+    """
+    if loss is None:
+        return model.compute_loss(x=x, y=y, y_pred=y_pred, training=True)
+    if not callable(loss):
+        raise InputError(
+            f"loss is {loss!r}; expected a keras.losses.Loss, a function of (y, y_pred), or None for the loss "
+            "that model.compile was given"
+        )
+    total = tf.convert_to_tensor(loss(y, y_pred))
+    if total.shape.rank != 0:
+        raise InputError(f"the loss has {total.shape.rank} dimensions; expected a scalar, such as their mean")
+    added = [keras.ops.sum(keras.ops.cast(one, keras.config.floatx())) for one in model.losses]
+    return keras.ops.sum([total, *added], axis=0) if added else total
+
+
+def cannot_be_called(model: Any, error: Exception) -> ModelError:  # noqa: ANN401
+    """Returns what to raise for an error of Keras or TensorFlow in the model or the loss."""
+    reason = " ".join(str(error).split())
+    return ModelError(f"the model {model.name!r} or its loss cannot be called on the example: {reason}")
