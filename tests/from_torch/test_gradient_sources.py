@@ -517,5 +517,10 @@ def test_each_row_of_the_page_names_a_test():
 
 
 OTHERS = {"autograd-function", "op-of-a-library", "reentrant-checkpoint", "module-hook", "in-place"}
-OTHERS |= {"gradient-by-counts", "written-parameter"}
+OTHERS |= {"gradient-by-counts", "written-parameter", "bag-by-counts", "bag-with-max-norm"}
+OTHERS |= {"largest-of-bags-of-other-sizes", "frozen-then-trained", "frozen-between-updates"}
+OTHERS |= {"packed-sequences", "projection-of-lstm"}
 """Rows of test_torch_refusals.py."""
+OTHERS |= {"bags", "checkpointed-batch-norm", "instance-norm-frozen", "one-for-all", "one-for-all-cumulative"}
+OTHERS |= {"trained-then-frozen"}
+"""Rows of test_torch_compare.py."""
