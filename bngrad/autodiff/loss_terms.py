@@ -95,6 +95,7 @@ class LossTerms:
         self._batch = {shape[0] for v in self._data if (shape := known_shape(v)) and isinstance(shape[0], str)}
         """The symbolic first dimensions of the data."""
         self._depends: dict[ir.Value, bool] = {}
+        self._sums: dict[ir.Value, bool] = {}
 
     def term(self, value: ir.Value) -> Term:
         """Returns what a value of one element is.
@@ -144,8 +145,20 @@ class LossTerms:
 
     def _is_sum(self, value: ir.Value | None) -> bool:
         """Whether a value of one element is a sum over the batch."""
-        node = None if value is None else value.producer()
-        if value is None or node is None or node.domain != "" or not self.depends_on_data(value):
+        waiting = [] if value is None else [value]
+        while waiting:
+            one = waiting[-1]
+            parts = [] if one in self._sums else self._summands(one)
+            unknown = [part for part in parts if part not in self._sums] if isinstance(parts, list) else []
+            if one not in self._sums and not unknown:
+                self._sums[one] = parts if isinstance(parts, bool) else all(self._sums[part] for part in parts)
+            waiting = waiting[:-1] if not unknown else waiting + unknown
+        return value is not None and self._sums[value]
+
+    def _summands(self, value: ir.Value) -> bool | list[ir.Value]:
+        """Whether a value is a sum over the batch; or what has to be one, so that it is."""
+        node = value.producer()
+        if node is None or node.domain != "" or not self.depends_on_data(value):
             return False
         if node.op_type == "ReduceSum":
             return self._reduces_the_batch(node)
@@ -153,8 +166,8 @@ class LossTerms:
             return True
         if node.op_type in _LOSSES:
             return value is node.outputs[0] and _reduction(node) == "sum"
-        terms = self._linear(node)
-        return bool(terms) and all(self._is_sum(node.inputs[index]) for index in terms)
+        parts = [node.inputs[index] for index in self._linear(node)]
+        return [part for part in parts if part is not None] if parts and None not in parts else False
 
     def _is_batch_size(self, node: ir.Node) -> bool:
         """Whether a node makes the number of samples: a dimension of a shape."""

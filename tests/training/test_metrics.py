@@ -76,6 +76,7 @@ EACH = """l = SoftmaxCrossEntropyLoss <reduction = "none"> (z, labels) m = Mul (
 s = ReduceSum <keepdims = 0> (m) t = ReduceSum <keepdims = 0> (mask) q = Div (s, t)"""
 PENALTY = "a = Mul (w, w) penalty = ReduceSum <keepdims = 0> (a) tenth = Constant <value_float = 0.1> ()"
 WEIGHTED = "SoftmaxCrossEntropyLoss <ignore_index = -1> (z, labels, weights)"
+DOUBLED = " ".join(f"c{index + 1} = Add (c{index}, c{index})" for index in range(40))
 LOSSES = {
     "ignored": ("loss = SoftmaxCrossEntropyLoss <ignore_index = -1> (z, labels)", ""),
     "log-probabilities": (
@@ -88,6 +89,7 @@ LOSSES = {
         f"c = {WEIGHTED} n = Neg (z) d = {WEIGHTED.replace('(z', '(n')} loss = Sub (c, d)",
         "",
     ),
+    "doubled-40-times": (f"c0 = {WEIGHTED} {DOUBLED} loss = Identity (c40)", ""),
     "mask": (f"{EACH} loss = Identity (q)", MASK),
     "guarded-mask": (
         f"""{EACH} zero = Constant <value_float = 0.0> ()
