@@ -1,7 +1,9 @@
-"""The stops of gradients that jax2onnx records, and what it does not record of gradients.
+"""The stops of gradients that exporters record, and what they do not record of gradients.
 
-It writes `jax.lax.stop_gradient` as an Identity, and calls the output ``stop_out_<number>``. An output of the
-model has a name of its own, so that such an Identity may be one. `jax.custom_vjp` and `jax.custom_jvp` leave no
+tf2onnx drops `tf.stop_gradient`, or writes a StopGradient in a domain of the user's choice (``custom_ops``).
+
+jax2onnx writes `jax.lax.stop_gradient` as an Identity, and calls the output ``stop_out_<number>``. An output of
+the model has a name of its own, so that such an Identity may be one. `jax.custom_vjp` and `jax.custom_jvp` leave no
 trace: an exporter that knows there is none says so in the model's metadata::
 
     bngrad.custom_gradients: none
@@ -28,12 +30,19 @@ _STOP_OUTPUT = re.compile(r"(.*/)?stop_out_\d+")
 
 def with_recorded_stops(model: ir.Model) -> ir.Model:
     """Returns a model in which recorded stops are StopGradient nodes: itself, or a copy."""
-    if not any(map(_is_recorded_stop, _nodes_of_jax(model))):
+    if not _recorded_stops(model):
         return model
     model = model.clone()
-    for node in filter(_is_recorded_stop, _nodes_of_jax(model)):
+    for node in _recorded_stops(model):
         node.domain, node.op_type, node.version = DOMAIN, NAME, None
+        node.attributes.clear()
+    model.opset_imports.setdefault(DOMAIN, 1)
     return model
+
+
+def _recorded_stops(model: ir.Model) -> list[ir.Node]:
+    of_tensorflow = [node for node in all_nodes(model) if node.op_type == NAME and node.domain != DOMAIN]
+    return [*of_tensorflow, *filter(_is_recorded_stop, _nodes_of_jax(model))]
 
 
 def refuse_hidden_stops(model: ir.Model) -> None:

@@ -136,9 +136,20 @@ JAX = {
 }
 
 
-@pytest.mark.parametrize("name", JAX)
-def test_stops_that_jax2onnx_records(name):
-    model, wanted = JAX[name]
+TENSORFLOW = {
+    f"kept in {domain}": (
+        onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 17, "{domain}" : 1]>
+            g (float[3] x) => (float loss) <float[3] w = {{1, 2, 3}}> {{ s = {domain}.StopGradient <T: int = 1> (w)
+            p = Mul (s, w) q = Mul (p, x) loss = ReduceSum <keepdims = 0> (q) }}"""),
+        lambda x, w: w * x,
+    )
+    for domain in ("ai.onnx.converters.tensorflow", "mine")
+}
+
+
+@pytest.mark.parametrize("name", [*JAX, *TENSORFLOW])
+def test_stops_that_exporters_record(name):
+    model, wanted = (JAX | TENSORFLOW)[name]
     before = model.SerializeToString(deterministic=True)
     graph = bngrad.differentiate(model, loss="loss", wrt=["w"])
     assert model.SerializeToString(deterministic=True) == before
@@ -159,9 +170,7 @@ def test_an_output_that_may_be_a_stop_is_refused():
 
 def test_recorded_stops_and_the_other_builder_and_validate():
     model, _ = JAX["a stop"]
-    with pytest.raises(
-        bngrad.UnsupportedNodeError, match=r"StopGradient node .* is unsupported by ONNX"
-    ):
+    with pytest.raises(bngrad.UnsupportedNodeError, match=r"StopGradient node .* is unsupported by ONNX"):
         bngrad.differentiate(model, loss="loss", builder="ort")
     assert not bngrad.validate(model, against="numeric", loss="loss").passed  # differences see through a stop
 
