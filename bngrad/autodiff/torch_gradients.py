@@ -7,7 +7,7 @@ attention, whose mode the exporter leaves out. Others are refused, by `LostGradi
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import onnx_ir as ir
 
@@ -118,13 +118,22 @@ def refuse_fake_quantization(model: ir.Model) -> None:
     Raises:
         UnsupportedNodeError: There is one.
     """
-    for node in all_nodes(model):
-        call = recorded_call(node) if node.op_type == "QuantizeLinear" else None
-        if call is not None and "fake_quantize" in call.op:
-            raise UnsupportedNodeError(
-                f"{describe(node)} is fake quantization of PyTorch's, through which no gradient would pass; write "
-                "x + (q(x) - x).detach(), or name weights behind it with --wrt (wrt=)"
-            )
+    for node in filter(is_fake_quantization, all_nodes(model)):
+        refuse_straight_through(node)
+
+
+def is_fake_quantization(node: ir.Node) -> bool:
+    """Whether PyTorch's exporter recorded a QuantizeLinear to be of fake quantization."""
+    call = recorded_call(node) if node.op_type == "QuantizeLinear" else None
+    return call is not None and "fake_quantize" in call.op
+
+
+def refuse_straight_through(node: ir.Node) -> NoReturn:
+    """Refuses one node; see `refuse_fake_quantization`."""
+    raise UnsupportedNodeError(
+        f"{describe(node)} is fake quantization of PyTorch's, through which no gradient would pass; write "
+        "x + (q(x) - x).detach(), or name weights behind it with --wrt (wrt=)"
+    )
 
 
 class LostGradients:

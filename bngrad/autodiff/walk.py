@@ -13,7 +13,7 @@ from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inpu
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.autodiff.ties import Ties
-from bngrad.autodiff.torch_gradients import LostGradients
+from bngrad.autodiff.torch_gradients import LostGradients, is_fake_quantization, refuse_straight_through
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import describe
@@ -89,7 +89,7 @@ def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
-    """Refuses nodes that pass a float on as bits or as text, types that carry no gradient.
+    """Refuses nodes that pass a float on in a type that carries no gradient: as bits, as text, or quantized.
 
     Raises:
         UnsupportedNodeError: The loss depends on the output of one, whose input is not constant.
@@ -99,6 +99,8 @@ def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
         node = waiting.pop()
         if node is None:
             continue
+        if is_fake_quantization(node) and node.inputs[0] in moving:
+            refuse_straight_through(node)
         if _hides_a_float(node) and node.inputs[0] in moving:
             raise UnsupportedNodeError(
                 f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "

@@ -35,7 +35,12 @@ from bngrad.graph.torch_records import (
     recorded_mode,
 )
 from bngrad.inspection.diagnostic import Diagnostic
-from bngrad.inspection.weight_warnings import tied_weights, unlikely_weights, weights_before_quantization
+from bngrad.inspection.weight_warnings import (
+    padded_tables,
+    tied_weights,
+    unlikely_weights,
+    weights_before_quantization,
+)
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
@@ -89,6 +94,7 @@ def model_warnings(
         "custom-gradients-not-recorded": [_lost_custom_gradients(model)],
         "tied-weights": [tied_weights(model, names)],
         "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
+        "padding-not-recorded": [padded_tables(model, names)],
         "weights-before-quantization": [weights_before_quantization(model)] if default_wrt else [],
     }
     return [Diagnostic(text, kind) for kind, texts in found.items() for text in chain(*texts)]

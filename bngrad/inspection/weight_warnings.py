@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.autodiff.quantization import is_quantization
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.constant_value import has_equal_elements
+from bngrad.graph.framework import framework_of
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import all_nodes, counted
 from bngrad.graph.same_values import SAME_VALUES, readers
+from bngrad.graph.torch_calls import recorded_call
 from bngrad.graph.torch_records import (
     PARAMETER,
     are_recorded_as_tied,
@@ -72,6 +76,35 @@ def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
             f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
             "every float initializer by default; name the weights with --wrt (wrt=)"
         )
+
+
+def padded_tables(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
+    """Tables of embeddings with one row of zeros, as PyTorch makes them with padding_idx, without a record."""
+    if framework_of(model) != "pytorch" or (model.producer_name or "").startswith("bngrad."):
+        return
+    found = {
+        str(value.name): row for value in _values(model.graph, names) if (row := _padding_row(value)) is not None
+    }
+    if found:
+        name, row = next(iter(found.items()))
+        yield (
+            f"{listed(found)}: row {row} of {name!r} is zeros, as PyTorch's Embedding makes it with "
+            f"padding_idx={row}, but the file does not record that, so the row is trained; if it is padding, "
+            "export with bngrad.torch or torch.onnx.export(..., dynamo=True, optimize=False)"
+        )
+
+
+def _padding_row(value: ir.Value) -> int | None:
+    """The only row of zeros of a matrix that is a table of embeddings without a record; None if there is none."""
+    uses = [node for node, index in value.uses() if (node.op_type, index) == ("Gather", 0)]
+    tensor = value.const_value
+    if tensor is None or len(tensor.shape) != 2 or not uses or any(map(recorded_call, uses)):
+        return None
+    try:
+        rows = np.flatnonzero(~tensor.numpy().astype(bool).any(axis=1))
+    except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
+        return None
+    return int(rows[0]) if len(rows) == 1 and tensor.shape[0] > 1 else None
 
 
 def weights_before_quantization(model: ir.Model) -> Iterator[str]:

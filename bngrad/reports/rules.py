@@ -189,6 +189,13 @@ WARNINGS = [
         "Name the weights with --wrt.",
     ),
     _warning(
+        "padding-not-recorded",
+        "A table of embeddings may have padding.",
+        "One row of it is zeros, as PyTorch makes it with padding_idx. The file does not record that, so the row "
+        "is trained.",
+        "Export with bngrad.torch, or with torch.onnx.export(..., dynamo=True, optimize=False).",
+    ),
+    _warning(
         "weights-before-quantization",
         "Weights in front of quantized layers are not trained.",
         "The loss depends on them through QuantizeLinear, MatMulInteger or the like alone, which no gradient "

@@ -46,8 +46,15 @@ TWO_LN = "[l1] h = LayerNormalization (x, s, b) [l2] y = LayerNormalization (h, 
 W = "float[2] w = {1, 2}"
 SCALED = "a = Mul (x, w) y = Mul (a, {0})"
 
+TABLE = "float[3, 2] w = {{0, 0, {}, 2, 3, 4}}"
+GATHER = "i = Constant <value_ints = [0, 2]> () [n] y = Gather (w, i)"
+EMBEDDING = {
+    FX_NODE: "%e = call_function[target=torch.ops.aten.embedding.default](args = (%p_w, %i), kwargs = {})"
+}
+
 # name: (model, options, the warnings that there are, or a part of each)
 WARNS = {
+    "a row of zeros": (parse(GATHER, TABLE.format(1)), {}, ["'w': row 0 of 'w' is zeros, as PyTorch's Embedding"]),
     "folded into Conv": (
         parse(CONV, f"{KERNEL}, {BIAS}", x=IMAGES, n={RULE: "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv"}),
         {},
@@ -234,6 +241,10 @@ def test_warns(name):
 
 IN_TRAINING = f"[bn] y, p, q = BatchNormalization {TRAINING} (x, s, b, m, v)"
 SILENT = {
+    "no row of zeros": (parse(GATHER, TABLE.format(-1).replace("0, 0", "0, 1")), {}),
+    "two rows of zeros": (parse(GATHER, "float[3, 2] w = {0, 0, 0, 0, 3, 4}"), {}),
+    "a row of zeros, recorded": (parse(GATHER, TABLE.format(1), n=EMBEDDING), {}),
+    "a row of zeros of another producer": (parse(GATHER, TABLE.format(1), producer="other"), {}),
     "in training mode": (parse(IN_TRAINING, f"{S}, {M}"), {}),
     "one in training mode, one that PyTorch froze": (parse(ONE_IN_TRAINING, f"{S}, {M}", bn=NO_TRAINING), {}),
     "training mode before opset 14": (
