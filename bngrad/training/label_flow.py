@@ -84,6 +84,8 @@ def _selected(node: ir.Node, most: int) -> Followed | None:
     maker, test = (None if value is None else value.producer() for value in (yes, condition))
     if maker is not None and maker.op_type == "Sub" and maker.inputs[0] is no:
         return follow(no, most) if _integer(maker.inputs[1]) == NO_CLASS else None
+    if maker is not None and maker.op_type == "Add" and maker.inputs[0] is no and _is_below_zero(test, no):
+        return follow(no, most)  # JAX counts negative indices from the end
     if test is not None and test.op_type == "Not" and test.inputs[0] is not None:
         test, yes, no = test.inputs[0].producer(), no, yes
     labels, replacement = follow(no, most), _integer(yes)
@@ -94,6 +96,13 @@ def _selected(node: ir.Node, most: int) -> Followed | None:
         return None
     ignored, largest = (*labels.ignored, label + compared.offset), max(labels.replacement, replacement)
     return labels._replace(ignored=ignored, replacement=largest)
+
+
+def _is_below_zero(test: ir.Node | None, value: ir.Value | None) -> bool:
+    """Whether a node is ``value < 0``."""
+    if test is None or test.op_type != "Less":
+        return False
+    return test.inputs[0] is value and _integer(test.inputs[1]) == 0
 
 
 def _integer(value: ir.Value | None) -> int | None:

@@ -61,6 +61,12 @@ CHECKED = {
         {255: f"'labels' has the label 255; {RANGE}"},
     ),
     "small": (f"{TO_INT} {loss_of('l')}", "int8[N]", [0, 1, 2, 2, 1], {-1: f"'labels' has the label -1; {RANGE}"}),
+    "from-the-end-if-negative": (
+        f"below = Less (labels, zero) end = Add (labels, five) l = Where (below, end, labels) {PICKED}",
+        "int64[N]",
+        [0, 1, 2, 2, 1],
+        {-1: f"'labels' has the index -1; {RANGE}", 3: "index 3"},
+    ),
     "from-one": (
         f"l = Sub (labels, one) {loss_of('l')}",
         "int64[N]",
