@@ -65,20 +65,21 @@ def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) 
     if not isinstance(origin, dict) or not isinstance(origin.get("optimizer"), dict):
         line = "the names, types and shapes of the state are checked, but neither the model nor the optimizer"
         return [f"{what} does not say which training step wrote it: {line}"]
-    if found := "; ".join(_differences(origin, info)):
+    if found := "; ".join(differences(origin, info)):
         line = f"{what} is the state of another training step: {found}"
         if anyway:
             return [line]
         raise InputError(
             f"{line}; go on with the step that wrote it, or give --resume-anyway (anyway=True in Python)"
         )
-    if info.fingerprint is not None and origin.get("fingerprint"):
+    if info.fingerprint is not None and isinstance(origin.get("fingerprint"), dict):
         return []
     whose = "the training step" if info.fingerprint is None else f"the training step that wrote {what}"
     return [f"{whose} has no fingerprint of its graph, so whether {what} is of this model is not checked"]
 
 
-def _differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
+def differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
+    """Returns what is known to differ between the step that wrote a state and another one."""
     now = origin_of(info)
     lines = []
     if origin["optimizer"] != now["optimizer"]:

@@ -18,7 +18,7 @@ from bngrad.errors import InputError, ModelError
 from bngrad.io import files, writing
 from bngrad.io.tensor_files import read_tensors, write_tensors
 from bngrad.training.state_origin import KEY as ORIGIN
-from bngrad.training.state_origin import check_origin, origin_of
+from bngrad.training.state_origin import check_origin, differences, origin_of
 from bngrad.training.step import Step
 from bngrad.training.step_info import KEY, StepInfo, read_step_info
 
@@ -77,7 +77,7 @@ def load_step(path: Path) -> Step:
 
     Raises:
         InputError: A file is missing or cannot be read, or the state is not that of the step.
-        ModelError: A file is no training step.
+        ModelError: A file is no training step, or of another one than the others.
     """
     model = files.load(path)
     try:
@@ -91,7 +91,11 @@ def load_step(path: Path) -> Step:
     of_evaluation = read_step_info(evaluation.metadata_props)
     if (of_evaluation.model, of_evaluation.fingerprint) != (info.model, info.fingerprint):
         raise ModelError(f"{evaluation_path(path)} belongs to another step than {path}; make both again")
-    return Step(model, evaluation, read_state(state_path(path), info)[0], info, [], [])
+    state, extra = read_state(state_path(path), info)
+    origin = extra.get(ORIGIN)
+    if isinstance(origin, dict) and isinstance(origin.get("optimizer"), dict) and differences(origin, info):
+        raise ModelError(f"{state_path(path)} belongs to another step than {path}; make both again")
+    return Step(model, evaluation, state, info, [], [])
 
 
 def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra: Any) -> None:  # noqa: ANN401

@@ -418,6 +418,15 @@ def test_wrong_metadata_is_refused(text, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("suffix", [".eval.onnx", ".safetensors"])
+def test_files_of_steps_with_the_same_state_are_told_apart(suffix, tmp_path):
+    for name, optimizer in (("a", bngrad.SGD(momentum=0.9)), ("b", bngrad.SGD(momentum=0.9, nesterov=True))):
+        bngrad.training_step(parse(), optimizer=optimizer).save(tmp_path / f"{name}.onnx")
+    (tmp_path / f"b{suffix}").replace(tmp_path / f"a{suffix}")
+    with pytest.raises(ModelError, match=rf"a{suffix} belongs to another step than .*a.onnx; make both again"):
+        bngrad.read_training_step(tmp_path / "a.onnx")
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path):
     bngrad.training_step(parse(), optimizer="adam").save(tmp_path / "a.onnx")
     bngrad.training_step(parse(), optimizer="sgd").save(tmp_path / "b.onnx")
