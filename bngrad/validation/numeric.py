@@ -153,8 +153,15 @@ class _Points:
             yield self._found[index]
 
     def loss_at(self, feeds: Mapping[str, Array]) -> float:
-        """Returns the loss of the forward model."""
-        return float(self._forward.evaluator.from_any(feeds, [self._loss])[self._loss].item())
+        """Returns the loss of the forward model.
+
+        Raises:
+            EvaluationError: It is no single number, as what a file calls its loss may be.
+        """
+        loss = self._forward.evaluator.from_any(feeds, [self._loss])[self._loss]
+        if loss.size != 1:
+            raise EvaluationError(f"the loss {self._loss!r} has shape {list(loss.shape)}; expected one number")
+        return float(loss.item())
 
     def _at(self, feeds: Mapping[str, Array]) -> _Point:
         loss, rounding = self.loss_at(feeds), 0.0

@@ -1,4 +1,4 @@
-"""Fuzzes the four commands with mutated models, in worker processes that may crash.
+"""Fuzzes the commands with mutated models, in worker processes that may crash.
 
     python tests/fuzz/campaign.py --count 100000 --seed 1       runs a campaign
     python tests/fuzz/campaign.py --seed 1 --only 4711          runs one case again, with details

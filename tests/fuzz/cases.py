@@ -1,4 +1,4 @@
-"""Cases of a campaign: a mutated model and the four commands to run on it.
+"""Cases of a campaign: a mutated model and the five commands to run on it.
 
 A case is a function of the campaign's seed and the case's index, so that it can be reproduced.
 """
@@ -16,6 +16,8 @@ from fuzz.draw import Draw
 from fuzz.seeds import Seed, seeds
 
 MODEL, WEIGHTS, OUTPUT = "model.onnx", "weights.npz", "out.onnx"
+BESIDE = ("out.eval.onnx", "out.safetensors", "out.html", "out.sarif", "out.txt")
+"""What a command may write besides."""
 
 SHARES = {"op": 6, "gradient": 6, "net": 5, "training": 1, "dialect": 5}
 """The relative frequencies of the groups of seeds; a training graph takes as much time as ten other seeds."""
@@ -83,7 +85,10 @@ def _commands(draw: Draw, seed: Seed):
     json = ["--json"] if draw.chance(0.2) else []
     functions = ["--no-functions"] if draw.chance(0.2) else []
     fuse = ["--no-fuse"] if draw.chance(0.2) else []
-    yield ("inspect", MODEL, *json)
+    reports = (
+        ["--html", "out.html", "--sarif", "out.sarif", "--annotations", "out.txt"] if draw.chance(0.1) else []
+    )
+    yield ("inspect", MODEL, *reports, *json)
     target = ["--target", draw.choice(("stock", "stock", "stock", "training"))]
     yield ("rewrite", MODEL, "-o", OUTPUT, *target, *functions, *fuse, *json)
     target = ["--target", draw.choice(("stock", "stock", "stock", "training", "ort"))]
@@ -91,6 +96,8 @@ def _commands(draw: Draw, seed: Seed):
     wrt = ["--wrt", draw.choice([*seed.weights, "x"])] if draw.chance(0.4) else []
     mode = [draw.choice(("--frozen", "--training")), "*"] if draw.chance(0.1) else []
     yield ("differentiate", MODEL, "-o", OUTPUT, *target, *loss, *wrt, *mode, *functions, *fuse, *json)
+    optimizer = draw.choice(("sgd", "adam", "adamw"))
+    yield ("step", MODEL, "-o", OUTPUT, "--optimizer", optimizer, *loss, *wrt, *mode, *functions, *fuse, *json)
     keep = ["--keep", draw.choice(("loss", "y"))] if draw.chance(0.5) else []
     yield ("finalize", MODEL, "-o", OUTPUT, "--weights", WEIGHTS, *keep, *json)
 

@@ -36,7 +36,7 @@ from bngrad.io.files import load
 from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.runtime.session import register
-from fuzz.cases import MODEL, OUTPUT, WEIGHTS
+from fuzz.cases import BESIDE, MODEL, OUTPUT, WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,14 +83,15 @@ def judge(case: Case) -> tuple[list[Finding], Counter[str]]:
     Path(WEIGHTS).write_bytes(case.weights)
     findings, ends = [], Counter()
     for arguments in case.commands:
-        _remove(OUTPUT)
+        for name in (OUTPUT, *BESIDE):
+            _remove(name)
         if case.output_exists:
             Path(OUTPUT).write_bytes(OLD_OUTPUT)
         before = _files()
         result = run_in_process(list(arguments))
         ends[f"{arguments[0]} {result.code}"] += 1
         written = _files().get(OUTPUT) != before.get(OUTPUT)
-        if {**_files(), OUTPUT: ""} != {**before, OUTPUT: ""}:
+        if _others(_files()) != _others(before) or (result.code == 2 and set(_files()) - {*before, OUTPUT}):
             findings.append(Finding(arguments[0], "files changed or left over", str(sorted(_files()))))
             _remove_new_files(before)
         findings += [Finding(arguments[0], *problem) for problem in _problems(result, written, "-o" in arguments)]
@@ -146,7 +147,7 @@ def _problems(result: CommandResult, written: bool, writes: bool) -> Iterator[tu
         if written:
             yield "output written with exit code 2", result.stderr
     else:
-        if not all(line.startswith("bngrad: warning: ") for line in lines):
+        if not all(line.startswith(("bngrad: warning: ", "bngrad: note: ")) for line in lines):
             yield "unexpected text on stderr", result.stderr
         if result.code == 0 and writes and not written:
             yield "no output with exit code 0", result.stdout
@@ -224,6 +225,11 @@ def _files() -> dict[str, str]:
         plain = entry.is_file(follow_symlinks=False)
         found[entry.name] = hashlib.sha1(Path(entry).read_bytes()).hexdigest() if plain else "special"  # noqa: S324
     return found
+
+
+def _others(files: dict[str, str]) -> dict[str, str]:
+    """Returns the files that no command may change."""
+    return {name: content for name, content in files.items() if name not in (OUTPUT, *BESIDE)}
 
 
 def _remove_new_files(before: dict[str, str]) -> None:

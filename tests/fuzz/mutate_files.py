@@ -69,9 +69,13 @@ def _places(document: Any) -> Any:
 
 def _json_text(draw: Draw, text: str) -> str:
     """Returns a JSON text with another value, or rarely another text."""
-    if draw.chance(0.1):
+    try:
+        document = json.loads(text)
+    except ValueError:  # it was changed before
+        document = None
+    if document is None or draw.chance(0.1):
         return draw.choice(("", "null", "[", "[" * 5000, '"x"', "{}", text[: len(text) // 2]))
-    return json.dumps(mutate_json(draw, json.loads(text)))
+    return json.dumps(mutate_json(draw, document))
 
 
 def mutate_safetensors(draw: Draw, content: bytes) -> bytes:
