@@ -27,7 +27,8 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
         trained: A trainer, or arrays by `variable.path`.
 
     Raises:
-        InputError: Something else is given, an array does not belong to a variable, or has another shape.
+        InputError: Something else is given, an array does not belong to a variable, or has another shape; or a
+            batch norm would get a part of its variables.
     """
     keras = import_keras()
     if not isinstance(model, keras.Model):
@@ -40,6 +41,8 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
             f"the model {model.name!r} has no variable {listed(unknown)}; expected the model that the step was "
             "made of, or one whose layers have the same names"
         )
+    given = {id(one) for one in variables.values()}
+    _require_statistics(keras, model, given, by_trainer=isinstance(trained, Trainer))
     for path, array in arrays.items():
         if tuple(variables[path].shape) != array.shape:
             raise InputError(
@@ -47,6 +50,32 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
             )
     for path, array in arrays.items():
         variables[path].assign(array)
+
+
+def _require_statistics(keras: Any, model: Any, given: set[int], *, by_trainer: bool) -> None:  # noqa: ANN401
+    """Refuses a state with a part of a trained batch norm.
+
+    Args:
+        keras: The module.
+        model: The model.
+        given: The ids of the variables that get a value.
+        by_trainer: Whether the state has all that was trained: one without statistics was frozen then.
+
+    Raises:
+        InputError: A moving statistic would stay as it is.
+    """
+    for layer in model._flatten_layers():  # noqa: SLF001 - no public name lists nested layers
+        if not isinstance(layer, keras.layers.BatchNormalization) or not layer.built:
+            continue
+        moving = [layer.moving_mean, layer.moving_variance]
+        has = [id(one) in given for one in moving]
+        trained = layer.trainable and any(id(one) in given for one in layer.trainable_variables)
+        if not all(has) and (any(has) or (trained and not by_trainer)):
+            left = [one.path for one, there in zip(moving, has, strict=True) if not there]
+            raise InputError(
+                f"the state lacks {listed(left)}, and has other variables of the layer {layer.path!r}; expected the "
+                "whole state of a training step, or its trainer"
+            )
 
 
 def _matched(paths: Sequence[str], variables: Sequence[Any]) -> dict[str, Any]:

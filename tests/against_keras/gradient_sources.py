@@ -449,6 +449,27 @@ def warned():
     return [str(one.message) for one in found if issubclass(one.category, bngrad.BngradWarning)]
 
 
+def loaded():
+    """What `load_into` says of parts of a state."""
+    model = between(L.BatchNormalization())
+    step = bngrad.keras.training_step(model, MSE, (X, Y), check=False)
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    state = {path: trainer.state_dict()[path] for path in trainer.info.names("weight", "running_statistic")}
+    without = {
+        "one statistic": lambda path: path.endswith("moving_mean"),
+        "both statistics": lambda path: "moving" in path,
+        "the batch norm": lambda path: "batch_normalization" in path,
+    }
+    said = {}
+    for name, is_left in without.items():
+        try:
+            bngrad.keras.load_into(model, {path: one for path, one in state.items() if not is_left(path)})
+            said[name] = "nothing"
+        except bngrad.InputError as error:
+            said[name] = str(error)
+    return said
+
+
 def found():
     """All that the tests ask for."""
     return {
@@ -456,4 +477,5 @@ def found():
         "refused": {name: refusal(name) for name in REFUSED},
         "lost": {name: lost(name) for name in LOSING},
         "warned": warned(),
+        "loaded": loaded(),
     }

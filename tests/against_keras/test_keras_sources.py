@@ -83,3 +83,10 @@ def test_the_comparison_finds_what_an_export_loses(name, results):
 def test_a_method_that_is_not_called_is_said(results):
     (message,) = results["sources"]["warned"]
     assert "overrides compute_loss, which is not called" in message
+
+
+def test_parts_of_a_batch_norm_are_not_loaded(results):
+    said = results["sources"]["loaded"]
+    assert "moving_mean', and has other variables of the layer" in said["one statistic"]
+    assert "moving_variance', and has other variables of the layer" in said["both statistics"]
+    assert said["the batch norm"] == "nothing"
