@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -82,9 +83,12 @@ class _Digest:
                 value = _tensor_hash(value)
             case ir.AttributeType.TENSORS:
                 value = [_tensor_hash(tensor) for tensor in value]
-            case ir.AttributeType.INT | ir.AttributeType.FLOAT | ir.AttributeType.STRING:
-                pass
-            case ir.AttributeType.INTS | ir.AttributeType.FLOATS | ir.AttributeType.STRINGS:
+            # As a file has them: an enumeration is an integer, and a float has 32 bits.
+            case ir.AttributeType.INT | ir.AttributeType.INTS:
+                value = np.asarray(value, np.int64).tolist()
+            case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
+                value = np.asarray(value, np.float32).tolist()
+            case ir.AttributeType.STRINGS:
                 value = list(value)
         return _hash(one.type.name, value)
 

@@ -153,7 +153,7 @@ class StepInfo:
     synchronized: bool = False
     """Whether the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
     size_conditions: tuple[Condition, ...] = ()
-    """What the sizes of symbolic dimensions have to fulfil in a step; see `bngrad.autodiff.size_conditions`."""
+    """What the sizes of symbolic dimensions have to fulfil in a step, as lists of an operator and its operands."""
     evaluation_size_conditions: tuple[Condition, ...] = ()
     """What they have to fulfil in the evaluation graph."""
     fingerprint: Fingerprint | None = None

@@ -57,7 +57,7 @@ _CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The versi
 _IMPORTED_FOR_TYPES = {
     one.__name__: one
     for one in (Candidate, DataInput, Environment, FlatState, Identity, MeasurementDocument, StepInfo)
-} | {"Mapping": Mapping, "Sequence": Sequence, "TensorStatistics": TensorStatistics}
+} | {"Condition": list[Any], "Mapping": Mapping, "Sequence": Sequence, "TensorStatistics": TensorStatistics}
 """What modules import for type checkers alone."""
 
 _SCALARS = {str: "string", int: "integer", bool: "boolean", types.NoneType: "null"}

@@ -361,6 +361,7 @@ def test_double_precision():
 def test_a_wrong_gradient_is_found():
     """The training graph of another module than the one that is compared."""
     from bngrad.torch.compare import compare_steps
+    from bngrad.torch.dynamic_shapes import read_dynamic
     from bngrad.torch.example import read_example
     from bngrad.torch.export import export_training
     from bngrad.torch.forward import Forward
@@ -377,6 +378,7 @@ def test_a_wrong_gradient_is_found():
     other = Other().train()
     other.load_state_dict(module.state_dict())
     trained = [name for name, _ in module.named_parameters()]
-    exported = export_training(Forward(other, loss_fn), example, trained)
+    dynamic = read_dynamic(example, None, dynamic_batch=True)
+    exported = export_training(Forward(other, loss_fn), example, trained, dynamic)
     check = compare_steps(forward, example, exported.model, trained, steps=1)
     assert "a.weight_grad" in {row.tensor for row in check.failures}
