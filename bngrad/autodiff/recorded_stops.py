@@ -3,8 +3,8 @@
 tf2onnx drops `tf.stop_gradient`, or writes a StopGradient in a domain of the user's choice (``custom_ops``).
 
 jax2onnx writes `jax.lax.stop_gradient` as an Identity, and calls the output ``stop_out_<number>``. An output of
-the model has a name of its own, so that such an Identity may be one. `jax.custom_vjp` and `jax.custom_jvp` leave no
-trace: an exporter that knows there is none says so in the model's metadata::
+the model has a name of its own, so that such an Identity may be one. `jax.custom_vjp` and `jax.custom_jvp` leave
+no trace: an exporter that knows there is none says so in the model's metadata::
 
     bngrad.custom_gradients: none
 """

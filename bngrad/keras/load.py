@@ -73,8 +73,8 @@ def _require_statistics(keras: Any, model: Any, given: set[int], *, by_trainer: 
         if not all(has) and (any(has) or (trained and not by_trainer)):
             left = [one.path for one, there in zip(moving, has, strict=True) if not there]
             raise InputError(
-                f"the state lacks {listed(left)}, and has other variables of the layer {layer.path!r}; expected the "
-                "whole state of a training step, or its trainer"
+                f"the state lacks {listed(left)}, and has other variables of the layer {layer.path!r}; expected "
+                "the whole state of a training step, or its trainer"
             )
 
 

@@ -10,6 +10,7 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
+import tf2onnx
 
 import bngrad.keras
 
@@ -470,6 +471,62 @@ def loaded():
     return said
 
 
+SHAPES = {"x": (8, 6), "w": (6, 5), "v": (5, 4)}
+SIGNATURE = [tf.TensorSpec(shape, tf.float32, name) for name, shape in SHAPES.items()]
+ARRAYS = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+DOMAIN = "ai.onnx.converters.tensorflow"
+
+
+class Converted:
+    """A function of x and two weights with a hidden layer, as tf2onnx converts it."""
+
+    def __init__(self, hidden):
+        self.hidden = hidden
+
+    def loss(self, x, w, v):
+        return {"loss": tf.reduce_mean(tf.square(self.hidden(tf.tanh(x @ w)) @ v))}
+
+    def tape(self, x, w, v):
+        with tf.GradientTape() as tape:
+            tape.watch([w, v])
+            loss = self.loss(x, w, v)["loss"]
+        gradients = tape.gradient(loss, [w, v])
+        return {"w_grad": gradients[0], "v_grad": gradients[1]}
+
+    def distance(self, function, kept, change):
+        """How far the gradients of a converted function are from those of the tape."""
+        model, _ = tf2onnx.convert.from_function(
+            tf.function(function, input_signature=SIGNATURE),
+            SIGNATURE,
+            opset=17,
+            custom_ops=dict.fromkeys(kept, DOMAIN),
+            extra_opset=[tf2onnx.utils.make_opsetid(DOMAIN, 1)],
+        )
+        names = ["w_grad", "v_grad"]
+        got = bngrad.session(change(model)).run(names, ARRAYS)
+        wanted = self.tape(**{name: tf.constant(one) for name, one in ARRAYS.items()})
+        return max(float(np.abs(one - wanted[name]).max()) for name, one in zip(names, got, strict=True))
+
+
+def converted():
+    """The distances by function and way; tf2onnx keeps the custom ops of one conversion for all later ones."""
+
+    def differentiate(model):
+        return bngrad.differentiate(model, loss="loss", wrt=["w", "v"])
+
+    stop = Converted(lambda h: h * h + ops.stop_gradient(h))
+    own = Converted(tf.custom_gradient(lambda h: (tf.identity(h), lambda d: -d)))
+    forwards = {"stop": stop, "own": own}
+    return {
+        **{f"forward of {name}": one.distance(one.loss, (), differentiate) for name, one in forwards.items()},
+        **{
+            f"tape of {name}": one.distance(one.tape, ("TanhGrad",), bngrad.rewrite)
+            for name, one in forwards.items()
+        },
+        "kept stop": stop.distance(stop.loss, ("StopGradient",), differentiate),
+    }
+
+
 def found():
     """All that the tests ask for."""
     return {
@@ -478,4 +535,5 @@ def found():
         "lost": {name: lost(name) for name in LOSING},
         "warned": warned(),
         "loaded": loaded(),
+        "converted": converted(),
     }

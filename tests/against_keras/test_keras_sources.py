@@ -90,3 +90,14 @@ def test_parts_of_a_batch_norm_are_not_loaded(results):
     assert "moving_mean', and has other variables of the layer" in said["one statistic"]
     assert "moving_variance', and has other variables of the layer" in said["both statistics"]
     assert said["the batch norm"] == "nothing"
+
+
+@pytest.mark.parametrize("way", ["tape of stop", "tape of own", "kept stop"])
+def test_tf2onnx_keeps(way, results):
+    assert results["sources"]["converted"][way] < 2e-6
+
+
+@pytest.mark.parametrize("way", ["forward of stop", "forward of own"])
+def test_tf2onnx_loses(way, results):
+    """Nothing in the file tells; the guide says what to do."""
+    assert results["sources"]["converted"][way] > 0.01
