@@ -88,8 +88,8 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
     options.intra_op_num_threads = threads
     # A training graph keeps many small tensors alive; one preplanned memory block increases the peak.
     options.enable_mem_pattern = False
-    # Weights are inputs with defaults, so that a training loop can feed them; ORT would warn about each.
-    options.log_severity_level = 3
+    # ORT would warn about each weight, which is an input with a default; and what fails is raised.
+    options.log_severity_level = 4
     register(options, provider)
     try:
         return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])

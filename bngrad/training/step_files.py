@@ -84,6 +84,7 @@ def load_step(path: Path) -> Step:
         info = read_step_info(model.metadata_props)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
+    _require_interface(model, info, path)
     for beside in (evaluation_path(path), state_path(path)):
         if not beside.exists():
             raise InputError(f"{beside} does not exist; expected it beside {path}, as bngrad step wrote it")
@@ -96,6 +97,23 @@ def load_step(path: Path) -> Step:
     if isinstance(origin, dict) and isinstance(origin.get("optimizer"), dict) and differences(origin, info):
         raise ModelError(f"{state_path(path)} belongs to another step than {path}; make both again")
     return Step(model, evaluation, state, info, [], [])
+
+
+def _require_interface(model: ir.Model, info: StepInfo, path: Path) -> None:
+    """Checks that a graph has the inputs and outputs that its metadata name.
+
+    Raises:
+        ModelError: It lacks one.
+    """
+    flat = info.flat
+    inputs = [info.learning_rate, *info.data, *(info.state if flat is None else [flat.input])]
+    new = [one.new for one in info.state.values()] if flat is None else [flat.output]
+    outputs = [info.loss, *info.outputs, *new]
+    for what, named, values in (("input", inputs, model.graph.inputs), ("output", outputs, model.graph.outputs)):
+        has = {value.name for value in values}
+        for name in named:
+            if not isinstance(name, str) or name not in has:
+                raise ModelError(f"{path}: its metadata name the {what} {name!r}, which it has not; make it again")
 
 
 def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra: Any) -> None:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -60,11 +62,23 @@ def _position(**values):
     return change
 
 
-def _loss_is_logits(content):
-    model = onnx.ModelProto.FromString(content)
-    for entry in model.metadata_props:
-        entry.value = entry.value.replace('"loss": "loss"', '"loss": "logits"')
-    return model.SerializeToString()
+def _metadata(old, new):
+    def change(content):
+        model = onnx.ModelProto.FromString(content)
+        for entry in model.metadata_props:
+            entry.value = entry.value.replace(old, new)
+        return model.SerializeToString()
+
+    return change
+
+
+def _empty(content):
+    """Returns an archive whose arrays have no rows."""
+    with np.load(io.BytesIO(content)) as archive:
+        arrays = {name: archive[name][:0] for name in archive.files}
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
 
 
 RESUMED = (*file_campaign.RESUME, "--log", "run.jsonl", "--plot", "out.svg")
@@ -85,8 +99,20 @@ FINDINGS = {
         *("weights.npz", lambda content: content[:-30], file_campaign.COMMANDS["weights.npz"][0]),
         "weights.npz is not an .npz file of plain arrays, or is damaged: ",
     ),
+    "a loss that is no output": (
+        *("step.onnx", _metadata('"loss": "loss"', '"loss": "x"'), file_campaign.COMMANDS["step.onnx"][1]),
+        "step.onnx: its metadata name the output 'x', which it has not; make it again",
+    ),
+    "no samples for a reference": (
+        *("data.npz", _empty, file_campaign.COMMANDS["data.npz"][2]),
+        "FAILED",
+    ),
     "a loss that is no number": (
-        *("training.onnx", _loss_is_logits, ("validate", "training.onnx", *file_campaign.NUMERIC)),
+        *(
+            "training.onnx",
+            _metadata('"loss": "loss"', '"loss": "logits"'),
+            ("validate", "training.onnx", *file_campaign.NUMERIC),
+        ),
         "the loss 'logits' has shape [4, 3]; expected one number",
     ),
 }
