@@ -110,7 +110,8 @@ def test_every_model_is_checked_even_if_one_cannot_be_read(job):
     assert not made.run()
     (line,) = annotations(made.log)
     assert line == (
-        "::error title=bngrad,file=models/empty.onnx::models/empty.onnx is empty; expected an ONNX model"
+        "::error title=bngrad%3A not-validated,file=models/empty.onnx::models/empty.onnx is empty; expected an "
+        "ONNX model"
     )
     summary = made.summary.read_text(encoding="utf-8")
     assert [line for line in summary.splitlines() if line.startswith("###")] == [

@@ -83,7 +83,7 @@ def script_of_jenkins():
 
 
 SCRIPTS = {"gitlab": script_of_gitlab, "jenkins": script_of_jenkins}
-REPORTS = {f"{model}.{end}" for model in ("good", "hazard") for end in ("html", "sarif", "xml")} | {
+REPORTS = {f"{model}.{end}" for model in ("good", "hazard", "empty") for end in ("html", "sarif", "xml")} | {
     "inspect.sarif"
 }
 
@@ -107,7 +107,9 @@ def test_the_commands_check_every_model(system, left_out, code, checkout):
     reports = {path.name for path in (checkout / "reports").iterdir()}
     assert reports == {name for name in REPORTS if name.split(".")[0] not in left_out}
     for path in (checkout / "reports").glob("*.xml"):
-        assert not ET.parse(path).findall(".//failure")  # noqa: S314
+        found = ET.parse(path)  # noqa: S314
+        assert not found.findall(".//failure")
+        assert len(found.findall(".//error")) == (path.stem == "empty")
 
 
 @pytest.mark.long
