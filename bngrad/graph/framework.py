@@ -9,7 +9,7 @@ Without that entry, the name of the exporter tells it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from bngrad.errors import ModelError
 from bngrad.graph.torch_records import has_records
@@ -46,9 +46,8 @@ def framework_of(model: ir.Model) -> Framework | None:
         ModelError: The metadata name another one than `Framework` has.
     """
     recorded = model.metadata_props.get(KEY)
-    for framework in get_args(Framework):
-        if recorded == framework:
-            return framework
+    if recorded in get_args(Framework):
+        return cast("Framework", recorded)
     if recorded is not None:
         raise ModelError(
             f"the model's metadata {KEY!r} is {recorded[:40]!r}; expected one of {', '.join(get_args(Framework))}"

@@ -101,10 +101,10 @@ def _padding_row(value: ir.Value) -> int | None:
     if tensor is None or len(tensor.shape) != 2 or not uses or any(map(recorded_call, uses)):
         return None
     try:
-        rows = np.flatnonzero(~tensor.numpy().astype(bool).any(axis=1))
+        is_zero = ~tensor.numpy().astype(bool).any(axis=1)
     except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
         return None
-    return int(rows[0]) if len(rows) == 1 and tensor.shape[0] > 1 else None
+    return int(np.flatnonzero(is_zero)[0]) if is_zero.sum() == 1 < len(is_zero) else None
 
 
 def weights_before_quantization(model: ir.Model) -> Iterator[str]:

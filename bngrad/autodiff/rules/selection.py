@@ -73,9 +73,9 @@ def clip(back: Backward) -> Gradients:
     if back.needs(0):
         above = [back.op(f"Greater{within}", x, low)] if low is not None else []
         below = [back.op(f"Less{within}", x, high)] if high is not None else []
-        result[0] = _masked(back, *above, *below)
-        if tie == "split" and (above or below):
-            result[0] = _halved(back, result[0], [one for one in (low, high) if one is not None])
+        dX = _masked(back, *above, *below)
+        limits = [one for one in (low, high) if one is not None]
+        result[0] = _halved(back, dX, limits) if tie == "split" and limits else dX
     if low is not None and back.needs(1):
         sane = [back.op("LessOrEqual", low, high)] if high is not None else []
         result[1] = _of_limit(back, f"Less{beyond}", x, low, sane)

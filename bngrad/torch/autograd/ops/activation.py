@@ -39,7 +39,7 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
 @op("Elu")
 def elu(x: Tensor, *, alpha: float = 1.0, tie: Tie = "left") -> Tensor:
     """X where it is positive, else alpha (exp(x) - 1)."""
-    return torch.where(x >= 0, x, functional.elu(x, alpha)) if tie == "right" else functional.elu(x, alpha)
+    return _elu(x, alpha, tie)
 
 
 @op("Selu")
@@ -47,7 +47,11 @@ def selu(
     x: Tensor, *, alpha: float = float32(1.67326319), gamma: float = float32(1.05070102), tie: Tie = "left"
 ) -> Tensor:
     """Gamma elu(x)."""
-    return gamma * elu(x, alpha=alpha, tie=tie)
+    return gamma * _elu(x, alpha, tie)
+
+
+def _elu(x: Tensor, alpha: float, tie: Tie) -> Tensor:
+    return torch.where(x >= 0, x, functional.elu(x, alpha)) if tie == "right" else functional.elu(x, alpha)
 
 
 @op("Celu")
