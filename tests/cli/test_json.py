@@ -1,4 +1,4 @@
-"""``--json``: what each command prints conforms to its schema; errors print nothing on stdout."""
+"""``--json``: what each command prints conforms to its schema; with an error only validate prints its report."""
 
 from __future__ import annotations
 
@@ -194,16 +194,25 @@ def required(command):
 
 
 @pytest.mark.parametrize("name", [name for name in GENERATOR.DOCUMENTS if not name.startswith("oracle")])
-def test_an_error_prints_no_document(name, tmp_path, monkeypatch, capsys):
+def test_an_error_prints_no_document_but_a_report(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run([name, "missing.onnx", *required(LEAVES[name]), "--json"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    assert without_report(out, err) == ("", 1)
     assert err.startswith("bngrad: error: missing")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_refused_model_prints_no_document(tmp_path, monkeypatch, capsys):
+def without_report(out, err):
+    """What is on stdout besides the report of validate, which has the error; and the number of lines on stderr."""
+    report = json.loads(out) if out else {}
+    if report:
+        assert err == f"bngrad: error: {report['error']}\n"
+        jsonschema.validate(report, SCHEMAS["validate"])
+    return ("" if report else out, err.count("\n"))
+
+
+def test_a_refused_model_prints_no_document_but_a_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
@@ -215,8 +224,7 @@ def test_a_refused_model_prints_no_document(tmp_path, monkeypatch, capsys):
         ["validate", "none.onnx", "--against", "numeric"],
     ):
         assert run([*arguments, "--json"]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
+        assert without_report(*capsys.readouterr()) == ("", 1)
     assert [path.name for path in Path().iterdir()] == ["none.onnx"]
 
 
