@@ -101,10 +101,11 @@ def _padding_row(value: ir.Value) -> int | None:
     if tensor is None or len(tensor.shape) != 2 or not uses or any(map(recorded_call, uses)):
         return None
     try:
-        is_zero = ~tensor.numpy().astype(bool).any(axis=1)
+        array = tensor.numpy()
     except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
         return None
-    return int(np.flatnonzero(is_zero)[0]) if is_zero.sum() == 1 < len(is_zero) else None
+    rows = np.flatnonzero(~array.astype(bool).any(axis=1))
+    return int(rows[0]) if len(rows) == 1 < len(array) else None
 
 
 def weights_before_quantization(model: ir.Model) -> Iterator[str]:

@@ -153,3 +153,6 @@ def test_gradients_are_those_of_pytorch(road, tmp_path):
         if not np.allclose(value, right[name], 1e-4, 1e-6)
     }
     assert not wrong, wrong
+    if road == "dynamo":  # PyTorch's autograd on the nodes follows the same conventions
+        report = bngrad.validate(model, loss="loss", wrt=names, against="torch", inputs=feeds | given)
+        assert report.passed, [row for check in report.checks for row in check.failures]
