@@ -94,7 +94,8 @@ def require_module(module: object) -> None:
     ):
         raise InputError(
             "module is an exported program, which has no training mode; expected the torch.nn.Module that it was "
-            "made of, or its file by torch.onnx.export(program, dynamo=True, optimize=False) for bngrad.training_step"
+            "made of, or its file by torch.onnx.export(program, dynamo=True, optimize=False) for "
+            "bngrad.training_step"
         )
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"module is a {type(module).__name__}; expected a torch.nn.Module")

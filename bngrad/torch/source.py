@@ -140,8 +140,8 @@ def read_arguments(
     warnings = []
     if eager.recomputed:
         warnings.append(
-            f"a checkpoint computes again what changes {listed(eager.recomputed)}, so that PyTorch updates it twice "
-            "in a step; a training step updates it once"
+            f"a checkpoint computes again what changes {listed(eager.recomputed)}, so that PyTorch updates it "
+            "twice in a step; a training step updates it once"
         )
     if eager.changes.attributes:
         warnings.append(
