@@ -165,6 +165,7 @@ LIMITS = {
 CASES = [pytest.param(make, id=make.__name__) for make in LIMITS]
 
 
+@pytest.mark.filterwarnings("ignore::bngrad.errors.BngradWarning")
 @pytest.mark.parametrize("make", CASES)
 def test_a_model_within_the_limit(make):
     """Every pass takes it."""
