@@ -128,7 +128,7 @@ def test_a_full_disk_as_stdout(arguments, folder):
 
 NOT_WRITABLE = {
     "a-file-for-a-folder": ("out/out.onnx", "output folder {} does not exist; create it first"),
-    "a-folder-that-takes-no-files": ("/proc/out.onnx", "/proc/out.onnx cannot be written: "),
+    "a-folder-that-takes-no-files": ("/proc/out.onnx", "output /proc/out.onnx is in /proc: a device or an open file"),
     "a-device": (os.devnull, f"output {os.devnull} is a device or a pipe; expected a regular file"),
 }
 
@@ -145,11 +145,7 @@ def test_an_output_that_is_not_writable(case, option, folder, capsys):
     assert cli.run(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    messages = [
-        message.format(folder / "out"),
-        "output folder /proc is not writable",
-    ]  # the second if not root
-    assert err.startswith(tuple(f"bngrad: error: {line}" for line in messages))
+    assert err.startswith(f"bngrad: error: {message.format(folder / 'out')}")
     assert err.count("\n") == 1
     assert contents(folder) == before
 
