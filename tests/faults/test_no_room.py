@@ -128,7 +128,7 @@ def test_a_full_disk_as_stdout(arguments, folder):
 
 NOT_WRITABLE = {
     "a-file-for-a-folder": ("out/out.onnx", "output folder {} does not exist; create it first"),
-    "a-folder-that-takes-no-files": ("/proc/out.onnx", "output /proc/out.onnx is in /proc: a device or an open file"),
+    "a-folder-that-takes-no-files": ("/proc/out.onnx", "output /proc/out.onnx is in /proc: a device or an open"),
     "a-device": (os.devnull, f"output {os.devnull} is a device or a pipe; expected a regular file"),
 }
 
