@@ -13,6 +13,7 @@ from test_docs import PAGES, page_id
 
 PAGES_ELSEWHERE = {
     "docs/guides/pytorch.md": "from_torch/test_pytorch_guide.py",
+    "docs/guides/pytorch-refusals.md": "from_torch/test_explain.py",
     "docs/guides/tensorflow.md": "against_keras/test_tensorflow_guide.py",
     "docs/guides/jax.md": "examples/test_jax.py",
     "docs/guides/distributed.md": "distributed/test_distributed_guide.py",
