@@ -351,7 +351,7 @@ def test_a_run_that_is_interrupted_while_it_validates(name, command):
     """The last checkpoint is after all batches of an epoch, but in that epoch."""
     expected = whole_run(command)
     every = ["--checkpoint", "c.safetensors", "--checkpoint-every", "5"]
-    done = interrupted(2, name, *TRAIN, *RUN, *every, method="evaluate")
+    done = interrupted(2, name, *TRAIN, *RUN, *every, method="evaluate_parts")
     assert done.returncode == (130 if name == "SIGINT" else -signal.SIGKILL)
     assert json.loads(read_tensors("c.safetensors")[1]["bngrad.step"])["notes"]["position"]["batch"] == 5
     resumed = ["train", "step.onnx", "--data", "train.npz", "--log", "log.jsonl", "--resume", "c.safetensors"]
