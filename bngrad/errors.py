@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _CALLER_OF_A_PUBLIC_FUNCTION = 3
 
@@ -28,6 +28,9 @@ class ModelError(BngradError):
 
 class UnsupportedNodeError(ModelError):
     """A node that has to be rewritten or differentiated is not supported."""
+
+    lines: Sequence[str] = ()
+    """The message of each such node, where several were found."""
 
 
 class InputError(BngradError):
