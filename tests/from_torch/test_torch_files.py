@@ -134,9 +134,7 @@ def exported(net, kind):
     return onnx.load_from_string(data.getvalue())
 
 
-PAIRS = [
-    (source, kind) for source in TABLE for kind in FILES if kind == "dynamo" or set(TABLE[source]) != {RIGHT}
-]
+PAIRS = [(source, kind) for source in TABLE for kind in FILES if kind == "dynamo" or set(TABLE[source]) != {RIGHT}]
 """What is right in the first kind of file and differs in none is tried once."""
 
 
