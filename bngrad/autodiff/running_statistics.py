@@ -33,8 +33,8 @@ and others get their own.
 """
 
 CALL = "bngrad.call"
-"""In the metadata of a batch norm, the number of its call. An exporter that knows the order of the calls records it,
-since the order of the nodes may differ."""
+"""In the metadata of a batch norm, the number of its call. An exporter that knows the order of the calls records
+it, since the order of the nodes may differ."""
 
 _KINDS = {3: "running_mean", 4: "running_var"}
 """The inputs of a batch norm that are running statistics."""
