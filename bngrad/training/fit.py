@@ -16,6 +16,7 @@ from bngrad.errors import TrainingError
 from bngrad.training.data_inputs import not_finite
 from bngrad.training.dataset import permutation
 from bngrad.training.metrics import Evaluation, Interrupted, evaluate
+from bngrad.training.step_errors import require_finite_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -209,11 +210,7 @@ class Fit:
         """
         ranks = self._trainer.ranks
         state = self._trainer.state_dict()
-        if names := not_finite(state):
-            raise TrainingError(
-                f"the state is not finite after step {self._position.step} ({len(names)} tensors, the first "
-                f"{names[0]!r}): lower the learning rate, or clip the gradients"
-            )
+        require_finite_state(state, f"that after step {self._position.step}")
         if ranks.size > 1:
             ranks.require_same("state", {"the hash of the state": _hash_of(state)}, "the same kind of processor")
         ranks.on_first("checkpoint", lambda: self._checkpoints.save(state, self._best, self._position))

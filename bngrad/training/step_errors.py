@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from bngrad.errors import InputError
+from typing import TYPE_CHECKING, Any
+
+from bngrad.errors import InputError, TrainingError
 from bngrad.graph.name_messages import listed
+from bngrad.training.data_inputs import not_finite
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
 
 def refused(error: Exception) -> InputError:
     """The error for one of ONNX Runtime that refuses the data."""
     reason = " ".join(str(error).split())
     return InputError(f"ONNX Runtime refuses the data: {reason}")
+
+
+def require_finite_state(state: Mapping[str, NDArray[Any]], result: str) -> None:
+    """Refuses to write a state with an infinity or a NaN.
+
+    Args:
+        state: The tensors by name.
+        result: What is not written then.
+
+    Raises:
+        TrainingError: The state is not finite.
+    """
+    if names := not_finite(state):
+        raise TrainingError(
+            f"the state is not finite ({listed(names, most=3)}), so {result} is not written; load an earlier "
+            "state, and lower the learning rate or clip the gradients"
+        )
 
 
 def not_finite_message(what: str, data: list[list[str]], state: list[str], rate: float) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from bngrad.arguments import require_number
 from bngrad.errors import BngradError, InputError, TrainingError, warn
-from bngrad.graph.name_messages import listed
 from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
@@ -24,7 +23,7 @@ from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
 from bngrad.training.state_origin import StateDict, check_origin
-from bngrad.training.step_errors import not_finite_message, refused
+from bngrad.training.step_errors import not_finite_message, refused, require_finite_state
 from bngrad.training.step_files import read_state_of_step, write_state
 from bngrad.training.step_session import StepSession
 from bngrad.training.to_inference import random_nodes
@@ -260,11 +259,7 @@ class Trainer:
 
         def write() -> None:
             state = self.state_dict()
-            if names := not_finite(state):
-                raise TrainingError(
-                    f"the state is not finite ({listed(names, most=3)}), so {path} is not written; load an "
-                    "earlier state"
-                )
+            require_finite_state(state, str(path))
             write_state(check_output(path), state, self.info, notes=notes)
 
         self.ranks.on_first("save", write)
@@ -304,8 +299,11 @@ class Trainer:
         Raises:
             InputError: The file cannot be written.
             ModelError: See `TrainingStep.finalize`.
+            TrainingError: The state is not finite; the file is as it was.
         """
-        model = self._training_step.finalize(self.state_dict())
+        state = self.state_dict()
+        require_finite_state(state, "the inference model" if path is None else str(path))
+        model = self._training_step.finalize(state)
         if path is not None:
             self.ranks.on_first("finalize", lambda: save_model(as_ir(model), check_output(path)))
         return model

@@ -448,14 +448,22 @@ def test_a_state_that_is_not_finite():
         trainer.step(**batch())
 
 
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path):
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+@pytest.mark.parametrize("name", ["offset", "var"])
+@pytest.mark.parametrize("write", ["save", "finalize"])
+def test_a_state_that_is_not_finite_is_not_written(write, name, number, tmp_path):
     trainer = bngrad.Trainer(step_of(), learning_rate=0.1)
-    trainer.save(tmp_path / "c")
+    getattr(trainer, write)(tmp_path / "c")
     before = (tmp_path / "c").read_bytes()
-    trainer.load_state_dict(trainer.state_dict() | {"offset": np.float32([0, np.nan, 0])})
-    with pytest.raises(TrainingError, match=r"the state is not finite \('offset'\), so .*c is not written"):
-        trainer.save(tmp_path / "c")
+    state = trainer.state_dict()
+    trainer.load_state_dict(state | {name: np.full_like(state[name], number)})
+    with pytest.raises(TrainingError, match=rf"the state is not finite \('{name}'\), so .*c is not written"):
+        getattr(trainer, write)(tmp_path / "c")
     assert (tmp_path / "c").read_bytes() == before
+    with pytest.raises(TrainingError, match=r"the state .* so the inference model is not written; load an"):
+        trainer.finalize()
+    trainer.load_state_dict(state)
+    getattr(trainer, write)(tmp_path / "c")
 
 
 def test_refused_arguments(tmp_path):
