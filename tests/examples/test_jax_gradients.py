@@ -61,6 +61,8 @@ TAKEN_OVER = {
     "optimization-barrier": lambda h: jax.lax.optimization_barrier(h) * h,
     "round-and-sign": lambda h: h + jnp.round(h) + jnp.sign(h) + (h > 0) * h,
     "cast-to-integers": lambda h: h + h.astype(jnp.int32).astype(jnp.float32),
+    "cast-to-bfloat16": lambda h: h * h.astype(jnp.bfloat16).astype(jnp.float32),
+    "whole-precision": lambda h: h * jax.lax.reduce_precision(h, 8, 23),
     "relu": lambda h: jax.nn.relu(bends_at(h)),
     "relu-by-reference": lambda h: RELU(bends_at(h)),
     "relu6": lambda h: jax.nn.relu6(bends_at(h)),
@@ -82,6 +84,9 @@ REFUSED = {
     "custom-gradient": (lambda h: clipped(h) * h, "custom_vjp_call of "),
     "custom-vjp-in-jit": (lambda h: jax.jit(reverse)(h) * h, "custom_vjp_call of reverse"),
     "custom-jvp-of-jax": (jnp.sinc, "custom_jvp_call of _sinc"),
+    "reduce-precision": (lambda h: jax.lax.reduce_precision(h, 5, 10), "reduce_precision: .* whose gradient is 0"),
+    "fewer-mantissa-bits": (jax.jit(lambda v: jax.lax.reduce_precision(v, 8, 7)), "cast to jnp.bfl"),
+    "fewer-exponent-bits": (jax.vmap(lambda v: jax.lax.reduce_precision(v, 5, 23)), "reduce_precision"),
     "stop-beside-a-copy": (
         lambda h: jnp.array(h, copy=True) * stop(h),
         "stop_gradient is lost: .* remove the copy",

@@ -1,8 +1,9 @@
 """Exports a JAX function with jax2onnx, if the file has all of its gradients.
 
 jax2onnx exports what a function computes. It records `jax.lax.stop_gradient` in the name of a value, which
-`bngrad` reads, and drops `jax.custom_vjp` and `jax.custom_jvp` without a trace. `to_onnx` refuses those, and says
-in the model that there are none.
+`bngrad` reads, and drops `jax.custom_vjp` and `jax.custom_jvp` without a trace. It writes
+`jax.lax.reduce_precision` as ops that round, with gradient 0, where JAX's is the cotangent in that precision.
+`to_onnx` refuses those, and says in the model that there are none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import jax2onnx
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ def to_onnx(function: Callable[..., Any], inputs: Sequence[Any], **options: Any)
 
 def _require_known(equation: Any) -> None:  # noqa: ANN401
     name = equation.primitive.name
+    if name == "reduce_precision" and _reduces(equation):
+        raise ValueError(
+            "jax.lax.reduce_precision: jax2onnx writes it as ops that round, whose gradient is 0; JAX's is the "
+            "cotangent in that precision: cast to jnp.bfloat16 or jnp.float16 and back instead"
+        )
     if not name.startswith("custom_"):
         return
     body = equation.params.get("call_jaxpr")
@@ -68,6 +75,12 @@ def _require_known(equation: Any) -> None:  # noqa: ANN401
         f"{name} of {source or 'a function of JAX'}: jax2onnx drops gradients that are defined by hand; write the "
         "function with ops that have this gradient, and with jax.lax.stop_gradient"
     )
+
+
+def _reduces(equation: Any) -> bool:  # noqa: ANN401
+    """Whether a reduce_precision has fewer bits than its type; else it is the identity, in the file too."""
+    whole, kept = jnp.finfo(equation.invars[0].aval.dtype), equation.params
+    return bool(kept["exponent_bits"] < whole.nexp or kept["mantissa_bits"] < whole.nmant)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:  # noqa: ANN401
