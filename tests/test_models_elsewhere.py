@@ -100,7 +100,7 @@ def test_what_the_python_functions_return_holds_its_weights(name, models, rng):
     onnx.save(result, "out.onnx")
     for again in (bngrad.session("out.onnx"), bngrad.session(onnx.load("out.onnx"), "function")):
         for got, value in zip(again.run(None, given), want, strict=True):
-            np.testing.assert_allclose(got, value, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(got, value, rtol=1e-4, atol=5e-5)  # sums of 300 terms in float
     returned = run(ir.load(path), **options)
     assert isinstance(returned, ir.Model)
     for got, value in zip(bngrad.session(returned, "function").run(None, given), want, strict=True):

@@ -48,7 +48,7 @@ DOCUMENTS = {
 _PROPERTIES = {Check: ("passed",), Report: ("passed", "reason"), StepInfo: ("model",)}
 """Properties that documents have besides the fields."""
 
-_OMITTED = {StateTensor: ("new", "weight", "offset"), StepInfo: ("flat",)}
+_OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat",)}
 """Fields that are left out where they are None."""
 
 _CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The version of the format."}}}

@@ -187,7 +187,8 @@ def test_an_unknown_rank(rank, dtype, rng):
     ):
         model, feeds = of_unknown_rank(op_type, inputs)
         flat = {name: value.ravel() for name, value in zip(outputs, want, strict=True)}
-        result = check(model, feeds, flat, TOLERANCES[dtype])
+        terms = np.max(np.abs(inputs["input"])) if op_type == FORWARD else 0.0  # of the batch_mean
+        result = check(model, feeds, flat, TOLERANCES[dtype], terms=terms)
         assert axes_of(next(node for node in result.graph if node.domain == "bngrad")) == [0, 2]
 
 

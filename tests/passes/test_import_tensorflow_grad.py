@@ -34,7 +34,9 @@ from tensorflow_formulas import (
 def test_every_format_type_and_mode(dtype, data_format, mode, provider, rng):
     inputs = gradient_inputs(rng, shape_of(data_format), data_format, dtype)
     attributes = {"data_format": data_format, "is_training": MODES[mode], "epsilon": TINY}
-    got, _ = check_gradient(inputs, provider=provider, **attributes)
+    # The functions add in float, the ops in double.
+    tolerance = 2e-6 if (provider, dtype) == ("function", "float") else None
+    got, _ = check_gradient(inputs, provider=provider, tolerance=tolerance, **attributes)
     assert {name: value.dtype for name, value in got.items()} == {
         "x_backprop": DTYPES[dtype],
         "scale_backprop": DTYPES["float"],
