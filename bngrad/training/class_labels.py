@@ -14,7 +14,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
-from bngrad.graph.node_reader import constant_of, read_attribute
+from bngrad.graph.node_reader import constant_of, known_integers, read_attribute
 from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -159,6 +159,15 @@ def _read_by(node: ir.Node) -> Iterator[tuple[ir.Value | None, int | str | None,
     elif node.op_type == "OneHot":
         depth = constant_of(read.get(1))
         yield read.get(0), int(depth.item()) if depth is not None and depth.size == 1 else None, None
+    elif node.op_type == "Slice" and len(node.inputs) > 1:  # before opset 10 the bounds are attributes
+        axes, steps = known_integers(node, 3), known_integers(node, 4)
+        forward = read.get(4) is None or (steps is not None and min(steps, default=1) > 0)
+        for index, more in ((1, 0), (2, 1)) if forward else ((1, 0),):  # an end is one more than the last index
+            columns = _columns(read.get(index))
+            for number, column in enumerate(columns):
+                axis = number if read.get(3) is None else axes[number] if axes and number < len(axes) else None
+                size = None if axis is None or _size(known_shape(column), 0) != 1 else _size(shape, axis)
+                yield column, size + more if isinstance(size, int) else None, None
 
 
 def _size(shape: KnownShape | None, axis: int) -> int | str | None:

@@ -22,6 +22,7 @@ def step_of(nodes, labels="int64[N]"):
     text = f"""<ir_version: 9, opset_import: ["" : 18]>
     g (float[N,4] x, {labels} labels) => (float loss) <
         float[4,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}}, int64[1] axis = {{1}}, int64[1] flat = {{-1}},
+        int64[1] flat_zero = {{0}},
         int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}}, int64 five = {{5}}, int64 ignore = {{255}},
         int64[2] off_on = {{0, 1}}
     > {{
@@ -160,6 +161,24 @@ CHECKED = {
         "int64[N]",
         [0, 1, 2, 2, 1],
         {-1: "'labels' has the index -1"},
+    ),
+    "start-of-a-slice": (
+        f"{LOG} e = Add (labels, one) q = Slice (p, labels, e, axis) {MEAN}",
+        "int64[1]",
+        [2],
+        {-1: f"'labels' has the index -1; {RANGE}", 3: "index 3"},
+    ),
+    "end-of-a-slice": (
+        f"{LOG} q = Slice (p, flat_zero, labels, axis) {MEAN}",
+        "int64[1]",
+        [3],
+        {-1: "'labels' has the index -1; expected 0 to 3", 4: "index 4"},
+    ),
+    "start-of-several-axes": (
+        f"{LOG} s = Concat <axis = 0> (flat_zero, labels) b = Add (s, one) q = Slice (p, s, b) {MEAN}",
+        "int64[1]",
+        [2],
+        {-1: f"'labels' has the index -1; {RANGE}", 3: "index 3"},
     ),
     "embedding": (
         f"rows = Gather (w, labels) a = Add (rows, z) q = Mul (a, a) {MEAN}",
