@@ -250,6 +250,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
             epoch=lambda record: (
                 _print_epoch(record, run.epochs, show, as_json=as_json) if ranks.is_first else None
             ),
+            warning=lambda line: _print_warning(line, show),
             stop=stop,
         )
         outcome = run.fit.run(reports)
@@ -277,6 +278,13 @@ def _print_epoch(record: dict[str, Any], epochs: int, show: Display, *, as_json:
         if not as_json:
             click.echo(epoch_line(record, epochs))
         print_warnings(epoch_warnings(record))
+
+
+def _print_warning(line: str, show: Display) -> None:
+    from bngrad.cli.console import print_warnings
+
+    with show.hidden(), contextlib.suppress(BrokenPipeError):
+        print_warnings([line])
 
 
 def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any]) -> None:

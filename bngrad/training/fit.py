@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bngrad.errors import TrainingError
+from bngrad.errors import TrainingError, warn
 from bngrad.training.data_inputs import not_finite
 from bngrad.training.dataset import permutation
 from bngrad.training.metrics import Evaluation, Interrupted, evaluate
@@ -60,6 +60,8 @@ class Reports:
     """Takes the epoch, the complete fraction of the run, and the loss."""
     epoch: Callable[[dict[str, Any]], None] = lambda _record: None
     """Takes the record of an epoch."""
+    warning: Callable[[str], None] = lambda line: warn([line])
+    """Takes what is to be known of the validation loss."""
     stop: Callable[[], bool] = lambda: False
     """Whether the user wants the run to end."""
 
@@ -179,6 +181,7 @@ class Fit:
             -(-plan.batch_size // self._trainer.ranks.size),
             drop_last=self._validation.batch_size is not None,  # every sample counts, if the step takes it
             stop=reports.stop,
+            warning=reports.warning,
         )
 
     def _end_epoch(self, reports: Reports, validation: Evaluation | None, start: float) -> None:

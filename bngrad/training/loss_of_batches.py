@@ -1,8 +1,9 @@
 """The loss of several batches, from what each adds to it: that of all their samples at once, in inference mode.
 
-A mean over the samples that count is weighted by what counts: labels that are not ignored, by their class weights,
-or what a sum is divided by. So a batch without such samples, whose own loss is NaN, adds nothing. `loss_terms`
-finds the means and sums that a loss is made of; a loss of another kind is weighted by the samples of each batch.
+A loss is split into means and sums over the batch, which `loss_terms` finds, and functions of these: a ratio of
+sums, also with a guard against 0, a root of a mean, a weighted sum of terms. Means are weighted by what counts:
+labels that are not ignored, by their class weights. So a batch without such samples, whose own loss is NaN, adds
+nothing. Sums are summed, and the functions are computed once. A loss of another kind is averaged by samples.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
-from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum, terms_of
+from bngrad.autodiff.loss_terms import Independent, LossTerms, Mean, Sum
 from bngrad.autodiff.share_loss import weight_of_mean
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.nodes import describe
+from bngrad.graph.shapes import has_one_element
+from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.training.to_inference import random_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +35,47 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _DOUBLE = ir.DataType.DOUBLE
+_SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-4, 1e-2
+"""Of a loss and what its parts make: above the rounding, and below what pairs of samples contribute."""
+
+
+def _clip(value: float, low: float | None = None, high: float | None = None) -> float:
+    return float(
+        np.minimum(np.maximum(value, -math.inf if low is None else low), math.inf if high is None else high)
+    )
+
+
+_COPIES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(_COPIES, lambda value: value),
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Neg": np.negative,
+    "Sum": lambda *values: math.fsum(values),
+    "Mean": lambda *values: math.fsum(values) / len(values),
+    "Max": lambda *values: np.max(values),
+    "Min": lambda *values: np.min(values),
+    "Clip": _clip,
+    "Abs": np.abs,
+    "Exp": np.exp,
+    "Log": np.log,
+    "Pow": np.power,
+    "Reciprocal": np.reciprocal,
+    "Sqrt": np.sqrt,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "And": np.logical_and,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Where": lambda condition, yes, no: yes if condition else no,
+}
+"""Functions of numbers, by their ops."""
 
 
 class LossOfBatches:
@@ -40,7 +87,10 @@ class LossOfBatches:
         loss: The name of the loss.
 
     Attributes:
-        output: The name of the output, a vector of doubles: a numerator and a weight for each term of the loss.
+        output: The name of the output, a vector of doubles: the loss and 1, then a numerator and a weight for each
+            term of the loss.
+        obstacle: Why the loss is no function of means and sums over the batch; None if it is, by its last nodes.
+        averaged: Whether `total` is the average of the batches, weighted by samples; None until it is decided.
 
     Raises:
         ModelError: There is no such output.
@@ -53,32 +103,31 @@ class LossOfBatches:
         if not losses:
             raise ModelError(f"the evaluation graph has no output {loss!r}; make the step again with bngrad step")
         self._loss = losses[0]
+        shapes = [known_shape(value) for value in graph.inputs if value.name in data]
+        self._fixed = all(shape is not None and isinstance(shape[0], int) for shape in shapes if shape != ())
+        self._random = bool(random_nodes(model))
+        dtypes = {value.dtype for node in graph for value in node.outputs}
+        self._tolerance = _TOLERANCE if dtypes.isdisjoint(_SIXTEEN_BITS) else _TOLERANCE_OF_16_BITS
+        self.obstacle: str | None = None
+        self.averaged: bool | None = None
+        self._terms: dict[ir.Value, Term] = {}
+        self._functions: list[ir.Node] = []
         try:
-            found = terms_of(
-                LossTerms(graph, [str(v.name) for v in graph.inputs if v.name not in data]), self._loss
-            )
-        except ModelError:
-            found = {self._loss: Sum()}
-        self._terms = found | {value: Independent() for value in _factors(found)}
-        leaves = [(value, term) for value, term in self._terms.items() if not isinstance(term, Combination)]
-        made = {value: index for index, value in enumerate(value for node in graph for value in node.outputs)}
-        self._combined = sorted(
-            (v for v, t in self._terms.items() if isinstance(t, Combination)), key=made.__getitem__
-        )
-        self._place = {value: index for index, (value, _) in enumerate(leaves)}
+            terms = LossTerms(graph, [str(v.name) for v in graph.inputs if v.name not in data])
+            self._terms, self._functions = _split(graph, terms, self._loss)
+        except ModelError as error:
+            self.obstacle = str(error)
         names = Names(model)
         make = NodesAtEnd(graph, names, "bngrad_loss_of_batches")
-        scalars = [scalar for value, term in leaves for scalar in _parts(make, value, term)]
+        pairs = [(self._loss, Sum()), *self._terms.items()]
+        scalars = [scalar for value, term in pairs for scalar in _parts(make, value, term)]
         vector = make.op("Concat", *(make.op("Reshape", one, make.int64([1])) for one in scalars), axis=0)
         self.output = names.fresh("bngrad_loss_parts")
         vector = make.name(vector, self.output)
         vector.type, vector.shape = ir.TensorType(_DOUBLE), ir.Shape([len(scalars)])
         graph.outputs.append(vector)
-
-    @property
-    def size(self) -> int:
+        self.size = len(scalars)
         """The number of elements of the output."""
-        return 2 * len(self._place)
 
     def total(self, parts: Array, rows: Array) -> float:
         """Returns the loss of all batches; NaN if nothing of them counts.
@@ -87,34 +136,107 @@ class LossOfBatches:
             parts: The output for each batch, [batches, size].
             rows: The number of samples of each batch.
         """
-        values = {value: self._leaf(value, parts, rows) for value in self._place}
-        for value in self._combined:
-            term = self._terms[value]
-            assert isinstance(term, Combination), "they were chosen"  # noqa: S101
-            values[value] = _combined(term.node, [values[one] for one in term.node.inputs if one in self._terms])
-        return values[self._loss]
+        if self.averaged:
+            return _average(parts[:, 0], rows)
+        return self._at_once(parts, rows)
 
-    def _leaf(self, value: ir.Value, parts: Array, rows: Array) -> float:
-        """A term that is no combination of others."""
-        term, place = self._terms[value], 2 * self._place[value]
-        numerators, weights = parts[:, place], parts[:, place + 1]
-        if isinstance(term, Sum):  # that of a batch, on average
-            numerators, weights = numerators * rows, weights * rows
+    def decide(self, tries: Sequence[Array], rows: Array) -> str | None:
+        """Decides what `total` is, by the loss of some samples and those of two parts of them.
+
+        Args:
+            tries: The output for the samples and for each part, [3, size], of some samples and of others.
+            rows: The number of samples of each.
+
+        Returns:
+            Why it is an average that is not that of all samples at once; None if there is no reason.
+        """
+        finite = [parts for parts in tries if math.isfinite(parts[0, 0])]
+        self.averaged = self.obstacle is not None
+        if self._random or not finite:
+            return self.obstacle
+        # A mean of what pairs of samples make, or a sum of means, looks like one of samples.
+        made = [self.total(parts[1:], rows[1:]) for parts in finite]
+        wrong = [i for i, parts in enumerate(finite) if not self._near(parts, made[i])]
+        self.averaged = self.averaged or bool(wrong)
+        if all(self._near(parts, self.total(parts[1:], rows[1:])) for parts in finite):
+            return None
+        return self.obstacle or (
+            f"that of {rows[0]} samples is {finite[wrong[0]][0, 0]:.6g}, and its terms for {rows[1]} and {rows[2]}"
+            f" of them make {made[wrong[0]]:.6g}"
+        )
+
+    def _near(self, parts: Array, made: float) -> bool:
+        """Whether a loss is that of the first part, all samples."""
+        return bool(abs(made - parts[0, 0]) <= self._tolerance * np.nanmax(np.abs(parts[:, 0])))
+
+    def _at_once(self, parts: Array, rows: Array) -> float:
+        values: dict[ir.Value | None, Any] = {None: None}
+        for place, (value, term) in enumerate(self._terms.items(), start=1):
+            values[value] = self._term(term, parts[:, 2 * place], parts[:, 2 * place + 1], rows)
+        with np.errstate(all="ignore"):
+            for node in self._functions:
+                read = node.inputs[:1] if node.op_type in _COPIES else node.inputs
+                values[node.outputs[0]] = _FUNCTIONS[node.op_type](*(values[value] for value in read))
+        return float(values[self._loss])
+
+    def _term(self, term: Term, numerators: Array, weights: Array, rows: Array) -> Any:  # noqa: ANN401 - of NumPy
+        if isinstance(term, Independent):
+            return numerators[0]
+        if isinstance(term, Sum):  # over a batch of fixed size, by which it may be divided: that of a batch
+            return np.float64(_average(numerators, rows) if self._fixed else math.fsum(numerators))
         total = math.fsum(weights)
-        if total == 0:
-            return 0.0 if isinstance(term, Mean) and term.guarded else math.nan
-        return math.fsum(numerators) / total
+        return np.float64(math.fsum(numerators) / total if total else math.nan)
 
 
-def _factors(found: dict[ir.Value, Term]) -> list[ir.Value]:
-    """The numbers that terms are multiplied with or divided by."""
-    combined = [term for term in found.values() if isinstance(term, Combination)]
-    return [
-        value
-        for term in combined
-        for index, value in enumerate(term.node.inputs)
-        if value is not None and index not in term.terms and term.node.op_type in ("Mul", "Div")
-    ]
+def _average(numbers: Array, rows: Array) -> float:
+    return math.fsum(numbers * rows) / math.fsum(rows)
+
+
+def _split(graph: ir.Graph, terms: LossTerms, loss: ir.Value) -> tuple[dict[ir.Value, Term], list[ir.Node]]:
+    """The terms of a loss that are no functions of others, and the functions in the order of the graph.
+
+    Raises:
+        ModelError: The loss has another part.
+    """
+    found: dict[ir.Value, Term] = {}
+    functions: set[ir.Node] = set()
+    waiting = [loss]
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        if value in found or node in functions:
+            continue
+        try:
+            term = terms.term(value)
+        except ModelError:
+            term = None
+        if term is not None and has_one_element(value) and _is_whole(term):
+            found[value] = term
+            continue
+        if node is None or not _is_function(node):
+            what = f"input {value.name!r}" if node is None else describe(node)
+            raise ModelError(f"{what} is neither a mean nor a sum over the batch, nor a function of such")
+        functions.add(node)
+        read = node.inputs[:1] if node.op_type in _COPIES else node.inputs
+        waiting += [one for one in read if one is not None]
+    return found, [node for node in graph if node in functions]
+
+
+def _is_whole(term: Term) -> bool:
+    """Whether a term is no function of others; a ratio of two sums is one."""
+    return isinstance(term, Independent | Sum) or (isinstance(term, Mean) and term.total is None)
+
+
+def _is_function(node: ir.Node) -> bool:
+    """Whether a node computes a number of numbers, as `_FUNCTIONS` do."""
+    if node.domain != "" or node.op_type not in _FUNCTIONS or node.attributes.keys() & {"min", "max"}:
+        return False
+    read = [value for value in node.inputs[: 1 if node.op_type in _COPIES else None] if value is not None]
+    if not all(has_one_element(value) for value in (*read, node.outputs[0])):
+        return False
+    made = node.outputs[0].dtype
+    rounds = node.op_type in ("Cast", "Div", "Pow", "Reciprocal") and not (made and made.is_floating_point())
+    return not rounds
 
 
 def _parts(make: NodesAtEnd, value: ir.Value, term: Term) -> tuple[ir.Value, ir.Value]:
@@ -122,25 +244,6 @@ def _parts(make: NodesAtEnd, value: ir.Value, term: Term) -> tuple[ir.Value, ir.
     one = make.constant(1, _DOUBLE)
     if not isinstance(term, Mean):
         return make.cast(value, _DOUBLE), one
-    weight = weight_of_mean(make, term)
-    if term.sum is not None:
-        return make.cast(term.sum, _DOUBLE), weight
-    zero = make.constant(0, _DOUBLE)
+    weight, zero = weight_of_mean(make, term), make.constant(0, _DOUBLE)
     weighted = make.op("Mul", make.cast(value, _DOUBLE), weight)
     return make.op("Where", make.op("Equal", weight, zero), zero, weighted), weight
-
-
-def _combined(node: ir.Node, operands: list[float]) -> float:
-    """What a node that is linear in its terms makes of them."""
-    match node.op_type:
-        case "Add" | "Sum":
-            return math.fsum(operands)
-        case "Sub":
-            return operands[0] - operands[1]
-        case "Neg":
-            return -operands[0]
-        case "Mul":
-            return operands[0] * operands[1]
-        case "Div":
-            return operands[0] / operands[1] if operands[1] else math.nan
-    return operands[0]  # a copy

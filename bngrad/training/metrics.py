@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from bngrad.errors import InputError, warn
+from bngrad.training.dataset import permutation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bngrad.training.dataset import Dataset
     from bngrad.training.trainer import Trainer
+
+_TRIES = 3
+"""Samples of the size of a batch by which it is decided what the loss of several is."""
 
 
 class Interrupted(Exception):  # noqa: N818 - no error
@@ -28,7 +35,13 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    trainer: Trainer, dataset: Dataset, size: int, *, drop_last: bool, stop: Callable[[], bool] = lambda: False
+    trainer: Trainer,
+    dataset: Dataset,
+    size: int,
+    *,
+    drop_last: bool,
+    stop: Callable[[], bool] = lambda: False,
+    warning: Callable[[str], None] = lambda line: warn([line]),
 ) -> Evaluation:
     """Evaluates the state of a trainer; each of its ranks takes some of the batches.
 
@@ -40,6 +53,7 @@ def evaluate(
         size: The number of samples of a batch.
         drop_last: Whether to leave out a last batch with fewer samples.
         stop: Whether to end.
+        warning: Takes a line, the first time, if the loss is not that of all samples at once.
 
     Raises:
         InputError: See `Trainer.evaluate`.
@@ -47,6 +61,11 @@ def evaluate(
         Interrupted: ``stop`` says so on some rank.
     """
     ranks, loss = trainer.ranks, trainer.loss_of_batches
+    if loss.averaged is None:
+        decided = ranks.on_first("validation loss", lambda: _decide(trainer, dataset, size))
+        loss.averaged = decided["averaged"]
+        if decided["reason"] is not None and ranks.is_first:
+            warning(f"the validation loss is the average of batches weighted by samples: {decided['reason']}")
     batches = dataset.batches(size, start=ranks.rank, every=ranks.size, drop_last=drop_last)
     results = np.zeros((dataset.count(size, drop_last=drop_last), 3 + loss.size))
     stopped = False
@@ -61,3 +80,26 @@ def evaluate(
     whole = ranks.arrays("validation", results).sum(axis=0)  # a row is of one rank, and else 0
     _, correct, counted = (float(count) for count in whole[:, :3].sum(axis=0))
     return Evaluation(loss.total(whole[:, 3:], whole[:, 0]), correct / counted if counted else None)
+
+
+def _decide(trainer: Trainer, dataset: Dataset, size: int) -> dict[str, Any]:
+    """Whether the loss of several batches is an average, and why, if it is not that of all samples at once."""
+    loss = trainer.loss_of_batches
+    third = max(min(size, len(dataset)) // 3, 1)
+    rows = np.array([3 * third, 2 * third, third])
+    reason = loss.obstacle
+    loss.averaged = reason is not None
+    if dataset.batch_size is None and len(dataset) >= rows[0]:
+        tries = []
+        with contextlib.suppress(InputError):  # a model that needs more samples; wrong data are refused later
+            for number in range(
+                _TRIES
+            ):  # a part without a sample that counts would hide what depends on the others
+                order = permutation(len(dataset), number, 0)
+                # Some samples, two thirds of them, and the others: parts of one size would hide a wrong weight.
+                pieces = [
+                    next(dataset.batches(int(n), order, start=k)) for n, k in zip(rows, (0, 0, 2), strict=True)
+                ]
+                tries.append(np.stack([trainer.evaluate_parts(**piece)[1] for _, piece in pieces]))
+        reason = loss.decide(tries, rows)
+    return {"averaged": loss.averaged, "reason": reason}

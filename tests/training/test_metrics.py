@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import onnx
@@ -146,19 +147,111 @@ def test_nothing_counts():
     assert evaluate(trainer, Dataset(data, trainer.info.data), 4, drop_last=False).accuracy is None
 
 
+SUMS = EACH.partition(" q =")[0]
+CROSS = 'l = SoftmaxCrossEntropyLoss <reduction = "none"> (z, labels)'
+TENTH = "tenth = Constant <value_float = 0.1> () one = Constant <value_float = 1.0> ()"
+AT_ONCE = {
+    "sum": ('loss = SoftmaxCrossEntropyLoss <reduction = "sum"> (z, labels)', ""),
+    "sum-and-penalty": (f"{PENALTY} {CROSS} s = ReduceSum <keepdims = 0> (l) loss = Add (s, penalty)", ""),
+    "root": ("c = SoftmaxCrossEntropyLoss (z, labels) loss = Sqrt (c)", ""),
+    "added-guard": (f"{SUMS} {TENTH} g = Add (t, tenth) loss = Div (s, g)", MASK),
+    "max-guard": (f"{SUMS} {TENTH} g = Max (t, one) loss = Div (s, g)", MASK),
+    "clip-guard": (f"{SUMS} {TENTH} g = Clip (t, one) loss = Div (s, g)", MASK),
+    "where-guard": (f"{SUMS} {TENTH} b = Greater (t, tenth) g = Where (b, t, one) loss = Div (s, g)", MASK),
+    "reciprocal": (f"{SUMS} {TENTH} g = Add (t, tenth) r = Reciprocal (g) loss = Mul (s, r)", MASK),
+    "ratio-of-means": (
+        f"""{CROSS} k = Mul (l, mask) a = ReduceMean <keepdims = 0> (k) b = ReduceMean <keepdims = 0> (mask)
+        loss = Div (a, b)""",
+        MASK,
+    ),
+    "product-of-means": (
+        f"{CROSS} a = ReduceMean <keepdims = 0> (l) b = ReduceMean <keepdims = 0> (mask) loss = Mul (a, b)",
+        MASK,
+    ),
+    "by-the-size-of-the-batch": (
+        f"""{CROSS} s = ReduceSum <keepdims = 0> (l) n = Size (l) f = Cast <to = 1> (n) r = Sqrt (f)
+        loss = Div (s, r)""",
+        "",
+    ),
+}
+COLUMNS = "zero = Constant <value_ints = [0]> () a = Abs (z)"
+PAIRS = "u = Transpose (z) p = MatMul (z, u) l = LogSoftmax (p) loss = ReduceMean <keepdims = 0> (l)"
 BY_SAMPLES = {
-    "sum": 'loss = SoftmaxCrossEntropyLoss <reduction = "sum"> (z, labels)',
-    "root": "c = SoftmaxCrossEntropyLoss (z, labels) loss = Sqrt (c)",
+    # name: nodes, further inputs, the warning
+    "max": (f"{CROSS} loss = ReduceMax <keepdims = 0> (l)", "", "ReduceMax node .* is neither a mean nor a sum"),
+    "log-sum-exp": (f"{CROSS} loss = ReduceLogSumExp <keepdims = 0> (l)", "", "ReduceLogSumExp node"),
+    "pairs": (PAIRS, "", "that of 6 samples is .*, and its terms for 4 and 2 of them make"),
+    "normalized-weights": (
+        f"""{CROSS} {TENTH} t = ReduceSum (mask) g = Max (t, one) v = Div (mask, g) m = Mul (l, v)
+        loss = ReduceSum <keepdims = 0> (m)""",
+        MASK,
+        "that of 6 samples",
+    ),
+    "mean-of-sums": (
+        f"{COLUMNS} s = ReduceSum <keepdims = 0> (a, zero) loss = ReduceMean <keepdims = 0> (s)",
+        "",
+        "ReduceMean node",
+    ),
+    "sum-of-means": (
+        f"{COLUMNS} s = ReduceMean <keepdims = 0> (a, zero) loss = ReduceSum <keepdims = 0> (s)",
+        "",
+        None,
+    ),
 }
 
 
+def of_twelve(trainer):
+    data = void_data(trainer)
+    return data | ({"labels": np.arange(12) % 3} if "labels" in data else {})
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_the_loss_is_that_of_all_samples_at_once(case, recwarn):
+    trainer = trainer_of_loss(*AT_ONCE[case])
+    data = of_twelve(trainer)
+    for size in (4, 5):  # the last batch has two samples of five
+        found = evaluate(trainer, Dataset(data, trainer.info.data), size, drop_last=False)
+        assert found.loss == pytest.approx(float(trainer.evaluate(**data)["loss"]), rel=1e-5)
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("case", BY_SAMPLES)
-def test_other_losses_count_by_samples(case):
-    trainer = trainer_of_loss(BY_SAMPLES[case])
-    data = void_data(trainer) | {"labels": np.arange(12) % 3}
-    parts = [
-        trainer.evaluate(**{name: array[p] for name, array in data.items()})["loss"]
-        for p in (slice(8), slice(8, 12))
-    ]
-    found = evaluate(trainer, Dataset(data, trainer.info.data), 8, drop_last=False)
-    assert found.loss == pytest.approx(float(parts[0] * 8 + parts[1] * 4) / 12)
+def test_other_losses_count_by_samples_and_that_is_said_once(case):
+    nodes, more, message = BY_SAMPLES[case]
+    trainer, lines = trainer_of_loss(nodes, more), []
+    data = of_twelve(trainer)
+    slices = (slice(8), slice(8, 12))
+    parts = [trainer.evaluate(**{name: array[p] for name, array in data.items()})["loss"] for p in slices]
+    for _ in range(2):
+        found = evaluate(trainer, Dataset(data, trainer.info.data), 8, drop_last=False, warning=lines.append)
+        assert found.loss == pytest.approx(float(parts[0] * 8 + parts[1] * 4) / 12, rel=1e-6)
+    start = "the validation loss is the average of batches weighted by samples: "
+    assert len(lines) == (message is not None)
+    assert all(re.match(start + message, line) for line in lines)
+
+
+def test_the_average_is_said_on_one_rank():
+    step, said = trainer_of_loss(*BY_SAMPLES["pairs"][:2])._training_step, []
+    x = np.random.default_rng(0).standard_normal((14, 3)).astype(np.float32)
+    data = {"x": x, "labels": np.arange(14) % 3}
+
+    def function(comm):
+        trainer = bngrad.Trainer(step, learning_rate=0, threads=1)
+        trainer.ranks = Ranks(comm)
+        dataset = Dataset({name: data[name] for name in step.info.data}, step.info.data)
+        return evaluate(trainer, dataset, 3, drop_last=False, warning=lambda _: said.append(comm.rank))
+
+    found = on_threads(3, function)
+    assert said == [0]
+    assert len(set(found)) == 1
+
+
+def test_a_sum_over_a_batch_of_fixed_size_is_that_of_a_batch():
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    g (float[4,3] x) => (float loss) <float[3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float four = {4}> {
+        z = MatMul (x, w) s = ReduceSum <keepdims = 0> (z) loss = Div (s, four) }"""
+    step = bngrad.training_step(onnx.parser.parse_model(text), wrt=["w"])
+    trainer, x = bngrad.Trainer(step, learning_rate=0.1), np.arange(24, dtype=np.float32).reshape(8, 3)
+    found = evaluate(trainer, Dataset({"x": x}, step.info.data), 4, drop_last=True)
+    parts = [float(trainer.evaluate(x=part)["loss"]) for part in (x[:4], x[4:])]
+    assert found.loss == pytest.approx(sum(parts) / 2)
