@@ -2,6 +2,7 @@
 
 Taken over: a detach that is an Identity, the padding of an embedding that is a Gather, and the Dropout of
 attention, whose mode the exporter leaves out. Others are refused, by `LostGradients` where a gradient passes them.
+So are buffers that the forward pass changes, of which the exporter leaves out the new values.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import onnx_ir as ir
 
 from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
 from bngrad.autodiff.stop_gradient import DOMAIN, NAME
-from bngrad.errors import UnsupportedNodeError
+from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.fresh_names import Names
+from bngrad.graph.name_messages import listed
 from bngrad.graph.node_makers import NodesBefore, NodesBehind
 from bngrad.graph.nodes import all_nodes, describe, owner
 from bngrad.graph.torch_calls import named_op, recorded_call
+from bngrad.graph.torch_records import batch_norm_call, is_folded_batch_norm, recorded_names, updated_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +29,14 @@ if TYPE_CHECKING:
 
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
 _OTHERWISE = "export the module with bngrad.torch"
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def with_torch_gradients(model: ir.Model) -> ir.Model:
     """Returns a model whose nodes have the gradients that PyTorch's exporter recorded: itself, or a copy.
 
     Raises:
+        ModelError: The forward pass changes a buffer that is no running statistic of a batch norm.
         UnsupportedNodeError: An embedding has a max_norm, which changes the weight itself.
     """
     for node in all_nodes(model):
@@ -40,6 +45,8 @@ def with_torch_gradients(model: ir.Model) -> ir.Model:
                 f"{describe(node)} is of an embedding with max_norm, which changes the weight in the forward "
                 "pass; expected max_norm=None"
             )
+    if FORWARD_INFO not in model.metadata_props:  # this package has the new values as outputs
+        _refuse_lost_updates(model.graph)
     if not any(_is_changed(node) for node in all_nodes(model)):
         return model
     model = model.clone()
@@ -54,6 +61,25 @@ def with_torch_gradients(model: ir.Model) -> ir.Model:
         else:
             _pad(node, names)
     return model
+
+
+def _refuse_lost_updates(graph: ir.Graph) -> None:
+    """Refuses changes of buffers that the record has, and the graph has not."""
+    names, kept, lost = recorded_names(graph), set(), updated_tensors(graph)
+    for node in graph:
+        call, norm = recorded_call(node), batch_norm_call(node)
+        if is_folded_batch_norm(node):  # which of them is not recorded; `refuse_folded` decides
+            kept |= {name for name in lost if name.endswith(_STATISTICS)}
+        elif norm is not None and norm.is_training is not False:
+            read = [names[argument] for argument in norm.arguments[3:5] if argument in names]
+            kept |= {*read, *(re.sub(r"running_mean$", "num_batches_tracked", name) for name in read)}
+        elif call is not None and call.op == "instance_norm" and _argument(call, 5, "use_input_stats") == "True":
+            lost += [names[argument] for argument in call.arguments[3:5] if argument in names]
+    if lost := list(dict.fromkeys(name for name in lost if name not in kept)):
+        raise ModelError(
+            f"the forward pass changes {listed(lost)}, of which PyTorch's exporter leaves out the new values; use "
+            "bngrad.torch.training_step, which has them as state, or leave the change out of forward"
+        )
 
 
 def _is_changed(node: ir.Node) -> bool:

@@ -9,11 +9,13 @@ PyTorch 2.9 to 2.15 write the same:
 
 * in the name of a node, the name of PyTorch's op. Tools that drop the metadata keep it: onnxsim, onnxslim, ONNX
   Runtime and onnx's version converter.
-* in the metadata of the graph, whether each initializer is a parameter, a buffer or a constant::
+* in the metadata of the graph, whether each initializer is a parameter, a buffer or a constant, and what the
+  forward pass changes::
 
       p_bn_weight: PARAMETER target='bn.weight'
       b_bn_running_mean: BUFFER target='bn.running_mean' persistent=True
       c_lifted_tensor_0: CONSTANT_TENSOR target='lifted_tensor_0'
+      getitem_3: BUFFER_MUTATION target='bn.running_mean'
 
 An optimizer keeps the metadata of the node that it replaces, and adds its own: a Conv that a batch norm was folded
 into has the call of the batch norm.
@@ -41,7 +43,7 @@ PARAMETER = "PARAMETER"
 """The kind of an initializer that is a parameter of the module."""
 
 _PARAMETER_ARGUMENT = re.compile(r"%p_\w+")
-_MUTATED_MEAN = re.compile(r": BUFFER_MUTATION target='([^']*running_mean)'")
+_MUTATED = re.compile(r": (?:BUFFER|PARAMETER)_MUTATION target='([^']*)'")
 _INPUT = re.compile(r"^(\w+): ([A-Z_]+) target='([^']*)'", re.MULTILINE)
 _NAMED = re.compile(r"native_batch_norm_legit_(functional|no_training)")
 
@@ -149,9 +151,14 @@ def _signature(graph: ir.Graph) -> list[tuple[str, str, str]]:
     return _INPUT.findall(graph.metadata_props.get(_SIGNATURE, "").partition("# outputs")[0])
 
 
+def updated_tensors(graph: ir.Graph) -> list[str]:
+    """The buffers and parameters that the forward pass changes, by name; none for a file without that record."""
+    return _MUTATED.findall(graph.metadata_props.get(_SIGNATURE, "").partition("# outputs")[2])
+
+
 def updated_means(graph: ir.Graph) -> set[str]:
     """The names of the running means that the module updates; empty for a file without that record."""
-    return set(_MUTATED_MEAN.findall(graph.metadata_props.get(_SIGNATURE, "").partition("# outputs")[2]))
+    return {name for name in updated_tensors(graph) if name.endswith("running_mean")}
 
 
 def folded_from(value: ir.Value) -> frozenset[str]:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from bngrad.errors import InputError, UnsupportedNodeError
 from bngrad.torch.custom_gradients import registered_hooks
 from bngrad.torch.forward import LOSS, NEW, user_name
+from bngrad.torch.watch import memory_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,15 +69,9 @@ def _name_errors(names: dict[str, str]) -> Iterator[InputError]:
 
 
 def _memory_errors(tensors: dict[str, torch.Tensor]) -> Iterator[InputError]:
-    ranges = []
-    for name, one in tensors.items():
-        if one.layout == torch.strided and one.numel():
-            last = sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
-            begin = one.data_ptr()
-            ranges.append((str(one.device), begin, begin + (last + 1) * one.element_size(), name))
-    ranges.sort()
-    for (device, _, end, name), (next_device, begin, _, next_name) in pairwise(ranges):
-        if device == next_device and begin < end:
+    ranges = sorted(memory_ranges(tensors))
+    for (_, end, name), (begin, _, next_name) in pairwise(ranges):
+        if begin < end and tensors[name].device == tensors[next_name].device:
             yield InputError(
                 f"{name!r} and {next_name!r} share memory, so that an update of one changes the other; expected "
                 "tensors of their own (clone one), or one tensor under both names"

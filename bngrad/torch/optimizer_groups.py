@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _DEFAULTS = {"amsgrad": False, "maximize": False, "differentiable": False, "dampening": 0}
 """Options of `torch.optim` that a training step has no other value for: they change the formula."""
 
+_INSTEAD = "clip_norm= clips gradients, and what changes weights belongs between the calls of Trainer.step"
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
@@ -57,9 +58,16 @@ def trained_groups(optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> li
             "AdamW, and no subclass"
         )
     if any(getattr(optimizer, hooks, None) for hooks in _HOOKS):
-        raise InputError("the optimizer has step hooks, which a training step does not run; remove them")
+        raise InputError(
+            "the optimizer has step hooks, which a training step does not run; remove them: " + _INSTEAD
+        )
     if any(getattr(import_module("torch.optim.optimizer"), hooks, None) for hooks in _GLOBAL_HOOKS):
         raise InputError("all optimizers have step hooks, which a training step does not run; remove them")
+    if _is_replaced(optimizer):
+        raise InputError(
+            "the optimizer has a step of its own (optimizer.step was assigned), which a training step does "
+            "not run; delete it: " + _INSTEAD
+        )
     known = {id(parameter): name for name, parameter in parameters.items()}
     groups = []
     for index, options in enumerate(optimizer.param_groups):
@@ -90,6 +98,13 @@ def _require_type(name: str, parameter: torch.Tensor) -> None:
         )
 
 
+def _is_replaced(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer has another step than its class; schedulers of PyTorch wrap that of the class."""
+    step = vars(optimizer).get("step")
+    wrapped = getattr(step, "__wrapped__", None) if hasattr(step, "_wrapped_by_lr_sched") else step
+    return step is not None and wrapped is not type(optimizer).step
+
+
 def _require_defaults(group: Group) -> None:
     for option, default in _DEFAULTS.items():
         value = group.options.get(option, default)
@@ -97,6 +112,12 @@ def _require_defaults(group: Group) -> None:
             raise InputError(
                 f"{group.where} has {option}={value}; expected {option}={default}, which a training step has"
             )
+    if group.options.get("base_momentum") != group.options.get("max_momentum"):
+        raise InputError(
+            f"{group.where} has a schedule of momentum or betas, which are constants of a training step; make the "
+            "scheduler (OneCycleLR, CyclicLR) with cycle_momentum=False, or, if it has ended, delete "
+            "'base_momentum' and 'max_momentum' from optimizer.param_groups"
+        )
 
 
 def common_optimizer(groups: Sequence[Group]) -> Optimizer:

@@ -11,7 +11,6 @@ from glob import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
@@ -78,7 +77,6 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
         InputError: A training step does not have the formula of the optimizer or its hyperparameters, a parameter
             is not one of the module or of an unsupported type, or the state is incomplete.
     """
-    _require_no_hooks(optimizer)
     groups = trained_groups(optimizer, parameters)
     ours = common_optimizer(groups)
     trained = {name for group in groups for name in group.names}
@@ -91,15 +89,6 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
         list(weights),
         _read_state(optimizer, ours, weights, counts),
     )
-
-
-def _require_no_hooks(optimizer: torch.optim.Optimizer) -> None:
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    if any(hooks) or _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
-        raise InputError(
-            "the optimizer has a hook on its step, which a training step does not have; remove it: clip_norm= "
-            "clips gradients, and what changes weights belongs between the calls of Trainer.step"
-        )
 
 
 def into_step(made: TorchOptimizer, step: TrainingStep) -> TrainingStep:

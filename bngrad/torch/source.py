@@ -159,6 +159,7 @@ def read_arguments(
 def pass_errors(watch: Watch, eager: Eager, *, custom_gradients: bool) -> Iterator[BngradError]:
     """Why a pass that ran in PyTorch cannot be exported."""
     yield from watch.errors.values()
+    yield from watch.changed_aliases(eager.new)
     if not custom_gradients:
         yield from map(function_error, eager.functions)
     for whose in eager.changes.random:

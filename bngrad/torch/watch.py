@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from contextlib import contextmanager
 from pathlib import Path
 from types import GetSetDescriptorType
@@ -40,6 +41,10 @@ _UNTRACED = {
         "writes to Tensor.grad in its forward, which a training graph does not have; add to the loss instead"
     ),
 }
+_ALIAS = (
+    "reads the memory of the {} {!r} by another tensor, such as a kept detach() or .data, which would be a "
+    "constant; read the attribute of the module and detach it there, or keep a clone()"
+)
 _VALUES = ("__bool__", "__float__", "__index__", "__int__", "item", "numpy", "tolist")
 _IN_PYTHON = {f"Tensor.{name}": f"Tensor.{name}" for name in _VALUES} | {"Tensor.data.__get__": "Tensor.data"}
 
@@ -63,7 +68,10 @@ class Watch(TorchFunctionMode):
         """The calls by which Python gets the value of a tensor, or its data."""
         self.foreign: dict[str, None] = {}
         """Tensors that require a gradient and are not the module's."""
+        self._tensors, self._trained = tensors, frozenset(trained)
         self._originals = {id(one): name for name, one in tensors.items() if name in trained}
+        self._ranges = sorted(memory_ranges(tensors))
+        self._aliased: dict[str, str] = {}
         self._refused = _UNTRACED if custom_gradients else _HOOKS | _UNTRACED
         self._known: dict[int, torch.Tensor] = {}
 
@@ -101,8 +109,10 @@ class Watch(TorchFunctionMode):
         elif name in _IN_PYTHON and (place := _place()):
             self.in_python.setdefault(f"{_IN_PYTHON[name]} at {place}")
         for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and leaf.is_leaf:
-                self._note_leaf(leaf)
+            if isinstance(leaf, torch.Tensor):
+                self._note_memory(leaf)
+                if leaf.is_leaf:
+                    self._note_leaf(leaf)
         result = func(*args, **kwargs or {})
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.is_leaf:
@@ -121,9 +131,48 @@ class Watch(TorchFunctionMode):
         elif leaf.requires_grad:
             self.foreign.setdefault(f"{list(leaf.shape)} at {_place() or 'PyTorch'}")
 
+    def _note_memory(self, tensor: torch.Tensor) -> None:
+        """Notes a tensor in the memory of one of the module's, of which the pass has copies."""
+        if id(tensor) in self._originals:
+            return
+        for begin, end, _ in memory_ranges({"": tensor}):
+            index = (
+                bisect_left(self._ranges, (end,)) - 1
+            )  # the ranges do not overlap: the last one to begin before
+            if index >= 0 and self._ranges[index][1] > begin and (place := _place() or "PyTorch's code"):
+                name = self._ranges[index][2]
+                if name in self._trained:
+                    self._refuse(_ALIAS.format("parameter", name), place)
+                else:
+                    self._aliased.setdefault(name, place)
+
+    def changed_aliases(self, new: Mapping[str, torch.Tensor]) -> Iterator[BngradError]:
+        """The errors for tensors in the memory of buffers that the pass changes.
+
+        Args:
+            new: The buffers after the pass.
+        """
+        for name, place in self._aliased.items():
+            if name in new and not torch.equal(new[name], self._tensors[name]):
+                yield UnsupportedNodeError(f"the module {_ALIAS.format('buffer', name)} ({place})")
+
     def _refuse(self, what: str, place: str | None) -> None:
         if place is not None:
             self.errors.setdefault(what, UnsupportedNodeError(f"the module {what} ({place})"))
+
+
+def memory_ranges(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, int, str]]:
+    """The addresses where tensors begin and end, and their names, of those that have memory of a known extent."""
+    for name, one in tensors.items():
+        if one.layout != torch.strided or not one.numel():
+            continue
+        try:
+            begin = one.data_ptr()
+        except RuntimeError:  # a wrapper of torch.func or a subclass without memory of its own
+            continue
+        last = sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
+        if begin:
+            yield begin, begin + (last + 1) * one.element_size(), name
 
 
 def _name(func: Callable[..., Any]) -> str:

@@ -303,7 +303,7 @@ def test_refused_step_hook_of_an_optimizer():
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: None)
-    with pytest.raises(InputError, match="the optimizer has a hook on its step"):
+    with pytest.raises(InputError, match="the optimizer has step hooks"):
         bngrad.torch.training_step(net, functional.cross_entropy, EXAMPLE, optimizer=optimizer)
 
 
@@ -424,6 +424,26 @@ REFUSED = {
     "parameter-in-a-list": (
         lambda: Net(lambda self, y: y * self.held[0].sum(), with_list),
         "reads the parameter 'fc.weight' by another reference",
+    ),
+    "kept-detach": (
+        lambda: Net(
+            lambda self, y: y * self.kept.sum(), lambda self: setattr(self, "kept", self.fc.weight.detach())
+        ),
+        "reads the memory of the parameter 'fc.weight' by another tensor, .*test_gradient_sources.py:",
+    ),
+    "kept-part-of-data": (
+        lambda: Net(
+            lambda self, y: y + self.kept[0], lambda self: setattr(self, "kept", [self.fc.weight.data[1]])
+        ),
+        "reads the memory of the parameter 'fc.weight'",
+    ),
+    "kept-view": (
+        lambda: Net(lambda self, y: y + self.kept.sum(), lambda self: setattr(self, "kept", self.fc.weight.t())),
+        "reads the memory of the parameter 'fc.weight'",
+    ),
+    "kept-statistic": (
+        lambda: Net(lambda self, y: y + self.kept[0], lambda self: setattr(self, "kept", [self.bn.running_mean])),
+        "reads the memory of the buffer 'bn.running_mean'",
     ),
     "global-counter": (lambda: Net(counted), "two calls of the module with the same inputs have the losses"),
     "fake-quantize": (

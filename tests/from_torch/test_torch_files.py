@@ -41,6 +41,9 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.a, self.b, self.e = nn.Linear(4, 4), nn.Linear(4, 4), nn.Embedding(6, 4)
+        self.spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+        self.instance = nn.InstanceNorm1d(2, track_running_stats=True)
+        self.register_buffer("average", torch.ones(4))
         self.scores = scores
 
     def forward(self, x, ids, labels):
@@ -71,7 +74,32 @@ def straight_through(net, x, _, labels):
     return loss(y + (y.round() - y).detach(), labels)
 
 
+def average_in_place(net, x, _, labels):
+    y = net.a(x)
+    with torch.no_grad():
+        net.average.mul_(0.9).add_(y.mean(0), alpha=0.1)
+    return loss(y * net.average, labels)
+
+
+def average_assigned(net, x, _, labels):
+    y = net.a(x)
+    net.average = 0.9 * net.average + 0.1 * y.detach().mean(0)
+    return loss(y * net.average, labels)
+
+
+def detach_in_place(net, x, _, labels):
+    y = net.b(x)
+    y.detach_()
+    return loss(net.a(x) * y, labels)
+
+
 SOURCES = {
+    "detach-in-place": detach_in_place,
+    "buffer": lambda net, x, _, labels: loss(net.a(x) * net.average, labels),
+    "buffer-in-place": average_in_place,
+    "buffer-assigned": average_assigned,
+    "spectral-norm": lambda net, x, _, labels: loss(net.spectral(x), labels),
+    "instance-norm": lambda net, x, _, labels: loss(net.instance(net.a(x).view(4, 2, 2)).flatten(1), labels),
     "detach": lambda net, x, _, labels: loss(net.a(x) * net.b(x).detach(), labels),
     "detach of both": lambda net, x, _, labels: loss((y := net.a(x)) * y.detach(), labels),
     "straight-through": straight_through,
@@ -102,6 +130,12 @@ FILES = {
 }
 TABLE = {
     # of dynamo=True with optimize=False, with optimize=True, of dynamo=False
+    "detach-in-place": (LOST, LOST, LOST),
+    "buffer": (RIGHT, RIGHT, RIGHT),
+    "buffer-in-place": ("changes 'average', of which", "changes 'average', of which", LOST),
+    "buffer-assigned": ("changes 'average', of which", "changes 'average', of which", LOST),
+    "spectral-norm": ("changes 'spectral.", "changes 'spectral.", None),
+    "instance-norm": ("changes 'instance.running_mean'", "changes 'instance.running_mean'", RIGHT),
     "detach": (RIGHT, "has removed the detach", LOST),
     "detach of both": (RIGHT, "has removed the detach", LOST),
     "straight-through": (RIGHT, "has removed the detach", LOST),

@@ -561,6 +561,24 @@ def with_hook(module, register="register_step_pre_hook"):
     return optimizer
 
 
+def with_own_step(of_what):
+    """An optimizer, of a module or given, whose step was assigned."""
+    optimizer = SGD(of_what.parameters(), lr=0.1) if isinstance(of_what, nn.Module) else of_what
+    optimizer.step = lambda closure=None, step=optimizer.step: step(closure)
+    return optimizer
+
+
+def scheduled(schedule, kind=None, **options):
+    """An optimizer with a scheduler."""
+
+    def make(module):
+        optimizer = (kind or (lambda of_what: SGD(of_what, lr=0.1, momentum=0.9)))(module.parameters())
+        schedule(optimizer, **options)
+        return optimizer
+
+    return make
+
+
 def set_state(slot, value):
     return lambda module, optimizer: optimizer.state[module.first.weight].__setitem__(slot, value)
 
@@ -604,6 +622,19 @@ READ_REFUSALS = {
     "a hook behind the step": (
         lambda module: with_hook(module, "register_step_post_hook"),
         "has step hooks, which a training step does not run",
+    ),
+    "a step of its own": (with_own_step, r"a step of its own \(optimizer.step was assigned\)"),
+    "a step of its own behind a scheduler": (
+        lambda module: with_own_step(scheduled(torch.optim.lr_scheduler.ConstantLR)(module)),
+        "a step of its own",
+    ),
+    "a schedule of momentum": (
+        scheduled(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
+        "group 0 of the optimizer has a schedule of momentum or betas, .*with cycle_momentum=False",
+    ),
+    "a schedule of betas": (
+        scheduled(torch.optim.lr_scheduler.CyclicLR, Adam, base_lr=0.1, max_lr=0.2),
+        "has a schedule of momentum or betas",
     ),
     "amsgrad": (of(Adam, amsgrad=True), "group 0 of the optimizer has amsgrad=True; expected amsgrad=False"),
     "amsgrad of a later group": (
@@ -672,6 +703,20 @@ READ_REFUSALS = {
         "momentum_buffer of 'first.weight' has the layout torch.sparse_coo; expected a dense tensor",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options"),
+    [
+        ("ConstantLR", {}),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 9, "cycle_momentum": False}),
+        ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.2, "cycle_momentum": False}),
+    ],
+)
+def test_schedules_of_the_learning_rate_alone(schedule, options):
+    module = Network()
+    optimizer = scheduled(getattr(torch.optim.lr_scheduler, schedule), **options)(module)
+    assert from_torch(optimizer, dict(module.named_parameters())).optimizer.momentum == 0.9
 
 
 @pytest.mark.parametrize(("make", "message"), READ_REFUSALS.values(), ids=READ_REFUSALS)

@@ -13,6 +13,7 @@ from bngrad.graph.torch_records import (
     recorded_mode,
     recorded_module,
     updated_means,
+    updated_tensors,
 )
 
 FX = "pkg.torch.onnx.fx_node"
@@ -121,6 +122,7 @@ x: USER_INPUT
 # outputs
 getitem_3: BUFFER_MUTATION target='m.running_mean'
 add: BUFFER_MUTATION target='m.num_batches_tracked'
+mul: PARAMETER_MUTATION target='m.w'
 loss: USER_OUTPUT
 """
     graph = ir.Graph([], [], nodes=[])
@@ -129,6 +131,7 @@ loss: USER_OUTPUT
     graph.metadata_props["pkg.torch.export.ExportedProgram.graph_signature"] = signature
     assert recorded_kinds(graph) == {"m.w": "PARAMETER", "m.running_mean": "BUFFER", "t": "CONSTANT_TENSOR"}
     assert updated_means(graph) == {"m.running_mean"}
+    assert updated_tensors(graph) == ["m.running_mean", "m.num_batches_tracked", "m.w"]
 
 
 @pytest.mark.parametrize(
