@@ -135,7 +135,7 @@ TABLE = {
     "buffer-in-place": ("changes 'average', of which", "changes 'average', of which", LOST),
     "buffer-assigned": ("changes 'average', of which", "changes 'average', of which", LOST),
     "spectral-norm": ("changes 'spectral.", "changes 'spectral.", None),
-    "instance-norm": ("changes 'instance.running_mean'", "changes 'instance.running_mean'", RIGHT),
+    "instance-norm": ("changes 'instance.running_mean'", "changes 'instance.running_mean'", "has 5 outputs"),
     "detach": (RIGHT, "has removed the detach", LOST),
     "detach of both": (RIGHT, "has removed the detach", LOST),
     "straight-through": (RIGHT, "has removed the detach", LOST),
