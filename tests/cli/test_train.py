@@ -629,6 +629,17 @@ def test_a_state_that_is_not_finite(choice, command):
     assert "c.safetensors" not in written()
 
 
+def test_a_validation_loss_that_is_an_average_is_said_once(command):
+    text = STEEP.replace("ReduceMean", "ReduceMax")
+    bngrad.training_step(onnx.parser.parse_model(text), wrt=["w"]).save("largest.onnx")
+    np.savez("x.npz", x=np.arange(8, dtype=np.float32))
+    options = ["--validation", "x.npz", "--epochs", "2", "--learning-rate", "1e-3", "--batch-size", "4"]
+    code, _, err = command("train", "largest.onnx", "--data", "x.npz", *options)
+    assert code == 0
+    said = "the validation loss is the average of batches weighted by samples: ReduceMax node"
+    assert sum(said in line for line in err.splitlines()) == 1
+
+
 def test_no_finite_loss_at_all(command):
     np.savez("nan.npz", **{name: array * np.nan if name == "x" else array for name, array in samples(16).items()})
     code, out, _ = command(
