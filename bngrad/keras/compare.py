@@ -1,5 +1,7 @@
 """Compares a step on ONNX Runtime with TensorFlow's own: the loss, each gradient and each variable that changes.
 
+The model in inference mode is compared likewise: the outputs and the loss.
+
 TensorFlow computes them with `tf.GradientTape`, as `model.fit` does, from the model as it is, and a second time
 from weights and data that are changed by about a rounding. The distance of the training graph is measured in units
 of the effect, see `bngrad.validation.float32_error`. Dropouts drop nothing in this.
@@ -21,6 +23,7 @@ from bngrad.keras.packages import import_exporter
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.runtime.session import session
 from bngrad.training.differentiate import differentiate
+from bngrad.training.evaluation import take_state
 from bngrad.training.to_inference import drop_dropout, random_nodes
 from bngrad.validation.float32_error import Results, float32_error
 from bngrad.validation.report import Check
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 LIMIT = 100.0
 """The largest distance that passes."""
 _LOSS = "loss"
+_NO_LOSS = object()
 _NEW = "_new"
 _ROUNDING = {"float16": 1e-3}
 """The relative size of a change of about a rounding, by the type that a layer computes in."""
@@ -69,43 +73,88 @@ def compare_step(
     Raises:
         ModelError: ONNX Runtime cannot run the training graph.
     """
-    check = Check("TensorFlow", unit="x the effect of a rounding", limit=LIMIT, required=True)
     run_graph = _graph_runner(forward, options)
+    with _restored(model), _no_dropout():
+        run_keras = _step_runner(model, loss, data)
+        state = _State({one.path: np.array(one) for one in model.variables}, data.arrays())
+        return _compared(model, data, state, run_graph, run_keras)
+
+
+def compare_inference(model: Any, loss: Any, data: DataInputs, evaluation: ir.Model) -> Check:  # noqa: ANN401
+    """Compares a model in inference mode with TensorFlow's ``model(x, training=False)``, on the example.
+
+    The moving statistics are changed, so that those of the batch would be seen.
+
+    Args:
+        model: The Keras model; its variables have their values again afterwards.
+        loss: See `bngrad.keras.export`.
+        data: The example.
+        evaluation: The exported model, whose variables are initializers; it has the loss or not.
+
+    Raises:
+        ModelError: ONNX Runtime cannot run the exported model.
+    """
+    graph = evaluation.clone()
+    variables = {one.path: np.array(one) for one in model.variables}
+    take_state(graph, {name: one for name, one in variables.items() if name in graph.graph.initializers})
+    outputs = {str(one.name): str(one.name) for one in graph.graph.outputs}
+    run_graph = _runner(graph, outputs)
+    random = np.random.default_rng(0)
+    for layer in model._flatten_layers():  # noqa: SLF001 - no public name lists nested layers
+        for one in [getattr(layer, name, None) for name in ("moving_mean", "moving_variance")]:
+            if path := getattr(one, "path", None):
+                value = variables[path]
+                changed = value * (1 + 0.5 * random.random(value.shape)) + 0.1 * random.random(value.shape)
+                variables[path] = np.asarray(changed, value.dtype)
+    with _restored(model), _no_dropout():
+        run_keras = _inference_runner(model, loss if _LOSS in outputs else _NO_LOSS, data)
+        return _compared(model, data, _State(variables, data.arrays()), run_graph, run_keras)
+
+
+def _compared(
+    model: Any,  # noqa: ANN401
+    data: DataInputs,
+    state: _State,
+    run_graph: Callable[[Arrays], Arrays],
+    run_keras: Callable[[_State], Arrays],
+) -> Check:
+    check = Check("TensorFlow", unit="x the effect of a rounding", limit=LIMIT, required=True)
     layers = model._flatten_layers()  # noqa: SLF001 - no public name lists nested layers
     rounding = max((_ROUNDING.get(layer.compute_dtype, 1e-6) for layer in layers), default=1e-6)
-    with _restored(model), _no_dropout():
-        run_keras = _keras_runner(model, loss, data)
 
-        def run(state: _State) -> Results:
-            exact = run_keras(state)
-            got = run_graph({**state.variables, **state.data})
-            wanted = {name: one for name, one in exact.items() if name in got or _is_needed(name, one, state)}
-            return Results(got, run_keras(_moved(model, state, 0, rounding, data)), wanted)
+    def run(state: _State) -> Results:
+        exact = run_keras(state)
+        got = run_graph({**state.variables, **state.data})
+        wanted = {name: one for name, one in exact.items() if name in got or _is_needed(name, one, state)}
+        return Results(got, run_keras(_moved(model, state, 0, rounding, data)), wanted)
 
-        state = _State({one.path: np.array(one) for one in model.variables}, data.arrays())
-        for seed in range(1, 4):
-            if all(np.isfinite(one).all() for one in run_keras(state).values()):
-                break
-            state = _moved(model, state, seed, _VARIED, data)
-        else:
-            check.skipped = "TensorFlow's loss or gradients are not finite on the example"
-            return check
-        float32_error(
-            check,
-            run,
-            state,
-            steps=1,
-            following=lambda last, _: last,
-            varied=lambda last, seed: _moved(model, last, seed, _VARIED, data),
-            kind_of=lambda name: "loss" if name == _LOSS else "buffer" if name.endswith(_NEW) else "gradient",
-            implementation="native",
-            against="TensorFlow",
-        )
+    for seed in range(1, 4):
+        if all(np.isfinite(one).all() for one in run_keras(state).values()):
+            break
+        state = _moved(model, state, seed, _VARIED, data)
+    else:
+        check.skipped = "TensorFlow's results are not finite on the example"
+        return check
+    float32_error(
+        check,
+        run,
+        state,
+        steps=1,
+        following=lambda last, _: last,
+        varied=lambda last, seed: _moved(model, last, seed, _VARIED, data),
+        kind_of=_kind,
+        implementation="native",
+        against="TensorFlow",
+    )
     return check
 
 
-def require_equal(check: Check) -> None:
-    """Refuses a step that does not compute what TensorFlow does.
+def _kind(name: str) -> str:
+    return "loss" if name == _LOSS else "buffer" if name.endswith(_NEW) else "gradient"
+
+
+def require_equal(check: Check, what: str) -> None:
+    """Refuses a step or another model that does not compute what TensorFlow does; ``what`` names it.
 
     Raises:
         ModelError: A value differs by more than the limit of the check.
@@ -113,7 +162,7 @@ def require_equal(check: Check) -> None:
     if check.failures:
         worst = check.failures[0]
         raise ModelError(
-            f"the step differs from TensorFlow's on the example: {worst.tensor} is {worst.relative_l2:.1e} off "
+            f"{what} differs from TensorFlow's on the example: {worst.tensor} is {worst.relative_l2:.1e} off "
             f"({len(check.failures)} of {len(check.rows)} values are); a layer or the loss does something that "
             "the export loses: leave out layers of your own to find it, or pass check=False to go on"
         )
@@ -128,14 +177,19 @@ def _graph_runner(forward: ir.Model, options: Mapping[str, Any]) -> Callable[[Ar
     outputs = {made.loss: _LOSS}
     outputs |= {output: gradient_name(name) for name, output in made.gradients.items()}
     outputs |= {output: f"{name}{_NEW}" for name, output in made.running_statistics.items()}
-    proto = to_proto(made.model)
+    return _runner(made.model, outputs)
+
+
+def _runner(model: ir.Model, outputs: Mapping[str, str]) -> Callable[[Arrays], Arrays]:
+    """Runs a model with all its inputs by name; ``outputs`` gives its outputs other names."""
+    proto = to_proto(model)
     try:
         started = session(proto)
     except BngradError:
         raise
     except Exception as error:  # of ONNX Runtime, which has no base class for them
         raise ModelError(
-            f"ONNX Runtime refuses the training graph, perhaps for a type that it has no kernel for: "
+            f"ONNX Runtime refuses the graph, perhaps for a type that it has no kernel for: "
             f"{' '.join(str(error).split())}"
         ) from error
     inputs = [one.name for one in started.get_inputs()]
@@ -147,28 +201,21 @@ def _graph_runner(forward: ir.Model, options: Mapping[str, Any]) -> Callable[[Ar
     return run
 
 
-def _keras_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State], Arrays]:  # noqa: ANN401
+def _step_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State], Arrays]:  # noqa: ANN401
     keras, tf, _ = import_exporter()
     trainable = list(model.trainable_variables)
 
     def traced(*tensors: Any) -> tuple[Any, list[Any]]:  # noqa: ANN401
         x, y = data.structured(tensors)
         with tf.GradientTape() as tape:
-            total = loss_of(keras, tf, model, loss, x, y, model(x, training=True))
+            total = loss_of(keras, tf, model, loss, x, y, model(x, training=True), training=True)
         gradients = tape.gradient(total, [one.value for one in trainable])
         return total, [
             tf.zeros(one.shape, one.dtype) if value is None else tf.convert_to_tensor(value)
             for one, value in zip(trainable, gradients, strict=True)
         ]
 
-    given = data.arrays()
-    specs = [tf.TensorSpec(given[name].shape, given[name].dtype) for name in data.names]
-    try:
-        function = tf.function(traced, autograph=False).get_concrete_function(*specs)
-    except BngradError:
-        raise
-    except Exception as error:
-        raise cannot_be_called(model, error) from error
+    function = _function(tf, model, data, traced)
 
     def run(state: _State) -> Arrays:
         for variable in model.variables:
@@ -181,6 +228,40 @@ def _keras_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State],
         return found | {f"{one.path}{_NEW}": np.array(one) for one in model.non_trainable_variables}
 
     return run
+
+
+def _inference_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State], Arrays]:  # noqa: ANN401
+    keras, tf, _ = import_exporter()
+
+    def traced(*tensors: Any) -> dict[str, Any]:  # noqa: ANN401
+        x, y = data.structured(tensors)
+        y_pred = model(x, training=False)
+        outputs = {name: tf.convert_to_tensor(one) for name, one in data.named("y_pred", y_pred).items()}
+        if loss is not _NO_LOSS:
+            outputs[_LOSS] = loss_of(keras, tf, model, loss, x, y, y_pred, training=False)
+        return outputs
+
+    function = _function(tf, model, data, traced)
+
+    def run(state: _State) -> Arrays:
+        for variable in model.variables:
+            variable.assign(state.variables[variable.path])
+        outputs = function(*(tf.constant(state.data[name]) for name in data.names))
+        return {name: np.array(one) for name, one in outputs.items()}
+
+    return run
+
+
+def _function(tf: Any, model: Any, data: DataInputs, traced: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ANN401
+    given = data.arrays()
+    specs = [tf.TensorSpec(given[name].shape, given[name].dtype) for name in data.names]
+    try:
+        function: Callable[..., Any] = tf.function(traced, autograph=False).get_concrete_function(*specs)
+    except BngradError:
+        raise
+    except Exception as error:
+        raise cannot_be_called(model, error) from error
+    return function
 
 
 def _is_needed(name: str, value: NDArray[Any], state: _State) -> bool:

@@ -1,7 +1,8 @@
 """Ops of TensorFlow that tf2onnx does not convert, or whose gradient it loses, as a rewriter of tf2onnx.
 
 It writes ops of ONNX. What would be inaccurate near 0 or in a tail gets a correction behind a StopGradient:
-the gradient is that of the plain formula, which is accurate. 16-bit types are computed in float32.
+the gradient is that of the plain formula, which is accurate. 16-bit types are computed in float32, 8-bit and
+16-bit integers in int32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _FLOATS = (*_NARROW, TensorProto.FLOAT, TensorProto.DOUBLE)
+_NARROW_INTEGERS = (TensorProto.INT8, TensorProto.INT16)
+_INTEGERS = (*_NARROW_INTEGERS, TensorProto.INT32, TensorProto.INT64)
+_SELECTS = ("Select", "SelectV2")
+"""tf2onnx writes products with 0 and 1, but with this attribute: the other branch may be NaN or infinite."""
+_WIDER: Mapping[int, int] = {
+    **dict.fromkeys(_NARROW, TensorProto.FLOAT),
+    **dict.fromkeys(_NARROW_INTEGERS, TensorProto.INT32),
+}
+"""The type that a formula computes in."""
 _ERFC = (
     *(-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806),
     *(0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277),
@@ -58,7 +68,11 @@ class Conversions:
                 if node.type == stop_gradient.NAME:
                     _stop(context, node)
                 elif node.type in _FORMULAS:
-                    _write(context, node)
+                    _write(context, node, _FORMULAS[node.type])
+                elif node.type in _INTEGER_FORMULAS and context.get_dtype(node.input[0]) in _INTEGERS:
+                    _write(context, node, _INTEGER_FORMULAS[node.type])
+                elif node.type in _SELECTS and context.get_dtype(node.output[0]) in _FLOATS:
+                    node.set_attr("handles_nan", True)
         except Exception as error:
             self._error = error
             raise
@@ -98,13 +112,13 @@ def _axes(mean: Any) -> Any:  # noqa: ANN401
     return axes.get_tensor_value() if axes.is_const() else axes.name
 
 
-def _write(context: Any, node: Any) -> None:  # noqa: ANN401
+def _write(context: Any, node: Any, formula: Callable[..., str]) -> None:  # noqa: ANN401
     name, shape, dtype = node.name, context.get_shape(node.output[0]), context.get_dtype(node.input[0])
-    outputs, inputs, formula = node.output, node.input, _FORMULAS[node.type]
+    outputs, inputs = node.output, node.input
     context.remove_node(name)
     make = _Maker(context, name, dtype)
     result = formula(make, *map(make.wide, inputs))
-    op_type, attributes = ("Cast", {"to": dtype}) if dtype in _NARROW else ("Identity", {})
+    op_type, attributes = ("Cast", {"to": dtype}) if dtype in _WIDER else ("Identity", {})
     context.make_node(op_type, [result], attributes, outputs=outputs, name=name, shapes=[shape], dtypes=[dtype])
 
 
@@ -113,15 +127,18 @@ class _Maker:
 
     def __init__(self, context: Any, name: str, dtype: int) -> None:  # noqa: ANN401
         self._context, self._name = context, name
-        self._wide = TensorProto.FLOAT if dtype in _NARROW else dtype
-        self._cast = dtype in _NARROW
+        self._wide = _WIDER.get(dtype, dtype)
+        self._cast = dtype in _WIDER
 
     @property
     def is_double(self) -> bool:
         return self._wide == TensorProto.DOUBLE
 
     def wide(self, value: str) -> str:
-        return self._of("Cast", [value], to=self._wide) if self._cast else value
+        return self.cast(value) if self._cast else value
+
+    def cast(self, value: str) -> str:
+        return self._of("Cast", [value], to=self._wide)
 
     def constant(self, value: float) -> str:
         dtype = np.float64 if self.is_double else np.float32
@@ -226,6 +243,17 @@ def _where_used(make: _Maker, x: str, y: str) -> str:
     return make.op("Where", make.op("Equal", x, 0.0), 1.0, y)
 
 
+def _floor_mod(make: _Maker, x: str, y: str) -> str:
+    return make.op("Mod", x, y)
+
+
+def _floor_div(make: _Maker, x: str, y: str) -> str:
+    """The quotient that is rounded to 0, less 1 where the remainder is not that of a division to -infinity."""
+    quotient = make.op("Div", x, y)
+    rest = make.op("Sub", x, make.op("Mul", quotient, y))
+    return make.op("Sub", quotient, make.cast(make.op("Not", make.op("Equal", rest, make.op("Mod", x, y)))))
+
+
 _FORMULAS: Mapping[str, Callable[..., str]] = {
     "Log1p": _log1p,
     "Expm1": _expm1,
@@ -235,3 +263,5 @@ _FORMULAS: Mapping[str, Callable[..., str]] = {
     "Xlog1py": _xlog1py,
     "Xdivy": _xdivy,
 }
+_INTEGER_FORMULAS: Mapping[str, Callable[..., str]] = {"FloorDiv": _floor_div, "FloorMod": _floor_mod}
+"""Of signed integers, whose quotient tf2onnx rounds to 0."""

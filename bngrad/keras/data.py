@@ -29,6 +29,7 @@ class DataInputs:
         if not isinstance(example, tuple | list) or len(example) != 2:
             raise InputError(f"example is a {type(example).__name__}; expected a pair (x, y), as for model.fit")
         self._keras = keras
+        self.dynamic_batch = dynamic_batch
         self._example = tuple(example)
         arrays = {**self.named("x", example[0]), **self.named("y", example[1])}
         self.names = list(arrays)

@@ -7,14 +7,24 @@ from typing import Any
 from bngrad.errors import InputError, ModelError
 
 
-def loss_of(keras: Any, tf: Any, model: Any, loss: Any, x: Any, y: Any, y_pred: Any) -> Any:  # noqa: ANN401
+def loss_of(
+    keras: Any,  # noqa: ANN401
+    tf: Any,  # noqa: ANN401
+    model: Any,  # noqa: ANN401
+    loss: Any,  # noqa: ANN401
+    x: Any,  # noqa: ANN401
+    y: Any,  # noqa: ANN401
+    y_pred: Any,  # noqa: ANN401
+    *,
+    training: bool,
+) -> Any:  # noqa: ANN401
     """Returns the loss of predictions, with the losses that the model adds.
 
     Raises:
         InputError: The loss is no function, or its result no scalar.
     """
     if loss is None:
-        return model.compute_loss(x=x, y=y, y_pred=y_pred, training=True)
+        return model.compute_loss(x=x, y=y, y_pred=y_pred, training=training)
     if not callable(loss):
         raise InputError(
             f"loss is {loss!r}; expected a keras.losses.Loss, a function of (y, y_pred), or None for the loss "
@@ -30,4 +40,6 @@ def loss_of(keras: Any, tf: Any, model: Any, loss: Any, x: Any, y: Any, y_pred: 
 def cannot_be_called(model: Any, error: Exception) -> ModelError:  # noqa: ANN401
     """Returns what to raise for an error of Keras or TensorFlow in the model or the loss."""
     reason = " ".join(str(error).split())
-    return ModelError(f"the model {model.name!r} or its loss cannot be called on the example: {reason}")
+    number = "None values not supported" in reason or "NoneType" in reason
+    advice = "; if it computes with the size of the batch as a number, pass dynamic_batch=False" if number else ""
+    return ModelError(f"the model {model.name!r} or its loss cannot be called on the example: {reason}{advice}")

@@ -47,9 +47,14 @@ class Dropout(NamedTuple):
 
 
 class Marks:
-    """The marks of one trace."""
+    """The marks of one trace.
 
-    def __init__(self) -> None:
+    Args:
+        training: Whether the model is called with ``training=True``.
+    """
+
+    def __init__(self, *, training: bool = True) -> None:
+        self.training = training
         self._marks: list[BatchNorm | Dropout] = []
         self.refusals: list[BngradError] = []
         """The errors of the trace, the first one first."""
@@ -72,11 +77,17 @@ class Marks:
         self._marks.append(mark)
         return float(_FIRST + len(self._marks) - 1)
 
+    def dropout_rates(self) -> list[float]:
+        """Returns the rates of the dropouts."""
+        return [mark.rate for mark in self._marks if isinstance(mark, Dropout)]
+
     def resolve(self, model: ir.Model) -> None:
-        """Makes training-mode batch norms and dropouts of the marked nodes of a converted model.
+        """Makes batch norms and dropouts of the marked nodes of a converted model.
+
+        In inference, dropouts are Identity, and a mark may be in the model any number of times.
 
         Raises:
-            ModelError: A mark is not in the model exactly once.
+            ModelError: A mark is not in the model of training exactly once.
         """
         nodes: dict[int, list[ir.Node]] = {number: [] for number in range(len(self._marks))}
         for node in model.graph.all_nodes():
@@ -84,27 +95,36 @@ class Marks:
             if tag is not None and tag.value >= _FIRST:
                 nodes[int(tag.value) - _FIRST].append(node)
         for number, mark in enumerate(self._marks):
-            if len(nodes[number]) != 1:
-                raise ModelError(
-                    f"{mark.name!r} is {len(nodes[number])} nodes of the model that tf2onnx made; expected 1: a "
-                    "layer whose output does not matter, or one in a loop or a condition, cannot be trained"
-                )
-            node = nodes[number][0]
-            if node.graph is not model.graph:
-                raise ModelError(
-                    f"{mark.name!r} is in the body of a loop or a condition; expected a layer outside of it"
-                )
-            node.name = mark.name if nodes_named(model, mark.name) == 0 else f"{mark.name}_{number}"
-            node.attributes.clear()
-            if isinstance(mark, BatchNorm):
-                node.metadata_props[CALL] = str(number)
-                node.attributes["epsilon"] = ir.AttrFloat32("epsilon", mark.epsilon)
-                node.attributes["momentum"] = ir.AttrFloat32("momentum", mark.momentum)
-                if mark.training:
-                    node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
-                    node.resize_outputs(3)
-            else:
-                _make_dropout(node, mark.rate)
+            if self.training:
+                _require_one(mark.name, nodes[number], model)
+            for node in nodes[number]:
+                node.name = mark.name if nodes_named(model, mark.name) == 0 else f"{mark.name}_{number}"
+                node.attributes.clear()
+                if isinstance(mark, BatchNorm):
+                    _make_batch_norm(node, mark, number)
+                elif self.training:
+                    _make_dropout(node, mark.rate)
+                else:
+                    node.op_type = "Identity"
+
+
+def _require_one(name: str, nodes: list[ir.Node], model: ir.Model) -> None:
+    if len(nodes) != 1:
+        raise ModelError(
+            f"{name!r} is {len(nodes)} nodes of the model that tf2onnx made; expected 1: a layer whose output "
+            "does not matter, or one in a loop or a condition, cannot be trained"
+        )
+    if nodes[0].graph is not model.graph:
+        raise ModelError(f"{name!r} is in the body of a loop or a condition; expected a layer outside of it")
+
+
+def _make_batch_norm(node: ir.Node, mark: BatchNorm, number: int) -> None:
+    node.metadata_props[CALL] = str(number)
+    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", mark.epsilon)
+    node.attributes["momentum"] = ir.AttrFloat32("momentum", mark.momentum)
+    if mark.training:
+        node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+        node.resize_outputs(3)
 
 
 def nodes_named(model: ir.Model, name: str) -> int:
@@ -162,6 +182,8 @@ def _batch_norm(tf: Any, keras: Any, marks: Marks, layer: Any, x: Any, training:
     x = tf.cast(x, keras.backend.result_type(x.dtype, "float32"))
     if x.dtype != tf.float32:
         raise InputError(f"the layer {layer.path!r} computes in {x.dtype.name}; expected float32")
+    if training and not marks.training:
+        return tf.cast(_by_the_batch(keras, layer, x), layer.compute_dtype)
     channels = layer.moving_mean.shape
     tag = marks.add(BatchNorm(layer.path, layer.epsilon, layer.momentum, training))
 
@@ -178,6 +200,14 @@ def _batch_norm(tf: Any, keras: Any, marks: Marks, layer: Any, x: Any, training:
         ).y
 
     return tf.cast(_in_rank_4(tf, normalize, x, layer.axis % x.shape.rank), layer.compute_dtype)
+
+
+def _by_the_batch(keras: Any, layer: Any, x: Any) -> Any:  # noqa: ANN401
+    """A batch norm in primitives, which stays by the statistics of the batch in an inference model."""
+    axis = layer.axis % x.shape.rank
+    mean, variance = keras.ops.moments(x, [one for one in range(x.shape.rank) if one != axis])
+    scale, offset = layer.gamma if layer.scale else None, layer.beta if layer.center else None
+    return keras.ops.batch_normalization(x, mean, variance, axis, offset, scale, layer.epsilon)
 
 
 def _in_rank_4(tf: Any, normalize: Callable[[Any, str], Any], x: Any, axis: int) -> Any:  # noqa: ANN401

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from bngrad import api
 from bngrad.errors import InputError, ModelError, warn
 from bngrad.io.files import to_proto
-from bngrad.keras.compare import compare_step, require_equal
-from bngrad.keras.export import Exported, export_model
+from bngrad.keras.compare import compare_inference, compare_step, require_equal
+from bngrad.keras.export import Exported, export_inference, export_model
 from bngrad.keras.packages import import_keras
 from bngrad.keras.refusals import refuse_constraints
+from bngrad.training.step import build_step
+from bngrad.training.training_step import training_step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from bngrad.training.optimizers import Optimizer
     from bngrad.training.training_step import TrainingStep
+    from bngrad.validation.report import Check
 
 
 def export(
@@ -109,6 +112,9 @@ def training_step(
 ) -> TrainingStep:
     """Builds the training step of a Keras model.
 
+    The evaluation graph, and so the inference model, is the model as Keras calls it with ``training=False``. With
+    ``check=True`` it is compared with that on the example, with other moving statistics.
+
     Args:
         model: See `export`; so are ``loss``, ``example``, ``dynamic_batch`` and ``check``.
         loss: See `export`.
@@ -125,10 +131,17 @@ def training_step(
     """
     _require_optimizer(optimizer)
     exported = _exported(model, loss, example, dynamic_batch=dynamic_batch, check=check)
-    warn(exported.warnings)
     refuse_constraints([one for one in model.trainable_variables if one.path in exported.weights])
+    evaluation = export_inference(model, loss, exported)
+    if check:
+        _require_equal(compare_inference(model, loss, exported.data, evaluation), "the inference model", exported)
+    warn(exported.warnings)
     with _naming_layers(exported):
-        return api.training_step(exported.model, optimizer=optimizer, **exported.options, **options)
+        step = build_step(
+            exported.model, optimizer=optimizer, evaluation=evaluation, **exported.options, **options
+        )
+    warn(step.warnings)
+    return training_step_of(step)
 
 
 def _exported(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: bool, check: bool) -> Exported:  # noqa: ANN401
@@ -136,10 +149,14 @@ def _exported(model: Any, loss: Any, example: Sequence[Any], *, dynamic_batch: b
     if check:
         with _naming_layers(exported):
             result = compare_step(model, loss, exported.data, exported.model, exported.options)
-        require_equal(result)
-        if result.skipped:
-            exported.warnings.append(f"the step was not compared with TensorFlow: {result.skipped}")
+        _require_equal(result, "the step", exported)
     return exported
+
+
+def _require_equal(result: Check, what: str, exported: Exported) -> None:
+    require_equal(result, what)
+    if result.skipped:
+        exported.warnings.append(f"{what} was not compared with TensorFlow: {result.skipped}")
 
 
 def _require_optimizer(optimizer: Any) -> None:  # noqa: ANN401

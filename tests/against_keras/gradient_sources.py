@@ -14,7 +14,9 @@ import tf2onnx
 
 import bngrad.keras
 
-conversions, export, marks = (import_module(f"bngrad.keras.{name}") for name in ("conversions", "export", "marks"))
+conversions, convert, marks = (
+    import_module(f"bngrad.keras.{name}") for name in ("conversions", "convert", "marks")
+)
 
 L, ops = keras.layers, keras.ops
 rng = np.random.default_rng(0)
@@ -138,6 +140,29 @@ def regularizers():
         L.Dense(5, activity_regularizer="l2", kernel_regularizer="l1", bias_regularizer="l2"),
         L.ActivityRegularization(0.1, 0.1),
     )
+
+
+class InTraining(L.Layer):
+    """A layer that depends on `training`, with a batch norm that never does."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = L.BatchNormalization(momentum=0.7)
+
+    def call(self, inputs, training=None):
+        if training:
+            self.add_loss(ops.mean(inputs * inputs))
+        return self.norm(inputs * 2 if training else inputs - 1, training=True)
+
+
+TAKEN_OVER |= {
+    "branch on training": lambda: between(InTraining(), L.BatchNormalization()),
+    "integer division": applied(lambda h: h * ops.cast(ops.mod(ops.cast(h * 9, "int32"), 4), "float32")),
+    "where of NaN": applied(lambda h: ops.where(h > 0, ops.log(ops.maximum(h, 0)), 0.5 * h)),
+    "fixed batch": lambda: keras.Sequential(
+        [keras.Input(batch_shape=(8, 6)), Apply(lambda h: h * h.shape[0]), L.Dense(4)]
+    ),
+}
 
 
 def overridden_compute_loss():
@@ -385,6 +410,8 @@ def one_step(name):
     before = {one.path: np.array(one) for one in model.variables}
     trainer = bngrad.Trainer(bngrad.keras.training_step(model, loss, (x, y)), learning_rate=1.0)
     unchanged = all(np.array_equal(before[one.path], one) for one in model.variables)
+    evaluated = trainer.evaluate(x=x, y=y)["y_pred"]
+    inference = float(np.abs(evaluated - np.asarray(model(x, training=False))).max())
     ours = trainer.step(x=x, y=y)
     if loss is not None:
         model.compile(keras.optimizers.SGD(1.0), loss)
@@ -393,6 +420,7 @@ def one_step(name):
     after = {one.path: np.array(one) for one in model.variables}
     return {
         "unchanged": unchanged,
+        "inference": inference,
         "loss": abs(ours - theirs) / max(abs(theirs), 1e-3),
         "off": {path: float(np.abs(state[path] - after[path]).max()) for path in state},
         "left": [path for path in after if path not in state and not np.array_equal(before[path], after[path])],
@@ -427,7 +455,7 @@ def losing_stops():
 
 
 def losing_added_losses():
-    return mock.patch.object(export, "loss_of", lambda keras, tf, model, loss, x, y, y_pred: loss(y, y_pred))  # noqa: ARG005
+    return mock.patch.object(convert, "loss_of", lambda *values, **_: values[3](values[5], values[6]))
 
 
 def losing_the_order():
