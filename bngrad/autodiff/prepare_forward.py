@@ -34,6 +34,7 @@ from bngrad.autodiff.separate_statistics import chain_statistics, separate_stati
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
 from bngrad.autodiff.torch_gradients import refuse_fake_quantization, with_torch_gradients
+from bngrad.autodiff.torch_numbers import with_torch_numbers
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import require_parameters
@@ -122,7 +123,7 @@ def with_modes(
     """
     refuse_training_graph(model)
     refuse_hidden_stops(model)
-    model = with_torch_gradients(RaiseOpsetPass(opset)(inlined(model)).model)
+    model = with_torch_numbers(with_torch_gradients(RaiseOpsetPass(opset)(inlined(model)).model))
     names = Names(model)
     statistics = find_statistics(model, names)
     name_nodes(model)

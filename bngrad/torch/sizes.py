@@ -17,6 +17,7 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 from bngrad.autodiff.size_conditions import holds, names_in
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import free_name
+from bngrad.torch.fixed_sizes import symbols_to_fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,7 +135,9 @@ def read_sizes(program: ExportedProgram, example: Example, dynamic: Dynamic, che
         return Sizes({}, names.axes, names.fixed, [], [])
     guards = [environment.replace(guard.expr) for guard in environment.guards]
     guards += [sympy.Ne(size, 1) for size in _squeezed(program)]
-    conditions = [*names.derived, *names.conditions(guards), *dynamic.limits]
+    to_fix = symbols_to_fix(program, guards)
+    guards = [guard for guard in guards if not guard.free_symbols <= to_fix]
+    conditions = [*names.fix(to_fix, example), *names.derived, *names.conditions(guards), *dynamic.limits]
     for symbol, limits in program.range_constraints.items():
         conditions += names.limits(symbol, limits, conditions)
     in_training = names.conditions(sympy.Ne(environment.replace(values), 1) for values in checks.batches)
@@ -185,6 +188,18 @@ class _Names:
                     later.append((index, axis, name, expression))
         for _, _, name, expression in later:
             self.derived.append(["==", name, self._operand(expression)])
+
+    def fix(self, symbols: Iterable[sympy.Basic], example: Example) -> list[Condition]:
+        """Fixes sizes at those of the example; returns the conditions that say so."""
+        fixed = {self.of_symbols[one] for one in symbols if one in self.of_symbols}
+        found = []
+        for input_name, tensor, axes in zip(example.names, example.flat, self.axes, strict=True):
+            for axis, name in axes.items():
+                if name in fixed:
+                    size = int(tensor.shape[axis])
+                    self.fixed.append((input_name, axis, size))
+                    found.append(["==", name, size])
+        return found
 
     def conditions(self, guards: Iterable[sympy.Basic]) -> list[Condition]:
         """The guards that sizes above 0 may violate, as conditions."""

@@ -18,7 +18,7 @@ from torch.nn import functional  # noqa: E402
 import bngrad  # noqa: E402
 import bngrad.torch  # noqa: E402
 from bngrad.autodiff.size_conditions import condition_text, holds  # noqa: E402
-from bngrad.errors import InputError, ModelError  # noqa: E402
+from bngrad.errors import InputError, ModelError, UnsupportedNodeError  # noqa: E402
 
 
 class Net(nn.Module):
@@ -74,6 +74,8 @@ BRANCHES = {
     "every-size": (lambda self, x, t: functional.cross_entropy(self.fc(x), t), []),
 }
 FIXED = {
+    "rounded": lambda self, x, _: self.fc(x[: int(x.shape[0] * 0.3) + 1]).sum(),
+    "rounded-quotient": lambda self, x, _: self.fc(x).sum() * (2 if x.shape[0] / 3 > 1 / 3 else 1),
     "length": lambda self, x, _: self.fc(x).sum() * (2 if len(x) < 9 else 1),
     "number": lambda self, x, _: self.fc(x).sum() / float(x.shape[0]),
     "rows": lambda self, x, _: (self.fc(x) * torch.arange(8.0)[:, None]).sum(),
@@ -112,7 +114,55 @@ def test_halves_of_a_batch_need_even_sizes():
 def test_a_size_that_is_a_number_is_fixed(name):
     with pytest.warns(bngrad.BngradWarning, match="the batch size of 'x'.* is fixed at 8"):
         model = bngrad.torch.export(Net(FIXED[name]), None, (X, T), check=False)
-    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 8
+    written = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 8
+    assert written or conditions_of(model) == ["N == 8"]
+
+
+POOLS = {
+    "average": (lambda y: functional.adaptive_avg_pool2d(y, 4), True),
+    "largest": (lambda y: functional.adaptive_max_pool2d(y, (2, 3)), True),
+    "line": (lambda y: functional.adaptive_avg_pool1d(y.flatten(2), 6), True),
+    "area": (lambda y: functional.interpolate(y, (3, 2), mode="area"), True),
+    "unequal windows": (lambda y: functional.adaptive_avg_pool2d(y, 5), True),
+    "one": (lambda y: functional.adaptive_avg_pool2d(y, 1) + functional.adaptive_max_pool2d(y, 1), False),
+    "other pools": (lambda y: functional.avg_pool2d(functional.max_pool2d(y, 2), 2), False),
+}
+
+
+class Pooled(nn.Module):
+    def __init__(self, pool):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(1, 2, 3, padding=1), pool
+
+    def forward(self, x):
+        return self.pool(self.conv(x)).pow(2).mean()
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_adaptive_windows_are_of_one_size(name):
+    pool, fixed = POOLS[name]
+    example = (torch.rand(2, 1, 12, 8),)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", bngrad.BngradWarning)
+        model = bngrad.torch.export(
+            Pooled(pool), None, example, dynamic_shapes=[{0: "N", 2: "H", 3: "W"}], check=False
+        )
+    said = [str(one.message) for one in caught if "is fixed at" in str(one.message)]
+    assert conditions_of(model) == (["H == 12", "W == 8"] if fixed else [])
+    assert len(said) == (2 if fixed else 0)
+
+
+@pytest.mark.parametrize("name", ["average", "unequal windows", "one"])
+def test_adaptive_windows_in_files(name):
+    pool, refused = POOLS[name]
+    axes = ({0: Dim("N"), 2: Dim("H"), 3: Dim("W")},)
+    net, example = Pooled(pool), (torch.rand(2, 1, 12, 8),)
+    made = torch.onnx.export(net, example, dynamo=True, dynamic_shapes=axes, optimize=False, verbose=False)
+    if not refused:
+        bngrad.differentiate(made.model_proto)
+        return
+    with pytest.raises(UnsupportedNodeError, match=r"adaptive pooling .* leave that size out of dynamic_shapes"):
+        bngrad.differentiate(made.model_proto)
 
 
 class Branches(nn.Module):

@@ -209,6 +209,36 @@ class Grouped(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2).mean(1))
 
 
+class Masked(nn.Module):
+    """Attention of which a row has nothing to attend to, by a mask of either type."""
+
+    def __init__(self, *, floats):
+        super().__init__()
+        self.floats, self.q, self.out = floats, nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y = self.q(x)[:, None, None] * torch.arange(1.0, 4)[:, None]
+        mask = (torch.arange(x.shape[0])[:, None] > torch.arange(3)).view(-1, 1, 1, 3)
+        if self.floats:
+            mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
+        return self.out(functional.scaled_dot_product_attention(y, y, y, attn_mask=mask).sum((1, 2)))
+
+
+class LargeLogits(nn.Module):
+    """Logarithms of sigmoids of -100 to 100."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x):
+        z = self.fc(x) * 3 + torch.tensor([[-100.0, 0, 100], [50, -20, 16], [-15, 15, 30], [1, 0, 2], [0, 0, 0]])
+        t, w = torch.sigmoid(x[:, :3]), torch.tensor([1.0, 5, 2])
+        functions = functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss
+        y = functional.logsigmoid(z) + functions[0](z, t, weight=w, pos_weight=w, reduction="none")
+        return y + functions[0](z, t) + functions[0](z, t, reduction="sum") + functions[1](z, t, weight=w)
+
+
 class Bags(nn.Module):
     """Sums, means and largest rows of bags of one size, and of other sizes by offsets."""
 
@@ -315,6 +345,9 @@ MODULES = {
     "one-for-all-cumulative": (lambda: With(of_both_modes, other=nn.BatchNorm1d(6, momentum=None)), VECTORS),
     "checkpointed-batch-norm": (lambda: With(checkpointed, other=nn.BatchNorm1d(6)), VECTORS),
     "grouped-queries": (Grouped, (4, 7, 12)),
+    "masked-rows": (lambda: Masked(floats=False), VECTORS),
+    "masked-rows-of-floats": (lambda: Masked(floats=True), VECTORS),
+    "large-logits": (LargeLogits, VECTORS),
     "bags": (Bags, VECTORS),
     "checkpoint": (lambda: With(checkpointed, other=nn.Linear(6, 6)), VECTORS),
     "variance-and-deviation": (lambda: With(lambda _, y: y * (y.var(1, keepdim=True) + y.std(0))), VECTORS),

@@ -1,0 +1,116 @@
+"""What PyTorch's exporter writes as nodes that compute other numbers: masks, log_sigmoid, adaptive windows."""
+
+from __future__ import annotations
+
+import re
+
+import onnx_ir as ir
+
+from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
+from bngrad.errors import UnsupportedNodeError
+from bngrad.graph.constant_value import constant_value
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.node_makers import NodesBefore
+from bngrad.graph.nodes import all_nodes, describe
+from bngrad.graph.torch_calls import recorded_call, recorded_classes
+
+_TRACE = "pkg.torch.onnx.stack_trace"
+_CALLS = {
+    kind: (re.compile(rf"adaptive_{pool}_pool\dd{more}"), re.compile(rf"(?<!adaptive_){pool}_pool\dd"))
+    for kind, pool, more in (("AveragePool", "avg", "|[\"']area[\"']"), ("MaxPool", "max", ""))
+}
+"""The calls in a line of Python that make a node of an adaptive pooling, and those that make one of another."""
+
+
+def with_torch_numbers(model: ir.Model) -> ir.Model:
+    """Returns a model that computes what PyTorch does, as far as the exporter recorded it: itself, or a copy.
+
+    Raises:
+        UnsupportedNodeError: An adaptive pooling has the windows of the example, and its input a symbolic size.
+    """
+    _refuse_fixed_windows(model)
+    if not any(_is_finite_mask(node) or _is_log_of_sigmoid(node) for node in all_nodes(model)):
+        return model
+    model = model.clone()
+    names = Names(model)
+    for node in list(all_nodes(model)):
+        if _is_finite_mask(node):
+            _mask_with_infinity(node, names)
+        elif _is_log_of_sigmoid(node):
+            _softplus_of(node, names)
+    return model
+
+
+def _is_finite_mask(node: ir.Node) -> bool:
+    """Whether a Where of attention masks with the lowest finite number: a row without True would be a mean."""
+    if (node.domain, node.op_type) != ("", "Where") or not _is_of(node, "scaled_dot_product_attention"):
+        return False
+    lowest = constant_value(node.inputs[2]) if node.inputs[2] is not None else None
+    return lowest is not None and lowest.size == 1 and float(lowest.numpy().item()) <= -60000
+
+
+def _is_log_of_sigmoid(node: ir.Node) -> bool:
+    """Whether a Log of a Sigmoid is PyTorch's log_sigmoid, of a type that ONNX Runtime's Softplus has."""
+    value = node.inputs[0] if (node.domain, node.op_type) == ("", "Log") else None
+    maker = value.producer() if value is not None else None
+    return (
+        maker is not None
+        and (maker.domain, maker.op_type) == ("", "Sigmoid")
+        and _is_of(node, "log_sigmoid")
+        and maker.inputs[0] is not None
+        and node.outputs[0].dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+    )
+
+
+def _mask_with_infinity(node: ir.Node, names: Names) -> None:
+    """Masks with -inf: the exporter makes the NaN of a row without True a 0, as PyTorch does."""
+    lowest = None if node.inputs[2] is None else constant_value(node.inputs[2])
+    assert lowest is not None, "_is_finite_mask has its value"  # noqa: S101
+    dtype = lowest.dtype
+    node.replace_input_with(2, NodesBefore(node, names, node.name or "mask").constant(float("-inf"), dtype))
+
+
+def _softplus_of(node: ir.Node, names: Names) -> None:
+    """Log(Sigmoid(x)) -> Neg(Softplus(-x)), which is finite for every x."""
+    value = node.inputs[0]
+    maker = value.producer() if value is not None else None
+    x = maker.inputs[0] if maker is not None else None
+    assert x is not None, "_is_log_of_sigmoid has it"  # noqa: S101
+    make = NodesBefore(node, names, node.name or "log_sigmoid")
+    node.op_type = "Neg"
+    node.replace_input_with(0, make.op("Softplus", make.op("Neg", x)))
+
+
+def _refuse_fixed_windows(model: ir.Model) -> None:
+    """Refuses adaptive pooling of symbolic sizes: the windows are those of the example."""
+    if FORWARD_INFO in model.metadata_props:
+        return  # by this package, which says the sizes
+    for node in all_nodes(model):
+        value = {"AveragePool": node.inputs[:1], "MaxPool": node.inputs[:1], "Range": node.outputs[:1]}.get(
+            node.op_type, ()
+        )
+        if any(one is not None and _is_symbolic(one) for one in value) and _is_adaptive(node):
+            raise UnsupportedNodeError(
+                f"{describe(node)} is of an adaptive pooling (or interpolate with mode='area') whose input has a "
+                "symbolic size, and PyTorch's exporter wrote the windows of the example; leave that size out of "
+                "dynamic_shapes, or pool to size 1"
+            )
+
+
+def _is_symbolic(value: ir.Value) -> bool:
+    """Whether a size that a pooling reads, or the length of a vector, is symbolic."""
+    sizes = [] if value.shape is None else list(value.shape)
+    return any(not isinstance(size, int) for size in (sizes[2:] if len(sizes) > 1 else sizes))
+
+
+def _is_adaptive(node: ir.Node) -> bool:
+    if re.search("Adaptive(?:Avg|Max)Pool", recorded_classes(node)):
+        return True
+    line = (node.metadata_props.get(_TRACE, "").splitlines() or [""])[-1]
+    adaptive, other = _CALLS.get(node.op_type, _CALLS["AveragePool"])
+    return adaptive.search(line) is not None and other.search(line) is None
+
+
+def _is_of(node: ir.Node, op: str) -> bool:
+    call = recorded_call(node)
+    return call is not None and call.op == op
