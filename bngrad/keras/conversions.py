@@ -64,7 +64,7 @@ class Conversions:
 
     def _rewrite(self, context: Any, ops: Any) -> Any:  # noqa: ANN401
         try:
-            for node in ops:
+            for node in list(ops):  # which a formula changes
                 if node.type == stop_gradient.NAME:
                     _stop(context, node)
                 elif node.type in _FORMULAS:
