@@ -120,7 +120,7 @@ def test_a_size_that_is_a_number_is_fixed(name):
 
 POOLS = {
     "average": (lambda y: functional.adaptive_avg_pool2d(y, 4), True),
-    "largest": (lambda y: functional.adaptive_max_pool2d(y, (2, 3)), True),
+    "largest": (lambda y: functional.adaptive_max_pool2d(y, (2, 4)), True),
     "line": (lambda y: functional.adaptive_avg_pool1d(y.flatten(2), 6), True),
     "area": (lambda y: functional.interpolate(y, (3, 2), mode="area"), True),
     "unequal windows": (lambda y: functional.adaptive_avg_pool2d(y, 5), True),
@@ -148,15 +148,15 @@ def test_adaptive_windows_are_of_one_size(name):
             Pooled(pool), None, example, dynamic_shapes=[{0: "N", 2: "H", 3: "W"}], check=False
         )
     said = [str(one.message) for one in caught if "is fixed at" in str(one.message)]
-    assert conditions_of(model) == (["H == 12", "W == 8"] if fixed else [])
+    assert [one for one in conditions_of(model) if "==" in one] == (["H == 12", "W == 8"] if fixed else [])
     assert len(said) == (2 if fixed else 0)
 
 
-@pytest.mark.parametrize("name", ["average", "unequal windows", "one"])
-def test_adaptive_windows_in_files(name):
-    pool, refused = POOLS[name]
+@pytest.mark.parametrize(("size", "refused"), [(4, True), (5, True), (1, False)])
+def test_adaptive_windows_in_files(size, refused):
+    pool = nn.AdaptiveAvgPool2d(size)
     axes = ({0: Dim("N"), 2: Dim("H"), 3: Dim("W")},)
-    net, example = Pooled(pool), (torch.rand(2, 1, 12, 8),)
+    net, example = Pooled(pool).eval(), (torch.rand(2, 1, 12, 8),)
     made = torch.onnx.export(net, example, dynamo=True, dynamic_shapes=axes, optimize=False, verbose=False)
     if not refused:
         bngrad.differentiate(made.model_proto)
