@@ -233,7 +233,11 @@ def test_a_refusal_names_the_node_and_the_reason_and_changes_nothing(case):
 
 
 OLD = {
-    "per-activation-at-7": (7, "y = BatchNormalization<spatial = 0>(x, p, p, p, p)", "has spatial = 0, a scale for"),
+    "per-activation-at-7": (
+        7,
+        "y = BatchNormalization<spatial = 0>(x, p, p, p, p)",
+        "has spatial = 0, a scale for",
+    ),
     "inference-at-9": (9, "y = BatchNormalization(x, p, p, p, p)", "the model has no batch norm in training mode"),
 }
 
