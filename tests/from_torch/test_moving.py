@@ -72,17 +72,6 @@ def test_training_moves_to_a_step_and_back(kind):
         torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-5, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_weights_with_other_numbers_of_updates_are_refused(kind):
-    module = Network()
-    module.first.requires_grad_(False)
-    optimizer = optimizer_of(module, kind)
-    train(module, optimizer, range(3))
-    module.first.requires_grad_(True)
-    with pytest.raises(InputError, match=r"updated 'first.weight' 0 times and other parameters 3 times"):
-        bngrad.torch.training_step(module, nn.MSELoss(), batch(0), optimizer=optimizer)
-
-
 def test_defaults_of_another_state_are_refused():
     module = Network()
     optimizer = optimizer_of(module, "adam")

@@ -98,7 +98,8 @@ CASES = {
         f"g (float[N,3] x) => (float loss) <{PARAMETERS}> "
         "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) "
         "loss = ReduceSum <keepdims = 0> (y) }",
-        "", header='<ir_version: 8, opset_import: ["" : 13]>',
+        "has the attribute training_mode, which opset 14 introduced",
+        header='<ir_version: 8, opset_import: ["" : 13]>',
     ),
     "new-statistics-that-are-read": Regression(
         "finalize",

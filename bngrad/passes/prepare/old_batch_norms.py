@@ -94,6 +94,8 @@ def _refusal(node: ir.Node) -> str | None:
     """Why a node has no counterpart in newer opsets; None if it has."""
     if len(node.inputs) != _INPUTS or None in node.inputs:
         return f"has {len(node.inputs)} inputs; expected {_INPUTS}, all present"
+    if "training_mode" in node.attributes:
+        return f"has the attribute training_mode, which opset {TRAINING_MODE_OPSET} introduced; expected none"
     rank, scale_rank = known_rank(node.inputs[:1]), known_rank(node.inputs[1:2])
     of_rows = rank == _ROWS or (rank is None and scale_rank == _ROWS - 1)
     if is_per_element(node) and not of_rows:
