@@ -66,24 +66,23 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
     M = op.Max(op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE), one)
     centered_x = op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)
-    about = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1) / M
+    sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
+    about = sum_dy / M
     zero = op.Cast(op.Constant(value_float=0.0), to=COMPUTE)
     # Where the mean is infinite, the sums are those of dY itself.
     mean_dy = op.Where(op.Equal(about - about, zero), about, zero)
     centered_dy = dy - op.Unsqueeze(mean_dy, axes)
-    residual = op.ReduceSum(centered_dy, axes, keepdims=0, noop_with_empty_axes=1)
     sum_x = op.ReduceSum(centered_x, axes, keepdims=0, noop_with_empty_axes=1)
     sum_dy_x = op.ReduceSum(centered_dy * centered_x, axes, keepdims=0, noop_with_empty_axes=1) + mean_dy * sum_x
     sum_dy_xhat = sum_dy_x * inv_std_c
     of_xhat = op.Unsqueeze(sum_dy_xhat / M * inv_std_c, axes)
-    through_statistics = centered_x * of_xhat + op.Unsqueeze(residual / M, axes)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
     # Where, not a product with 0: infinite sums must not affect a frozen dX.
-    of_dy = op.Where(training, centered_dy - through_statistics, dy)
+    of_dy = op.Where(training, dy - op.Unsqueeze(about, axes) - centered_x * of_xhat, dy)
     gain = op.Unsqueeze(op.Cast(scale, to=COMPUTE) * inv_std_c, axes)
     dX = op.CastLike(gain * of_dy, X)
     dscale = op.CastLike(sum_dy_xhat, scale)
-    dbias = op.CastLike(mean_dy * M + residual, scale)
+    dbias = op.CastLike(sum_dy, scale)
     return dX, dscale, dbias
 
 

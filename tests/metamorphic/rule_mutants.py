@@ -19,14 +19,14 @@ OPSET = of(
         "dX without inv_std",
     ),
     (
-        "centered_dy - through_statistics, dy)",
-        "centered_dy + through_statistics, dy)",
+        "- centered_x * of_xhat, dy)",
+        "+ centered_x * of_xhat, dy)",
         "the statistics' term has the wrong sign",
     ),
     (
-        "op.Unsqueeze(residual / M, axes)",
-        "op.Unsqueeze(residual, axes)",
-        "dX with the sum of what the first mean left",
+        "dy - op.Unsqueeze(about, axes)",
+        "dy - op.Unsqueeze(sum_dy, axes)",
+        "dX with the sum of dY for its mean",
     ),
     (
         "op.Cast(bias, to=COMPUTE) - residual * gain",
