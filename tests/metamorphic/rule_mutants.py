@@ -253,8 +253,8 @@ RULES = (
         "bngrad/autodiff/rules/selection.py",
         ("if index == 1 else", "if index == 2 else", "Where's branches are exchanged"),
         (
-            'back.op("GreaterOrEqual", x, low)',
-            'back.op("LessOrEqual", x, low)',
+            'back.op(f"Greater{within}", x, low)',
+            'back.op(f"Less{within}", x, low)',
             "a clip passes gradients below its minimum",
         ),
     )

@@ -52,6 +52,9 @@ def put_in_inference_mode(model: ir.Model, version: int) -> dict[str, list[str |
     """
     trained = {}
     for node in [node for node in all_nodes(model) if (node.domain, node.op_type) == ("", "BatchNormalization")]:
+        if "training_mode" in node.attributes:
+            introduced = f"which opset {TRAINING_MODE_OPSET} introduced"
+            raise ModelError(f"{describe(node)} of opset {version} has the attribute training_mode, {introduced}")
         if reason := _refusal(node):
             raise ModelError(f"{describe(node)} of opset {version} {reason}")
         node.attributes.pop("spatial", None)
@@ -94,8 +97,6 @@ def _refusal(node: ir.Node) -> str | None:
     """Why a node has no counterpart in newer opsets; None if it has."""
     if len(node.inputs) != _INPUTS or None in node.inputs:
         return f"has {len(node.inputs)} inputs; expected {_INPUTS}, all present"
-    if "training_mode" in node.attributes:
-        return f"has the attribute training_mode, which opset {TRAINING_MODE_OPSET} introduced; expected none"
     rank, scale_rank = known_rank(node.inputs[:1]), known_rank(node.inputs[1:2])
     of_rows = rank == _ROWS or (rank is None and scale_rank == _ROWS - 1)
     if is_per_element(node) and not of_rows:
