@@ -78,7 +78,8 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     of_xhat = op.Unsqueeze(sum_dy_xhat / M * inv_std_c, axes)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
     # Where, not a product with 0: infinite sums must not affect a frozen dX.
-    of_dy = op.Where(training, dy - op.Unsqueeze(about, axes) - centered_x * of_xhat, dy)
+    through_variance = centered_x * of_xhat
+    of_dy = op.Where(training, dy - op.Unsqueeze(about, axes) - through_variance, dy)
     gain = op.Unsqueeze(op.Cast(scale, to=COMPUTE) * inv_std_c, axes)
     dX = op.CastLike(gain * of_dy, X)
     dscale = op.CastLike(sum_dy_xhat, scale)

@@ -19,8 +19,8 @@ OPSET = of(
         "dX without inv_std",
     ),
     (
-        "- centered_x * of_xhat, dy)",
-        "+ centered_x * of_xhat, dy)",
+        "- through_variance, dy)",
+        "+ through_variance, dy)",
         "the statistics' term has the wrong sign",
     ),
     (

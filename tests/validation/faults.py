@@ -63,9 +63,9 @@ def _miscount(function: ir.Function) -> None:
 
 def _drop_xhat_term(function: ir.Function) -> None:
     """dX without the gradient through the variance: dbias / M instead of (dbias + xhat * dscale) / M."""
-    through = next(node for node in function if node.outputs[0].name == "through_statistics")
-    addition = through.inputs[0].producer()
-    through.replace_input_with(0, addition.inputs[0])
+    through = next(node for node in function if node.outputs[0].name == "through_variance")
+    (subtraction,) = through.outputs[0].consumers()
+    subtraction.outputs[0].replace_all_uses_with(subtraction.inputs[0])
 
 
 def _with_body(change: Callable[[ir.Function], None]) -> Fault:
