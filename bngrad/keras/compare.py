@@ -218,9 +218,7 @@ def _step_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State], 
     function = _function(tf, model, data, traced)
 
     def run(state: _State) -> Arrays:
-        for variable in model.variables:
-            variable.assign(state.variables[variable.path])
-        total, gradients = function(*(tf.constant(state.data[name]) for name in data.names))
+        total, gradients = function(state)
         found = {_LOSS: np.array(total)}
         found |= {
             gradient_name(one.path): np.array(value) for one, value in zip(trainable, gradients, strict=True)
@@ -244,15 +242,13 @@ def _inference_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_Sta
     function = _function(tf, model, data, traced)
 
     def run(state: _State) -> Arrays:
-        for variable in model.variables:
-            variable.assign(state.variables[variable.path])
-        outputs = function(*(tf.constant(state.data[name]) for name in data.names))
-        return {name: np.array(one) for name, one in outputs.items()}
+        return {name: np.array(one) for name, one in function(state).items()}
 
     return run
 
 
-def _function(tf: Any, model: Any, data: DataInputs, traced: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ANN401
+def _function(tf: Any, model: Any, data: DataInputs, traced: Callable[..., Any]) -> Callable[[_State], Any]:  # noqa: ANN401
+    """Returns what a function of the data computes from a state, whose variables the model has afterwards."""
     given = data.arrays()
     specs = [tf.TensorSpec(given[name].shape, given[name].dtype) for name in data.names]
     try:
@@ -261,7 +257,13 @@ def _function(tf: Any, model: Any, data: DataInputs, traced: Callable[..., Any])
         raise
     except Exception as error:
         raise cannot_be_called(model, error) from error
-    return function
+
+    def called(state: _State) -> Any:  # noqa: ANN401
+        for variable in model.variables:
+            variable.assign(state.variables[variable.path])
+        return function(*(tf.constant(state.data[name]) for name in data.names))
+
+    return called
 
 
 def _is_needed(name: str, value: NDArray[Any], state: _State) -> bool:
