@@ -73,7 +73,7 @@ def _refuse_lost_updates(graph: ir.Graph) -> None:
         elif norm is not None and norm.is_training is not False:
             read = [names[argument] for argument in norm.arguments[3:5] if argument in names]
             kept |= {*read, *(re.sub(r"running_mean$", "num_batches_tracked", name) for name in read)}
-        elif call is not None and call.op == "instance_norm" and _argument(call, 5, "use_input_stats") == "True":
+        elif call is not None and call.op == "instance_norm" and call.argument(5, "use_input_stats") == "True":
             lost += [names[argument] for argument in call.arguments[3:5] if argument in names]
     if lost := list(dict.fromkeys(name for name in lost if name not in kept)):
         raise ModelError(
@@ -106,14 +106,10 @@ def _embedding(node: ir.Node) -> TorchCall | None:
     return call if call is not None and call.op == "embedding" else None
 
 
-def _argument(call: TorchCall, index: int, name: str) -> str:
-    return call.arguments[index] if index < len(call.arguments) else call.keywords.get(name, "")
-
-
 def _padding(node: ir.Node) -> int | None:
     """The row of an embedding that gets no gradient; None if every row gets one, or the node is another one."""
     call = _embedding(node)
-    written = "" if call is None else _argument(call, 2, "padding_idx")
+    written = "" if call is None else call.argument(2, "padding_idx")
     return int(written) if re.fullmatch(r"\d{1,18}", written) else None
 
 
@@ -178,7 +174,7 @@ class LostGradients:
         call = recorded_call(node)
         if call is None:
             return None
-        if _embedding(node) is not None and _argument(call, 3, "scale_grad_by_freq") == "True":
+        if _embedding(node) is not None and call.argument(3, "scale_grad_by_freq") == "True":
             return "PyTorch's embedding had scale_grad_by_freq=True, which is unsupported; expected False"
         if call.op == "cross_entropy_loss" and _is_smoothed(call) and node.op_type == "SoftmaxCrossEntropyLoss":
             return f"PyTorch's exporter left out its label_smoothing={_smoothing(call)}; {_OTHERWISE}"
@@ -198,7 +194,7 @@ class LostGradients:
 
 
 def _smoothing(call: TorchCall) -> str:
-    return _argument(call, 5, "label_smoothing")
+    return call.argument(5, "label_smoothing")
 
 
 def _is_smoothed(call: TorchCall) -> bool:

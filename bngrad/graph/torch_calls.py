@@ -34,6 +34,10 @@ class TorchCall(NamedTuple):
     """As they are written: ``%x`` for a tensor, else ``0.5``, ``None``, ``[0, 1]``."""
     keywords: Mapping[str, str]
 
+    def argument(self, index: int, name: str) -> str:
+        """Returns an argument, by its place or its name; an empty text if it is left out."""
+        return self.arguments[index] if index < len(self.arguments) else self.keywords.get(name, "")
+
     def is_number(self, index: int) -> bool:
         """Whether an argument is a number of the module, which PyTorch's exporter may write as a tensor."""
         written = self.arguments[index] if index < len(self.arguments) else "None"
