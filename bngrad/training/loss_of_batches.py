@@ -175,8 +175,7 @@ class LossOfBatches:
             values[value] = self._term(term, parts[:, 2 * place], parts[:, 2 * place + 1], rows)
         with np.errstate(all="ignore"):
             for node in self._functions:
-                read = node.inputs[:1] if node.op_type in _COPIES else node.inputs
-                values[node.outputs[0]] = _FUNCTIONS[node.op_type](*(values[value] for value in read))
+                values[node.outputs[0]] = _FUNCTIONS[node.op_type](*(values[value] for value in _read(node)))
         return float(values[self._loss])
 
     def _term(self, term: Term, numerators: Array, weights: Array, rows: Array) -> Any:  # noqa: ANN401 - of NumPy
@@ -217,8 +216,7 @@ def _split(graph: ir.Graph, terms: LossTerms, loss: ir.Value) -> tuple[dict[ir.V
             what = f"input {value.name!r}" if node is None else describe(node)
             raise ModelError(f"{what} is neither a mean nor a sum over the batch, nor a function of such")
         functions.add(node)
-        read = node.inputs[:1] if node.op_type in _COPIES else node.inputs
-        waiting += [one for one in read if one is not None]
+        waiting += [one for one in _read(node) if one is not None]
     return found, [node for node in graph if node in functions]
 
 
@@ -227,11 +225,16 @@ def _is_whole(term: Term) -> bool:
     return isinstance(term, Independent | Sum) or (isinstance(term, Mean) and term.total is None)
 
 
+def _read(node: ir.Node) -> Sequence[ir.Value | None]:
+    """The inputs that are numbers, and not the shape or the axes of a copy."""
+    return node.inputs[:1] if node.op_type in _COPIES else node.inputs
+
+
 def _is_function(node: ir.Node) -> bool:
     """Whether a node computes a number of numbers, as `_FUNCTIONS` do."""
     if node.domain != "" or node.op_type not in _FUNCTIONS or node.attributes.keys() & {"min", "max"}:
         return False
-    read = [value for value in node.inputs[: 1 if node.op_type in _COPIES else None] if value is not None]
+    read = [value for value in _read(node) if value is not None]
     if not all(has_one_element(value) for value in (*read, node.outputs[0])):
         return False
     made = node.outputs[0].dtype

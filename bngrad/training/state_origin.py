@@ -85,9 +85,11 @@ def differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
     if origin["optimizer"] != now["optimizer"]:
         first, second = _optimizers(origin["optimizer"], now["optimizer"])
         lines.append(f"it was made with {first}, the step has {second}")
-    for key, name in (("accumulate", "accumulate"), ("clip_norm", "clip_norm")):
-        if origin.get(key) != now[key]:
-            lines.append(f"it was made with {name} {origin.get(key)}, the step has {now[key]}")
+    lines += [
+        f"it was made with {name} {origin.get(name)}, the step has {now[name]}"
+        for name in ("accumulate", "clip_norm")
+        if origin.get(name) != now[name]
+    ]
     was, has = origin.get("fingerprint"), now["fingerprint"]
     if not isinstance(was, dict) or has is None:
         return lines
