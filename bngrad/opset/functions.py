@@ -64,7 +64,8 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     dy = op.Cast(dY, to=COMPUTE)
     inv_std_c = op.Cast(inv_std, to=COMPUTE)
     one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
-    M = op.Max(op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE), one)
+    count = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
+    M = op.Max(count, one)
     centered_x = op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)
     sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
     about = sum_dy / M
@@ -74,7 +75,8 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     centered_dy = dy - op.Unsqueeze(mean_dy, axes)
     sum_x = op.ReduceSum(centered_x, axes, keepdims=0, noop_with_empty_axes=1)
     sum_dy_x = op.ReduceSum(centered_dy * centered_x, axes, keepdims=0, noop_with_empty_axes=1) + mean_dy * sum_x
-    sum_dy_xhat = sum_dy_x * inv_std_c
+    # A sum over nothing is 0, also with the statistics of an empty batch, which are NaN.
+    sum_dy_xhat = op.Where(count > zero, sum_dy_x * inv_std_c, zero)
     of_xhat = op.Unsqueeze(sum_dy_xhat / M * inv_std_c, axes)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
     # Where, not a product with 0: infinite sums must not affect a frozen dX.
@@ -131,7 +133,8 @@ def BatchNormalizationGradGrad(
     ddbias_x = op.Unsqueeze(op.Cast(ddbias, to=COMPUTE), axes)
     xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
     one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
-    M = op.Max(op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE), one)
+    count = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
+    M = op.Max(count, one)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
 
     mean_xhat = op.ReduceSum(xhat, axes, keepdims=0, noop_with_empty_axes=1) / M
@@ -156,7 +159,8 @@ def BatchNormalizationGradGrad(
     through_dscale = ddscale_x * inv_std_x * P_dy
     of_x = op.Where(training, through_dscale - scale_x * inv_std_x * inv_std_x * through_dx, through_dscale)
     d_X = op.CastLike(of_x, X)
-    d_scale = op.CastLike(inv_std_c * sum_ddx_P_dy, scale)
+    zero = op.Cast(op.Constant(value_float=0.0), to=COMPUTE)
+    d_scale = op.CastLike(op.Where(count > zero, inv_std_c * sum_ddx_P_dy, zero), scale)
     return d_dY, d_X, d_scale
 
 

@@ -245,14 +245,14 @@ def batch_normalization_grad_grad(
         if not training_mode:
             d_x = ddscale_ * inv_std_ * dy
             d_dy = scale_ * inv_std_ * ddx + ddscale_ * xhat + ddbias_
-            return SecondGradients(d_dy, d_x, (inv_std_ * total(ddx * dy)).squeeze(reduced))
+            return SecondGradients(d_dy, d_x, total(inv_std_ * ddx * dy).squeeze(reduced))
         of_dy, of_ddx = total(dy * xhat) / np.float64(count), total(ddx * xhat) / np.float64(count)
         p_dy = dy - total(dy) / np.float64(count) - xhat * of_dy
         p_ddx = ddx - total(ddx) / np.float64(count) - xhat * of_ddx
         through_dx = xhat * total(ddx * p_dy) / np.float64(count) + of_dy * p_ddx + of_ddx * p_dy
         d_x = ddscale_ * inv_std_ * p_dy - scale_ * inv_std_**2 * through_dx
         d_dy = scale_ * inv_std_ * p_ddx + ddscale_ * xhat + ddbias_
-        return SecondGradients(d_dy, d_x, (inv_std_ * total(ddx * p_dy)).squeeze(reduced))
+        return SecondGradients(d_dy, d_x, total(inv_std_ * ddx * p_dy).squeeze(reduced))
 
 
 def batch_normalization_training(

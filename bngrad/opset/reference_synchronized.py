@@ -220,7 +220,8 @@ def batch_normalization_grad_sums(
         dbias = reduce_sum(dy, reduced)
         total = reduce_sum(dy * (x - mean), reduced)
         sums = np.stack([dbias.reshape(-1), total.reshape(-1)])
-        return GradSums(sums, (total * inv_std).squeeze(reduced), dbias.squeeze(reduced))
+        dscale = reduce_sum(dy * (x - mean) * inv_std, reduced)
+        return GradSums(sums, dscale.squeeze(reduced), dbias.squeeze(reduced))
 
 
 def batch_normalization_relu_grad_sums(

@@ -123,7 +123,10 @@ def BatchNormalizationGradSums(dY, X, scale, batch_mean, batch_inv_std, axes):
     sum_dy_centered = op.ReduceSum(dy * centered, axes, keepdims=0, noop_with_empty_axes=1)
     row = op.Constant(value_ints=[1, -1])
     sums = op.Concat(op.Reshape(sum_dy, row), op.Reshape(sum_dy_centered, row), axis=0)
-    dscale = op.CastLike(sum_dy_centered * batch_inv_std, scale)
+    # A sum over nothing is 0, also with the statistics of an empty batch, which are NaN.
+    is_empty = op.Equal(op.Size(dy), op.Constant(value_int=0))
+    zero = op.Cast(op.Constant(value_float=0.0), to=DOUBLE)
+    dscale = op.CastLike(op.Where(is_empty, zero, sum_dy_centered * batch_inv_std), scale)
     dbias = op.CastLike(sum_dy, scale)
     return sums, dscale, dbias
 

@@ -121,6 +121,21 @@ def test_edges_on_ort(case, edge, dtype, rng):
     assert_matches(OnOrt(model)(constant), want, TOLERANCES[dtype], "axes constant")
 
 
+@DTYPES
+@pytest.mark.parametrize(
+    "case", [case for case, (op, _) in CASES.items() if {"dscale", "d_scale"} & set(schemas.signature(op)[1])]
+)
+def test_sums_over_nothing_are_zero(case, dtype, rng):
+    """Also with the statistics of an empty batch, which are NaN."""
+    op, attributes = CASES[case]
+    feeds = op_feeds(op, (0, 3, 2), (0, 2), rng, dtype)
+    for name in {"mean", "inv_std", "batch_mean", "batch_inv_std"} & set(feeds):
+        feeds[name] = np.full_like(feeds[name], np.nan)
+    want = expected(op, feeds, attributes)
+    assert all(not value.any() for value in want.values())
+    assert_matches(OnOrt(op_model(op, attributes, dtype=dtype))(feeds), want, TOLERANCES[dtype])
+
+
 @st.composite
 def shapes_and_axes(draw):
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=8)))
