@@ -52,8 +52,8 @@ def compiled(
     if node.op_type in ("Softmax", "LogSoftmax") and opset < 13:
         return _old_softmax(node)
     if node.op_type == "Bernoulli":
-        # ONNX Runtime draws 1 with the probability 1 - p; of 0 and 1 it is no chance.
-        return lambda p: ((p < 0.5).astype(np.float64),)
+        # Entries use probabilities of 0 and 1 only.
+        return lambda p: ((p > 0.5).astype(np.float64),)
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "CastLike" or (node.op_type == "Cast" and attributes["to"] in FLOATS):
         return lambda x, *_: (wide(x).astype(np.float64),)
