@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # type checkers read imports alone; without these, every name would be Any
     from bngrad.api import differentiate as differentiate
     from bngrad.api import finalize as finalize
     from bngrad.api import inspect as inspect
@@ -59,94 +59,28 @@ if TYPE_CHECKING:
     from bngrad.validation.api import validate as validate
     from bngrad.validation.report import Report as Report
 
-__all__ = [
-    "L1",
-    "MSE",
-    "SGD",
-    "Adam",
-    "AdamW",
-    "BCEWithLogits",
-    "BngradError",
-    "BngradWarning",
-    "ConstantSchedule",
-    "CosineSchedule",
-    "CrossEntropy",
-    "DistributedError",
-    "InputError",
-    "Inspection",
-    "LibraryError",
-    "LinearSchedule",
-    "ModelError",
-    "OracleError",
-    "ParameterGroup",
-    "Report",
-    "StepInfo",
-    "StepSchedule",
-    "Trainer",
-    "TrainingError",
-    "TrainingGraph",
-    "TrainingStep",
-    "UnsupportedNodeError",
-    "VersionError",
-    "__version__",
-    "derive_parameter_shape",
-    "differentiate",
-    "finalize",
-    "get_library_path",
-    "inspect",
-    "read_training_graph",
-    "read_training_step",
-    "register",
-    "rewrite",
-    "save",
-    "session",
-    "training_step",
-    "validate",
-]
-
-_MODULES = {
-    "L1": "training.loss_functions",
-    "MSE": "training.loss_functions",
-    "SGD": "training.optimizers",
-    "Adam": "training.optimizers",
-    "AdamW": "training.optimizers",
-    "BCEWithLogits": "training.loss_functions",
-    "BngradError": "errors",
-    "BngradWarning": "errors",
-    "ConstantSchedule": "training.schedules",
-    "CosineSchedule": "training.schedules",
-    "CrossEntropy": "training.loss_functions",
-    "DistributedError": "errors",
-    "InputError": "errors",
-    "Inspection": "inspection.inspect",
-    "LibraryError": "errors",
-    "LinearSchedule": "training.schedules",
-    "ModelError": "errors",
-    "OracleError": "errors",
-    "ParameterGroup": "training.optimizers",
-    "Report": "validation.report",
-    "StepInfo": "training.step_info",
-    "StepSchedule": "training.schedules",
-    "Trainer": "training.trainer",
-    "TrainingError": "errors",
-    "TrainingGraph": "autodiff.metadata",
-    "TrainingStep": "training.training_step",
-    "UnsupportedNodeError": "errors",
-    "VersionError": "errors",
-    "derive_parameter_shape": "opset.parameter_shape",
-    "differentiate": "api",
-    "finalize": "api",
-    "get_library_path": "runtime.session",
-    "inspect": "api",
-    "read_training_graph": "autodiff.metadata",
-    "read_training_step": "training.training_step",
-    "register": "runtime.session",
-    "rewrite": "api",
-    "save": "api",
-    "session": "runtime.session",
-    "training_step": "api",
-    "validate": "validation.api",
+_NAMES = {
+    "api": "differentiate finalize inspect rewrite save training_step",
+    "autodiff.metadata": "TrainingGraph read_training_graph",
+    "errors": "BngradError BngradWarning DistributedError InputError LibraryError ModelError OracleError "
+    "TrainingError UnsupportedNodeError VersionError",
+    "inspection.inspect": "Inspection",
+    "opset.parameter_shape": "derive_parameter_shape",
+    "runtime.session": "get_library_path register session",
+    "training.loss_functions": "BCEWithLogits CrossEntropy L1 MSE",
+    "training.optimizers": "Adam AdamW ParameterGroup SGD",
+    "training.schedules": "ConstantSchedule CosineSchedule LinearSchedule StepSchedule",
+    "training.step_info": "StepInfo",
+    "training.trainer": "Trainer",
+    "training.training_step": "TrainingStep read_training_step",
+    "validation.api": "validate",
+    "validation.report": "Report",
 }
+"""The public names, by the module that has them."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = ["__version__", *_MODULES]  # noqa: PLE0604 - all are strings, which ruff cannot see
 
 try:
     __version__ = version("bngrad")
