@@ -43,7 +43,7 @@ from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
 from bngrad.graph.same_values import origin
 from bngrad.graph.torch_records import recorded_mode
-from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
+from bngrad.opset.functions import DOMAIN, FUNCTIONS
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
@@ -305,7 +305,6 @@ def _import_tensorflow(model: ir.Model) -> None:
     model.meta[NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
     InferTypesPass()(model)
     ImportTensorflowPass()(model)
-    model.opset_imports.setdefault(DOMAIN, VERSION)  # shape inference needs the import
 
 
 def _save_statistics(node: ir.Node, names: Names) -> None:

@@ -99,7 +99,8 @@ def run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     if not debug:
         # onnx-ir logs a traceback for an invalid model; our own message says what is wrong.
-        logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
+        for logger in ("bngrad", "onnx_ir"):
+            logging.getLogger(logger).addHandler(logging.NullHandler())
     try:
         result = cli.main(arguments, prog_name="bngrad", standalone_mode=False, obj=debug)
         sys.stdout.flush()

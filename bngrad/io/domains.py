@@ -1,8 +1,10 @@
-"""Cleans up the opset imports of a model: one name for the default domain, and no unused domains."""
+"""The opset imports of a model: one name for the default domain, no unused domains, and that of bngrad's ops."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from bngrad.opset.functions import DOMAIN, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +44,21 @@ def tidy_domains(model: ir.Model) -> ir.Model:
         for domain in _unused(scope, used):
             del imports[domain]
     return model
+
+
+def import_bngrad(model: ir.Model) -> bool:
+    """Imports the domain ``bngrad`` in a model with its ops and in the functions with them, as inference requires.
+
+    Returns:
+        Whether an import was added.
+    """
+    users = [scope for scope, used in _scopes(model) if DOMAIN in used]
+    missing = [scope.opset_imports for scope in users if DOMAIN not in scope.opset_imports]
+    # The passes that add these ops add nodes of the default domain too.
+    default = {"": model.opset_imports[""]} if "" in model.opset_imports else {}
+    for imports in missing:
+        imports.update({DOMAIN: VERSION} | default | imports)
+    return bool(missing)
 
 
 def _renamed(model: ir.Model) -> bool:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from bngrad.graph.fresh_names import ConstantAxes, Names
 from bngrad.graph.nodes import all_nodes, default_opset, op_nodes, raise_refusals, remove
+from bngrad.io.domains import import_bngrad
 from bngrad.opset.functions import DOMAIN, MIN_OPSET
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
 
     Requires: `minimum` or a newer ai.onnx opset, if a node matches, and the types of values.
     Refuses, with `UnsupportedNodeError` and before it changes anything, if any of the nodes cannot be rewritten.
-    Guarantees: no node matches afterwards. Names of nodes and of their outputs stay, except for nodes that share a
+    Guarantees: no node matches afterwards. Every graph and function with ops of ``bngrad`` imports their domain.
+    Names of nodes and of their outputs stay, except for nodes that share a
     name, which ONNX Runtime would refuse.
 
     Args:
@@ -103,6 +105,8 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
                 standard[op_type] += 1
         model.meta[STANDARD] = dict(standard)
         remove(context.replaced)
+        if found:
+            import_bngrad(model)
         return ir.passes.PassResult(model, modified=bool(found))
 
     def ensures(self, model: ir.Model) -> None:

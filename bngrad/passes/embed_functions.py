@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, describe
-from bngrad.opset.functions import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, VERSION, function_proto
+from bngrad.io.domains import import_bngrad
+from bngrad.opset.functions import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, function_proto
 from bngrad.opset.schemas import signature
 from bngrad.opset.synchronized import COLLECTIVES
 
@@ -62,7 +63,7 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
         for name in sorted(wanted):
             proto = function_proto(name, model.opset_imports[""], double=double)
             model.functions[DOMAIN, name, ""] = ir.serde.deserialize_function(proto)
-        modified = _import_domain(model) or before != {name: _serialized(model, name) for name in wanted}
+        modified = import_bngrad(model) or before != {name: _serialized(model, name) for name in wanted}
         if model.functions and model.ir_version < MIN_IR_VERSION:
             model.ir_version = MIN_IR_VERSION
             modified = True
@@ -114,15 +115,3 @@ def _bngrad_nodes(model: ir.Model) -> list[ir.Node]:
 
 def _used(model: ir.Model) -> set[str]:
     return {node.op_type for node in _bngrad_nodes(model)}
-
-
-def _import_domain(model: ir.Model) -> bool:
-    """Adds the domain to the imports of the model and of functions that use it; returns whether any changed."""
-    users = [f for f in model.functions.values() if any(node.domain == DOMAIN for node in f.all_nodes())]
-    scopes = [model.opset_imports, *(function.opset_imports for function in users)] if _used(model) else []
-    missing = [imports for imports in scopes if DOMAIN not in imports]
-    for imports in missing:
-        imports[DOMAIN] = VERSION
-        # The import passes add nodes of the default domain too.
-        imports.setdefault("", model.opset_imports[""])
-    return bool(missing)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from bngrad.graph.nodes import all_nodes
+from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
+from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.prepare.infer_types import CONTRADICTS, InferTypesPass
 
 NODES = {
@@ -79,6 +84,57 @@ def test_inferred(name):
     found = {key: f"{getattr(values[key].dtype, 'name', None)}{values[key].shape}" for key in wanted}
     assert found == wanted
     assert not InferTypesPass()(model).modified
+
+
+IMPORTED = {
+    "ort": (
+        ImportOrtPass,
+        """g (float[N,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[N,3,4,4] z) {
+        y, nm, nv, sm, si = com.microsoft.BatchNormInternal <training_mode = 1> (x, s, b, m, v)
+        h = Relu(y) z = Neg(h) }""",
+    ),
+    "in-primitives": (
+        ImportDecomposedPass,
+        """g (float[N,3,4,4] x, float[1,3,1,1] s, float[1,3,1,1] b) => (float[N,3,4,4] z) {
+        eps = Constant <value_float = 0.001> () a = ReduceMean <axes = [0, 2, 3]> (x) c = Sub(x, a) q = Mul(c, c)
+        v = ReduceMean <axes = [0, 2, 3]> (q) e = Add(v, eps) r = Sqrt(e) n = Div(c, r) u = Mul(n, s)
+        y = Add(u, b) h = Relu(y) z = Neg(h) }""",
+    ),
+    "in-a-function": (
+        ImportOrtPass,
+        """g (float[N,3,4,4] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[N,3,4,4] z) {
+        y = local.Norm(x, s, b, m, v) h = Relu(y) z = Neg(h) }
+        <domain: "local", opset_import: ["" : 17, "com.microsoft" : 1]> Norm (x, s, b, m, v) => (y) {
+        y, nm, nv, sm, si = com.microsoft.BatchNormInternal <training_mode = 1> (x, s, b, m, v) }""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_types_behind_an_op_that_a_pass_imported(name):
+    import_pass, text = IMPORTED[name]
+    text = f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "local" : 1]> {text}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    InferTypesPass()(model)
+    import_pass()(model)
+    assert any(node.domain == "bngrad" for node in all_nodes(model))
+    (h,) = (value for node in model.graph for value in node.outputs if value.name == "h")
+    h.type = h.shape = None
+    InferTypesPass()(model)
+    assert (h.dtype, str(h.shape)) == (ir.DataType.FLOAT, "[N,3,4,4]")
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_failure_is_a_warning_where_an_earlier_inference_succeeded(before, caplog, expected_failures):
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] z) { z = Relu(x) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for _ in range(before):
+        InferTypesPass()(model)
+    model.graph[0].domain = "bngrad"  # which the model does not import
+    with caplog.at_level(logging.INFO, logger="bngrad"):
+        InferTypesPass()(model)
+    assert [record.levelno for record in caplog.records] == [(logging.INFO, logging.WARNING)[before]]
+    assert len(expected_failures) == before
 
 
 def test_a_contradiction_stays():

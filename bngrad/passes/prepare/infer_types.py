@@ -51,6 +51,7 @@ class InferTypesPass(ir.passes.InPlacePass):
     Guarantees: the nodes do not change. Types and shapes that cannot be inferred stay as they are in the model.
     Stated shapes of intermediate values that contradict the inferred ones are replaced, unless the model
     contradicts itself without them, too: then all stay, and the model's ``meta`` says so under `CONTRADICTS`.
+    Logs a failure: as a warning if an earlier inference of the model succeeded, else as information.
     onnx-ir's own pass is not used because it also deserializes the nodes and tensors, which takes half its time.
     """
 
@@ -82,7 +83,9 @@ def _infer_types(model: ir.Model) -> bool:
         ValueError,
         RuntimeError,
     ) as error:
-        _log.info("types cannot be inferred; the model keeps the types that it states: %s", error)
+        # The user's model may be beyond onnx; where an inference succeeded before, a pass broke the model.
+        level = logging.WARNING if CONTRADICTS in model.meta else logging.INFO
+        _log.log(level, "types cannot be inferred; the model keeps the types that it states: %s", error)
         return False
     finally:
         for node, domain, op_type in replaced:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
-from bngrad.graph.nodes import all_nodes
 from bngrad.graph.subgraphs import subgraphs
-from bngrad.opset.functions import DOMAIN, VERSION
+from bngrad.io.domains import import_bngrad
+from bngrad.opset.functions import DOMAIN
 from bngrad.passes.imports.decomposed.graph_rewrite import GraphRewrite
 
 if TYPE_CHECKING:
@@ -72,11 +72,8 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
                 if not taken and (turn or not rewrite.has_roots):
                     break
             candidates += refused
-        if any(node.domain == DOMAIN for node in all_nodes(model)):
-            model.opset_imports.setdefault(DOMAIN, VERSION)
-            for function in model.functions.values():
-                if function.domain != DOMAIN and any(node.domain == DOMAIN for node in function):
-                    function.opset_imports.setdefault(DOMAIN, VERSION)
+        if modified:
+            import_bngrad(model)
         model.meta[CANDIDATES] = candidates
         return ir.passes.PassResult(model, modified=modified)
 
