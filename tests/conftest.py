@@ -7,6 +7,9 @@ import signal
 import numpy as np
 import pytest
 
+from failed_inferences import expected_failures, no_failed_inference  # noqa: F401 - for every test
+from processor_time import pytest_runtest_call  # noqa: F401 - the limit of a test's time
+
 # A shell ignores SIGINT in background jobs, and subprocesses of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -14,6 +17,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture
 def rng():
     return np.random.default_rng(20240229)
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    """ONNX Runtime's gradient builder and training kernels, in one process for all tests."""
+    from bngrad.oracle import Oracle  # not at the top: some tests run where its packages are missing
+
+    with Oracle(timeout=600) as running:
+        yield running
 
 
 def pytest_addoption(parser):

@@ -1,4 +1,4 @@
-"""One oracle for all tests, in the user's own environment (or BNGRAD_ORACLE_DIR's), which is made if need be."""
+"""The oracle's environment, in the user's cache or BNGRAD_ORACLE_DIR, and a training graph from it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ from oracle_cases import CNN, CNN_WEIGHTS, parse
 @pytest.fixture(scope="session")
 def environment():
     return public.ensure()
-
-
-@pytest.fixture(scope="session")
-def oracle(environment):
-    with public.Oracle(python=environment.python) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="session")

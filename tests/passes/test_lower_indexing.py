@@ -12,7 +12,6 @@ import pytest
 from onnx import numpy_helper
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.oracle import Oracle
 from bngrad.passes.pipeline import rewrite
 from bngrad.validation.float64 import evaluate
 from validation.training_op_cases import CASES, Case, ints, values
@@ -99,12 +98,6 @@ def assert_close(got, want, limit):
         assert got[name].shape == array.shape
         largest = np.max(np.abs(array), initial=1)
         np.testing.assert_allclose(got[name].astype(np.float64), array, rtol=0, atol=limit * largest, err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def oracle():
-    with Oracle() as running:
-        yield running
 
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "symbolic"])

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from bngrad.oracle import Oracle, prepare_forward
+from bngrad.oracle import prepare_forward
 from bngrad.validation.float64 import evaluate
 from models import digits_resnet20
 
@@ -37,14 +37,13 @@ def test_digits_forward_agrees_with_onnxruntime(digits):
 
 
 @pytest.fixture(scope="module")
-def digits_gradient(digits):
+def digits_gradient(digits, oracle):
     """The training graph that ORT's builder makes, its feeds, and what its kernels compute in float32."""
     model, feeds = digits
     prepared = prepare_forward(model)
     feeds = {**prepared.values, **feeds}
-    with Oracle() as oracle:
-        training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
-        return ir.to_proto(training), feeds, oracle.run(training, feeds)
+    training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
+    return ir.to_proto(training), feeds, oracle.run(training, feeds)
 
 
 def test_digits_gradients_agree_with_ort_training(digits_gradient):

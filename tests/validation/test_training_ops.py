@@ -11,7 +11,6 @@ import onnxruntime as ort
 import pytest
 
 from bngrad.errors import OracleError, UnsupportedNodeError
-from bngrad.oracle import Oracle
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
@@ -60,12 +59,6 @@ def test_every_op_has_a_case_and_no_case_is_there_twice():
     assert {case.op for case in CASES} == set(DOMAIN)
     assert len({case.id for case in CASES}) == len(CASES)
     assert {case.id for case in CASES}.issuperset([*ORT_IS_WRONG, *ORT_REFUSES])
-
-
-@pytest.fixture(scope="module")
-def oracle():
-    with Oracle() as running:
-        yield running
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.id not in {*ORT_IS_WRONG, *ORT_REFUSES}], ids=str)
