@@ -16,6 +16,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from bngrad.validation.references import register_reference
+
 if TYPE_CHECKING:  # type checkers read imports alone; without these, every name would be Any
     from bngrad.api import differentiate as differentiate
     from bngrad.api import finalize as finalize
@@ -81,6 +83,16 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604 - all are strings, which ruff cannot see
+
+
+def _autograd() -> type:
+    """The class that runs models in PyTorch, for ``validate --against torch``."""
+    from bngrad.torch.autograd.model import Autograd  # noqa: PLC0415 - PyTorch is optional
+
+    return Autograd
+
+
+register_reference("torch", _autograd)
 
 try:
     __version__ = version("bngrad")

@@ -44,7 +44,7 @@ def module_names(root: Path) -> dict[str, Path]:
 
 
 def imports(root: Path, package: str) -> dict[str, set[str]]:
-    """The modules that each module names in an import statement."""
+    """The modules that each module names in an import statement, or as a literal in a call that imports."""
     modules = module_names(root)
     found: dict[str, set[str]] = {}
     for name, path in modules.items():
@@ -55,9 +55,20 @@ def imports(root: Path, package: str) -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: imports are absolute"
                 wanted |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Call):
+                wanted.add(_imported_by(node))
         wanted = {dotted for dotted in wanted if dotted.split(".")[0] == package}
         found[name] = {_module(dotted.partition(".")[2], modules) for dotted in wanted} - {name}
     return found
+
+
+def _imported_by(call: ast.Call) -> str:
+    """The module that a call of ``import_module`` or ``__import__`` names, or the literal start of its name."""
+    if ast.unparse(call.func).rpartition(".")[2] not in ("import_module", "__import__") or not call.args:
+        return ""
+    name = call.args[0]
+    name = name.values[0] if isinstance(name, ast.JoinedStr) else name
+    return str(name.value).rstrip(".") if isinstance(name, ast.Constant) else ""
 
 
 def _module(dotted: str, modules: dict[str, Path]) -> str:
@@ -103,6 +114,10 @@ PLANTED = {
     "in-a-function": "def f():\n    from bngrad.cli import main",
     "for-type-checkers": "if TYPE_CHECKING:\n    from bngrad.cli.options import Options",
     "a-whole-package": "import bngrad.cli",
+    "by-a-call": 'import_module("bngrad.cli")',
+    "by-a-call-of-the-package": 'importlib.import_module("bngrad.cli").main()',
+    "by-a-call-with-a-computed-end": 'import_module(f"bngrad.cli.{name}")',
+    "by-the-builtin-function": '__import__("bngrad.cli")',
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from bngrad.graph.nodes import all_nodes
 from bngrad.validation.double import LIMIT, compared
 from bngrad.validation.numeric import POINTS, nearby
+from bngrad.validation.references import load_reference
 from bngrad.validation.report import Check
 
 if TYPE_CHECKING:
@@ -58,13 +58,11 @@ class AutogradType(Protocol):
 def load_autograd() -> AutogradType:
     """Returns the class that runs models in PyTorch.
 
-    It is imported by name: PyTorch is optional, and nothing outside of `bngrad.torch` may depend on that package.
-
     Raises:
         VersionError: PyTorch is missing.
     """
-    found: AutogradType = import_module("bngrad.torch.autograd.model").Autograd
-    return found
+    autograd: AutogradType = load_reference("torch")
+    return autograd
 
 
 def against_autograd(
