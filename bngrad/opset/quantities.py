@@ -30,6 +30,9 @@ class Quantity(NamedTuple):
 COEFFICIENTS = 9
 """The number of coefficients of AdamUpdate."""
 
+ROWS = {"moments": 3, "sums": 2}
+"""The number of rows of what a rank sends, by its shape's kind; each has a column for each channel."""
+
 _LIKE_X = "; has the shape of X"
 _LIKE_WEIGHT = "; has the shape of weight"
 _LIKE_SCALE = "; has the shape of X without the reduction axes"

@@ -17,12 +17,14 @@ All functions take arrays of any real dtype and return float64 arrays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bngrad.errors import InputError
 from bngrad.opset.axes import normalize_axes
+from bngrad.opset.op_results import Gradients, Normalized, SecondGradients, Statistics, Updated, returns
+from bngrad.opset.quantities import COEFFICIENTS
 from bngrad.opset.reduction import (
     expand_parameters,
     expect_shape,
@@ -42,6 +44,7 @@ from bngrad.opset.reference_synchronized import (
     batch_normalization_moments,
     batch_normalization_relu_grad_apply,
     batch_normalization_relu_grad_sums,
+    dy_of_relu,
 )
 
 if TYPE_CHECKING:
@@ -69,47 +72,7 @@ __all__ = [
 ]
 
 
-class Gradients(NamedTuple):
-    """The outputs of BatchNormalizationGrad."""
-
-    dX: Array
-    dscale: Array
-    dbias: Array
-
-
-class SecondGradients(NamedTuple):
-    """The outputs of BatchNormalizationGradGrad."""
-
-    d_dY: Array
-    d_X: Array
-    d_scale: Array
-
-
-class Normalized(NamedTuple):
-    """The outputs of BatchNormalizationTraining."""
-
-    Y: Array
-    new_running_mean: Array
-    new_running_var: Array
-    saved_mean: Array
-    saved_inv_std: Array
-
-
-class Updated(NamedTuple):
-    """The outputs of AdamUpdate."""
-
-    new_weight: Array
-    new_exp_avg: Array
-    new_exp_avg_sq: Array
-
-
-class Statistics(NamedTuple):
-    """The outputs of BatchNormalizationStatistics."""
-
-    mean: Array
-    inv_std: Array
-
-
+@returns(Gradients)
 def batch_normalization_grad(
     dY: ArrayLike,
     X: ArrayLike,
@@ -119,23 +82,7 @@ def batch_normalization_grad(
     axes: ArrayLike,
     training_mode: bool,
 ) -> Gradients:
-    """Returns the gradients of Y = scale * xhat + bias.
-
-    Args:
-        dY: Gradient of the loss with respect to Y, with X's shape.
-        X: Input of the forward pass, rank 1 to 8.
-        scale: Scale of the forward pass, with X's shape without ``axes``; the same for ``mean`` and ``inv_std``.
-        mean: The mean that the forward pass subtracted.
-        inv_std: 1 / sqrt(variance + epsilon), the factor of the forward pass.
-        axes: The reduction axes.
-        training_mode: Whether mean and inv_std are functions of X; if not, they are constants (frozen statistics).
-
-    Returns:
-        dX with X's shape; dscale and dbias with scale's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
-    """
+    """Returns the gradients of Y = scale * xhat + bias."""
     x = float64(X)
     dy = float64(dY)
     reduced = normalize_axes(axes, x.ndim)
@@ -149,6 +96,7 @@ def batch_normalization_grad(
         return Gradients(scale_ * inv_std_ * dx, dscale.squeeze(reduced), dbias.squeeze(reduced))
 
 
+@returns(Gradients)
 def batch_normalization_relu_grad(
     dZ: ArrayLike,
     Z: ArrayLike,
@@ -159,31 +107,12 @@ def batch_normalization_relu_grad(
     axes: ArrayLike,
     training_mode: bool,
 ) -> Gradients:
-    """Returns the gradients of Z = relu(Y), where Y is the batch normalization of X: dY = dZ if Z > 0, else 0.
-
-    Args:
-        dZ: Gradient of the loss with respect to Z, with X's shape.
-        Z: Output of the ReLU, with X's shape.
-        X: See `batch_normalization_grad`, also for the other arguments.
-        scale: See `batch_normalization_grad`.
-        mean: See `batch_normalization_grad`.
-        inv_std: See `batch_normalization_grad`.
-        axes: See `batch_normalization_grad`.
-        training_mode: See `batch_normalization_grad`.
-
-    Returns:
-        dX with X's shape; dscale and dbias with scale's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
-    """
-    x, dz, z = float64(X), float64(dZ), float64(Z)
-    reduced = normalize_axes(axes, x.ndim)
-    expect_shape("dZ", dz, x.shape, x, reduced)
-    expect_shape("Z", z, x.shape, x, reduced)
-    return batch_normalization_grad(np.where(z > 0, dz, 0.0), x, scale, mean, inv_std, reduced, training_mode)
+    """Returns the gradients of Z = relu(Y), where Y is the batch normalization of X: dY = dZ if Z > 0, else 0."""
+    dy = dy_of_relu(dZ, Z, X, axes)
+    return batch_normalization_grad(dy, X, scale, mean, inv_std, axes, training_mode)
 
 
+@returns(SecondGradients)
 def batch_normalization_grad_grad(
     ddX: ArrayLike,
     ddscale: ArrayLike,
@@ -209,24 +138,6 @@ def batch_normalization_grad_grad(
     and with frozen statistics P(t) = t and d_X = ddscale * inv_std * dY. These are the derivatives of the formulas
     of the module's docstring; in training mode, mean and inv_std depend on X, and mean(xhat^2) = var / (var +
     epsilon) is not approximated by 1.
-
-    Args:
-        ddX: Gradient of the loss with respect to dX, with X's shape.
-        ddscale: Gradient of the loss with respect to dscale, with scale's shape.
-        ddbias: Gradient of the loss with respect to dbias, with scale's shape.
-        dY: See `batch_normalization_grad`, also for the other arguments.
-        X: See `batch_normalization_grad`.
-        scale: See `batch_normalization_grad`.
-        mean: See `batch_normalization_grad`.
-        inv_std: See `batch_normalization_grad`.
-        axes: See `batch_normalization_grad`.
-        training_mode: See `batch_normalization_grad`.
-
-    Returns:
-        d_dY and d_X with X's shape; d_scale with scale's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
     """
     x, dy, ddx = float64(X), float64(dY), float64(ddX)
     reduced = normalize_axes(axes, x.ndim)
@@ -255,6 +166,7 @@ def batch_normalization_grad_grad(
         return SecondGradients(d_dy, d_x, total(inv_std_ * ddx * p_dy).squeeze(reduced))
 
 
+@returns(Normalized)
 def batch_normalization_training(
     X: ArrayLike,
     scale: ArrayLike,
@@ -271,23 +183,6 @@ def batch_normalization_training(
     new_running = momentum * running + (1 - momentum) * batch, where the batch variance is divided by M (ONNX,
     nGraph), or by max(M - 1, 1) if ``unbiased_running_var`` is set (MIOpen, TensorFlow, PyTorch). The statistics
     of an empty reduction (M = 0) are NaN.
-
-    Args:
-        X: Input, rank 1 to 8.
-        scale: With X's shape without ``axes``; the same for all other parameters.
-        bias: Added after scaling.
-        running_mean: The running mean before this step.
-        running_var: The running variance before this step.
-        axes: The reduction axes.
-        epsilon: Added to the variance.
-        momentum: Weight of the *old* running value, as in ONNX.
-        unbiased_running_var: Whether to apply Bessel's correction to the running variance.
-
-    Returns:
-        Y with X's shape, and four arrays with scale's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
     """
     x = float64(X)
     reduced = normalize_axes(axes, x.ndim)
@@ -306,12 +201,9 @@ def batch_normalization_training(
     return Normalized(y, *kept)
 
 
+@returns(Statistics)
 def batch_normalization_statistics(X: ArrayLike, axes: ArrayLike, epsilon: float) -> Statistics:
-    """Returns the batch's mean and 1 / sqrt(biased variance + epsilon), both with X's shape without ``axes``.
-
-    Raises:
-        InputError: The axes or the rank are invalid.
-    """
+    """Returns the batch's mean and 1 / sqrt(biased variance + epsilon), both with X's shape without ``axes``."""
     x = float64(X)
     reduced = normalize_axes(axes, x.ndim)
     mean, var = moments(x, reduced)
@@ -319,6 +211,7 @@ def batch_normalization_statistics(X: ArrayLike, axes: ArrayLike, epsilon: float
         return Statistics(mean.squeeze(reduced), (1.0 / np.sqrt(var + epsilon)).squeeze(reduced))
 
 
+@returns(Updated)
 def adam_update(
     weight: ArrayLike, gradient: ArrayLike, exp_avg: ArrayLike, exp_avg_sq: ArrayLike, coefficients: ArrayLike
 ) -> Updated:
@@ -335,20 +228,6 @@ def adam_update(
     step_size = learning_rate / (1 - beta1^t) and sqrt_bias_correction2 = sqrt(1 - beta2^t) in step t.
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2: Adam with the weight decay d
     has l2_penalty = d and weight_factor = 1; AdamW has l2_penalty = 0 and weight_factor = 1 - learning_rate * d.
-
-    Args:
-        weight: Of any shape.
-        gradient: With weight's shape.
-        exp_avg: With weight's shape.
-        exp_avg_sq: With weight's shape.
-        coefficients: gradient_scale, l2_penalty, weight_factor, 1 - beta1, beta2, 1 - beta2, step_size,
-            sqrt_bias_correction2 and epsilon.
-
-    Returns:
-        Three arrays with weight's shape.
-
-    Raises:
-        InputError: Shapes do not match.
     """
     w, c = float64(weight), float64(coefficients)
     others = {"gradient": float64(gradient), "exp_avg": float64(exp_avg), "exp_avg_sq": float64(exp_avg_sq)}
@@ -357,8 +236,8 @@ def adam_update(
             raise InputError(
                 f"{name} has shape {list(array.shape)}; expected {list(w.shape)}, the shape of weight"
             )
-    if c.shape != (9,):
-        raise InputError(f"coefficients has shape {list(c.shape)}; expected [9]")
+    if c.shape != (COEFFICIENTS,):
+        raise InputError(f"coefficients has shape {list(c.shape)}; expected [{COEFFICIENTS}]")
     scale, l2_penalty, weight_factor, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction, eps = c
     with ieee_warnings_off():
         g = others["gradient"] * scale + l2_penalty * w

@@ -6,12 +6,23 @@ one rank alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bngrad.errors import InputError
 from bngrad.opset.axes import normalize_axes
+from bngrad.opset.op_results import (
+    Applied,
+    Gathered,
+    GradApplied,
+    GradSums,
+    Merged,
+    Moments,
+    Reduced,
+    returns,
+)
+from bngrad.opset.quantities import ROWS
 from bngrad.opset.reduction import (
     expand_parameters,
     expect_shape,
@@ -27,67 +38,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
-class Moments(NamedTuple):
-    """The output of BatchNormalizationMoments."""
-
-    moments: Array
-
-
-class Merged(NamedTuple):
-    """The outputs of BatchNormalizationMergeMoments."""
-
-    new_running_mean: Array
-    new_running_var: Array
-    batch_mean: Array
-    batch_inv_std: Array
-    batch_count: Array
-
-
-class Applied(NamedTuple):
-    """The output of BatchNormalizationApply."""
-
-    Y: Array
-
-
-class GradSums(NamedTuple):
-    """The outputs of BatchNormalizationGradSums."""
-
-    sums: Array
-    dscale: Array
-    dbias: Array
-
-
-class GradApplied(NamedTuple):
-    """The output of BatchNormalizationGradApply."""
-
-    dX: Array
-
-
-class Gathered(NamedTuple):
-    """The output of AllGather."""
-
-    gathered: Array
-
-
-class Reduced(NamedTuple):
-    """The output of AllReduce."""
-
-    total: Array
-
-
+@returns(Moments)
 def batch_normalization_moments(X: ArrayLike, axes: ArrayLike) -> Moments:
-    """Returns the count, the mean and M2 = sum (X - mean)^2 of a rank's part of the batch.
-
-    Args:
-        X: Input of the forward pass, rank 1 to 8.
-        axes: The reduction axes.
-
-    Returns:
-        [3, C], with a column for each of the C elements of X's shape without ``axes``. All are 0 if X is empty.
-
-    Raises:
-        InputError: The axes or the rank are invalid.
-    """
+    """Returns the count, the mean and M2 = sum (X - mean)^2 of a rank's part of the batch; 0 if X is empty."""
     x = float64(X)
     reduced = normalize_axes(axes, x.ndim)
     count = reduced_count(x, reduced)
@@ -97,6 +50,7 @@ def batch_normalization_moments(X: ArrayLike, axes: ArrayLike) -> Moments:
     return Moments(np.stack([np.full(mean.size, float(count)), mean.reshape(-1), squares.reshape(-1)]))
 
 
+@returns(Merged)
 def batch_normalization_merge_moments(
     gathered_moments: ArrayLike,
     running_mean: ArrayLike,
@@ -114,25 +68,11 @@ def batch_normalization_merge_moments(
         var         = sum (M2 + n (m - batch_mean)^2) / batch_count
 
     Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The
-    running statistics are those of `batch_normalization_training` with M = batch_count.
-
-    Args:
-        gathered_moments: [R, 3, C], of R ranks; see `batch_normalization_moments`.
-        running_mean: The running mean before this step, with X's shape without the axes: C elements.
-        running_var: The running variance before this step.
-        epsilon: Added to the variance.
-        momentum: Weight of the *old* running value, as in ONNX.
-        unbiased_running_var: Whether to apply Bessel's correction to the running variance.
-
-    Returns:
-        Four arrays with the shape of running_mean, and the number of elements, a scalar. The statistics are NaN if
-        that is 0.
-
-    Raises:
-        InputError: Shapes do not match.
+    running statistics are those of `batch_normalization_training` with M = batch_count. The statistics are NaN if
+    that is 0.
     """
     gathered, old_mean, old_var = float64(gathered_moments), float64(running_mean), float64(running_var)
-    _require_rows("gathered_moments", gathered, 3, old_mean.size)
+    _require_rows("gathered_moments", gathered, old_mean.size)
     if old_var.shape != old_mean.shape:
         raise InputError(
             f"running_var has shape {list(old_var.shape)}; expected {list(old_mean.shape)}, that of running_mean"
@@ -152,6 +92,7 @@ def batch_normalization_merge_moments(
         return Merged(new_mean, new_var, mean, np.asarray(1.0 / np.sqrt(var + epsilon)), count)
 
 
+@returns(Applied)
 def batch_normalization_apply(
     X: ArrayLike,
     scale: ArrayLike,
@@ -160,22 +101,7 @@ def batch_normalization_apply(
     batch_inv_std: ArrayLike,
     axes: ArrayLike,
 ) -> Applied:
-    """Returns Y = (X - batch_mean) * batch_inv_std * scale + bias.
-
-    Args:
-        X: Input, rank 1 to 8.
-        scale: With X's shape without ``axes``; the same for all other parameters.
-        bias: Added after scaling.
-        batch_mean: The mean of the whole batch.
-        batch_inv_std: 1 / sqrt(variance of the whole batch + epsilon).
-        axes: The reduction axes.
-
-    Returns:
-        Y with X's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
-    """
+    """Returns Y = (X - batch_mean) * batch_inv_std * scale + bias."""
     x = float64(X)
     reduced = normalize_axes(axes, x.ndim)
     scale_, bias_, mean, inv_std = expand_parameters(
@@ -185,6 +111,7 @@ def batch_normalization_apply(
         return Applied((x - mean) * inv_std * scale_ + bias_)
 
 
+@returns(GradSums)
 def batch_normalization_grad_sums(
     dY: ArrayLike,
     X: ArrayLike,
@@ -195,20 +122,7 @@ def batch_normalization_grad_sums(
 ) -> GradSums:
     """Returns sum dY and sum dY * (X - batch_mean) over a rank's part of the batch.
 
-    Args:
-        dY: Gradient of the loss with respect to Y, with X's shape.
-        X: Input of the forward pass, rank 1 to 8.
-        scale: Scale of the forward pass, with X's shape without ``axes``; the same for the statistics.
-        batch_mean: The mean of the whole batch.
-        batch_inv_std: 1 / sqrt(variance of the whole batch + epsilon).
-        axes: The reduction axes.
-
-    Returns:
-        The sums, [2, C]; and the rank's part of dscale, the second sum times batch_inv_std, and of dbias, the
-        first, with scale's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
+    dscale, the second sum times batch_inv_std, and dbias, the first, are the rank's part of these gradients.
     """
     x, dy = float64(X), float64(dY)
     reduced = normalize_axes(axes, x.ndim)
@@ -224,6 +138,7 @@ def batch_normalization_grad_sums(
         return GradSums(sums, dscale.squeeze(reduced), dbias.squeeze(reduced))
 
 
+@returns(GradSums)
 def batch_normalization_relu_grad_sums(
     dZ: ArrayLike,
     Z: ArrayLike,
@@ -233,15 +148,12 @@ def batch_normalization_relu_grad_sums(
     batch_inv_std: ArrayLike,
     axes: ArrayLike,
 ) -> GradSums:
-    """Returns `batch_normalization_grad_sums` of Z = relu(Y): dY = dZ where Z > 0, else 0.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
-    """
-    dy = _dy_of_relu(dZ, Z, X, axes)
+    """Returns `batch_normalization_grad_sums` of Z = relu(Y): dY = dZ where Z > 0, else 0."""
+    dy = dy_of_relu(dZ, Z, X, axes)
     return batch_normalization_grad_sums(dy, X, scale, batch_mean, batch_inv_std, axes)
 
 
+@returns(GradApplied)
 def batch_normalization_grad_apply(
     dY: ArrayLike,
     X: ArrayLike,
@@ -255,22 +167,6 @@ def batch_normalization_grad_apply(
     """Returns dX = scale * inv_std * (dY - (dbias + xhat * dscale) / batch_count), with the sums of all ranks.
 
     dbias is the first row of these sums, and dscale the second times inv_std.
-
-    Args:
-        dY: See `batch_normalization_grad_sums`, also for the other arguments.
-        X: See `batch_normalization_grad_sums`.
-        scale: See `batch_normalization_grad_sums`.
-        batch_mean: See `batch_normalization_grad_sums`.
-        batch_inv_std: See `batch_normalization_grad_sums`.
-        gathered_sums: [R, 2, C], of R ranks.
-        batch_count: The number of elements of each channel in the whole batch, a scalar.
-        axes: See `batch_normalization_grad_sums`.
-
-    Returns:
-        dX with X's shape.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
     """
     x, dy, gathered, count = float64(X), float64(dY), float64(gathered_sums), float64(batch_count)
     reduced = normalize_axes(axes, x.ndim)
@@ -278,7 +174,7 @@ def batch_normalization_grad_apply(
     scale_, mean, inv_std = expand_parameters(
         x, reduced, scale=scale, batch_mean=batch_mean, batch_inv_std=batch_inv_std
     )
-    _require_rows("gathered_sums", gathered, 2, scale_.size)
+    _require_rows("gathered_sums", gathered, scale_.size)
     if count.shape != ():
         raise InputError(f"batch_count has shape {list(count.shape)}; expected a scalar")
     with ieee_warnings_off():
@@ -287,6 +183,7 @@ def batch_normalization_grad_apply(
         return GradApplied(scale_ * inv_std * (dy - (dbias + xhat * dscale) / count))
 
 
+@returns(GradApplied)
 def batch_normalization_relu_grad_apply(
     dZ: ArrayLike,
     Z: ArrayLike,
@@ -298,28 +195,31 @@ def batch_normalization_relu_grad_apply(
     batch_count: ArrayLike,
     axes: ArrayLike,
 ) -> GradApplied:
-    """Returns `batch_normalization_grad_apply` of Z = relu(Y): dY = dZ where Z > 0, else 0.
-
-    Raises:
-        InputError: Shapes do not match, or axes are invalid.
-    """
-    dy = _dy_of_relu(dZ, Z, X, axes)
+    """Returns `batch_normalization_grad_apply` of Z = relu(Y): dY = dZ where Z > 0, else 0."""
+    dy = dy_of_relu(dZ, Z, X, axes)
     return batch_normalization_grad_apply(
         dy, X, scale, batch_mean, batch_inv_std, gathered_sums, batch_count, axes
     )
 
 
+@returns(Gathered)
 def all_gather(value: ArrayLike, key: str) -> Gathered:  # noqa: ARG001 - the op's attribute
     """Returns the values of all ranks, [R, ...], of one rank alone."""
     return Gathered(float64(value)[np.newaxis])
 
 
+@returns(Reduced)
 def all_reduce(partial: ArrayLike, key: str) -> Reduced:  # noqa: ARG001 - the op's attribute
     """Returns the sum over all ranks, of one rank alone."""
     return Reduced(float64(partial))
 
 
-def _dy_of_relu(dZ: ArrayLike, Z: ArrayLike, X: ArrayLike, axes: ArrayLike) -> Array:
+def dy_of_relu(dZ: ArrayLike, Z: ArrayLike, X: ArrayLike, axes: ArrayLike) -> Array:
+    """Returns the gradient with respect to Y, of Z = relu(Y).
+
+    Raises:
+        InputError: Shapes do not match, or axes are invalid.
+    """
     x, dz, z = float64(X), float64(dZ), float64(Z)
     reduced = normalize_axes(axes, x.ndim)
     expect_shape("dZ", dz, x.shape, x, reduced)
@@ -327,6 +227,7 @@ def _dy_of_relu(dZ: ArrayLike, Z: ArrayLike, X: ArrayLike, axes: ArrayLike) -> A
     return np.where(z > 0, dz, 0.0)
 
 
-def _require_rows(name: str, array: Array, rows: int, channels: int) -> None:
+def _require_rows(name: str, array: Array, channels: int) -> None:
+    rows = ROWS[name.removeprefix("gathered_")]
     if array.ndim != 3 or not array.shape[0] or array.shape[1:] != (rows, channels):
         raise InputError(f"{name} has shape {list(array.shape)}; expected [R, {rows}, {channels}]")

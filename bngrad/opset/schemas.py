@@ -18,7 +18,7 @@ from bngrad.opset import onnx_registry
 from bngrad.opset.axes import normalize_axes
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.known_shapes import may_be_equal, shape_text
-from bngrad.opset.quantities import ATTRIBUTES, COEFFICIENTS, QUANTITIES
+from bngrad.opset.quantities import ATTRIBUTES, COEFFICIENTS, QUANTITIES, ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,6 @@ _ATTR_TYPES = {
     "float": OpSchema.AttrType.FLOAT,
     "string": OpSchema.AttrType.STRING,
 }
-_ROWS = {"moments": 3, "sums": 2}
 
 
 def schema(name: str) -> OpSchema:
@@ -155,7 +154,7 @@ def _check_fixed_shapes(
     expected: dict[str, KnownShape] = {
         "coefficients": (COEFFICIENTS,),
         "scalar": (),
-        **{f"gathered_{kind}": (None, rows, channels) for kind, rows in _ROWS.items()},
+        **{f"gathered_{kind}": (None, rows, channels) for kind, rows in ROWS.items()},
     }
     for kind, want in expected.items():
         for name, tensor in _shaped(types, kind).items():
@@ -171,7 +170,7 @@ def _shapes_of_exchanges(
 ) -> dict[str, onnx.TypeProto.Tensor]:
     """Returns tensor types with the shapes of what ranks exchange, by kind."""
     channels = _channels(parameter)
-    shapes = {kind: _tensor_type((rows, channels)) for kind, rows in _ROWS.items()}
+    shapes = {kind: _tensor_type((rows, channels)) for kind, rows in ROWS.items()}
     gathered = onnx.TypeProto.Tensor()
     if data.HasField("shape"):
         gathered.shape.dim.add()  # the number of ranks

@@ -27,7 +27,7 @@ from bngrad.errors import InputError, LibraryError
 from bngrad.opset import reference
 from bngrad.opset.axes import normalize_axes, parameter_shape
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
-from bngrad.opset.quantities import QUANTITIES
+from bngrad.opset.quantities import QUANTITIES, ROWS
 from bngrad.opset.schemas import main_input, signature
 from bngrad.runtime import native, native_library
 
@@ -152,8 +152,7 @@ def _nan(name: str, outputs: Sequence[str], inputs: Sequence[Array]) -> tuple[Ar
         "data": data,
         "parameter": parameter,
         "scalar": (),
-        "moments": (3, channels),
-        "sums": (2, channels),
+        **{kind: (rows, channels) for kind, rows in ROWS.items()},
         "gathered": (1, *data),
     }
     return tuple(np.full(shapes[QUANTITIES[o].shape], np.nan) for o in outputs)

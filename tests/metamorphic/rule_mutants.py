@@ -50,22 +50,22 @@ OPSET = of(
         "exchanged terms of d_X",
     ),
     (
-        "d_scale = op.CastLike(inv_std_c * sum_ddx_P_dy, scale)",
-        "d_scale = op.CastLike(sum_ddx_P_dy, scale)",
+        "op.Where(count > zero, inv_std_c * sum_ddx_P_dy, zero)",
+        "op.Where(count > zero, sum_ddx_P_dy, zero)",
         "d_scale without inv_std",
     ),
 )
 
 NATIVE = of(
-    "bngrad/runtime/native.py",
+    "bngrad/runtime/kernel_call.py",
     (
-        "*call.scales(scale=scale, bias=bias)]",
-        "*call.scales(bias=bias, scale=scale)]",
-        "scale and bias are exchanged",
+        "[inputs[name] if name else None for name in arrays]",
+        "[inputs[name] if name else None for name in sorted(arrays, key=str)]",
+        "inputs are exchanged",
     ),
     (
-        "ctypes.c_double(epsilon), ctypes.c_double(momentum),",
-        "ctypes.c_double(momentum), ctypes.c_double(epsilon),",
+        "_ATTRIBUTES[name](values[name]) for name in attributes",
+        "_ATTRIBUTES[name](values[name]) for name in reversed(attributes)",
         "epsilon and momentum are exchanged",
     ),
 )
