@@ -42,10 +42,10 @@ if TYPE_CHECKING:  # type checkers read imports alone; without these, every name
     from bngrad.runtime.session import get_library_path as get_library_path
     from bngrad.runtime.session import register as register
     from bngrad.runtime.session import session as session
-    from bngrad.training.loss_functions import L1 as L1
-    from bngrad.training.loss_functions import MSE as MSE
-    from bngrad.training.loss_functions import BCEWithLogits as BCEWithLogits
-    from bngrad.training.loss_functions import CrossEntropy as CrossEntropy
+    from bngrad.training.loss.bce_with_logits import BCEWithLogits as BCEWithLogits
+    from bngrad.training.loss.cross_entropy import CrossEntropy as CrossEntropy
+    from bngrad.training.loss.l1 import L1 as L1
+    from bngrad.training.loss.mse import MSE as MSE
     from bngrad.training.optimizers import SGD as SGD
     from bngrad.training.optimizers import Adam as Adam
     from bngrad.training.optimizers import AdamW as AdamW
@@ -69,7 +69,10 @@ _NAMES = {
     "inspection.inspect": "Inspection",
     "opset.parameter_shape": "derive_parameter_shape",
     "runtime.session": "get_library_path register session",
-    "training.loss_functions": "BCEWithLogits CrossEntropy L1 MSE",
+    "training.loss.bce_with_logits": "BCEWithLogits",
+    "training.loss.cross_entropy": "CrossEntropy",
+    "training.loss.l1": "L1",
+    "training.loss.mse": "MSE",
     "training.optimizers": "Adam AdamW ParameterGroup SGD",
     "training.schedules": "ConstantSchedule CosineSchedule LinearSchedule StepSchedule",
     "training.step_info": "StepInfo",

@@ -16,7 +16,7 @@ def _one(like: Any) -> Any:  # noqa: ANN401 - of onnxscript's
 
 
 def _softplus(x: Any) -> Any:  # noqa: ANN401
-    """log(1 + exp(x)); of double as `training.loss_functions` computes it."""
+    """log(1 + exp(x)); of double as `training.loss.nodes` computes it."""
     if x.dtype != ir.DataType.DOUBLE:
         return op.Softplus(x)
     one, r = _one(x), op.Relu(x)

@@ -10,7 +10,7 @@ from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import subgraphs
-from bngrad.training.loss_functions import NO_CLASS
+from bngrad.training.loss.cross_entropy import NO_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -12,13 +12,14 @@ from bngrad.errors import InputError, ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import unknown_name
-from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.nodes import describe, refuse_training_graph
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
-from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function, typed
+from bngrad.training.loss.base import typed
+from bngrad.training.loss.nodes import LossNodes
+from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function
 
 if TYPE_CHECKING:
     from bngrad.opset.known_shapes import KnownShape
@@ -68,17 +69,19 @@ def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str
     if not shape:
         raise ModelError(_unsuitable(x, shape))
     names = Names(result)
-    target_dtype, target_shape = loss_fn.target(x, shape)
-    name = names.fresh(loss_fn.wanted)
-    target = ir.Value(name=name, type=ir.TensorType(target_dtype), shape=ir.Shape(target_shape))
+    target_shape = ir.Shape(loss_fn.target_shape(x, shape))
+    name, target_type = "target", x.type
+    if loss_fn.takes_labels:
+        name, target_type = "labels", ir.TensorType(ir.DataType.INT64)
+    target = ir.Value(name=names.fresh(name), type=target_type, shape=target_shape)
     result.graph.inputs.append(target)
-    make = NodesAtEnd(result.graph, names, "loss")
     computed = ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
-    fed = target if target_dtype == ir.DataType.INT64 else make.cast(_reshaped(make, target, x), computed)
+    make = LossNodes(result.graph, names, computed)
+    fed = target if loss_fn.takes_labels else make.cast(_reshaped(make, target, x), computed)
     loss = make.name(loss_fn.append(make, make.cast(x, computed), fed), names.fresh("loss"))
     loss.type, loss.shape = ir.TensorType(computed), ir.Shape([])
     result.graph.outputs.append(loss)
-    return AppendedLoss(result, str(loss.name), name, _normalized_twice(model, x, loss_fn))
+    return AppendedLoss(result, str(loss.name), str(target.name), _normalized_twice(model, x, loss_fn))
 
 
 def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
@@ -108,7 +111,7 @@ def _unsuitable(x: ir.Value, shape: KnownShape | None) -> str:
     )
 
 
-def _reshaped(make: NodesAtEnd, target: ir.Value, x: ir.Value) -> ir.Value:
+def _reshaped(make: LossNodes, target: ir.Value, x: ir.Value) -> ir.Value:
     """The target in the shape of the prediction: a target of another size fails, instead of broadcasting."""
     if x.shape is not None and x.shape.is_static():
         return target

@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from bngrad import L1, MSE, BCEWithLogits, CrossEntropy
 from bngrad.autodiff.share_loss import KEY
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError
 from bngrad.passes.pipeline import for_target
-from bngrad.training.loss_functions import L1, MSE, BCEWithLogits, CrossEntropy
 from bngrad.training.losses import append_loss
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 
 import bngrad
+from bngrad import L1, MSE, BCEWithLogits, CrossEntropy
 from bngrad.errors import InputError, ModelError
-from bngrad.training.loss_functions import L1, MSE, BCEWithLogits, CrossEntropy, loss_function
+from bngrad.training.loss_functions import loss_function
 from bngrad.training.losses import append_loss
 
 EPS = 2.0**-24

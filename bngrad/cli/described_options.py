@@ -1,0 +1,99 @@
+"""Options of the command line from the fields of loss functions or optimizers."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bngrad.cli.options import option
+from bngrad.cli.shell_completion import complete_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from dataclasses import Field
+
+    from bngrad.training.described import Description
+
+
+def _load_array(_context: click.Context, _parameter: click.Parameter, path: str | None) -> Any:  # noqa: ANN401
+    """Reads an array from a .npy file.
+
+    Raises:
+        InputError: The file cannot be read, or is no .npy file.
+    """
+    import numpy as np
+
+    from bngrad.io.arrays import load_array
+
+    return None if path is None else np.array(load_array(path))
+
+
+def _number_or_array(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:  # noqa: ANN401
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return _load_array(context, parameter, text)
+
+
+_NPY = complete_files(".npy")
+_ATTRIBUTES: dict[Any, dict[str, Any]] = {
+    "number": {"type": float},
+    "integer": {"type": int},
+    "flag": {"is_flag": True, "default": None},
+    "array": {"metavar": "FILE.npy", "shell_complete": _NPY, "callback": _load_array},
+    "number or array": {"metavar": "VALUE", "shell_complete": _NPY, "callback": _number_or_array},
+}
+"""The attributes of options of click, by the kind of their values."""
+
+
+def described_options(kinds: Mapping[str, Any], group: str) -> dict[str, Callable[..., Any]]:
+    """Returns the options that dataclasses have, by their fields; those that all have are last.
+
+    Args:
+        kinds: The dataclasses by their names.
+        group: The title of the group of options.
+    """
+    having: dict[str, dict[str, Field[Any]]] = {}
+    for name, kind in kinds.items():
+        for one in fields(kind):
+            having.setdefault(one.name, {})[name] = one
+    ordered = sorted(having, key=lambda name: len(having[name]) == len(kinds))
+    return {name: _option(name, having[name], group) for name in ordered}
+
+
+def _option(field: str, having: Mapping[str, Field[Any]], group: str) -> Callable[..., Any]:
+    """The option of the fields of one name."""
+    about = _description(next(iter(having.values())))
+    flag = about.flag or field.replace("_", "-")
+    attributes = _ATTRIBUTES.get(about.kind) or {"type": click.Choice(about.kind)}
+    return option(f"--{flag}", field, group=group, help=_help(having), **attributes)
+
+
+def _help(having: Mapping[str, Field[Any]]) -> str:
+    """The meanings of an option, and its default values, with the names of those that have each."""
+    texts: dict[str, list[str]] = {}
+    defaults: dict[str, list[str]] = {}
+    for name, field in having.items():
+        texts.setdefault(_description(field).text, []).append(name)
+        if field.default is not None and not isinstance(field.default, bool):
+            value = field.default if isinstance(field.default, str) else f"{field.default:g}"
+            defaults.setdefault(value, []).append(name)
+    first, *others = (text.format(_phrase(names)) for text, names in texts.items())
+    meaning = "; ".join([first, *(f"{text[0].lower()}{text[1:]}" for text in others)])
+    if not defaults:
+        return f"{meaning}."
+    usual = max(defaults, key=lambda value: len(defaults[value]))
+    special = [f"{value} for {', '.join(names)}" for value, names in defaults.items() if value != usual]
+    return f"{meaning}.  [default: {', '.join([*special, f'else {usual}' if special else usual])}]"
+
+
+def _phrase(names: list[str]) -> str:
+    """Names as a phrase: a, b and c."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _description(field: Field[Any]) -> Description:
+    about: Description = field.metadata["description"]
+    return about
