@@ -25,7 +25,7 @@ from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS, constant_value
 from bngrad.graph.node_reader import constant_of, known_integers, read_attribute
 from bngrad.graph.nodes import describe
-from bngrad.graph.same_values import origin
+from bngrad.graph.same_values import SAME_ORDER, origin
 from bngrad.graph.shapes import has_one_element
 from bngrad.graph.subgraphs import subgraphs
 from bngrad.opset.known_shapes import known_shape
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from bngrad.opset.known_shapes import KnownShape
-
-_COPIES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""Ops that change no number of a scalar, but for its rounding."""
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
@@ -193,7 +190,7 @@ class LossTerms:
     def _linear(self, node: ir.Node) -> tuple[int, ...]:
         """The inputs that a node is linear in, if the others do not depend on the data; empty if it is not."""
         inputs = [value for value in node.inputs if value is not None]
-        if node.op_type in _COPIES and has_one_element(node.outputs[0]):
+        if node.op_type in SAME_ORDER and has_one_element(node.outputs[0]):
             return (0,)
         if node.op_type in ("Add", "Sub", "Sum", "Neg"):
             return tuple(range(len(inputs)))

@@ -1,18 +1,36 @@
-"""Where a value comes from and who reads it, through nodes that change nothing but its type or shape."""
+"""Ops that only move elements; where a value comes from and who reads it, through such nodes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     import onnx_ir as ir
 
+Change: TypeAlias = Literal["type", "order", "size", "repetition", "selection"]
+
+_MOVES: dict[str, Change | None] = {
+    **dict.fromkeys(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")),
+    **dict.fromkeys(("Cast", "CastLike"), "type"),
+    "Transpose": "order",
+    "Expand": "size",
+    "Tile": "repetition",
+    **dict.fromkeys(("Gather", "Slice"), "selection"),
+}
+"""Ops whose output has the elements of input 0 alone, and what they change besides the shape."""
+
+
+def moves(*changes: Change) -> frozenset[str]:
+    """The ops that only move elements of input 0, and change nothing else but what is named, and the shape."""
+    return frozenset(op for op, change in _MOVES.items() if change is None or change in changes)
+
+
 COPIES = ("Identity",)
-SAME_VALUES = (
-    *("Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"),
-)
+SAME_ORDER = moves("type")
+"""Ops whose output has the elements of input 0 in their order, in another type or shape."""
+SAME_VALUES = moves("type", "order", "size")
 """Ops whose output has the elements of input 0, in another type or shape."""
 
 

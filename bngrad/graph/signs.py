@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.node_reader import constant_of
+from bngrad.graph.same_values import moves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 _DEEPEST = 16
 """Nodes on the way to an answer."""
 
-_MOVES = frozenset(
-    ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
-)
+_MOVES = moves("order", "size", "repetition", "selection")
 """Ops whose output has the numbers of their first input."""
 
 _MEANS = frozenset(("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"))

@@ -9,14 +9,14 @@ import onnx_ir as ir
 from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.nodes import describe
+from bngrad.graph.same_values import moves
 from bngrad.graph.subgraphs import subgraphs
 from bngrad.training.loss.cross_entropy import NO_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_MOVES = ("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-"""Ops whose output has the elements of input 0."""
+_MOVES = moves("order", "size")
 
 _WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Types that hold the number of each class."""

@@ -20,6 +20,7 @@ from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.nodes import describe
+from bngrad.graph.same_values import SAME_ORDER
 from bngrad.graph.shapes import has_one_element
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -46,9 +47,8 @@ def _clip(value: float, low: float | None = None, high: float | None = None) -> 
     )
 
 
-_COPIES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    **dict.fromkeys(_COPIES, lambda value: value),
+    **dict.fromkeys(SAME_ORDER, lambda value: value),
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -227,7 +227,7 @@ def _is_whole(term: Term) -> bool:
 
 def _read(node: ir.Node) -> Sequence[ir.Value | None]:
     """The inputs that are numbers, and not the shape or the axes of a copy."""
-    return node.inputs[:1] if node.op_type in _COPIES else node.inputs
+    return node.inputs[:1] if node.op_type in SAME_ORDER else node.inputs
 
 
 def _is_function(node: ir.Node) -> bool:
@@ -238,7 +238,9 @@ def _is_function(node: ir.Node) -> bool:
     if not all(has_one_element(value) for value in (*read, node.outputs[0])):
         return False
     made = node.outputs[0].dtype
-    rounds = node.op_type in ("Cast", "Div", "Pow", "Reciprocal") and not (made and made.is_floating_point())
+    rounds = node.op_type in ("Cast", "CastLike", "Div", "Pow", "Reciprocal") and not (
+        made and made.is_floating_point()
+    )
     return not rounds
 
 

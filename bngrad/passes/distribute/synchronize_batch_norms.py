@@ -31,7 +31,7 @@ import onnx_ir as ir
 from bngrad.graph.batch_norms import PER_SAMPLE
 from bngrad.graph.node_reader import dtype_of, read_attribute
 from bngrad.graph.nodes import all_nodes, is_read, raise_refusals, remove_unused
-from bngrad.graph.same_values import origin
+from bngrad.graph.same_values import SAME_ORDER, origin
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.schemas import signature
 from bngrad.passes.base import RewritePass
@@ -49,9 +49,6 @@ _GRADIENTS = {"BatchNormalizationGrad": 2, "BatchNormalizationReluGrad": 3}
 """How many inputs of X's shape each gradient has; its scale, mean and inv_std come next."""
 
 _INSIDE = "it is in a subgraph or function, which the ranks may run differently; expected the main graph"
-
-_SAME_ORDER = ("Cast", "CastLike", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""Ops that keep the elements of input 0 in their order."""
 
 
 class SynchronizeBatchNormsPass(RewritePass):
@@ -166,7 +163,7 @@ def _maker_of_statistics(node: ir.Node, op_type: str, first: int) -> ir.Node | N
         read = node.inputs[_GRADIENTS[node.op_type] + 1 + place]
         if read is None:
             return None
-        value = origin(read, _SAME_ORDER)
+        value = origin(read, SAME_ORDER)
         maker = value.producer()
         if maker is None or (maker.domain, maker.op_type) != (DOMAIN, op_type) or value.index() != first + place:
             return None
