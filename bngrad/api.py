@@ -7,7 +7,7 @@ type checker then picks the first overload.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import TYPE_CHECKING, Unpack, get_args, overload
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,10 @@ from bngrad.io.external_data import ExternalData
 from bngrad.io.files import as_ir, to_proto
 from bngrad.io.files import save as save_ir
 from bngrad.io.writing import check_output
+from bngrad.option_fields import takes_keywords
+from bngrad.options import RewriteOptions
 from bngrad.passes import pipeline
+from bngrad.training.options import DifferentiateOptions, StepOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,46 +29,23 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.inspection.inspect import Inspection
-    from bngrad.passes.pipeline import Target
-    from bngrad.training.differentiate import Builder, DifferentiationTarget, RunningVariance
-    from bngrad.training.loss_functions import LossFunction
-    from bngrad.training.optimizers import Optimizer, ParameterGroup
-    from bngrad.training.step_info import Layout
+    from bngrad.options import RewriteKeywords
+    from bngrad.training.options import DifferentiateKeywords, StepKeywords
     from bngrad.training.training_step import TrainingStep
 
 
 @overload
 def rewrite(
-    model: str | os.PathLike[str] | onnx.ModelProto,
-    *,
-    target: Target = ...,
-    functions: bool = ...,
-    fuse: bool = ...,
-    recognize: bool = ...,
-    sync: bool = ...,
+    model: str | os.PathLike[str] | onnx.ModelProto, **options: Unpack[RewriteKeywords]
 ) -> onnx.ModelProto: ...
 @overload
-def rewrite(
-    model: ir.Model,
-    *,
-    target: Target = ...,
-    functions: bool = ...,
-    fuse: bool = ...,
-    recognize: bool = ...,
-    sync: bool = ...,
-) -> ir.Model: ...
+def rewrite(model: ir.Model, **options: Unpack[RewriteKeywords]) -> ir.Model: ...
 
 
+@takes_keywords(RewriteOptions)
 def rewrite(
-    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
-    *,
-    target: Target = "stock",
-    functions: bool = True,
-    fuse: bool = True,
-    recognize: bool = True,
-    sync: bool = False,
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, **options: Unpack[RewriteKeywords]
 ) -> onnx.ModelProto | ir.Model:
     """Converts a training graph: batch norms to ops of ``bngrad``, other training ops to standard ONNX.
 
@@ -92,70 +72,21 @@ def rewrite(
             checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
-    source = as_ir(model)
-    rewritten = pipeline.rewrite(
-        source, target=target, functions=functions, fuse=fuse, recognize=recognize, sync=sync
-    )
+    rewritten = pipeline.rewrite(as_ir(model), **options)
     return rewritten.model if isinstance(model, ir.Model) else to_proto(rewritten.model)
 
 
 @overload
 def differentiate(
-    model: str | os.PathLike[str] | onnx.ModelProto,
-    *,
-    loss: str | None = ...,
-    loss_fn: str | LossFunction | None = ...,
-    prediction: str | None = ...,
-    wrt: Sequence[str] | None = ...,
-    frozen: Sequence[str] = ...,
-    training: Sequence[str] | Literal["auto"] = ...,
-    running_variance: RunningVariance | None = ...,
-    shared_statistics: SharedStatistics | None = ...,
-    builder: Builder = ...,
-    target: DifferentiationTarget = ...,
-    functions: bool = ...,
-    fuse: bool = ...,
-    defaults: bool = ...,
-    sync: bool = ...,
+    model: str | os.PathLike[str] | onnx.ModelProto, **options: Unpack[DifferentiateKeywords]
 ) -> onnx.ModelProto: ...
 @overload
-def differentiate(
-    model: ir.Model,
-    *,
-    loss: str | None = ...,
-    loss_fn: str | LossFunction | None = ...,
-    prediction: str | None = ...,
-    wrt: Sequence[str] | None = ...,
-    frozen: Sequence[str] = ...,
-    training: Sequence[str] | Literal["auto"] = ...,
-    running_variance: RunningVariance | None = ...,
-    shared_statistics: SharedStatistics | None = ...,
-    builder: Builder = ...,
-    target: DifferentiationTarget = ...,
-    functions: bool = ...,
-    fuse: bool = ...,
-    defaults: bool = ...,
-    sync: bool = ...,
-) -> ir.Model: ...
+def differentiate(model: ir.Model, **options: Unpack[DifferentiateKeywords]) -> ir.Model: ...
 
 
+@takes_keywords(DifferentiateOptions)
 def differentiate(
-    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
-    *,
-    loss: str | None = None,
-    loss_fn: str | LossFunction | None = None,
-    prediction: str | None = None,
-    wrt: Sequence[str] | None = None,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] | Literal["auto"] = (),
-    running_variance: RunningVariance | None = None,
-    shared_statistics: SharedStatistics | None = None,
-    builder: Builder = "bngrad",
-    target: DifferentiationTarget = "stock",
-    functions: bool = True,
-    fuse: bool = True,
-    defaults: bool = True,
-    sync: bool = False,
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, **options: Unpack[DifferentiateKeywords]
 ) -> onnx.ModelProto | ir.Model:
     """Builds the training graph of a forward model.
 
@@ -217,50 +148,14 @@ def differentiate(
     """
     from bngrad.training.differentiate import differentiate as differentiate_ir  # noqa: PLC0415 - rarely needed
 
-    result = differentiate_ir(
-        as_ir(model),
-        loss=loss,
-        loss_fn=loss_fn,
-        prediction=prediction,
-        wrt=wrt,
-        frozen=frozen,
-        training=training,
-        running_variance=running_variance,
-        shared_statistics=shared_statistics,
-        builder=builder,
-        target=target,
-        functions=functions,
-        fuse=fuse,
-        defaults=defaults,
-        sync=sync,
-    )
+    result = differentiate_ir(as_ir(model), **options)
     warn(result.warnings)
     return result.model if isinstance(model, ir.Model) else to_proto(result.model)
 
 
+@takes_keywords(StepOptions)
 def training_step(
-    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
-    *,
-    optimizer: str | Optimizer = "sgd",
-    layout: Layout = "named",
-    groups: Sequence[ParameterGroup] = (),
-    clip_norm: float | None = None,
-    accumulate: int = 1,
-    outputs: Sequence[str] = (),
-    values: Mapping[str, NDArray[np.generic]] | None = None,
-    defaults: bool = False,
-    loss: str | None = None,
-    loss_fn: str | LossFunction | None = None,
-    prediction: str | None = None,
-    wrt: Sequence[str] | None = None,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] | Literal["auto"] = (),
-    running_variance: RunningVariance | None = None,
-    shared_statistics: SharedStatistics | None = None,
-    functions: bool = True,
-    fuse: bool = True,
-    sync: bool = False,
-    batch_statistics: bool = False,
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, **options: Unpack[StepKeywords]
 ) -> TrainingStep:
     """Builds the training step of a forward model: forward pass, backward pass and optimizer in one graph.
 
@@ -308,29 +203,7 @@ def training_step(
     from bngrad.training.step import build_step  # noqa: PLC0415 - rarely needed
     from bngrad.training.training_step import training_step_of  # noqa: PLC0415
 
-    step = build_step(
-        as_ir(model),
-        optimizer=optimizer,
-        layout=layout,
-        groups=groups,
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        outputs=outputs,
-        values=values,
-        defaults=defaults,
-        loss=loss,
-        loss_fn=loss_fn,
-        prediction=prediction,
-        wrt=wrt,
-        frozen=frozen,
-        training=training,
-        running_variance=running_variance,
-        shared_statistics=shared_statistics,
-        functions=functions,
-        fuse=fuse,
-        sync=sync,
-        batch_statistics=batch_statistics,
-    )
+    step = build_step(as_ir(model), **options)
     warn(step.warnings)
     return training_step_of(step)
 

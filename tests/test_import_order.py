@@ -18,6 +18,8 @@ ROOT = Path(bngrad.__file__).parent
 ORDER = (
     ("errors",),
     ("arguments",),
+    ("option_fields",),
+    ("options",),
     ("opset",),
     ("graph",),
     ("io",),

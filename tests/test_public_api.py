@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import importlib
 import inspect
 import subprocess
 import sys
 import typing
 
+import onnx
 import pytest
 
 import bngrad
+from bngrad import options
+from bngrad.training import options as training_options
+from bngrad.validation import options as validation_options
 
 NAMES = [
     "L1",
@@ -56,6 +62,7 @@ NAMES = [
     "training_step",
     "validate",
 ]
+AUTO_OR_NAMES = collections.abc.Sequence[str] | typing.Literal["auto"]
 HEAVY = ["onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "rich", "onnxruntime_extensions"]
 
 
@@ -104,9 +111,14 @@ OVERLOADED = [
 @pytest.mark.parametrize("function", OVERLOADED, ids=lambda function: function.__name__)
 def test_overloads_take_what_the_function_takes(function):
     """A call type-checks if and only if it runs."""
-    want = inspect.signature(function).parameters
+    want = inspect.signature(function, follow_wrapped=False).parameters
     for overload in typing.get_overloads(function):
         got = inspect.signature(overload).parameters
+        keywords = got.get("options")
+        if keywords is not None:  # as TypedDict; below are the tests that it has the names that the function takes
+            assert keywords.annotation == function.__annotations__["options"]
+            got = {name: parameter for name, parameter in got.items() if name != "options"}
+            want = {name: parameter for name, parameter in want.items() if name in got}
         assert {name: parameter.kind for name, parameter in got.items()} == {
             name: parameter.kind for name, parameter in want.items()
         }
@@ -120,6 +132,39 @@ def test_the_overload_of_protobuf_is_the_first(function):
     first, second = typing.get_overloads(function)
     assert "ModelProto" in inspect.signature(first).parameters["model"].annotation
     assert inspect.signature(second).parameters["model"].annotation == "ir.Model"
+
+
+KEYWORDS = {
+    "rewrite": (options.RewriteKeywords, options.RewriteOptions),
+    "differentiate": (training_options.DifferentiateKeywords, training_options.DifferentiateOptions),
+    "training_step": (training_options.StepKeywords, training_options.StepOptions),
+    "validate": (validation_options.ValidateKeywords, validation_options.ValidateOptions),
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_type_checker_sees_the_options_that_a_function_takes(name):
+    keywords, fields = KEYWORDS[name]
+    types = {field.name: field.type for field in dataclasses.fields(fields)}
+    hints = keywords.__annotations__
+    assert hints.keys() == types.keys()
+    for option, type_ in types.items():
+        hint = hints[option].__forward_arg__ if isinstance(hints[option], typing.ForwardRef) else hints[option]
+        assert hint == (AUTO_OR_NAMES if option == "training" else type_), option
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_help_shows_the_options_and_their_defaults(name):
+    shown = inspect.signature(getattr(bngrad, name)).parameters
+    for field in dataclasses.fields(KEYWORDS[name][1]):
+        assert shown[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert shown[field.name].default is field.default
+        assert f"        {field.name}: " in getattr(bngrad, name).__doc__
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'frosen'"):
+        bngrad.differentiate(onnx.ModelProto(), frosen=["*"])
 
 
 def test_some_functions_have_overloads():

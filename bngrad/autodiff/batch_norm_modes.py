@@ -19,14 +19,12 @@ from bngrad.graph.torch_records import (
     recorded_names,
     updated_means,
 )
+from bngrad.options import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import onnx_ir as ir
-
-AUTO = "auto"
-"""In place of a pattern of ``--training``: the batch norms that PyTorch had in training mode."""
 
 
 class _Choice(NamedTuple):

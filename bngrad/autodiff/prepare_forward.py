@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.batch_norm_modes import (
-    AUTO,
     chosen_modes,
     folded_in_training_mode,
     put_in_training_mode,
@@ -45,6 +44,7 @@ from bngrad.graph.same_values import origin
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.options import AUTO
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.imports.tensorflow.node import is_training, keeps_statistics
@@ -58,37 +58,29 @@ from bngrad.passes.prepare.split_sequences import split_sequences
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bngrad.autodiff.running_statistics import SharedStatistics, Statistic
+    from bngrad.autodiff.running_statistics import Statistic
+    from bngrad.options import ForwardOptions, SharedStatistics
 
 OPSET = 18
 """The opset of a prepared model: from 18 on, every reduction takes its axes as an input."""
 
 
-def prepare(
-    model: ir.Model,
-    *,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
-    shared_statistics: SharedStatistics | None = None,
-    wrt: Sequence[str] | None = None,
-) -> ir.Model:
+def prepare(model: ir.Model, options: ForwardOptions) -> ir.Model:
     """Returns a copy of a forward model that `add_gradients` can differentiate.
 
     Args:
         model: The forward model.
-        frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics;
-            the others follow the model, see `set_modes`.
-        training: The same for those that use the batch's statistics.
-        shared_statistics: How batch norms that read the same running statistic are separated.
-        wrt: Names of the weights; by default all that are. Others may be constants of a batch norm in primitives.
+        options: The modes of the batch norms, see `set_modes`, and the weights. Other values than weights may be
+            constants of a batch norm in primitives.
 
     Raises:
         ModelError: The model is a training graph, its opset cannot be raised, its modes cannot be set, or its
             shapes are impossible.
     """
+    wrt = options.wrt or None
     if wrt is None:
         refuse_fake_quantization(model)
-    model, names = with_modes(model, OPSET, frozen=frozen, training=training, shared_statistics=shared_statistics)
+    model, names = with_modes(model, OPSET, options)
     _import_tensorflow(model)
     InferTypesPass()(model)
     require_possible(model)
@@ -106,14 +98,7 @@ def prepare(
     return model
 
 
-def with_modes(
-    model: ir.Model,
-    opset: int,
-    *,
-    frozen: Sequence[str],
-    training: Sequence[str],
-    shared_statistics: SharedStatistics | None,
-) -> tuple[ir.Model, Names]:
+def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir.Model, Names]:
     """Returns a copy of a forward model without functions, and the source of further names.
 
     Every node has a name, and every batch norm its mode, its own running statistics and the outputs of its mode.
@@ -127,8 +112,8 @@ def with_modes(
     names = Names(model)
     statistics = find_statistics(model, names)
     name_nodes(model)
-    set_modes(model, frozen, training)
-    give_own_statistics(model.graph, statistics, shared_statistics)
+    set_modes(model, options.frozen, options.training)
+    give_own_statistics(model.graph, statistics, options.shared_statistics)
     for node in list(model.graph):
         # Shape inference accepts a batch norm only with the number of outputs of its mode.
         if is_trained(node):

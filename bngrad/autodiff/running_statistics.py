@@ -9,7 +9,7 @@ batch norms are frozen.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.fresh_names import Names, node_names
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-
-SharedStatistics = Literal["separate", "chain"]
-"""How batch norms in training mode that read the same running statistic are separated.
-
-``separate``: each gets its own. ``chain``: they share one, which each updates in turn, as in PyTorch where a
-module is called several times. By default, those that PyTorch's exporter records as calls of one module share one,
-and others get their own.
-"""
 
 CALL = "bngrad.call"
 """In the metadata of a batch norm, the number of its call. An exporter that knows the order of the calls records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -16,13 +17,14 @@ from bngrad.autodiff.walk import add_gradients
 from bngrad.graph.gc_pause import without_collections
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.options import ForwardOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from typing import Unpack
 
     import onnx_ir as ir
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
+    from bngrad.options import ForwardKeywords
 
 
 class Training(NamedTuple):
@@ -39,14 +41,11 @@ class Training(NamedTuple):
 @without_collections()
 def training_graph(
     model: ir.Model,
+    options: ForwardOptions = ForwardOptions(),
     *,
-    loss: str | None = None,
-    wrt: Sequence[str] | None = None,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
-    shared_statistics: SharedStatistics | None = None,
     unbiased_running_var: bool = False,
     share: bool = False,
+    **changes: Unpack[ForwardKeywords],
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
@@ -55,27 +54,25 @@ def training_graph(
 
     Args:
         model: The forward model; it is not changed.
-        loss: The name of a float scalar; by default the only one among the outputs.
-        wrt: Names of inputs and initializers; by default the weights.
-        frozen: Names of batch norms, or patterns, that use their running statistics.
-        training: The same for those that use the batch's statistics.
-        shared_statistics: How batch norms that read the same running statistic are separated.
+        options: See `bngrad.differentiate`; the rule of the running variance is that of ``unbiased_running_var``.
         unbiased_running_var: Whether the running variances become unbiased later, which changes the gradient of a
             loss that reads them.
         share: Whether the loss is to be this rank's share of the loss of the whole batch; see `share_loss`.
+        changes: Changes of the options.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient.
     """
-    result = prepare(model, frozen=frozen, training=training, shared_statistics=shared_statistics, wrt=wrt or None)
+    options = replace(options, **changes)
+    result = prepare(model, options)
     for node in result.graph:
         if unbiased_running_var and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
             node.meta[UNBIASED] = True
-    target = find_loss(result, loss)
+    target = find_loss(result, options.loss)
     if not target.is_graph_output():
         result.graph.outputs.append(target)
-    names = [str(value.name) for value in find_wrt(result, wrt, target)]
+    names = [str(value.name) for value in find_wrt(result, options.wrt, target)]
     if share:
         target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])

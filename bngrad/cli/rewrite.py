@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bngrad.cli.documents import RewriteDocument
     from bngrad.io.external_data import ExternalData
-    from bngrad.passes.pipeline import Target
+    from bngrad.options import Target
 
 
 @click.command(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.batch_norm_modes import AUTO, matching, put_in_training_mode
+from bngrad.autodiff.batch_norm_modes import matching, put_in_training_mode
 from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.recorded_stops import loses_custom_gradients
 from bngrad.autodiff.running_statistics import is_of_onnx
@@ -41,12 +41,11 @@ from bngrad.inspection.weight_warnings import (
     unlikely_weights,
     weights_before_quantization,
 )
+from bngrad.options import AUTO, ForwardOptions
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from bngrad.autodiff.running_statistics import SharedStatistics
 
 
 _FOLDED_BY_TORCHSCRIPT = re.compile(r"onnx::Conv(Transpose)?_\d+")
@@ -61,28 +60,24 @@ _TORCH_REMEDY = (
 
 def model_warnings(
     model: ir.Model,
+    options: ForwardOptions = ForwardOptions(),
     *,
     wrt: Collection[str] | None = None,
     default_wrt: bool = True,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
-    shared_statistics: SharedStatistics | None = None,
 ) -> list[Diagnostic]:
     """Returns what is probably wrong with a forward model that will be trained; empty for a training graph.
 
     Args:
         model: The user's model; it is not changed.
+        options: The modes of the batch norms, and their shared statistics.
         wrt: The names of what the loss is differentiated with respect to; by default of all likely weights.
         default_wrt: Whether the names are the default, and not the user's choice.
-        frozen: Patterns of the batch norms that are to use their running statistics.
-        training: Patterns of those that are to use the batch's.
-        shared_statistics: How batch norms that read the same running statistic are separated.
     """
-    training = [pattern for pattern in training if pattern != AUTO]
+    frozen, training = options.frozen, [pattern for pattern in options.training if pattern != AUTO]
     if KEY in model.metadata_props or any(map(is_gradient, all_nodes(model))):
         return []
     names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
-    shared = _shared_statistics(model, frozen, training) if shared_statistics is None else ()
+    shared = _shared_statistics(model, frozen, training) if options.shared_statistics is None else ()
     found: dict[str, list[Iterable[str]]] = {
         "folded-batch-norms": [_folded_batch_norms(model, frozen)],
         "frozen-batch-norms": [_batch_norms_in_inference_mode(model, frozen, training)],
@@ -100,9 +95,9 @@ def model_warnings(
     return [Diagnostic(text, kind) for kind, texts in found.items() for text in chain(*texts)]
 
 
-def mode_notes(model: ir.Model, *, frozen: Sequence[str] = (), training: Sequence[str] = ()) -> list[str]:
+def mode_notes(model: ir.Model, options: ForwardOptions = ForwardOptions()) -> list[str]:
     """Returns a note on the batch norms that go back to the training mode that PyTorch had them in."""
-    chosen = _matching(model, (*frozen, *(pattern for pattern in training if pattern != AUTO)))
+    chosen = _matching(model, (*options.frozen, *(pattern for pattern in options.training if pattern != AUTO)))
     found = [
         node
         for node in model.graph

@@ -13,20 +13,10 @@ from bngrad.oracle.client import Oracle
 from bngrad.oracle.preparation import prepare_forward
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bngrad.autodiff.running_statistics import SharedStatistics
+    from bngrad.options import ForwardOptions
 
 
-def ort_training_graph(
-    model: ir.Model,
-    *,
-    loss: str | None = None,
-    wrt: Sequence[str] | None = None,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
-    shared_statistics: SharedStatistics | None = None,
-) -> tuple[Training, list[str]]:
+def ort_training_graph(model: ir.Model, options: ForwardOptions) -> tuple[Training, list[str]]:
     """Does what `autodiff.training_graph.training_graph` does, with ORT's builder.
 
     The arguments are the same. Frozen batch norms are spelled out as arithmetic.
@@ -38,9 +28,7 @@ def ort_training_graph(
         ModelError: A name is wrong, or ORT's builder gets the model wrong.
         OracleError: It cannot be installed, or fails.
     """
-    prepared = prepare_forward(
-        model, loss, wrt, frozen=frozen, training=training, shared_statistics=shared_statistics
-    )
+    prepared = prepare_forward(model, options.loss, options.wrt, options=options)
     with Oracle() as oracle:
         result, gradients = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
     inputs = {str(value.name): value for value in result.graph.inputs}

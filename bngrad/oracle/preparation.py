@@ -25,6 +25,7 @@ from bngrad.graph.node_reader import static_shape
 from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.io.files import as_ir, in_memory
 from bngrad.opset.functions import MIN_OPSET
+from bngrad.options import ForwardOptions
 from bngrad.oracle.dropped import refuse_dropped
 from bngrad.oracle.inputs import become_plain_inputs
 from bngrad.oracle.path import gradient_path
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
     from bngrad.io.files import AnyModel
 
 _OPSET = 21
@@ -69,9 +69,7 @@ def prepare_forward(
     loss: str | None = None,
     wrt: Sequence[str] | None = None,
     *,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] = (),
-    shared_statistics: SharedStatistics | None = None,
+    options: ForwardOptions = ForwardOptions(),
     frozen_statistics_as_inputs: bool = False,
 ) -> Prepared:
     """Prepares a forward model for `Oracle.build_gradient`.
@@ -81,9 +79,7 @@ def prepare_forward(
         loss: The value to differentiate; by default the only float output of one element.
         wrt: Graph inputs and initializers to differentiate with respect to; by default the weights that the loss
             depends on, see `autodiff.weights`.
-        frozen: Names of batch norms, or patterns, that are to use their running statistics.
-        training: The same for those that are to use the batch's.
-        shared_statistics: What batch norms get that read the same running statistic.
+        options: The modes of the batch norms, and their shared statistics.
         frozen_statistics_as_inputs: Whether the statistics of frozen batch norms become graph inputs too; ORT
             folds initializers, in float32.
 
@@ -93,13 +89,7 @@ def prepare_forward(
     """
     source = as_ir(model)
     refuse_stops(with_recorded_stops(source), "ONNX Runtime's gradient builder")
-    forward, _ = with_modes(
-        in_memory(source),
-        MIN_OPSET,
-        frozen=frozen,
-        training=training,
-        shared_statistics=shared_statistics,
-    )
+    forward, _ = with_modes(in_memory(source), MIN_OPSET, options)
     forward, notes = _readable(forward)
     refuse_frozen_in_bodies(forward)
     statistics = [

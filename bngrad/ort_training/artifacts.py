@@ -18,6 +18,7 @@ from bngrad.errors import warn
 from bngrad.graph.name_messages import listed
 from bngrad.inspection.model_warnings import model_warnings
 from bngrad.io import files
+from bngrad.options import ForwardOptions
 from bngrad.ort_training import onnxblock
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError, as_ort_training_error
 from bngrad.ort_training.onnxblock._graph_utils import names_of
@@ -232,7 +233,8 @@ def _remarks(model: onnx.ModelProto, trainable: set[str], frozen: set[str]) -> I
     if not trainable | frozen:
         return
     # Training mode, whatever their attribute says.
-    yield from model_warnings(files.as_ir(model), wrt=sorted(trainable), default_wrt=False, training=["*"])
+    options = ForwardOptions(training=["*"])
+    yield from model_warnings(files.as_ir(model), options, wrt=sorted(trainable), default_wrt=False)
     statistics = dict.fromkeys(
         name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:5]
     )

@@ -26,6 +26,7 @@ from bngrad.graph.name_messages import unknown_name
 from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
+from bngrad.options import ForwardOptions
 from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.pipeline import for_target
@@ -146,7 +147,7 @@ def _differentiated(
     if wrt:
         made = training_graph(model, loss=loss, wrt=wrt, training=training, shared_statistics="chain")
         return made.model, made.gradients, made.running_statistics
-    model = prepare(model, training=training, shared_statistics="chain")
+    model = prepare(model, ForwardOptions(training=training, shared_statistics="chain"))
     stops_to_identity(model)
     return model, {}, {str(old.name): str(new.name) for old, new in new_statistics(model).items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
@@ -18,6 +18,7 @@ from bngrad.graph.nodes import all_nodes, describe, op_nodes
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
+from bngrad.options import Target
 from bngrad.passes.base import STANDARD
 from bngrad.passes.check import check
 from bngrad.passes.distribute.collectives import is_collective
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
 
     from bngrad.passes.base import RewritePass
     from bngrad.passes.imports.decomposed.candidates import Candidate
-
-Target = Literal["stock", "training"]
-"""What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
 
 
 IMPORTS: tuple[type[RewritePass], ...] = (

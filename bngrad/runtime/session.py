@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import onnx
 import onnxruntime
@@ -21,13 +21,13 @@ from onnx.external_data_helper import uses_external_data
 from bngrad.arguments import require_choice
 from bngrad.errors import InputError, LibraryError
 from bngrad.io.files import as_ir, to_proto
+from bngrad.options import Provider
 from bngrad.runtime import native_library, versions
 from bngrad.runtime.missing_kernels import no_kernel
 
 if TYPE_CHECKING:
     from bngrad.io.files import AnyModel
 
-Provider = Literal["native", "python", "function"]
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 
 _NO_COLLECTIVE = re.compile(r"(AllGather|AllReduce)\S* is not a registered")

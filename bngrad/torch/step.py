@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
     from bngrad.training.optimizers import Optimizer, ParameterGroup
-    from bngrad.training.step_info import Layout
+    from bngrad.training.options import Layout
     from bngrad.training.training_step import TrainingStep
 
     Loss = Callable[..., torch.Tensor]

@@ -12,7 +12,7 @@ from bngrad.errors import InputError
 from bngrad.io.files import as_ir, to_proto
 
 if TYPE_CHECKING:
-    from bngrad.runtime.session import Provider
+    from bngrad.options import Provider
     from bngrad.training.ranks import Ranks
     from bngrad.training.training_step import TrainingStep
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-from bngrad.arguments import require_choice, require_names, require_number
+from bngrad.arguments import require_number
 from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.errors import InputError
 from bngrad.graph.graph_digest import graph_digest
@@ -26,22 +26,23 @@ from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.training.class_labels import find_class_labels
-from bngrad.training.differentiate import differentiate, require_one_loss
+from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, with_state_inputs
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
+from bngrad.training.options import StepOptions
 from bngrad.training.step_builder import StepBuilder
-from bngrad.training.step_info import Fingerprint, Layout, StepInfo, write_step_info
+from bngrad.training.step_info import Fingerprint, StepInfo, write_step_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Unpack
 
     from numpy.typing import NDArray
 
     from bngrad.autodiff.size_conditions import Condition
-    from bngrad.training.loss_functions import LossFunction
-    from bngrad.training.optimizers import Optimizer
+    from bngrad.training.options import StepKeywords
 
     Array = NDArray[Any]
 
@@ -65,49 +66,21 @@ class Step(NamedTuple):
 
 def build_step(
     model: ir.Model,
+    options: StepOptions = StepOptions(),
     *,
-    loss: str | None = None,
-    loss_fn: str | LossFunction | None = None,
-    prediction: str | None = None,
-    optimizer: str | Optimizer = "sgd",
-    layout: Layout = "named",
-    groups: Sequence[ParameterGroup] = (),
-    clip_norm: float | None = None,
-    accumulate: int = 1,
-    outputs: Sequence[str] = (),
-    values: Mapping[str, Array] | None = None,
-    functions: bool = True,
-    defaults: bool = False,
     evaluation: ir.Model | None = None,
     evaluation_conditions: Sequence[Condition] = (),
-    sync: bool = False,
-    batch_statistics: bool = False,
-    **options: Any,  # noqa: ANN401 - of differentiate
+    **changes: Unpack[StepKeywords],
 ) -> Step:
-    """Makes a training step of a forward model.
+    """Builds a training step of a forward model.
 
     Args:
         model: The forward model; it is not changed.
-        loss: The name of the loss; see `differentiate`, also for ``loss_fn`` and ``prediction``.
-        loss_fn: A loss function to append to a model without a loss.
-        prediction: What it is computed of.
-        optimizer: The optimizer, or its name.
-        layout: Whether the state is an input for each tensor, or one vector.
-        groups: Weights with hyperparameters of their own.
-        clip_norm: The largest global norm of the gradients; larger ones are scaled to it.
-        accumulate: The number of calls whose mean gradient makes one update.
-        outputs: Further outputs: names of outputs of the forward model, and gradients, ``<weight>_grad``.
-        values: Initial values of weights and running statistics that replace those of the model, by their names.
-        functions: Whether to embed the definitions of the ops of ``bngrad``.
-        defaults: Whether the initial state is the default of the step's inputs. Bindings of ONNX Runtime other
-            than Python's and C's ignore or refuse what is fed to inputs with defaults.
+        options: See `bngrad.training_step`.
         evaluation: The forward model in inference mode, with the names of ``model`` for weights and running
             statistics; by default made from ``model``.
         evaluation_conditions: What the sizes of symbolic dimensions have to fulfil in ``evaluation``.
-        sync: Whether the step is that of one rank of a distributed run; see `differentiate`.
-        batch_statistics: Whether the evaluation graph may use the statistics of the batch, in batch norms in
-            primitives.
-        options: See `differentiate`: ``wrt``, ``frozen``, ``training`` and others.
+        changes: Changes of the options.
 
     Raises:
         InputError: An option is wrong, or a weight has no initial value.
@@ -115,30 +88,32 @@ def build_step(
             depends on the statistics of the batch, unless that is accepted.
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
     """
-    optimizer = make_optimizer(optimizer)
-    _require_options(layout, clip_norm, accumulate, outputs)
-    _require_groups(groups)
+    options = replace(options, **changes)
+    optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
+    _require_numbers(clip_norm, accumulate)
+    _require_groups(options.groups)
     clip_norm = None if clip_norm is None else float(clip_norm)
-    require_one_loss(loss, loss_fn, prediction)
+    options.require_one_loss()
     warnings: list[str] = []
-    if loss_fn is not None:
+    if options.loss_fn is not None:
         # Here, and not in `differentiate`: the evaluation graph has the loss, too.
-        model, loss, _, warnings = append_loss(model, loss_fn, prediction=prediction)
+        model, loss, _, warnings = append_loss(model, options.loss_fn, prediction=options.prediction)
+        options = replace(options, loss=loss, loss_fn=None, prediction=None)
     known = read_forward_info(model)
-    made = differentiate(model, loss=loss, functions=functions, sync=sync, **options)
-    builder = StepBuilder(made, values or {})
-    builder.add_optimizer(optimizer, groups=groups, clip_norm=clip_norm, accumulate=accumulate)
+    made = differentiate(model, options.forward())
+    builder = StepBuilder(made, options.values or {})
+    builder.add_optimizer(optimizer, groups=options.groups, clip_norm=clip_norm, accumulate=accumulate)
     info = builder.finish(
-        outputs,
+        options.outputs,
         optimizer=hyperparameters(optimizer),
         clip_norm=clip_norm,
         accumulate=accumulate,
-        synchronized=sync,
+        synchronized=options.sync,
     )
     result = made.model
     of_training = evaluation is None
     if evaluation is None:
-        evaluation = evaluation_graph(model, builder.initial, made.loss, batch_statistics=batch_statistics)
+        evaluation = evaluation_graph(model, builder.initial, made.loss, batch_statistics=options.batch_statistics)
     else:
         evaluation = with_state_inputs(evaluation, builder.initial)
     labels = tuple(one.range for one in find_class_labels(evaluation, info.data, info.loss))
@@ -150,17 +125,17 @@ def build_step(
             evaluation_size_conditions=tuple(known.size_conditions if of_training else evaluation_conditions),
         )
     info = replace(info, fingerprint=_fingerprint(info, result, evaluation), labels=labels)
-    if layout == "flat":
+    if options.layout == "flat":
         new = {name: str(one.new) for name, one in info.state.items()}
         info = flat_layout(info, result, evaluation)
         return_flat_state(result, info, new)
         for each in (result, evaluation):
             take_flat_state(each, info)
     RemoveUnusedNodesPass()(result)
-    EmbedFunctionsPass(functions)(result)
+    EmbedFunctionsPass(options.functions)(result)
     OrderByDepthPass()(result)
     RemoveUnusedOpsetsPass(process_functions=False)(result)
-    if defaults:
+    if options.defaults:
         _give_defaults(
             result, builder.state if info.flat is None else {info.flat.input: info.flatten(builder.state)}
         )
@@ -181,9 +156,7 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
     )
 
 
-def _require_options(layout: str, clip_norm: float | None, accumulate: int, outputs: Sequence[str]) -> None:
-    require_choice("layout", layout, get_args(Layout))
-    require_names(outputs=outputs)
+def _require_numbers(clip_norm: float | None, accumulate: int) -> None:
     if clip_norm is not None and not 0 < require_number("clip_norm", clip_norm) < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.size_conditions import Condition
+    from bngrad.training.options import Layout
 
     Array = NDArray[Any]
 
@@ -43,9 +44,6 @@ KEY = "bngrad.step"
 
 VERSION = 1
 """Of the format."""
-
-Layout = Literal["named", "flat"]
-"""How a step takes its state: an input for each tensor, or one vector."""
 
 Role = Literal["weight", "running_statistic", "optimizer", "step", "micro_step"]
 

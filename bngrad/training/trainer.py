@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from bngrad.autodiff.size_conditions import Condition
     from bngrad.distributed import Communicator
-    from bngrad.runtime.session import Provider
+    from bngrad.options import Provider
     from bngrad.training.schedules import Schedule
     from bngrad.training.state_buffers import StateBuffers
     from bngrad.training.step_info import StepInfo

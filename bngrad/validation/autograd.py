@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.options import ForwardOptions
     from bngrad.validation.float64 import Evaluator
-    from bngrad.validation.subject import Options
 
     Array = NDArray[Any]
 
@@ -50,7 +50,9 @@ class Autograd(Protocol):
 class AutogradType(Protocol):
     """The class of `Autograd`."""
 
-    def __call__(self, model: ir.Model, loss: str, gradients: Mapping[str, str], options: Options) -> Autograd:
+    def __call__(
+        self, model: ir.Model, loss: str, gradients: Mapping[str, str], options: ForwardOptions
+    ) -> Autograd:
         """Prepares a forward model."""
         ...
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.options import Provider
     from bngrad.oracle import Oracle
-    from bngrad.runtime.session import Provider
     from bngrad.validation.lockstep import Tolerance
     from bngrad.validation.sites import Site
     from bngrad.validation.steps import Step
@@ -217,20 +217,11 @@ class Checks:
 
     def _forward(self, loss: str) -> Forward:
         """The user's forward model if it can be evaluated, else the forward part of the training graph."""
-        subject, options = self._subject, self._subject.options
+        subject = self._subject
         if subject.forward is None:
             return forward_part(subject.tested, loss)
         try:
-            forward = forward_of(
-                subject.forward,
-                subject.feeds,
-                subject.gradients,
-                loss,
-                frozen=options.frozen,
-                training=options.training,
-                unbiased=options.unbiased,
-                shared_statistics=options.shared_statistics,
-            )
+            forward = forward_of(subject.forward, subject.feeds, subject.gradients, loss, subject.options)
         except UnsupportedNodeError as error:
             self.notes.append(f"the loss is taken from the training graph, because the forward model {error}")
             return forward_part(subject.tested, loss)

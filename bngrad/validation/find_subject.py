@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError, ModelError
@@ -9,13 +10,14 @@ from bngrad.graph.nodes import all_nodes
 from bngrad.io.files import as_ir, in_memory
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
+from bngrad.options import ForwardOptions
 from bngrad.passes.lower import LOWERINGS
 from bngrad.passes.pipeline import for_target, rewrite, unknown_to_stock
 from bngrad.training.differentiate import default_running_variance
 from bngrad.validation.forward_subject import forward_model_subject
 from bngrad.validation.gradients import described_training_graph, gradients_of
 from bngrad.validation.inputs import bind_dimensions, draw_inputs, symbolic_dimensions
-from bngrad.validation.subject import Options, Subject
+from bngrad.validation.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 
     from bngrad.io.files import AnyModel
     from bngrad.oracle import Oracle
-    from bngrad.training.differentiate import Builder
-    from bngrad.validation.subject import Against, InputOptions
+    from bngrad.validation.options import ValidateOptions
 
 
 _UPDATES_STATISTICS = (
@@ -37,11 +38,7 @@ _UPDATES_STATISTICS = (
 def find_subject(
     name: str,
     model: AnyModel,
-    against: Against,
-    builder: Builder,
-    rewritten: AnyModel | None,
-    input_options: InputOptions,
-    options: Options,
+    options: ValidateOptions,
     oracle: Callable[[], Oracle],
 ) -> Subject:
     """Determines whether a model is a forward model or a training graph, and prepares it for the checks.
@@ -49,11 +46,7 @@ def find_subject(
     Args:
         name: The name of the model in messages.
         model: A forward model or a training graph. It is not modified.
-        against: What to compare with.
-        builder: The builder of a forward model's training graph.
-        rewritten: The training graph to check; None to make one.
-        input_options: The options by which the inputs are chosen.
-        options: The options by which a forward model is differentiated.
+        options: The options of the validation.
         oracle: Returns ONNX Runtime's training build, started on first use.
 
     Raises:
@@ -62,36 +55,36 @@ def find_subject(
         OracleError: The oracle is needed, but cannot be installed.
     """
     source = in_memory(as_ir(model))
-    tested = None if rewritten is None else _for_stock(in_memory(as_ir(rewritten)))
+    tested = None if options.rewritten is None else _for_stock(in_memory(as_ir(options.rewritten)))
     described = described_training_graph(source)
     is_rewritten = described is not None or any(n.domain == DOMAIN for n in all_nodes(source))
     if is_rewritten or any(_is_training_op(node) for node in all_nodes(source)):
-        if against == "torch":
+        if options.against == "torch":
             raise ModelError(
                 f"{name} is a training graph; expected a forward model, which PyTorch can differentiate: pass it, "
                 "and this graph with --rewritten, or use --against reference or numeric"
             )
-        for field, value in options._asdict().items():
-            if value and field != "loss":
-                option = field.replace("_", "-")
+        for field in fields(ForwardOptions):
+            if getattr(options, field.name) and field.name != "loss":
+                option = field.name.replace("_", "-")
                 raise InputError(f"{name} is a training graph; --{option} applies to forward models only")
         loss = options.loss or (None if described is None else described.loss)
-        return _training_graph_subject(source, tested, against, input_options, loss)
+        return _training_graph_subject(source, tested, replace(options, loss=loss, loss_fn=None))
     if tested is not None:
         options = _with_options_of(tested, options)
     if options.running_variance is None:
-        options = options._replace(running_variance=default_running_variance(source))
-    return forward_model_subject(source, tested, against, builder, input_options, options, oracle)
+        options = replace(options, running_variance=default_running_variance(source))
+    return forward_model_subject(source, tested, options, oracle)
 
 
-def _with_options_of(tested: ir.Model, options: Options) -> Options:
+def _with_options_of(tested: ir.Model, options: ValidateOptions) -> ValidateOptions:
     """Completes the options with those that a given training graph was made with, as far as they can be read."""
     if options.wrt is None:
-        options = options._replace(wrt=list(gradients_of(tested)) or None)
+        options = replace(options, wrt=list(gradients_of(tested)) or None)
     nodes = [node for node in all_nodes(tested) if node.op_identifier()[:2] in _UPDATES_STATISTICS]
     if options.running_variance is None and nodes:
         unbiased = all(node.attributes.get_int("unbiased_running_var", 0) for node in nodes)
-        options = options._replace(running_variance="unbiased" if unbiased else "biased")
+        options = replace(options, running_variance="unbiased" if unbiased else "biased")
     return options
 
 
@@ -106,14 +99,12 @@ def _is_training_op(node: ir.Node) -> bool:
     return key in (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD) or key in LOWERINGS
 
 
-def _training_graph_subject(
-    model: ir.Model, tested: ir.Model | None, against: Against, input_options: InputOptions, loss: str | None
-) -> Subject:
-    inputs, dims, batch_size, seed = input_options
+def _training_graph_subject(model: ir.Model, tested: ir.Model | None, options: ValidateOptions) -> Subject:
+    inputs, dims, batch_size = options.inputs or {}, options.dims or {}, options.batch_size
     original = model.clone()
     bind_dimensions(original, dims, inputs, batch_size)
     if not any(_is_training_op(node) for node in all_nodes(model)):
-        if against != "numeric":
+        if options.against != "numeric":
             raise ModelError(
                 "the model is rewritten already; pass the original model, and this one with --rewritten, or "
                 "validate this one alone with --against numeric"
@@ -124,16 +115,16 @@ def _training_graph_subject(
     shapes = tested.clone()
     symbols = symbolic_dimensions(shapes)
     bind_dimensions(shapes, {name: size for name, size in dims.items() if name in symbols}, inputs, batch_size)
-    feeds = draw_inputs(shapes, given=inputs, seed=seed)
+    feeds = draw_inputs(shapes, given=inputs, seed=options.seed)
     return Subject(
         forward=None,
         original=original,
         tested=tested,
         feeds=feeds,
-        loss=loss,
+        loss=options.loss,
         gradients=gradients_of(model),
-        against=against,
+        against=options.against,
         other_builder=False,
-        options=Options(),
+        options=ForwardOptions(),
         notes=[],
     )

@@ -21,11 +21,11 @@ from bngrad.validation.training_ops import REDEFINED_SINCE
 from bngrad.validation.unbiased import unbias_running_variances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
-    from bngrad.autodiff.running_statistics import SharedStatistics
+    from bngrad.options import ForwardOptions
 
     Array = NDArray[Any]
 
@@ -48,11 +48,7 @@ def forward_of(
     feeds: Mapping[str, Array],
     wrt: Iterable[str],
     loss: str,
-    *,
-    frozen: Sequence[str],
-    training: Sequence[str],
-    unbiased: bool,
-    shared_statistics: SharedStatistics | None,
+    options: ForwardOptions,
 ) -> Forward:
     """Converts a forward model for evaluation: weights become inputs, and batch norms get their modes.
 
@@ -63,10 +59,7 @@ def forward_of(
         feeds: The inputs to evaluate it for; names that are not inputs are ignored.
         wrt: Names of inputs, initializers or constants of the main graph.
         loss: The name of the loss.
-        frozen: Names of batch norms, or patterns, that use their running statistics.
-        training: Names of batch norms, or patterns, that use the statistics of the batch.
-        unbiased: Whether running variances are updated with the unbiased variance of the batch.
-        shared_statistics: How batch norms that read the same running statistic update it.
+        options: The modes of the batch norms, and how they update running statistics.
 
     Raises:
         UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
@@ -77,12 +70,13 @@ def forward_of(
     if own.functions:
         inline(own)
     name_nodes(own)
-    set_modes(own, frozen, training)
+    set_modes(own, options.frozen, options.training)
+    shared_statistics = options.shared_statistics
     if shared_statistics == "chain" or (shared_statistics is None and has_recorded_chain(own)):
         chain_statistics(
             own.graph, find_statistics(own, Names(own)), is_trained, recorded_only=shared_statistics is None
         )
-    if unbiased:
+    if options.unbiased:
         unbias_running_variances(own.graph)
     outputs = frozenset(str(value.name) for value in model.graph.outputs)
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import prepare
 from bngrad.autodiff.running_statistics import has_recorded_chain
+from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, OracleError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.training_graph import Training
+    from bngrad.options import ForwardOptions
     from bngrad.oracle import Oracle, Prepared
-    from bngrad.training.differentiate import Builder
-    from bngrad.validation.subject import Against, InputOptions, Options
+    from bngrad.validation.options import ValidateOptions
 
     Array = NDArray[Any]
 
@@ -32,10 +33,7 @@ if TYPE_CHECKING:
 def forward_model_subject(
     model: ir.Model,
     tested: ir.Model | None,
-    against: Against,
-    builder: Builder,
-    input_options: InputOptions,
-    options: Options,
+    options: ValidateOptions,
     oracle: Callable[[], Oracle],
 ) -> Subject:
     """Differentiates a forward model and prepares it for the checks.
@@ -43,10 +41,7 @@ def forward_model_subject(
     Args:
         model: The forward model. It is not modified.
         tested: The training graph to check; None to make one.
-        against: What to compare with.
-        builder: The builder of the training graph to check.
-        input_options: The options by which the inputs are chosen.
-        options: The options by which the model is differentiated.
+        options: The options of the validation.
         oracle: Returns ONNX Runtime's training build, started on first use.
 
     Raises:
@@ -54,10 +49,10 @@ def forward_model_subject(
         ModelError: The model cannot be differentiated.
         OracleError: The oracle is needed, but cannot be installed, or fails with ``builder`` ort.
     """
-    inputs = input_options.inputs
+    inputs, against, builder = options.inputs or {}, options.against, options.builder
     bound = model.clone()
-    bind_dimensions(bound, input_options.dims, feeds_of(bound, inputs), input_options.batch_size)
-    made = options.graph(bound)
+    bind_dimensions(bound, options.dims or {}, feeds_of(bound, inputs), options.batch_size)
+    made = training_graph(bound, options)
     original = made.model
     notes: list[str] = []
     values: dict[str, Array] = {}
@@ -84,14 +79,14 @@ def forward_model_subject(
         tested, _ = for_target(original, target="stock", unbiased_running_var=options.unbiased)
     elif tested is None:
         # From the model with its symbolic dimensions, so that the graph works for all sizes.
-        training = options._replace(loss=made.loss, wrt=list(made.gradients)).graph(model).model
+        training = training_graph(model, options, loss=made.loss, wrt=list(made.gradients)).model
         if by_ort:
             _name_statistics(training, original)
         tested, _ = for_target(training, target="stock", unbiased_running_var=options.unbiased, source=model)
     if options.unbiased:
         unbias_running_variances(original.graph)
-    bind_dimensions(made.model, {}, inputs, input_options.batch_size)
-    feeds = draw_inputs(made.model, given={**values, **inputs}, seed=input_options.seed)
+    bind_dimensions(made.model, {}, inputs, options.batch_size)
+    feeds = draw_inputs(made.model, given={**values, **inputs}, seed=options.seed)
     return Subject(
         forward=model,
         original=original,
@@ -106,7 +101,7 @@ def forward_model_subject(
     )
 
 
-def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -> tuple[Prepared, ir.Model]:
+def _by_ort(model: ir.Model, made: Training, options: ForwardOptions, oracle: Oracle) -> tuple[Prepared, ir.Model]:
     """Returns ORT's training graph of a forward model, for the same loss and values as ours.
 
     Raises:
@@ -123,15 +118,14 @@ def _by_ort(model: ir.Model, made: Training, options: Options, oracle: Oracle) -
         model,
         made.loss,
         list(made.gradients),
-        frozen=options.frozen,
-        training=options.training,
+        options=options,
         # As constants they would be folded in float, and the graphs in float64 would differ.
         frozen_statistics_as_inputs=True,
     )
     return prepared, oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
 
 
-def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tuple[Training, list[str]]:
+def _with_data_inputs(model: ir.Model, made: Training, options: ForwardOptions) -> tuple[Training, list[str]]:
     """Adds the gradients with respect to float inputs that are data; also returns notes on those that fail."""
     others = {*made.gradients, *made.running_statistics}
     data = [
@@ -141,7 +135,7 @@ def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tupl
     ]
     if not data:
         return made, []
-    prepared = prepare(model, frozen=options.frozen, training=options.training)
+    prepared = prepare(model, options)
     loss = find_loss(prepared, made.loss)
     found, notes = list(made.gradients), []
     for name in data:
@@ -152,7 +146,7 @@ def _with_data_inputs(model: ir.Model, made: Training, options: Options) -> tupl
         else:
             found.append(name)
     try:
-        return options._replace(loss=made.loss, wrt=found).graph(model), notes
+        return training_graph(model, options, loss=made.loss, wrt=found), notes
     except ModelError as error:
         return made, [f"the gradients with respect to the data inputs are not checked: {error}"]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnxruntime import InferenceSession
 
-    from bngrad.runtime.session import Provider
+    from bngrad.options import Provider
 
     Array = NDArray[Any]
     Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]

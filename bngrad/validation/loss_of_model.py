@@ -8,14 +8,13 @@ from bngrad.autodiff.loss_and_wrt import find_loss
 from bngrad.errors import ModelError
 from bngrad.graph.nodes import all_nodes, is_gradient
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.training.differentiate import require_one_loss
 from bngrad.training.losses import append_loss
 from bngrad.validation.gradients import described_training_graph
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from bngrad.training.loss_functions import LossFunction
+    from bngrad.training.options import LossOptions
 
 
 class WithLoss(NamedTuple):
@@ -30,9 +29,7 @@ class WithLoss(NamedTuple):
     """What is probably not intended."""
 
 
-def with_loss(
-    model: ir.Model, loss: str | None, loss_fn: str | LossFunction | None, prediction: str | None
-) -> WithLoss:
+def with_loss(model: ir.Model, options: LossOptions) -> WithLoss:
     """Appends a loss function to a model that has no loss.
 
     A training graph, and a model with one float scalar among its outputs, keep their own, so that one command line
@@ -40,20 +37,18 @@ def with_loss(
 
     Args:
         model: The user's model; it is not changed.
-        loss: The name of the loss, or None.
-        loss_fn: The loss function, or None.
-        prediction: What it is computed of; by default the only float output.
+        options: The loss, the loss function and the prediction.
 
     Raises:
         InputError: A loss and a loss function are given, or a prediction without a loss function.
         ModelError: The loss function does not fit the model; see `append_loss`.
     """
-    require_one_loss(loss, loss_fn, prediction)
-    if loss_fn is None:
-        return WithLoss(model, loss, [], [])
-    if prediction is None and (own := _own_loss(model)) is not None:
-        return WithLoss(model, loss, [f"{own}: no loss function was appended"], [])
-    appended = append_loss(model, loss_fn, prediction=prediction)
+    options.require_one_loss()
+    if options.loss_fn is None:
+        return WithLoss(model, options.loss, [], [])
+    if options.prediction is None and (own := _own_loss(model)) is not None:
+        return WithLoss(model, options.loss, [f"{own}: no loss function was appended"], [])
+    appended = append_loss(model, options.loss_fn, prediction=options.prediction)
     return WithLoss(appended.model, appended.loss, [], appended.warnings)
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.options import Provider
     from bngrad.oracle import Oracle
-    from bngrad.runtime.session import Provider
 
     Array = NDArray[Any]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.runtime.session import Provider
+    from bngrad.options import Provider
 
     Array = NDArray[Any]
 

@@ -21,71 +21,51 @@ compared as for `reference`, with a note.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
-from bngrad.arguments import require_choice, require_names
-from bngrad.autodiff.batch_norm_modes import AUTO
-from bngrad.autodiff.running_statistics import SharedStatistics
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.graph.nodes import all_nodes
 from bngrad.inspection.identity import identity
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
+from bngrad.option_fields import takes_keywords
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.runtime import native_library
 from bngrad.runtime.environment import environment
-from bngrad.runtime.session import PROVIDERS, Provider
-from bngrad.training.differentiate import Builder, RunningVariance
+from bngrad.runtime.session import PROVIDERS
 from bngrad.validation.autograd import load_autograd
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.find_subject import find_subject
 from bngrad.validation.lockstep import Tolerance
 from bngrad.validation.loss_of_model import with_loss
+from bngrad.validation.options import ValidateOptions
 from bngrad.validation.report import Report
 from bngrad.validation.sites import BATCH_NORMS, batch_norms_inside
-from bngrad.validation.subject import Against, InputOptions, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
+    from typing import Unpack
 
     from bngrad.io.files import AnyModel
+    from bngrad.options import Provider
     from bngrad.oracle import Oracle
-    from bngrad.training.loss_functions import LossFunction
     from bngrad.validation.checks import Progress
-
-    Array = NDArray[Any]
+    from bngrad.validation.options import ValidateKeywords
 
 _SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
+@takes_keywords(ValidateOptions)
 def validate(
     model: AnyModel,
     *,
-    against: Against = "ort",
-    provider: Provider | Literal["all"] = "all",
-    builder: Builder = "bngrad",
-    rewritten: AnyModel | None = None,
-    inputs: Mapping[str, Array] | None = None,
-    dims: Mapping[str, int] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
-    rtol: float | None = None,
-    atol: float | None = None,
-    loss: str | None = None,
-    loss_fn: str | LossFunction | None = None,
-    prediction: str | None = None,
-    wrt: Sequence[str] | None = None,
-    frozen: Sequence[str] = (),
-    training: Sequence[str] | Literal["auto"] = (),
-    running_variance: RunningVariance | None = None,
-    shared_statistics: SharedStatistics | None = None,
     progress: Progress = lambda _stage, _fraction: None,
+    **options: Unpack[ValidateKeywords],
 ) -> Report:
     """Checks that the training graph of a model computes the right gradients.
 
@@ -132,52 +112,34 @@ def validate(
     Warns:
         BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.
     """
-    require_choice("against", against, get_args(Against))
-    if against == "torch":
+    return _validate(model, ValidateOptions(**options), progress)
+
+
+def _validate(model: AnyModel, options: ValidateOptions, progress: Progress) -> Report:
+    if options.against == "torch":
         load_autograd()  # before the work, if PyTorch is missing
-    require_choice("builder", builder, get_args(Builder))
-    if running_variance is not None:
-        require_choice("running variance", running_variance, get_args(RunningVariance))
-    if shared_statistics is not None:
-        require_choice("shared statistics", shared_statistics, get_args(SharedStatistics))
-    training = [training] if training == AUTO else training
-    require_names(wrt=wrt, frozen=frozen, training=training)
-    providers, notes = _providers(provider)
+    providers, notes = _providers(options.provider)
+    rtol, atol = options.rtol, options.atol
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
-    input_options = InputOptions(inputs or {}, dims or {}, batch_size, seed)
     own = as_ir(model)
-    source, loss, more, warnings = with_loss(own, loss, loss_fn, prediction)
+    source, loss, more, warnings = with_loss(own, options)
+    options = replace(options, loss=loss, loss_fn=None, prediction=None)
     notes += more
-    options = Options(
-        loss=loss,
-        wrt=wrt,
-        frozen=frozen,
-        training=training,
-        running_variance=running_variance,
-        shared_statistics=shared_statistics,
-    )
     with ExitStack() as stack:
         oracle = _Lazy(stack, progress)
         name = str(model) if isinstance(model, str | Path) else "model"
-        warnings += model_warnings(
-            source,
-            wrt=wrt,
-            default_wrt=not wrt,
-            frozen=frozen,
-            training=training,
-            shared_statistics=shared_statistics,
-        )
-        notes += mode_notes(source, frozen=frozen, training=training)
-        if isinstance(rewritten, str | Path):
-            notes.append(f"the training graph that was validated is {str(rewritten)!r}")
-        subject = find_subject(name, source, against, builder, rewritten, input_options, options, oracle)
+        warnings += model_warnings(source, options, wrt=options.wrt, default_wrt=not options.wrt)
+        notes += mode_notes(source, options)
+        if isinstance(options.rewritten, str | Path):
+            notes.append(f"the training graph that was validated is {str(options.rewritten)!r}")
+        subject = find_subject(name, source, options, oracle)
         providers, unsupported = _supported_providers(providers, subject.tested)
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
             against=subject.against,
             providers=list(providers),
-            seed=seed,
+            seed=options.seed,
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
             notes=notes + subject.notes + unsupported,
             warnings=warnings,
@@ -189,7 +151,7 @@ def validate(
                 f"{len(inside)} batch norms are in subgraphs or functions, where lock-step cannot check them: "
                 f"{inside[0]!r}"
             )
-        checks = Checks(subject, providers, seed, tolerance, oracle, progress)
+        checks = Checks(subject, providers, options.seed, tolerance, oracle, progress)
         report.checks += checks.run()
         report.notes += checks.notes
     return report
@@ -221,7 +183,6 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
         except LibraryError as error:
             return ("python", "function"), [f"the native provider was not checked: {error}"]
         return PROVIDERS, []
-    require_choice("provider", provider, ("all", *PROVIDERS))
     if provider == "native":
         native_library.library_path()
     return (provider,), []

@@ -23,6 +23,7 @@ from bngrad.inspection.identity import Identity
 from bngrad.inspection.inspect import Inspection
 from bngrad.passes.imports.decomposed.candidates import Candidate
 from bngrad.runtime.environment import Environment
+from bngrad.training.options import Layout
 from bngrad.training.step_info import VERSION, DataInput, FlatState, StateTensor, StepInfo
 from bngrad.validation.report import Check, Report
 from bngrad.validation.statistics import TensorStatistics
@@ -57,7 +58,13 @@ _CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The versi
 _IMPORTED_FOR_TYPES = {
     one.__name__: one
     for one in (Candidate, DataInput, Environment, FlatState, Identity, MeasurementDocument, StepInfo)
-} | {"Condition": list[Any], "Mapping": Mapping, "Sequence": Sequence, "TensorStatistics": TensorStatistics}
+} | {
+    "Condition": list[Any],
+    "Layout": Layout,
+    "Mapping": Mapping,
+    "Sequence": Sequence,
+    "TensorStatistics": TensorStatistics,
+}
 """What modules import for type checkers alone."""
 
 _SCALARS = {str: "string", int: "integer", bool: "boolean", types.NoneType: "null"}

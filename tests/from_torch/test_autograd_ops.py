@@ -18,11 +18,11 @@ from bngrad.autodiff.rules import RULES
 from bngrad.errors import UnsupportedNodeError
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.options import ForwardOptions
 from bngrad.torch.autograd import ops
 from bngrad.torch.autograd.model import Autograd
 from bngrad.torch.autograd.table import OPS
 from bngrad.validation.float64 import evaluate
-from bngrad.validation.subject import Options
 
 assert ops, "it fills the table"
 IN_NUMPY = {("", name) for name in ("Bernoulli", "Dropout", "EyeLike", "RandomNormalLike", "RandomUniformLike")}
@@ -80,7 +80,7 @@ def test_onnx_cases(op_type):
         names = [value.name for value in graph.output]
         feeds = {value.name: _array(array) for value, array in zip(graph.input, inputs, strict=False)}
         try:
-            found = Autograd(ir.from_proto(test.model), names[0], {}, Options())(feeds, names)
+            found = Autograd(ir.from_proto(test.model), names[0], {}, ForwardOptions())(feeds, names)
         except UnsupportedNodeError as error:
             refused[test.name.removeprefix("test_")] = str(error)
             continue
@@ -119,7 +119,7 @@ def test_sequences():
         loss = ReduceSum<keepdims = 0>(z)
     }""")
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
-    found = Autograd(ir.from_proto(model), "loss", {"x": "x_grad"}, Options())({"x": x})
+    found = Autograd(ir.from_proto(model), "loss", {"x": "x_grad"}, ForwardOptions())({"x": x})
     assert found["n"] == 6
     np.testing.assert_array_equal(found["y"], x.T)
     np.testing.assert_array_equal(found["z"], np.stack([x[:, 1:3]] * 2))
@@ -131,7 +131,7 @@ def test_gradient_rules(case):
     """The rules' own cases: the loss and each gradient, of the lowered graph in NumPy and of PyTorch."""
     feeds, names = feeds_of(case, case.dims[0]), ["loss", *case.gradients]
     model = ir.from_proto(forward(case))
-    got = Autograd(model, "loss", dict(zip(case.wrt, case.gradients, strict=True)), Options())(feeds, names)
+    got = Autograd(model, "loss", dict(zip(case.wrt, case.gradients, strict=True)), ForwardOptions())(feeds, names)
     want = evaluate(lowered(case), feeds, names)
     for name in names:
         assert got[name].shape == want[name].shape

@@ -16,7 +16,7 @@ from gradient_fuzz.interpreter import wide
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bngrad.runtime.session import Provider
+    from bngrad.options import Provider
     from gradient_fuzz.cases import Case
 
     Arrays = Mapping[str, np.ndarray]

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.inspection.model_warnings import mode_notes, model_warnings, running_variance_warnings
+from bngrad.options import ForwardOptions
 from models import digits_resnet20, light
 
 RULE, FX_NODE = "pkg.onnxscript.rewriter.rule_name", "pkg.torch.onnx.fx_node"
@@ -227,11 +228,15 @@ WARNS = {
 }
 
 
+def warnings_with(model, wrt=None, default_wrt=True, **options):
+    return model_warnings(model, ForwardOptions(**options), wrt=wrt, default_wrt=default_wrt)
+
+
 @pytest.mark.parametrize("name", WARNS)
 def test_warns(name):
     model, options, want = WARNS[name]
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    got = model_warnings(model, **options)
+    got = warnings_with(model, **options)
     assert len(got) == len(want), got
     for one, part in zip(got, want, strict=True):
         assert part in one
@@ -347,7 +352,7 @@ SILENT = {
 @pytest.mark.parametrize("name", SILENT)
 def test_says_nothing(name):
     model, options = SILENT[name]
-    assert model_warnings(model, **options) == []
+    assert warnings_with(model, **options) == []
 
 
 def test_the_digits_network_is_a_good_model():
@@ -387,7 +392,7 @@ NOTED = {
 @pytest.mark.parametrize("name", NOTED)
 def test_notes_the_recorded_mode(name):
     model, options, count = NOTED[name]
-    found = mode_notes(model, **options)
+    found = mode_notes(model, ForwardOptions(**options))
     assert len(found) == (1 if count else 0)
     assert all(f"PyTorch had {count} batch norm" in note and "put in training mode" in note for note in found)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.validation.subject import Options
+    from bngrad.options import ForwardOptions
 
     Array = NDArray[Any]
     Value: TypeAlias = torch.Tensor | list[torch.Tensor]
@@ -54,7 +54,7 @@ class Autograd:
         UnsupportedNodeError: An op has no equivalent in PyTorch.
     """
 
-    def __init__(self, model: ir.Model, loss: str, gradients: Mapping[str, str], options: Options) -> None:
+    def __init__(self, model: ir.Model, loss: str, gradients: Mapping[str, str], options: ForwardOptions) -> None:
         self._loss, self._gradients, self.note = loss, dict(gradients), ""
         try:
             self._prepare(model, default_opset(model) or OPSET, options)
@@ -65,14 +65,8 @@ class Autograd:
             except _NotInTableError as old:
                 raise UnsupportedNodeError(f"{old}; {ELSEWHERE}") from None
 
-    def _prepare(self, model: ir.Model, opset: int, options: Options) -> None:
-        own, _ = with_modes(
-            model,
-            opset,
-            frozen=options.frozen,
-            training=options.training,
-            shared_statistics=options.shared_statistics,
-        )
+    def _prepare(self, model: ir.Model, opset: int, options: ForwardOptions) -> None:
+        own, _ = with_modes(model, opset, options)
         self._ties = Ties(own)
         own.functions.clear()  # those that are left define ops of the table
         wide = widened(ir.to_proto(own))

@@ -1,0 +1,149 @@
+"""The options by which graphs are rewritten and forward models differentiated.
+
+`bngrad.training.options` and `bngrad.validation.options` have those of their rooms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option
+
+Target = Literal["stock", "training"]
+"""What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
+
+Provider = Literal["native", "python", "function"]
+"""An implementation of the ops; see `bngrad.runtime.session`."""
+
+RunningVariance = Literal["biased", "unbiased"]
+"""The variance of a batch of M elements that updates the running variance.
+
+``biased``: the mean of the squared deviations, ONNX's rule. ``unbiased``: that times M / max(M - 1, 1), the rule
+of PyTorch, TensorFlow and MIOpen.
+"""
+
+SharedStatistics = Literal["separate", "chain"]
+"""How batch norms in training mode that read the same running statistic are separated.
+
+``separate``: each gets its own. ``chain``: they share one, which each updates in turn, as in PyTorch where a
+module is called several times. By default, those that PyTorch's exporter records as calls of one module share one,
+and others get their own.
+"""
+
+AUTO = "auto"
+"""As ``training``: a model that does not record the mode of a batch norm is refused."""
+
+
+class GraphKeywords(TypedDict, total=False):
+    """The fields of `GraphOptions`."""
+
+    functions: bool
+    fuse: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions(Options):
+    """How a training graph is written."""
+
+    functions: bool = option(
+        True,
+        "Embed the definitions of the `bngrad` ops, so that the result also runs without the native library.",
+        group=OUTPUT,
+    )
+    fuse: bool = option(
+        True, "Fuse the gradient of a ReLU with that of the batch norm in front of it.", group=OUTPUT
+    )
+
+
+class RewriteKeywords(GraphKeywords, total=False):
+    """The fields of `RewriteOptions`."""
+
+    target: Target
+    recognize: bool
+    sync: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteOptions(GraphOptions):
+    """The options of `bngrad.rewrite`."""
+
+    target: Target = option(
+        "stock",
+        "Runtime for the result: any ONNX Runtime (stock); or a training build, for which only batch norms are "
+        "rewritten (training).",
+    )
+    recognize: bool = option(
+        True,
+        "Replace batch norms [in primitives](dialects/primitives.md), such as Sub, Mul and ReduceMean, forward "
+        "and backward.",
+    )
+    sync: bool = option(
+        False,
+        "Use the statistics of the whole batch of a [distributed run](../guides/distributed.md) in training "
+        "batch norms. The loss and the gradients stay those of one rank.",
+    )
+
+
+class ForwardKeywords(TypedDict, total=False):
+    """The fields of `ForwardOptions`."""
+
+    loss: str | None
+    wrt: Sequence[str] | None
+    frozen: Sequence[str]
+    training: Sequence[str] | Literal["auto"]
+    running_variance: RunningVariance | None
+    shared_statistics: SharedStatistics | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardOptions(Options):
+    """How a forward model is differentiated; `bngrad.differentiate` describes each option."""
+
+    loss: str | None = option(
+        None, "Float scalar to differentiate.  [default: the only one of MODEL]", metavar="NAME"
+    )
+    wrt: Sequence[str] | None = option(
+        None,
+        "Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
+        metavar="NAME",
+    )
+    frozen: Sequence[str] = option(
+        (),
+        "Batch norm, or pattern such as `'layer1.*'`, that uses its running statistics (repeatable).",
+        group=BATCH_NORMS,
+        metavar="NAME",
+    )
+    training: Sequence[str] = option(
+        (),
+        "Batch norm, or pattern, that uses the statistics of the batch (repeatable). If --frozen matches too, "
+        "the more specific one wins. Batch norms that neither matches follow MODEL, and "
+        "[PyTorch's mode](../guides/pytorch.md#you-have-only-a-file) where MODEL records it. `auto` refuses a "
+        "MODEL that does not record it for a batch norm in inference mode.",
+        group=BATCH_NORMS,
+        metavar="NAME",
+    )
+    running_variance: RunningVariance | None = option(
+        None,
+        "Batch variance that updates [the running variance](training-graph.md#the-running-variance): biased, as "
+        "in ONNX, or unbiased, M / (M - 1) times as large, as in PyTorch and TensorFlow.  [default: unbiased if "
+        "MODEL is from PyTorch, else biased]",
+        group=BATCH_NORMS,
+        called="running variance",
+    )
+    shared_statistics: SharedStatistics | None = option(
+        None,
+        "How batch norms that read the same running statistic update it: each its own copy (separate), or one "
+        "statistic in sequence (chain).  [default: chain for calls of one PyTorch module that MODEL records, else "
+        "separate]",
+        group=BATCH_NORMS,
+    )
+
+    def __post_init__(self) -> None:
+        if self.training == AUTO:
+            object.__setattr__(self, "training", [AUTO])
+        super().__post_init__()
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether running variances are updated with the unbiased variance of the batch."""
+        return self.running_variance == "unbiased"

@@ -1,0 +1,175 @@
+"""The options of `differentiate` and of `training_step`; see `bngrad.options`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from bngrad.errors import InputError
+from bngrad.option_fields import BATCH_NORMS, OUTPUT, option
+from bngrad.options import ForwardKeywords, ForwardOptions, GraphKeywords, GraphOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bngrad.training.loss_functions import LossFunction
+    from bngrad.training.optimizers import Optimizer, ParameterGroup
+
+Builder = Literal["bngrad", "ort"]
+"""The gradient builder: the rules of this package, or ONNX Runtime's own."""
+
+DifferentiationTarget = Literal["stock", "training", "ort"]
+"""Where a training graph runs.
+
+``stock``: any ONNX Runtime. ``training``: a training build, with the batch norms as ops of ``bngrad``. ``ort``: a
+consumer of ORT's dialect, without ops of ``bngrad``.
+"""
+
+Layout = Literal["named", "flat"]
+"""How a step takes its state: an input for each tensor, or one vector."""
+
+OPTIMIZER = "Optimizer"
+
+
+class LossKeywords(ForwardKeywords, total=False):
+    """The fields of `LossOptions`."""
+
+    loss_fn: "str | LossFunction | None"
+    prediction: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions(ForwardOptions):
+    """How a forward model is differentiated that may have no loss."""
+
+    loss_fn: "str | LossFunction | None" = None  # its options are in `bngrad.cli.loss_options`
+    prediction: str | None = None
+
+    def require_one_loss(self) -> None:
+        """Refuses options that contradict each other about the loss.
+
+        Raises:
+            InputError: A loss and a loss function are given, or a prediction without a loss function.
+        """
+        if self.loss is not None and self.loss_fn is not None:
+            raise InputError(
+                f"loss {self.loss!r} is named, and a loss function is to be appended; expected either --loss "
+                "(loss=) or --loss-fn (loss_fn=)"
+            )
+        if self.prediction is not None and self.loss_fn is None:
+            raise InputError(
+                f"prediction {self.prediction!r} is named without a loss function; add --loss-fn (loss_fn=), or "
+                "name the model's own loss with --loss (loss=)"
+            )
+
+
+class TrainingKeywords(LossKeywords, GraphKeywords, total=False):
+    """The fields of `TrainingOptions`."""
+
+    sync: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(GraphOptions, LossOptions):
+    """What `differentiate` and `training_step` have in common."""
+
+    sync: bool = option(
+        False,
+        "Make the result that of one rank of a [distributed run](../guides/distributed.md): batch norms in "
+        "training mode use the statistics of the whole batch, and the loss and the gradients are those of the "
+        "whole batch on every rank.",
+        group=BATCH_NORMS,
+    )
+
+
+class DifferentiateKeywords(TrainingKeywords, total=False):
+    """The fields of `DifferentiateOptions`."""
+
+    builder: Builder
+    target: DifferentiationTarget
+    defaults: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferentiateOptions(TrainingOptions):
+    """The options of `bngrad.differentiate`, which describes each."""
+
+    builder: Builder = option(
+        "bngrad",
+        "Gradient builder: the rules of this package (bngrad), or that of ONNX Runtime's training build, in the "
+        "environment of [oracle](#bngrad-oracle) (ort).",
+    )
+    target: DifferentiationTarget = option(
+        "stock",
+        "[Runtime](training-graph.md#targets) for the result: any ONNX Runtime (stock); a training build with "
+        "bngrad's batch norms (training); or a training build alone (ort).",
+        group=OUTPUT,
+    )
+    defaults: bool = option(
+        True,
+        "Keep the values of weights and running statistics as defaults of their inputs. "
+        "[Languages other than Python](training-graph.md#defaults) need --no-defaults, and feed the values.",
+        group=OUTPUT,
+    )
+
+
+class StepKeywords(TrainingKeywords, total=False):
+    """The fields of `StepOptions`."""
+
+    optimizer: "str | Optimizer"
+    layout: Layout
+    groups: "Sequence[ParameterGroup]"
+    clip_norm: float | None
+    accumulate: int
+    outputs: Sequence[str]
+    values: "Mapping[str, NDArray[np.generic]] | None"
+    defaults: bool
+    batch_statistics: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(TrainingOptions):
+    """The options of `bngrad.training_step`, which describes each."""
+
+    optimizer: "str | Optimizer" = "sgd"
+    groups: "Sequence[ParameterGroup]" = ()
+    clip_norm: float | None = option(
+        None, "Scale gradients to a global norm of at most X.", group=OPTIMIZER, metavar="X"
+    )
+    accumulate: int = option(
+        1,
+        "Update the weights in every N-th call, with the mean gradient of N calls.",
+        group=OPTIMIZER,
+        metavar="N",
+        minimum=1,
+    )
+    layout: Layout = option(
+        "named",
+        "State as an input and an output for each tensor (named), or as one vector (flat).",
+        group=OUTPUT,
+    )
+    defaults: bool = option(
+        False,
+        "Give the inputs of the state the initial values as defaults, which only Python and C support.",
+        group=OUTPUT,
+        command_line="--with-defaults",
+    )
+    outputs: Sequence[str] = option(
+        (),
+        "Further output: an output of MODEL, or a gradient NAME_grad (repeatable).",
+        group=OUTPUT,
+        metavar="NAME",
+        command_line="--fetch",
+    )
+    values: "Mapping[str, NDArray[np.generic]] | None" = None
+    batch_statistics: bool = option(
+        False,
+        "Keep batch norms [in primitives](dialects/primitives.md#limits), which use the statistics of the batch "
+        "in inference, too. Without this option, MODEL is refused if an output depends on one.",
+        group=BATCH_NORMS,
+    )
+
+    def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields
+        """Returns the options of `differentiate` among these, with changes."""
+        common = {one.name: getattr(self, one.name) for one in fields(TrainingOptions)}
+        return DifferentiateOptions(**(common | changes))
