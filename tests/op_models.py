@@ -184,3 +184,19 @@ def assert_matches(got, want, tolerance, what=""):
 def opset_versions():
     """Returns all ai.onnx opsets from the oldest that supports the functions to the newest of onnx."""
     return range(15, onnx.defs.onnx_opset_version() + 1)
+
+
+def changed_opsets(op_types, versions):
+    """Returns the first and the last of some opsets, and those in which the schema of one of some ops changes."""
+
+    def changes(version):
+        since = (onnx.defs.get_schema(op_type, version, "").since_version for op_type in op_types)
+        return version in (versions[0], versions[-1]) or version in since
+
+    return [version for version in versions if changes(version)]
+
+
+def function_opsets(op):
+    """Returns the opsets in which the function of an op means something else, see `changed_opsets`."""
+    nodes = [node for name in (op, *CALLS.get(op, ())) for node in function_proto(name, 15).node]
+    return changed_opsets({node.op_type for node in nodes if not node.domain}, opset_versions())

@@ -14,7 +14,12 @@ from bngrad.passes.embed_functions import EmbedFunctionsPass
 from op_models import expected, op_feeds
 from ort_values import DTYPES, TOLERANCES
 
-TYPES = [(t, t1, t2) for t in DTYPES for t1 in dict.fromkeys((t, "float")) for t2 in dict.fromkeys((t, "float"))]
+TYPE_NAMES = {
+    f"{t}-{t1}-{t2}": (t, t1, t2)
+    for t in DTYPES
+    for t1 in dict.fromkeys((t, "float"))
+    for t2 in dict.fromkeys((t, "float"))
+}
 """All combinations of T, T1 and T2 that the ops support."""
 
 

@@ -18,11 +18,13 @@ from bngrad.opset.functions import DOMAIN, VERSION
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from op_models import EXTENTS, subsets
 from ort_values import DTYPES, PROVIDERS, TypedSession
-from typed_ops import TYPES, assert_accurate, typed_feeds, typed_model
+from pairwise import pairwise
+from typed_ops import TYPE_NAMES, assert_accurate, typed_feeds, typed_model
 
 RELU_GRAD, GRAD = "BatchNormalizationReluGrad", "BatchNormalizationGrad"
 FLOAT = ("float", "float", "float")
-MODES = pytest.mark.parametrize("training", [1, 0], ids=["training", "frozen"])
+MODE_NAMES = {"training": 1, "frozen": 0}
+MODES = pytest.mark.parametrize("training", MODE_NAMES.values(), ids=MODE_NAMES)
 PATTERNS = [(EXTENTS[:rank], axes) for rank in range(1, 5) for axes in subsets(rank)]
 SMALL = [((4, 3, 5), (0, 2)), ((4, 3, 2, 2), (0, 1, 2)), ((6, 4), (0,))]
 PATTERNS += [(EXTENTS[:6], (0, 2, 3, 4, 5)), ((4, 3, 5), (-1, 0))]
@@ -109,9 +111,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@MODES
-@pytest.mark.parametrize("types", TYPES, ids="-".join)
+@pairwise(types=TYPE_NAMES, training=MODE_NAMES, provider=PROVIDERS)
 def test_the_function_in_every_type(types, training, provider, rng):
     run = TypedSession(typed_model(RELU_GRAD, types, training_mode=training), provider)
     for shape, axes in LAYOUTS.values():
@@ -119,9 +119,7 @@ def test_the_function_in_every_type(types, training, provider, rng):
         assert_accurate(RELU_GRAD, types, run(feeds), feeds, {"training_mode": training})
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@MODES
-@pytest.mark.parametrize("types", TYPES, ids="-".join)
+@pairwise(types=TYPE_NAMES, training=MODE_NAMES, provider=PROVIDERS)
 def test_it_is_bit_for_bit_the_gradient_of_the_masked_dz(types, training, provider, rng):
     feeds = with_relu(typed_feeds(RELU_GRAD, types, (4, 3, 5, 6), (0, 2, 3), rng), rng)
     got = TypedSession(typed_model(RELU_GRAD, types, training_mode=training), provider)(feeds)
@@ -135,12 +133,10 @@ def test_it_is_bit_for_bit_the_gradient_of_the_masked_dz(types, training, provid
 EDGES = {"zero": 0.0, "negative-zero": -0.0, "negative": -1.0, "nan": np.nan, "minus-infinity": -np.inf}
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("bad", [0.5, np.nan, np.inf], ids=str)
-@pytest.mark.parametrize("types", [(t, t, t) for t in DTYPES], ids="-".join)
-@pytest.mark.parametrize("edge", EDGES)
-def test_where_z_is_not_positive_nothing_comes_through(edge, types, bad, provider, rng):
+@pairwise(edge=list(EDGES), dtype=list(DTYPES), bad=[0.5, np.nan, np.inf], provider=PROVIDERS)
+def test_where_z_is_not_positive_nothing_comes_through(edge, dtype, bad, provider, rng):
     """This includes NaN, because dZ is selected and not multiplied."""
+    types = (dtype,) * 3
     feeds = with_relu(typed_feeds(RELU_GRAD, types, (4, 3, 5), (0, 2), rng), rng)
     feeds["Z"][0], feeds["dZ"][0] = EDGES[edge], bad
     want = two_steps(
@@ -192,9 +188,7 @@ def relu_model(opset=17, *, element_type=onnx.TensorProto.FLOAT, subgraph=False)
     return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=8))
 
 
-@pytest.mark.parametrize("subgraph", [False, True], ids=["graph", "branch"])
-@pytest.mark.parametrize("opset", [15, 17, 18, 21])
-@pytest.mark.parametrize("dtype", ["float", "double"])
+@pairwise(dtype=["float", "double"], opset=[15, 17, 18, 21], subgraph={"graph": False, "branch": True})
 def test_a_model_with_only_this_op_carries_both_functions(dtype, opset, subgraph, rng):
     element_type = helper.np_dtype_to_tensor_dtype(DTYPES[dtype])
     model = relu_model(opset, element_type=element_type, subgraph=subgraph)
