@@ -46,10 +46,10 @@ if TYPE_CHECKING:  # type checkers read imports alone; without these, every name
     from bngrad.training.loss.cross_entropy import CrossEntropy as CrossEntropy
     from bngrad.training.loss.l1 import L1 as L1
     from bngrad.training.loss.mse import MSE as MSE
-    from bngrad.training.optimizers import SGD as SGD
-    from bngrad.training.optimizers import Adam as Adam
-    from bngrad.training.optimizers import AdamW as AdamW
-    from bngrad.training.optimizers import ParameterGroup as ParameterGroup
+    from bngrad.training.optim.adam import Adam as Adam
+    from bngrad.training.optim.adamw import AdamW as AdamW
+    from bngrad.training.optim.groups import ParameterGroup as ParameterGroup
+    from bngrad.training.optim.sgd import SGD as SGD
     from bngrad.training.schedules import ConstantSchedule as ConstantSchedule
     from bngrad.training.schedules import CosineSchedule as CosineSchedule
     from bngrad.training.schedules import LinearSchedule as LinearSchedule
@@ -73,7 +73,10 @@ _NAMES = {
     "training.loss.cross_entropy": "CrossEntropy",
     "training.loss.l1": "L1",
     "training.loss.mse": "MSE",
-    "training.optimizers": "Adam AdamW ParameterGroup SGD",
+    "training.optim.adam": "Adam",
+    "training.optim.adamw": "AdamW",
+    "training.optim.groups": "ParameterGroup",
+    "training.optim.sgd": "SGD",
     "training.schedules": "ConstantSchedule CosineSchedule LinearSchedule StepSchedule",
     "training.step_info": "StepInfo",
     "training.trainer": "Trainer",

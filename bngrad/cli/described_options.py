@@ -9,6 +9,7 @@ import click
 
 from bngrad.cli.options import option
 from bngrad.cli.shell_completion import complete_files
+from bngrad.graph.name_messages import phrase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,18 +81,13 @@ def _help(having: Mapping[str, Field[Any]]) -> str:
         if field.default is not None and not isinstance(field.default, bool):
             value = field.default if isinstance(field.default, str) else f"{field.default:g}"
             defaults.setdefault(value, []).append(name)
-    first, *others = (text.format(_phrase(names)) for text, names in texts.items())
+    first, *others = (text.format(phrase(names)) for text, names in texts.items())
     meaning = "; ".join([first, *(f"{text[0].lower()}{text[1:]}" for text in others)])
     if not defaults:
         return f"{meaning}."
     usual = max(defaults, key=lambda value: len(defaults[value]))
     special = [f"{value} for {', '.join(names)}" for value, names in defaults.items() if value != usual]
     return f"{meaning}.  [default: {', '.join([*special, f'else {usual}' if special else usual])}]"
-
-
-def _phrase(names: list[str]) -> str:
-    """Names as a phrase: a, b and c."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _description(field: Field[Any]) -> Description:

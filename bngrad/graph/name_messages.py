@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def unknown_name(name: str, known: Iterable[str], what: str) -> str:
@@ -23,6 +23,9 @@ def listed(names: Iterable[str], last: str = "and", most: int = 6) -> str:
     words = [repr(name) for name in names]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
-    if len(words) < 2:
-        return words[0] if words else "none"
-    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+    return phrase(words, last) if words else "none"
+
+
+def phrase(words: Sequence[str], last: str = "and") -> str:
+    """One or more words as a phrase: "a, b and c"."""
+    return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else words[0]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from bngrad import api
 from bngrad.errors import InputError, ModelError, warn
+from bngrad.graph.name_messages import phrase
 from bngrad.io.files import to_proto
 from bngrad.keras.compare import compare_inference, compare_step, require_equal
 from bngrad.keras.export import Exported, export_inference, export_model
 from bngrad.keras.packages import import_keras
 from bngrad.keras.refusals import refuse_constraints
+from bngrad.training.optimizers import OPTIMIZERS
 from bngrad.training.step import build_step
 from bngrad.training.training_step import training_step_of
 
@@ -161,9 +163,10 @@ def _require_equal(result: Check, what: str, exported: Exported) -> None:
 
 def _require_optimizer(optimizer: Any) -> None:  # noqa: ANN401
     if isinstance(optimizer, import_keras().optimizers.Optimizer):
+        ours = phrase([f"bngrad.{kind.__name__}" for kind in OPTIMIZERS.values()], "or")
         raise InputError(
-            f"optimizer is Keras's {type(optimizer).__name__}; expected bngrad.SGD, bngrad.Adam or bngrad.AdamW, "
-            "whose options are those of torch.optim, and clip_norm= and accumulate= of the step"
+            f"optimizer is Keras's {type(optimizer).__name__}; expected {ours}, whose options are those of "
+            "torch.optim, and clip_norm= and accumulate= of the step"
         )
 
 

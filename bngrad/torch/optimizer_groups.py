@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from glob import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,14 +12,21 @@ import torch
 
 from bngrad.arguments import require_number
 from bngrad.errors import InputError
+from bngrad.graph.name_messages import phrase
 from bngrad.opset.known_shapes import shape_text
 from bngrad.torch.optimizer_state import STATE_TYPES
-from bngrad.training.optimizers import SGD, Adam, AdamW, Optimizer, ParameterGroup, hyperparameters
+from bngrad.training.optim.adam import Adam
+from bngrad.training.optim.adamw import AdamW
+from bngrad.training.optimizers import OPTIMIZERS, Optimizer, ParameterGroup, hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from dataclasses import Field
 
     from torch import nn
+
+_KINDS = {getattr(torch.optim, kind.torch): kind for kind in OPTIMIZERS.values() if kind.torch is not None}
+"""The optimizers of training steps, by the classes of PyTorch with their formulas."""
 
 _DEFAULTS = {"amsgrad": False, "maximize": False, "differentiable": False, "dampening": 0}
 """Options of `torch.optim` that a training step has no other value for: they change the formula."""
@@ -26,6 +34,11 @@ _DEFAULTS = {"amsgrad": False, "maximize": False, "differentiable": False, "damp
 _INSTEAD = "clip_norm= clips gradients, and what changes weights belongs between the calls of Trainer.step"
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+
+
+def kinds_text() -> str:
+    """The classes of PyTorch whose formulas training steps have, as a phrase: SGD, Adam or AdamW."""
+    return phrase([kind.__name__ for kind in _KINDS], "or")
 
 
 class Group(NamedTuple):
@@ -52,10 +65,10 @@ def trained_groups(optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> li
     """
     kind = type(optimizer)
     # Not by isinstance: a subclass may change the formula.
-    if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    if kind not in _KINDS:
         raise InputError(
-            f"the optimizer is a {kind.__module__}.{kind.__qualname__}; expected a torch.optim.SGD, Adam or "
-            "AdamW, and no subclass"
+            f"the optimizer is a {kind.__module__}.{kind.__qualname__}; expected a torch.optim.{kinds_text()}, "
+            "and no subclass"
         )
     if any(getattr(optimizer, hooks, None) for hooks in _HOOKS):
         raise InputError(
@@ -139,13 +152,17 @@ def common_optimizer(groups: Sequence[Group]) -> Optimizer:
 
 
 def _optimizer_of(group: Group) -> Optimizer:
-    options, decay = group.options, group.number("weight_decay")
-    if group.kind is torch.optim.SGD:
-        return SGD(momentum=group.number("momentum"), nesterov=bool(options["nesterov"]), weight_decay=decay)
-    beta1, beta2 = (as_number(f"betas of {group.where}", beta) for beta in options["betas"])
-    decoupled = options.get("decoupled_weight_decay", group.kind is torch.optim.AdamW)
-    kind = AdamW if decoupled else Adam
-    return kind(beta1=beta1, beta2=beta2, eps=group.number("eps"), weight_decay=decay)
+    kind = _KINDS[group.kind]
+    if issubclass(kind, Adam):
+        kind = AdamW if group.options.get("decoupled_weight_decay", kind is AdamW) else Adam
+    return kind(**{one.name: _hyperparameter(group, one) for one in fields(kind)})
+
+
+def _hyperparameter(group: Group, field: Field[Any]) -> Any:  # noqa: ANN401
+    """A hyperparameter of a step from the options of a group."""
+    if field.name in ("beta1", "beta2"):
+        return as_number(f"betas of {group.where}", group.options["betas"][int(field.name[-1]) - 1])
+    return bool(group.options[field.name]) if isinstance(field.default, bool) else group.number(field.name)
 
 
 def learning_rates(groups: Sequence[Group]) -> list[float]:

@@ -1,6 +1,6 @@
 """An optimizer of PyTorch as that of a training step, and its state in both directions.
 
-The formulas are the same (see `training.optimizer_updates`), so training can move between PyTorch and a training
+The formulas are the same (see `training.optim`), so training can move between PyTorch and a training
 step after any update. The learning rate is an input of each update in both, and no part of the state.
 """
 
@@ -23,7 +23,7 @@ from bngrad.torch.optimizer_groups import (
     trained_groups,
 )
 from bngrad.torch.optimizer_state import count_tensor, to_array, to_tensor
-from bngrad.training.optimizers import Adam, Optimizer, ParameterGroup, hyperparameters
+from bngrad.training.optimizers import Optimizer, ParameterGroup, hyperparameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,9 +51,9 @@ class TorchOptimizer(NamedTuple):
     weights: list[str]
     """The parameters that it trains, in the order of the module's `named_parameters`."""
     state: dict[str, Array]
-    """What it keeps, as ``<weight>/<slot>``, and the largest number of updates of a parameter, ``step``, if Adam
-    or AdamW has made any. A parameter that it has not updated has no entries. The arrays are copies; for 16-bit
-    parameters float32. `into_step` makes it part of a training step's state."""
+    """What it keeps, as ``<weight>/<slot>``, and the largest number of updates of a parameter, ``step``, if it
+    counts them and has made any. A parameter that it has not updated has no entries. The arrays are copies; for
+    16-bit parameters float32. `into_step` makes it part of a training step's state."""
 
     def groups_of(self, weights: Iterable[str]) -> list[ParameterGroup]:
         """Returns the groups for a training step of some of the weights, which may have no names of others."""
@@ -70,7 +70,8 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
     scheduler has set all to 0, those of their ``initial_lr``.
 
     Args:
-        optimizer: A `torch.optim.SGD`, `Adam` or `AdamW`. An `Adam` with ``decoupled_weight_decay`` is an AdamW.
+        optimizer: An optimizer of one of the classes `training.optim.base.Optimizer.torch`. An `Adam` with
+            ``decoupled_weight_decay`` is an AdamW.
         parameters: The module's parameters, as `named_parameters` has them.
 
     Raises:
@@ -165,9 +166,9 @@ def into_torch(
         new = {}
         for slot, name in _slot_names(info, weight, ours):
             # A second moment of 0 makes updates of the size of the gradient divided by eps.
-            nonzero = slot == "exp_avg_sq"
+            nonzero = slot == ours.second_moment
             new[slot] = to_tensor(arrays[name], parameter, f"{slot} of {weight!r}", nonzero=nonzero)
-        if isinstance(ours, Adam):
+        if ours.torch_counts:
             count = sum(int(arrays[name]) for name in info.names("step"))
             new["step"] = count_tensor(count - (info.state[weight].updates_behind or 0))
         if new:
@@ -180,11 +181,13 @@ def _read_counts(
 ) -> dict[str, int]:
     """The number of updates of each weight, if they matter."""
     counts = {}
-    for weight, parameter in weights.items() if isinstance(ours, Adam) else ():
+    for weight, parameter in weights.items() if ours.torch_counts else ():
         held = optimizer.state.get(parameter, {})  # optimizer.state[parameter] would make an entry
         missing = [slot for slot in ("step", *ours.slots) if held.get(slot) is None] if held else []
         if missing:
-            raise InputError(f"the optimizer's state of {weight!r} lacks {listed(missing)}; expected that of Adam")
+            raise InputError(
+                f"the optimizer's state of {weight!r} lacks {listed(missing)}; expected that of {ours.torch}"
+            )
         counts[weight] = _count(weight, held["step"]) if held else 0
     return counts
 

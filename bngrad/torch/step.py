@@ -11,6 +11,7 @@ from bngrad.io.files import to_proto
 from bngrad.torch.compare import compare_steps
 from bngrad.torch.export import export_inference
 from bngrad.torch.forward import Forward
+from bngrad.torch.optimizer_groups import kinds_text
 from bngrad.torch.optimizers import from_torch, into_step
 from bngrad.torch.source import check_source, loss_function, read_source
 from bngrad.training.differentiate import differentiate as differentiate_model
@@ -168,9 +169,8 @@ def training_step(
         module: See `export`; so are the following arguments.
         loss_fn: See `export`.
         example: See `export`.
-        optimizer: `bngrad.SGD`, `bngrad.Adam` or `bngrad.AdamW`, or their names in lower case for the defaults; or
-            an optimizer of `torch.optim`, whose parameters, groups, hyperparameters and state are taken over. Its
-            learning rate is not: pass it to `bngrad.Trainer`.
+        optimizer: See `bngrad.training_step`; or an optimizer of `torch.optim`, whose parameters, groups,
+            hyperparameters and state are taken over. Its learning rate is not: pass it to `bngrad.Trainer`.
         dynamic_batch: See `export`.
         dynamic_shapes: See `export`.
         input_names: See `export`.
@@ -198,8 +198,8 @@ def training_step(
             f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         )
         raise InputError(
-            f"optimizer is {given}; expected an instance of torch.optim's SGD, Adam or AdamW, or bngrad's: a step "
-            "has one"
+            f"optimizer is {given}; expected an instance of torch.optim's {kinds_text()}, or bngrad's: a step has "
+            "one"
         )
     if isinstance(optimizer, torch.optim.Optimizer):
         if groups:

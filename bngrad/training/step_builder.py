@@ -15,9 +15,10 @@ from bngrad.graph.name_messages import unknown_name
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
+from bngrad.training.clipping import clip_factor
 from bngrad.training.evaluation import state_dtype, take_state
-from bngrad.training.optimizer_updates import Updates, Weight, clip_factor
-from bngrad.training.optimizers import options_of_weights
+from bngrad.training.optim.groups import options_of_weights
+from bngrad.training.optim.nodes import UpdateNodes, Weight
 from bngrad.training.step_info import DataInput, StateTensor, StepInfo
 
 if TYPE_CHECKING:
@@ -121,16 +122,18 @@ class StepBuilder:
         double = any(dtype_of(weight) == ir.DataType.DOUBLE for weight in weights.values())
         rate_type = ir.DataType.DOUBLE if double else ir.DataType.FLOAT
         self._rate = ir.val(self._names.fresh("learning_rate"), rate_type, [])
-        options = options_of_weights(optimizer, groups, {name: self.state[name].ndim for name in weights})
+        options = options_of_weights(
+            optimizer.weight_decay, groups, {name: self.state[name].ndim for name in weights}
+        )
         made_before = max((one.updates_behind for one in options.values()), default=0)
         count = self._new_state("step", "step", np.array(made_before, np.int64))
         counted = make.typed("Add", count, make.int64(1))
-        updates = Updates(make, optimizer, self._rate, counted, scale)
+        nodes = UpdateNodes(make, self._rate, counted, scale)
         for name, weight in weights.items():
             self._entries[name] = replace(self._entries[name], updates_behind=options[name].updates_behind or None)
             zeros = np.zeros_like(self.state[name])
             slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
-            new = updates.update(Weight(weight, gradients[name], slots, options[name]))
+            new = optimizer.update(nodes, Weight(weight, gradients[name], slots, options[name]))
             for old, value in zip((weight, *slots), new, strict=True):
                 self._set(old, value, apply)
         self._set(count, counted, apply)

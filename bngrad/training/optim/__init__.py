@@ -1,0 +1,1 @@
+"""Optimizers, a file for each; `optimizers` has them by name."""

@@ -1,0 +1,43 @@
+"""The base class of optimizers."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.training.optim.nodes import UpdateNodes, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(abc.ABC):
+    """An optimizer of a training step, whose fields are its hyperparameters.
+
+    The learning rate is no hyperparameter: the training step takes it as an input.
+    """
+
+    name: ClassVar[str]
+    """The name on the command line."""
+    torch: ClassVar[str | None] = None
+    """The class of `torch.optim` with the same formula, hyperparameters and state; None if there is none."""
+    torch_counts: ClassVar[bool] = False
+    """Whether that class keeps the number of updates of each weight."""
+    second_moment: ClassVar[str | None] = None
+    """The slot whose square root an update divides by."""
+
+    @property
+    @abc.abstractmethod
+    def weight_decay(self) -> float:
+        """The weight decay, of which weights may have another."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What the state has for each weight, under PyTorch's names if it has the optimizer; zeros at first."""
+        return ()
+
+    @abc.abstractmethod
+    def update(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
+        """Makes the nodes of an update; returns the new value of a weight, then those of its slots."""
