@@ -11,23 +11,16 @@ from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
-    OUTPUT,
     debug_option,
     external_data_option,
-    frozen_option,
-    functions_option,
-    fuse_option,
     json_option,
-    loss_option,
     model_argument,
     option,
-    running_variance_option,
-    shared_statistics_option,
-    sync_option,
-    training_option,
-    wrt_option,
+    options_of,
 )
+from bngrad.option_fields import OUTPUT
 from bngrad.reports.visible import visible
+from bngrad.training.options import DifferentiateOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,40 +42,8 @@ if TYPE_CHECKING:
 )
 @model_argument
 @option("-o", "--output", required=True, type=click.Path(), help="File to write the training graph to.")
-@loss_option
 @loss_fn_options
-@wrt_option
-@frozen_option
-@training_option
-@running_variance_option
-@shared_statistics_option
-@sync_option
-@option(
-    "--builder",
-    type=click.Choice(["bngrad", "ort"]),
-    default="bngrad",
-    show_default=True,
-    help="Gradient builder: the rules of this package (bngrad), or that of ONNX Runtime's training build, in the "
-    "environment of [oracle](#bngrad-oracle) (ort).",
-)
-@option(
-    "--target",
-    type=click.Choice(["stock", "training", "ort"]),
-    default="stock",
-    show_default=True,
-    group=OUTPUT,
-    help="[Runtime](training-graph.md#targets) for the result: any ONNX Runtime (stock); a training build with "
-    "bngrad's batch norms "
-    "(training); or a training build alone (ort).",
-)
-@option(
-    "--defaults/--no-defaults",
-    default=True,
-    show_default=True,
-    group=OUTPUT,
-    help="Keep the values of weights and running statistics as defaults of their inputs. "
-    "[Languages other than Python](training-graph.md#defaults) need --no-defaults, and feed the values.",
-)
+@options_of(DifferentiateOptions)
 @option(
     "--state",
     "state_file",
@@ -91,15 +52,12 @@ if TYPE_CHECKING:
     group=OUTPUT,
     help="File to write the initial weights and running statistics to, by the names of their inputs.",
 )
-@functions_option
-@fuse_option
 @external_data_option
 @json_option
 @debug_option
 def differentiate_command(
     model: Path,
     output: str,
-    wrt: tuple[str, ...],
     state_file: str | None,
     external_data: ExternalData | None,
     as_json: bool,
@@ -122,7 +80,7 @@ def differentiate_command(
     source = files.load(model)
     path = writing.check_output(output, model, source)
     state = None if state_file is None else _check_state(writing.check_output(state_file, model, source), path)
-    result = differentiate(source, wrt=list(wrt) or None, **options)
+    result = differentiate(source, **options)
     with contextlib.ExitStack() as stack:
         if state is not None:  # it gets its name when the model is written
             stack.enter_context(writing_tensors(state, arrays_of(result.state), {}))

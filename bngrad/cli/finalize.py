@@ -9,14 +9,15 @@ import click
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
-    batch_statistics_option,
     debug_option,
     external_data_option,
     json_option,
     model_argument,
     option,
+    options_of,
 )
 from bngrad.cli.shell_completion import complete_files
+from bngrad.training.options import StepOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Output to keep (repeatable).  [default: all except losses and running statistics]",
 )
-@batch_statistics_option
+@options_of(StepOptions, "batch_statistics")
 @external_data_option
 @json_option
 @debug_option

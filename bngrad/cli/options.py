@@ -1,17 +1,24 @@
-"""Arguments and options shared by several commands."""
+"""Arguments and options shared by several commands, and those that are fields of dataclasses."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from bngrad.cli.help import COMMON, Option
 from bngrad.cli.shell_completion import complete_files
+from bngrad.option_fields import OUTPUT, value_type
 
-BATCH_NORMS = "Batch norms"
-OUTPUT = "Output"
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+C = TypeVar("C", bound=Callable[..., Any])
+
 REPORT = "Report"
 
 option = functools.partial(click.option, cls=Option)
@@ -32,70 +39,6 @@ debug_option = option(
     "--debug", is_flag=True, expose_value=False, group=COMMON, help="Show a traceback on errors."
 )
 
-loss_option = option(
-    "--loss",
-    metavar="NAME",
-    help="Float scalar to differentiate.  [default: the only one of MODEL]",
-)
-
-wrt_option = option(
-    "--wrt",
-    multiple=True,
-    metavar="NAME",
-    help="Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
-)
-
-functions_option = option(
-    "--functions/--no-functions",
-    default=True,
-    show_default=True,
-    group=OUTPUT,
-    help="Embed the definitions of the `bngrad` ops, so that the result also runs without the native library.",
-)
-
-fuse_option = option(
-    "--fuse/--no-fuse",
-    default=True,
-    show_default=True,
-    group=OUTPUT,
-    help="Fuse the gradient of a ReLU with that of the batch norm in front of it.",
-)
-
-sync_option = option(
-    "--sync",
-    is_flag=True,
-    group=BATCH_NORMS,
-    help="Make the result that of one rank of a [distributed run](../guides/distributed.md): batch norms in "
-    "training mode use the statistics of the whole batch, and the loss and the gradients are those of the whole "
-    "batch on every rank.",
-)
-
-batch_statistics_option = option(
-    "--batch-statistics",
-    is_flag=True,
-    group=BATCH_NORMS,
-    help="Keep batch norms [in primitives](dialects/primitives.md#limits), which use the statistics of the batch "
-    "in inference, too. Without this option, MODEL is refused if an output depends on one.",
-)
-
-recognize_option = option(
-    "--recognize/--no-recognize",
-    default=True,
-    show_default=True,
-    help="Replace batch norms [in primitives](dialects/primitives.md), such as Sub, Mul and ReduceMean, forward "
-    "and "
-    "backward.",
-)
-
-shared_statistics_option = option(
-    "--shared-statistics",
-    type=click.Choice(["separate", "chain"]),
-    group=BATCH_NORMS,
-    help="How batch norms that read the same running statistic update it: each its own copy (separate), or one "
-    "statistic in sequence (chain).  [default: chain for calls of one PyTorch module that MODEL records, else "
-    "separate]",
-)
-
 external_data_option = option(
     "--external-data",
     type=click.Choice(["copied", "shared"]),
@@ -104,35 +47,6 @@ external_data_option = option(
     "OUTPUT's "
     "folder or below it (shared). They are never read into memory.  [default: weights are stored in OUTPUT, or "
     "copied if it would exceed protobuf's 2 GB limit]",
-)
-
-frozen_option = option(
-    "--frozen",
-    multiple=True,
-    metavar="NAME",
-    group=BATCH_NORMS,
-    help="Batch norm, or pattern such as `'layer1.*'`, that uses its running statistics (repeatable).",
-)
-
-training_option = option(
-    "--training",
-    multiple=True,
-    metavar="NAME",
-    group=BATCH_NORMS,
-    help="Batch norm, or pattern, that uses the statistics of the batch (repeatable). If --frozen matches too, "
-    "the more specific one wins. Batch norms that neither matches follow MODEL, and "
-    "[PyTorch's mode](../guides/pytorch.md#you-have-only-a-file) where MODEL records it. `auto` refuses a MODEL "
-    "that does not record it for a batch norm in inference mode.",
-)
-
-running_variance_option = option(
-    "--running-variance",
-    type=click.Choice(["biased", "unbiased"]),
-    group=BATCH_NORMS,
-    help="Batch variance that updates [the running variance](training-graph.md#the-running-variance): biased, as "
-    "in "
-    "ONNX, or unbiased, M / (M - 1) times as large, as in PyTorch and TensorFlow.  [default: unbiased if MODEL is "
-    "from PyTorch, else biased]",
 )
 
 sarif_option = option(
@@ -184,3 +98,46 @@ dims_option = option(
 def option_name(key: str) -> str:
     """Returns the option that a parameter of a command is: ``--batch-size`` of ``batch_size``."""
     return "--" + key.replace("_", "-")
+
+
+def options_of(options: type, *names: str) -> Callable[[C], C]:
+    """Adds the options of a dataclass to a command; see `bngrad.option_fields.option`.
+
+    Args:
+        options: The dataclass.
+        names: The fields; by default all that have a help text.
+    """
+    shown = [one for one in fields(options) if (one.name in names if names else one.metadata.get("help"))]
+
+    def decorate(command: C) -> C:
+        for one in reversed(shown):
+            command = _option_of(one)(command)
+        return command
+
+    return decorate
+
+
+def _option_of(field: Field[Any]) -> Callable[[C], C]:
+    about, kind = field.metadata, value_type(field.type)
+    name = about["command_line"] or option_name(field.name)
+    attributes: dict[str, Any] = {key: about[key] for key in ("help", "group", "metavar")}
+    attributes |= {"default": field.default, "show_default": bool(field.default) or type(field.default) is int}
+    if kind is bool:
+        name, attributes["is_flag"] = (f"{name}/--no-{name[2:]}", None) if field.default else (name, True)
+    elif get_origin(kind) is Literal:
+        attributes["type"] = click.Choice(get_args(kind))
+    elif kind == Sequence[str]:
+        attributes |= {"multiple": True, "show_default": False}
+        if field.default is None:
+            attributes |= {"default": (), "callback": _names_or_none}
+    elif about["minimum"] is not None:
+        attributes["type"] = (click.IntRange if kind is int else click.FloatRange)(min=about["minimum"])
+    else:
+        attributes["type"] = kind
+    return option(name, field.name, **attributes)
+
+
+def _names_or_none(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    return values or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,20 +12,18 @@ from bngrad.cli.help import Command
 from bngrad.cli.options import (
     debug_option,
     external_data_option,
-    functions_option,
-    fuse_option,
     json_option,
     model_argument,
     option,
-    recognize_option,
+    options_of,
 )
+from bngrad.options import RewriteOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.cli.documents import RewriteDocument
     from bngrad.io.external_data import ExternalData
-    from bngrad.options import Target
 
 
 @click.command(
@@ -39,23 +37,7 @@ if TYPE_CHECKING:
 )
 @model_argument
 @option("-o", "--output", required=True, type=click.Path(), help="File to write the rewritten model to.")
-@option(
-    "--target",
-    type=click.Choice(["stock", "training"]),
-    default="stock",
-    show_default=True,
-    help="Runtime for the result: any ONNX Runtime (stock); or a training build, for which only batch norms are "
-    "rewritten (training).",
-)
-@functions_option
-@fuse_option
-@recognize_option
-@option(
-    "--sync",
-    is_flag=True,
-    help="Use the statistics of the whole batch of a [distributed run](../guides/distributed.md) in training "
-    "batch norms. The loss and the gradients stay those of one rank.",
-)
+@options_of(RewriteOptions)
 @option(
     "--explain",
     is_flag=True,
@@ -69,14 +51,10 @@ if TYPE_CHECKING:
 def rewrite_command(
     model: Path,
     output: str,
-    target: Target,
-    functions: bool,
-    fuse: bool,
-    recognize: bool,
-    sync: bool,
     explain: bool,
     external_data: ExternalData | None,
     as_json: bool,
+    **options: Any,  # noqa: ANN401 - passed through
 ) -> None:
     """Convert a training graph for stock ONNX Runtime.
 
@@ -95,7 +73,7 @@ def rewrite_command(
 
     source = files.load(model)
     path = writing.check_output(output, model, source)
-    result = rewrite(source, target=target, functions=functions, fuse=fuse, recognize=recognize, sync=sync)
+    result = rewrite(source, **options)
     files.save(result.model, path, external_data)
     print_warnings((), data_notes(path))
     recognized = Counter(one.kind for one in result.candidates if one.taken)
@@ -103,7 +81,7 @@ def rewrite_command(
         document: RewriteDocument = {
             "model": str(model),
             "output": str(path),
-            "target": target,
+            "target": options["target"],
             "rewritten": result.rewritten,
             "lowered": result.lowered,
             "state": result.state,

@@ -11,32 +11,21 @@ from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
-    OUTPUT,
-    batch_statistics_option,
     debug_option,
-    frozen_option,
-    functions_option,
-    fuse_option,
     json_option,
-    loss_option,
     model_argument,
     option,
     option_name,
-    running_variance_option,
-    shared_statistics_option,
-    sync_option,
-    training_option,
-    wrt_option,
+    options_of,
 )
 from bngrad.reports.visible import visible
+from bngrad.training.options import OPTIMIZER, StepOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.cli.documents import StepDocument
     from bngrad.training.optimizers import Optimizer, ParameterGroup
-
-_OPTIMIZER = "Optimizer"
 
 _HYPERPARAMETERS = {
     "momentum": ("sgd",),
@@ -90,37 +79,37 @@ def _parse_scales(
     type=click.Choice(["sgd", "adam", "adamw"]),
     default="sgd",
     show_default=True,
-    group=_OPTIMIZER,
+    group=OPTIMIZER,
     help="[Optimizer](training-step.md#optimizers), with the formulas of torch.optim. The learning rate is an "
     "input of the step.",
 )
-@option("--momentum", type=float, group=_OPTIMIZER, help="Momentum of sgd.  [default: 0]")
-@option("--nesterov", is_flag=True, default=None, group=_OPTIMIZER, help="Use Nesterov momentum with sgd.")
+@option("--momentum", type=float, group=OPTIMIZER, help="Momentum of sgd.  [default: 0]")
+@option("--nesterov", is_flag=True, default=None, group=OPTIMIZER, help="Use Nesterov momentum with sgd.")
 @option(
     "--beta1",
     type=float,
-    group=_OPTIMIZER,
+    group=OPTIMIZER,
     help="Decay rate of the mean of gradients of adam and adamw.  [default: 0.9]",
 )
-@option("--beta2", type=float, group=_OPTIMIZER, help="The same of squared gradients.  [default: 0.999]")
+@option("--beta2", type=float, group=OPTIMIZER, help="The same of squared gradients.  [default: 0.999]")
 @option(
     "--eps",
     type=float,
-    group=_OPTIMIZER,
+    group=OPTIMIZER,
     help="Term added to the denominator of adam and adamw.  [default: 1e-08]",
 )
-@option("--weight-decay", type=float, group=_OPTIMIZER, help="Weight decay.  [default: 0.01 for adamw, else 0]")
+@option("--weight-decay", type=float, group=OPTIMIZER, help="Weight decay.  [default: 0.01 for adamw, else 0]")
 @option(
     "--no-decay",
     multiple=True,
     metavar="NAME",
-    group=_OPTIMIZER,
+    group=OPTIMIZER,
     help="Weight, or pattern such as `'*.bias'`, without weight decay (repeatable).",
 )
 @option(
     "--no-decay-1d",
     is_flag=True,
-    group=_OPTIMIZER,
+    group=OPTIMIZER,
     help="No weight decay for biases and scales: weights of rank 0 or 1.",
 )
 @option(
@@ -128,55 +117,12 @@ def _parse_scales(
     multiple=True,
     metavar="NAME=X",
     callback=_parse_scales,
-    group=_OPTIMIZER,
+    group=OPTIMIZER,
     help="Multiply the learning rate of a weight, or of those a pattern matches, by X (repeatable). If several "
     "match, the first counts.",
 )
-@option(
-    "--clip-norm", type=float, metavar="X", group=_OPTIMIZER, help="Scale gradients to a global norm of at most X."
-)
-@option(
-    "--accumulate",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    group=_OPTIMIZER,
-    help="Update the weights in every N-th call, with the mean gradient of N calls.",
-)
-@option(
-    "--layout",
-    type=click.Choice(["named", "flat"]),
-    default="named",
-    show_default=True,
-    group=OUTPUT,
-    help="State as an input and an output for each tensor (named), or as one vector (flat).",
-)
-@option(
-    "--with-defaults",
-    is_flag=True,
-    group=OUTPUT,
-    help="Give the inputs of the state the initial values as defaults, which only Python and C support.",
-)
-@option(
-    "--fetch",
-    "outputs",
-    multiple=True,
-    metavar="NAME",
-    group=OUTPUT,
-    help="Further output: an output of MODEL, or a gradient NAME_grad (repeatable).",
-)
-@loss_option
 @loss_fn_options
-@wrt_option
-@frozen_option
-@training_option
-@running_variance_option
-@shared_statistics_option
-@sync_option
-@batch_statistics_option
-@functions_option
-@fuse_option
+@options_of(StepOptions)
 @json_option
 @debug_option
 def step_command(
@@ -186,8 +132,6 @@ def step_command(
     no_decay: tuple[str, ...],
     no_decay_1d: bool,
     lr_scale: list[tuple[str, float]],
-    with_defaults: bool,
-    wrt: tuple[str, ...],
     as_json: bool,
     **options: Any,  # noqa: ANN401 - hyperparameters, and what is passed through
 ) -> None:
@@ -210,8 +154,6 @@ def step_command(
         source,
         optimizer=_optimizer(optimizer, given),
         groups=_groups(no_decay, no_decay_1d, lr_scale),
-        defaults=with_defaults,
-        wrt=list(wrt) or None,
         **options,
     )
     for graph in (step.model, step.evaluation):

@@ -16,25 +16,20 @@ from bngrad.cli.options import (
     annotations_option,
     debug_option,
     dims_option,
-    frozen_option,
     json_option,
-    loss_option,
     model_argument,
     option,
-    running_variance_option,
+    options_of,
     sarif_option,
-    shared_statistics_option,
-    training_option,
 )
 from bngrad.cli.shell_completion import complete_files
 from bngrad.errors import BngradError
+from bngrad.validation.options import ValidateOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bngrad.validation.report import Report
-
-_INPUTS, _TOLERANCE = "Inputs", "Tolerance"
 
 
 @click.command(
@@ -49,48 +44,14 @@ _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
     """,
 )
 @model_argument
-@option(
-    "--against",
-    type=click.Choice(["ort", "reference", "numeric", "torch"]),
-    default="ort",
-    show_default=True,
-    help="Reference to compare with: ONNX Runtime's gradient builder and kernels (ort); NumPy in float64 and "
-    "central differences (reference); central differences of the loss alone (numeric); or PyTorch's autograd "
-    "in float64 (torch), which needs PyTorch (`pip install 'bngrad[torch]'`). The last three need no oracle and "
-    "accept any MODEL that differentiate accepts, torch if PyTorch has its ops.",
-)
-@option(
-    "--provider",
-    type=click.Choice(["native", "python", "function", "all"]),
-    default="all",
-    show_default=True,
-    help="Implementation of the ops to validate.",
-)
-@option(
-    "--builder",
-    type=click.Choice(["bngrad", "ort"]),
-    default="bngrad",
-    show_default=True,
-    help="Builder of a forward model's training graph: this package, or ONNX Runtime followed by rewrite.",
-)
+@loss_fn_options
+@options_of(ValidateOptions)
 @option(
     "--rewritten",
     type=click.Path(),
     shell_complete=complete_files(".onnx"),
     help="Validate this rewrite of MODEL instead of a new one.",
 )
-@loss_option
-@loss_fn_options
-@option(
-    "--wrt",
-    multiple=True,
-    metavar="NAME",
-    help="Weight or input to differentiate a forward model with respect to (repeatable).  [default: all weights]",
-)
-@frozen_option
-@training_option
-@running_variance_option
-@shared_statistics_option
 @option(
     "--inputs",
     type=click.Path(),
@@ -99,28 +60,6 @@ _INPUTS, _TOLERANCE = "Inputs", "Tolerance"
     help="Arrays by input name; other inputs are random.",
 )
 @dims_option
-@option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Size of the first dimension of the inputs, whatever its name, where it is symbolic; a fixed one stays. "
-    "--dim and --inputs come first.",
-)
-@option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of random values.")
-@option(
-    "--rtol",
-    type=click.FloatRange(min=0),
-    group=_TOLERANCE,
-    help="Relative tolerance of the lock-step check, instead of the derived error bounds. Not with --against "
-    "numeric "
-    "and torch, which have no such check.  [default: 0 if --atol is given]",
-)
-@option(
-    "--atol",
-    type=click.FloatRange(min=0),
-    group=_TOLERANCE,
-    help="Absolute tolerance of the same check.  [default: 0 if --rtol is given]",
-)
 @option("--junit", type=click.Path(), metavar="FILE", group=REPORT, help="Write a JUnit XML report.")
 @option("--html", type=click.Path(), metavar="FILE", group=REPORT, help="Write an HTML report.")
 @sarif_option
@@ -147,7 +86,6 @@ def validate_command(
     inputs: str | None,
     rewritten: str | None,
     dims: dict[str, int],
-    wrt: tuple[str, ...],
     junit: str | None,
     html: str | None,
     sarif: str | None,
@@ -224,7 +162,6 @@ def validate_command(
             rewritten=rewritten,
             inputs=arrays,
             dims=dims,
-            wrt=list(wrt) or None,
             progress=show,
             **options,
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Against = Literal["ort", "reference", "numeric", "torch"]
 
-INPUTS, TOLERANCE = "Inputs", "Tolerance"
+TOLERANCE = "Tolerance"
 
 
 class ValidateKeywords(LossKeywords, total=False):
