@@ -10,8 +10,9 @@ import click
 from click.core import ParameterSource
 
 from bngrad.cli.help import Command
-from bngrad.cli.options import OUTPUT, debug_option, json_option, option
+from bngrad.cli.options import debug_option, json_option, option
 from bngrad.cli.shell_completion import complete_files
+from bngrad.option_fields import OUTPUT
 from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
