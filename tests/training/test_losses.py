@@ -12,8 +12,9 @@ import pytest
 import bngrad
 from bngrad import L1, MSE, BCEWithLogits, CrossEntropy
 from bngrad.errors import InputError, ModelError
-from bngrad.training.loss_functions import loss_function
+from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 from bngrad.training.losses import append_loss
+from training.loss_cases import CASES, ELEMENTWISE, WEIGHT, case_id, cases_of, cross_entropy, reference
 
 EPS = 2.0**-24
 """The unit roundoff of float."""
@@ -38,76 +39,19 @@ def run(model, feeds):
     return dict(zip(names, session.run(None, feeds), strict=True))
 
 
-def cross_entropy(x, labels, options):
-    """The loss in float64, and its gradient, sample by sample as PyTorch documents it."""
-    classes = x.shape[1]
-    w = np.asarray(options.get("weight", np.ones(classes)), np.float64)
-    smoothing, ignored = options.get("label_smoothing", 0.0), options.get("ignore_index", -100)
-    rows = np.moveaxis(x.astype(np.float64), 1, -1).reshape(-1, classes)
-    shifted = rows - rows.max(1, keepdims=True)
-    log_prob = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    loss, total, gradient = 0.0, 0.0, np.zeros_like(rows)
-    for i, label in enumerate(labels.reshape(-1)):
-        if label == ignored:
-            continue
-        target = smoothing / classes * w
-        target[label] += (1 - smoothing) * w[label]
-        loss -= target @ log_prob[i]
-        gradient[i] = target.sum() * np.exp(log_prob[i]) - target
-        total += w[label]
-    if options.get("reduction", "mean") == "mean":
-        with np.errstate(invalid="ignore"):
-            loss, gradient = np.float64(loss) / total, gradient / (total or 1)
-    return loss, np.moveaxis(gradient.reshape(*np.moveaxis(x, 1, -1).shape), -1, 1)
-
-
-def elementwise(name, x, target, options):
-    x, target = x.astype(np.float64), target.astype(np.float64)
-    if name == "mse":
-        losses, gradient = (x - target) ** 2, 2 * (x - target)
-    elif name == "l1":
-        losses, gradient = np.abs(x - target), np.sign(x - target)
-    else:
-        w = np.asarray(options.get("weight", 1.0), np.float64)
-        positive = np.asarray(options.get("pos_weight", 1.0), np.float64)
-        rest = np.log1p(np.exp(-np.abs(x)))
-        sigmoid, complement = (np.exp(-np.logaddexp(0, sign * x)) for sign in (-1, 1))
-        losses = w * ((1 - target) * (np.maximum(x, 0) + rest) + positive * target * (np.maximum(-x, 0) + rest))
-        gradient = w * ((1 - target) * sigmoid - positive * target * complement)
-    count = x.size if options.get("reduction", "mean") == "mean" else 1
-    return losses.sum() / count, gradient / count
-
-
-def reference(name, x, target, options):
-    function = cross_entropy if name == "cross_entropy" else lambda *args: elementwise(name, *args)
-    return function(x, target, options)
-
-
-WEIGHT = [0.5, 2.0, 1.0, 0.0, 3.0]
-CROSS_ENTROPY = {
-    "plain": {},
-    "sum": {"reduction": "sum"},
-    "weights": {"weight": WEIGHT},
-    "weights, sum": {"weight": WEIGHT, "reduction": "sum"},
-    "smoothed": {"label_smoothing": 0.1},
-    "smoothed, sum": {"label_smoothing": 0.3, "reduction": "sum"},
-    "smoothed, weights": {"label_smoothing": 0.1, "weight": WEIGHT},
-    "smoothed, weights, sum": {"label_smoothing": 0.1, "weight": WEIGHT, "reduction": "sum"},
-    "all smoothed": {"label_smoothing": 1.0},
-    "a class ignored": {"ignore_index": 2},
-    "a class ignored, smoothed, weights": {"ignore_index": 2, "label_smoothing": 0.2, "weight": WEIGHT},
-    "another index ignored": {"ignore_index": 255},
-    "a negative index ignored": {"ignore_index": -1, "label_smoothing": 0.2},
-}
 SHAPES = {"2-D": (6, 5), "3-D": (4, 5, 3), "4-D": (2, 5, 3, 2)}
 SYMBOLIC = {"2-D": "N, 5", "3-D": "N, 5, L", "4-D": "N, C, H, W"}
 
 
+def test_every_loss_function_has_cases():
+    assert set(CASES) == set(LOSS_FUNCTIONS)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e4], ids=["moderate", "extreme"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("case", CROSS_ENTROPY)
-def test_cross_entropy(case, shape, scale, rng):
-    options, size = CROSS_ENTROPY[case], SHAPES[shape]
+@pytest.mark.parametrize("options", CASES["cross_entropy"], ids=str)
+def test_cross_entropy(options, shape, scale, rng):
+    size = SHAPES[shape]
     x = (scale * rng.uniform(-1, 1, size)).astype(np.float32)
     labels = rng.integers(0, 5, (size[0], *size[2:]))
     labels.flat[::4] = options.get("ignore_index", -100)
@@ -117,24 +61,11 @@ def test_cross_entropy(case, shape, scale, rng):
     check(run(model, {"x": x, "labels": labels}), reference("cross_entropy", x, labels, options), scale)
 
 
-ELEMENTWISE = {
-    "mse": ("mse", {}),
-    "mse, sum": ("mse", {"reduction": "sum"}),
-    "l1": ("l1", {}),
-    "l1, sum": ("l1", {"reduction": "sum"}),
-    "bce": ("bce_with_logits", {}),
-    "bce, sum": ("bce_with_logits", {"reduction": "sum"}),
-    "bce, pos_weight": ("bce_with_logits", {"pos_weight": [3.0, 1.0, 0.5, 0.0]}),
-    "bce, one pos_weight": ("bce_with_logits", {"pos_weight": 2.5, "reduction": "sum"}),
-    "bce, weights": ("bce_with_logits", {"weight": [3.0, 1.0, 0.5, 0.0], "pos_weight": 2.0}),
-}
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e4], ids=["moderate", "extreme"])
 @pytest.mark.parametrize("size", [(5, 4), (2, 3, 4), (1, 4)], ids=str)
-@pytest.mark.parametrize("case", ELEMENTWISE)
+@pytest.mark.parametrize("case", cases_of(*ELEMENTWISE), ids=case_id)
 def test_elementwise(case, size, scale, rng):
-    name, options = ELEMENTWISE[case]
+    name, options = case
     x = (scale * rng.uniform(-1, 1, size)).astype(np.float32)
     x.flat[:2] = 0  # |x| and max(x, 0) are not differentiable there, the loss is
     target = rng.uniform(0, 1, size).astype(np.float32)
@@ -172,7 +103,7 @@ def test_a_label_out_of_bounds_fails(label, options):
         run(model, {"x": np.ones((2, 5), np.float32), "labels": np.int64([0, label])})
 
 
-@pytest.mark.parametrize("name", ["mse", "l1", "bce_with_logits"])
+@pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_target_is_not_broadcast(name):
     model = append_loss(ir.from_proto(scaled("N, 4")), name).model
     with pytest.raises(Exception, match=r"[Rr]eshape"):
@@ -199,7 +130,7 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "mse", "l1", "bce_with_logits"])
+@pytest.mark.parametrize("name", LOSS_FUNCTIONS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_types(dtype, name):
     """The target has the prediction's type; 16 bits are computed in float."""
