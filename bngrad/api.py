@@ -165,7 +165,7 @@ def training_step(
 
     Args:
         model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
-        optimizer: `SGD`, `Adam` or `AdamW`, or ``"sgd"``, ``"adam"`` or ``"adamw"`` for their defaults. The
+        optimizer: An optimizer such as `AdamW`, or its name, such as ``"adamw"``, for the defaults. The
             formulas are those of `torch.optim`. Weights of 16-bit types are float32 in the state, and the graph
             casts them.
         layout: ``named``: each tensor of the state is an input and an output. ``flat``: the state is one vector.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from bngrad.cli.options import option
+from bngrad.cli.options import option, option_name
 from bngrad.cli.shell_completion import complete_files
 from bngrad.graph.name_messages import phrase
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from dataclasses import Field
 
-    from bngrad.training.described import Description
+    import click
 
 
 def _load_array(_context: click.Context, _parameter: click.Parameter, path: str | None) -> Any:  # noqa: ANN401
@@ -38,15 +36,8 @@ def _number_or_array(context: click.Context, parameter: click.Parameter, text: s
         return _load_array(context, parameter, text)
 
 
-_NPY = complete_files(".npy")
-_ATTRIBUTES: dict[Any, dict[str, Any]] = {
-    "number": {"type": float},
-    "integer": {"type": int},
-    "flag": {"is_flag": True, "default": None},
-    "array": {"metavar": "FILE.npy", "shell_complete": _NPY, "callback": _load_array},
-    "number or array": {"metavar": "VALUE", "shell_complete": _NPY, "callback": _number_or_array},
-}
-"""The attributes of options of click, by the kind of their values."""
+_ARRAYS = {"FILE.npy": _load_array, "VALUE": _number_or_array}
+"""How values that are no numbers are read, by their placeholders."""
 
 
 def described_options(kinds: Mapping[str, Any], group: str) -> dict[str, Callable[..., Any]]:
@@ -59,17 +50,23 @@ def described_options(kinds: Mapping[str, Any], group: str) -> dict[str, Callabl
     having: dict[str, dict[str, Field[Any]]] = {}
     for name, kind in kinds.items():
         for one in fields(kind):
-            having.setdefault(one.name, {})[name] = one
+            if one.metadata:
+                having.setdefault(one.name, {})[name] = one
     ordered = sorted(having, key=lambda name: len(having[name]) == len(kinds))
     return {name: _option(name, having[name], group) for name in ordered}
 
 
 def _option(field: str, having: Mapping[str, Field[Any]], group: str) -> Callable[..., Any]:
     """The option of the fields of one name."""
-    about = _description(next(iter(having.values())))
-    flag = about.flag or field.replace("_", "-")
-    attributes = _ATTRIBUTES.get(about.kind) or {"type": click.Choice(about.kind)}
-    return option(f"--{flag}", field, group=group, help=_help(having), **attributes)
+    first = next(iter(having.values()))
+    metavar = first.metadata["metavar"]
+    attributes: dict[str, Any] = {"type": type(first.default)}
+    if metavar is not None:
+        attributes = {"metavar": metavar, "callback": _ARRAYS[metavar], "shell_complete": complete_files(".npy")}
+    elif isinstance(first.default, bool):
+        attributes = {"is_flag": True, "default": None}
+    name = first.metadata["command_line"] or option_name(field)
+    return option(name, field, group=group, help=_help(having), **attributes)
 
 
 def _help(having: Mapping[str, Field[Any]]) -> str:
@@ -77,10 +74,9 @@ def _help(having: Mapping[str, Field[Any]]) -> str:
     texts: dict[str, list[str]] = {}
     defaults: dict[str, list[str]] = {}
     for name, field in having.items():
-        texts.setdefault(_description(field).text, []).append(name)
+        texts.setdefault(field.metadata["help"], []).append(name)
         if field.default is not None and not isinstance(field.default, bool):
-            value = field.default if isinstance(field.default, str) else f"{field.default:g}"
-            defaults.setdefault(value, []).append(name)
+            defaults.setdefault(f"{field.default:g}", []).append(name)
     first, *others = (text.format(phrase(names)) for text, names in texts.items())
     meaning = "; ".join([first, *(f"{text[0].lower()}{text[1:]}" for text in others)])
     if not defaults:
@@ -88,8 +84,3 @@ def _help(having: Mapping[str, Field[Any]]) -> str:
     usual = max(defaults, key=lambda value: len(defaults[value]))
     special = [f"{value} for {', '.join(names)}" for value, names in defaults.items() if value != usual]
     return f"{meaning}.  [default: {', '.join([*special, f'else {usual}' if special else usual])}]"
-
-
-def _description(field: Field[Any]) -> Description:
-    about: Description = field.metadata["description"]
-    return about

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from bngrad.cli.described_options import described_options
 from bngrad.cli.options import option
 from bngrad.errors import InputError
+from bngrad.training.loss.base import Reduction
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ _OPTIONS = (
         group=_GROUP,
         help="Value that the loss function is computed of.  [default: the only float output]",
     ),
+    option(
+        "--reduction",
+        type=click.Choice(get_args(Reduction)),
+        group=_GROUP,
+        help="Reduction of the loss function over samples or elements.  [default: mean]",
+    ),
     *_OWN.values(),
 )
 
@@ -43,7 +50,7 @@ def loss_fn_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*, loss_fn: str | None, **options: Any) -> Any:  # noqa: ANN401 - passed through
-        own = {name: options.pop(name) for name in _OWN}
+        own = {name: options.pop(name) for name in ("reduction", *_OWN)}
         return command(loss_fn=_loss_function(loss_fn, own), **options)
 
     for decorate in reversed(_OPTIONS):

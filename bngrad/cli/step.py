@@ -10,12 +10,12 @@ import click
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
+from bngrad.cli.optimizer_options import optimizer_options
 from bngrad.cli.options import (
     debug_option,
     json_option,
     model_argument,
     option,
-    option_name,
     options_of,
 )
 from bngrad.reports.visible import visible
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     from bngrad.cli.documents import StepDocument
     from bngrad.training.optimizers import Optimizer, ParameterGroup
-
-_HYPERPARAMETERS = {
-    "momentum": ("sgd",),
-    "nesterov": ("sgd",),
-    "beta1": ("adam", "adamw"),
-    "beta2": ("adam", "adamw"),
-    "eps": ("adam", "adamw"),
-    "weight_decay": ("sgd", "adam", "adamw"),
-}
-"""The optimizers that have a hyperparameter."""
 
 
 def _parse_scales(
@@ -74,31 +64,7 @@ def _parse_scales(
     help="File to write the step to, such as step.onnx. The evaluation graph goes to step.eval.onnx, the initial "
     "state to step.safetensors, in the same folder.",
 )
-@option(
-    "--optimizer",
-    type=click.Choice(["sgd", "adam", "adamw"]),
-    default="sgd",
-    show_default=True,
-    group=OPTIMIZER,
-    help="[Optimizer](training-step.md#optimizers), with the formulas of torch.optim. The learning rate is an "
-    "input of the step.",
-)
-@option("--momentum", type=float, group=OPTIMIZER, help="Momentum of sgd.  [default: 0]")
-@option("--nesterov", is_flag=True, default=None, group=OPTIMIZER, help="Use Nesterov momentum with sgd.")
-@option(
-    "--beta1",
-    type=float,
-    group=OPTIMIZER,
-    help="Decay rate of the mean of gradients of adam and adamw.  [default: 0.9]",
-)
-@option("--beta2", type=float, group=OPTIMIZER, help="The same of squared gradients.  [default: 0.999]")
-@option(
-    "--eps",
-    type=float,
-    group=OPTIMIZER,
-    help="Term added to the denominator of adam and adamw.  [default: 1e-08]",
-)
-@option("--weight-decay", type=float, group=OPTIMIZER, help="Weight decay.  [default: 0.01 for adamw, else 0]")
+@optimizer_options
 @option(
     "--no-decay",
     multiple=True,
@@ -128,7 +94,7 @@ def _parse_scales(
 def step_command(
     model: Path,
     output: str,
-    optimizer: str,
+    optimizer: Optimizer,
     no_decay: tuple[str, ...],
     no_decay_1d: bool,
     lr_scale: list[tuple[str, float]],
@@ -149,10 +115,9 @@ def step_command(
 
     source = files.load(model)
     path = check_step_output(output, model, source)
-    given = {name: options.pop(name) for name in _HYPERPARAMETERS}
     step = build_step(
         source,
-        optimizer=_optimizer(optimizer, given),
+        optimizer=optimizer,
         groups=_groups(no_decay, no_decay_1d, lr_scale),
         **options,
     )
@@ -174,20 +139,6 @@ def step_command(
         sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"
         click.echo(visible(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}"))
         click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
-
-
-def _optimizer(name: str, given: dict[str, Any]) -> Optimizer:
-    """The optimizer with the hyperparameters that are given."""
-    from bngrad.training.optimizers import OPTIMIZERS
-
-    chosen = {key: value for key, value in given.items() if value is not None}
-    for key in chosen:
-        if name not in _HYPERPARAMETERS[key]:
-            expected = " or ".join(_HYPERPARAMETERS[key])
-            raise click.UsageError(
-                f"{option_name(key)} is not an option of {name}; expected --optimizer {expected}"
-            )
-    return OPTIMIZERS[name](**chosen)
 
 
 def _groups(no_decay: tuple[str, ...], no_decay_1d: bool, scales: list[tuple[str, float]]) -> list[ParameterGroup]:

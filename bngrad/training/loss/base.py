@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from bngrad.arguments import require_choice
 from bngrad.opset.known_shapes import type_text
-from bngrad.training.described import described
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -31,10 +30,7 @@ class LossFunction(abc.ABC):
     normalizes: ClassVar[tuple[str, ...]] = ()
     """The ops that must not be in front of the loss, which applies such a function itself."""
 
-    reduction: Reduction = field(
-        default="mean",
-        metadata=described("Reduction of the loss function over samples or elements", get_args(Reduction)),
-    )
+    reduction: Reduction = "mean"
 
     def __post_init__(self) -> None:
         """Checks the options.

@@ -6,10 +6,10 @@ whose gradient is right at x = 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bngrad.training.described import described
+from bngrad.option_fields import option
 from bngrad.training.loss.base import LossFunction
 from bngrad.training.loss.weights import require_broadcasting, require_numbers
 
@@ -34,12 +34,11 @@ class BCEWithLogits(LossFunction):
     name = "bce_with_logits"
     normalizes = ("Sigmoid", "Softmax", "LogSoftmax")
 
-    weight: ArrayLike | None = field(
-        default=None, metadata=described("Weight of each element for {}", "array", flag="class-weights")
+    weight: ArrayLike | None = option(
+        None, "Weight of each element for {}", metavar="FILE.npy", command_line="--class-weights"
     )
-    pos_weight: ArrayLike | None = field(
-        default=None,
-        metadata=described("Weight of positive targets for {}: a number or a .npy file", "number or array"),
+    pos_weight: ArrayLike | None = option(
+        None, "Weight of positive targets for {}: a number or a .npy file", metavar="VALUE"
     )
 
     def __post_init__(self) -> None:

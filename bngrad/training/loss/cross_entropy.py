@@ -10,13 +10,13 @@ Of logits x [N, C, d1, ...] and labels t [N, d1, ...], with p = log_softmax(x) o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 from bngrad.arguments import require_number
 from bngrad.errors import InputError, ModelError
-from bngrad.training.described import described
+from bngrad.option_fields import option
 from bngrad.training.loss.base import LossFunction, typed
 from bngrad.training.loss.weights import require_classes, require_numbers
 
@@ -48,11 +48,11 @@ class CrossEntropy(LossFunction):
     takes_labels = True
     normalizes = ("Softmax", "Sigmoid")  # the log-softmax of a log-softmax is itself
 
-    weight: ArrayLike | None = field(
-        default=None, metadata=described("Weight of each class for {}", "array", flag="class-weights")
+    weight: ArrayLike | None = option(
+        None, "Weight of each class for {}", metavar="FILE.npy", command_line="--class-weights"
     )
-    ignore_index: int = field(default=-100, metadata=described("Label that {} ignores", "integer"))
-    label_smoothing: float = field(default=0.0, metadata=described("For {}, from 0 to 1"))
+    ignore_index: int = option(-100, "Label that {} ignores")
+    label_smoothing: float = option(0.0, "For {}, from 0 to 1")
 
     def __post_init__(self) -> None:
         """Checks the options."""

@@ -10,10 +10,10 @@ With weight w, gradient g, learning rate lr and step count t (1 at the weight's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from bngrad.training.described import described
+from bngrad.option_fields import option
 from bngrad.training.optim.base import Optimizer
 from bngrad.training.optim.ranges import require_range
 
@@ -46,10 +46,10 @@ class Adam(Optimizer):
     decoupled: ClassVar[bool] = False
     """Whether weight decay shrinks the weight, and is no L2 penalty."""
 
-    beta1: float = field(default=0.9, metadata=described("Decay rate of the mean of gradients of {}"))
-    beta2: float = field(default=0.999, metadata=described("Decay rate of the mean of squared gradients of {}"))
-    eps: float = field(default=1e-8, metadata=described("Term added to the denominator of {}"))
-    weight_decay: float = field(default=0.0, metadata=described("Weight decay"))
+    beta1: float = option(0.9, "Decay rate of the mean of gradients of {}")
+    beta2: float = option(0.999, "Decay rate of the mean of squared gradients of {}")
+    eps: float = option(1e-8, "Term added to the denominator of {}")
+    weight_decay: float = option(0.0, "Weight decay")
 
     def __post_init__(self) -> None:
         require_range(self, eps=self.eps, weight_decay=self.weight_decay)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from bngrad.training.described import described
+from bngrad.option_fields import option
 from bngrad.training.optim.adam import Adam
 
 
@@ -23,4 +23,4 @@ class AdamW(Adam):
     torch = "AdamW"
     decoupled = True
 
-    weight_decay: float = field(default=0.01, metadata=described("Weight decay"))
+    weight_decay: float = option(0.01, "Weight decay")

@@ -10,11 +10,11 @@ With weight w, gradient g and learning rate lr::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
-from bngrad.training.described import described
+from bngrad.option_fields import option
 from bngrad.training.optim.base import Optimizer
 from bngrad.training.optim.ranges import require_range
 
@@ -40,9 +40,9 @@ class SGD(Optimizer):
     name = "sgd"
     torch = "SGD"
 
-    momentum: float = field(default=0.0, metadata=described("Momentum of {}"))
-    nesterov: bool = field(default=False, metadata=described("Use Nesterov momentum with {}", "flag"))
-    weight_decay: float = field(default=0.0, metadata=described("Weight decay"))
+    momentum: float = option(0.0, "Momentum of {}")
+    nesterov: bool = option(False, "Use Nesterov momentum with {}")
+    weight_decay: float = option(0.0, "Weight decay")
 
     def __post_init__(self) -> None:
         require_range(self, momentum=self.momentum, weight_decay=self.weight_decay)
