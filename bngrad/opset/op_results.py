@@ -10,10 +10,9 @@ from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     from numpy.typing import NDArray
 
-    Array = NDArray[np.floating[Any]]
+    Array = NDArray[Any]
 
 _Function = TypeVar("_Function", bound="Callable[..., tuple[Any, ...]]")
 
