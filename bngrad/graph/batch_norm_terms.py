@@ -66,7 +66,7 @@ def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype:
     return result
 
 
-def collapsed_shape(emit: NodeMaker, x: ir.Value) -> ir.Value:
+def collapsed_shape(emit: NodeMaker, x: ir.Value, *, channels_last: bool = False) -> ir.Value:
     """The shape [N, C, S] of data with channels in dimension 1, of unknown rank or of rank 1, where C is 1.
 
     S is computed, for Reshape with allowzero = 1: -1 is ambiguous for an empty batch.
@@ -74,7 +74,11 @@ def collapsed_shape(emit: NodeMaker, x: ir.Value) -> ir.Value:
     Args:
         emit: Where the nodes go.
         x: The data.
+        channels_last: Whether the channels are the last dimension; the shape is [S, C] then.
     """
+    if channels_last:
+        s = emit.op("ReduceProd", emit.op("Shape", x, end=-1), keepdims=1)
+        return emit.op("Concat", s, emit.op("Shape", x, start=-1), axis=0)
     c, s = (
         emit.op("ReduceProd", emit.op("Shape", x, **ends), keepdims=1)
         for ends in ({"start": 1, "end": 2}, {"start": 2})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -73,26 +72,6 @@ def refusal(
     if rank is not None and not minimum_rank <= rank <= MAX_RANK:
         return f"its X has rank {rank}; expected {minimum_rank} to {MAX_RANK} ({layout})"
     return None
-
-
-def batch_norm_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
-    """Why a batch norm of ONNX's form, or its gradient, cannot become an op of ``bngrad``; None if it can.
-
-    Args:
-        node: A node of 5 inputs; those that are not data have shape [C].
-        data: The indices of the inputs of X's shape.
-    """
-    reason = refusal(node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
-    return reason or parameter_refusal(node, data=data) or _epsilon_refusal(node)
-
-
-def _epsilon_refusal(node: ir.Node) -> str | None:
-    epsilon = node.attributes.get("epsilon")
-    if epsilon is None or epsilon.is_ref() or epsilon.type != ir.AttributeType.FLOAT:
-        return None
-    if isfinite(epsilon.value) and epsilon.value >= 0:
-        return None
-    return f"its epsilon is {epsilon.value:g}; expected a finite number of 0 or more"
 
 
 def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:

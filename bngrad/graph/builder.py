@@ -73,7 +73,7 @@ class NodeMaker(abc.ABC):
         return self._emit(domain, op_type, inputs, outputs, attributes)
 
     def bngrad(
-        self, op_type: str, *inputs: ir.Value, axes: ir.Value | None = None, **attributes: float | str
+        self, op_type: str, *inputs: ir.Value, axes: ir.Value | None = None, **attributes: float | str | ir.Attr
     ) -> Sequence[ir.Value]:
         """Makes a node of ours and returns all its outputs.
 
@@ -81,10 +81,13 @@ class NodeMaker(abc.ABC):
             op_type: A key of `opset.FUNCTIONS`.
             inputs: All its inputs but axes, which come last.
             axes: The reduction axes, of an op that has them.
-            attributes: All its attributes; int, float or string as its signature says.
+            attributes: All its attributes: int, float or string as its signature says, or an `ir.Attr`.
         """
         _, outputs, kinds = signature(op_type)
-        typed = {name: _ATTRIBUTES[kind](name, attributes[name]) for name, kind in kinds.items()}
+        typed = {
+            name: value if isinstance(value := attributes[name], ir.Attr) else _ATTRIBUTES[kind](name, value)
+            for name, kind in kinds.items()
+        }
         return self._emit(DOMAIN, op_type, [*inputs, *([] if axes is None else [axes])], outputs, typed)
 
     def constant(self, value: Any, dtype: ir.DataType) -> ir.Value:  # noqa: ANN401

@@ -66,6 +66,7 @@ class Emitter(NodeMaker):
             name, old.name = old.name, self.names.fresh(f"{self._prefix}_replaced")
             new = self.name(value, name)
             new.type, new.shape = old.type or new.type, old.shape or new.shape
+            new.metadata_props.update(old.metadata_props)
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         for index in range(len(self._node.inputs)):
             # The inputs must not appear used while the node waits for its removal.
@@ -81,6 +82,7 @@ class Emitter(NodeMaker):
     def _describe(self, node: ir.Node) -> None:
         node.doc_string = self._node.doc_string
         node.metadata_props.update(self._node.metadata_props)
+        node.meta.update(self._node.meta)
 
     def _node_name(self, domain: str, op_type: str) -> str:
         takes_over = self._takes_over(domain, op_type) and self._node.name

@@ -142,31 +142,26 @@ PASSES = (
     of(
         "bngrad/passes/imports/ort.py",
         (
-            'ir.AttrInt64("training_mode", 1)]',
-            'ir.AttrInt64("training_mode", 0)]',
+            'operands.apply("BatchNormalizationGrad", training_mode=1)',
+            'operands.apply("BatchNormalizationGrad", training_mode=0)',
             "a gradient in training mode becomes frozen",
         ),
     )
     + of(
-        "bngrad/passes/imports/channel_axis.py",
+        "bngrad/passes/imports/onnx.py",
+        ('epsilon=attributes.get("epsilon") or 1e-5,', "epsilon=1e-5,", "epsilon is ignored"),
+        ('momentum=attributes.get("momentum") or 0.9,', "momentum=0.9,", "momentum is ignored"),
         (
-            'node.attributes.get("epsilon") or ir.AttrFloat32("epsilon", 1e-5)',
-            'ir.AttrFloat32("epsilon", 1e-5)',
-            "epsilon is ignored",
-        ),
-        (
-            'node.attributes.get("momentum") or ir.AttrFloat32("momentum", 0.9)',
-            'ir.AttrFloat32("momentum", 0.9)',
-            "momentum is ignored",
-        ),
-        (
-            'ir.AttrInt64("unbiased_running_var", int(unbiased_running_var))]',
-            'ir.AttrInt64("unbiased_running_var", int(not unbiased_running_var))]',
+            "unbiased_running_var=int(node.unbiased_running_var),",
+            "unbiased_running_var=int(not node.unbiased_running_var),",
             "the running variance is unbiased by default",
         ),
+    )
+    + of(
+        "bngrad/passes/imports/foreign_node.py",
         (
-            "reduced = (0, *range(2, rank))",
-            "reduced = (0, *range(2, rank - 1))",
+            "for dimension in range(rank) if dimension != channels",
+            "for dimension in range(rank - 1) if dimension != channels",
             "the last dimension is not reduced",
             (f"{_PASSES}/test_import_ort.py",),
         ),
@@ -268,8 +263,8 @@ PASSES = (
     + of(
         "bngrad/passes/imports/miopen/backward.py",
         (
-            "x, scale, mean, inv_std, axes=operands.axes, training_mode=1",
-            "x, scale, mean, inv_std, axes=operands.axes, training_mode=0",
+            "{**computed, **parameters}, training_mode=1",
+            "{**computed, **parameters}, training_mode=0",
             "MIOpen's gradient becomes frozen",
             (f"{_PASSES}/test_import_miopen_backward.py",),
         ),
@@ -277,8 +272,8 @@ PASSES = (
     + of(
         "bngrad/passes/imports/directml.py",
         (
-            "training_mode=0,",
-            "training_mode=1,",
+            "statistics, training_mode=0",
+            "statistics, training_mode=1",
             "DirectML's gradient is in training mode",
             (f"{_PASSES}/test_import_directml.py",),
         ),
@@ -286,17 +281,17 @@ PASSES = (
     + of(
         "bngrad/passes/imports/aten/gradients.py",
         (
-            'for role in ("mean", "inv_std")]',
-            'for role in ("inv_std", "mean")]',
-            "PyTorch's saved mean and invstd are exchanged",
+            'operands.frozen_statistics("running_mean", "running_var",',
+            'operands.frozen_statistics("running_var", "running_mean",',
+            "PyTorch's running mean and variance are exchanged",
             (f"{_PASSES}/test_import_aten.py",),
         ),
     )
     + of(
         "bngrad/passes/imports/ngraph.py",
         (
-            "return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)",
-            "return emit.cast(mean, dtype), inverse_std(emit, variance, 0.0, dtype)",
+            'frozen_statistics("mean", "variance", only_epsilon(node), dtype)',
+            'frozen_statistics("mean", "variance", 0.0, dtype)',
             "nGraph's epsilon is ignored",
             (f"{_PASSES}/test_import_ngraph.py",),
         ),

@@ -33,140 +33,46 @@ update with momentum 0, whatever the old ones were. nGraph itself has no running
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from bngrad.graph.batch_norm_terms import inverse_std, statistics_dtype
+from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.batch_norms import type_refusal
 from bngrad.graph.nodes import raise_refusals
-from bngrad.opset.functions import DOMAIN
 from bngrad.opset.known_shapes import known_shape, may_be_equal
-from bngrad.passes.base import Context, RewritePass
-from bngrad.passes.imports.channel_axis import rewrite_in_place
-from bngrad.passes.imports.node_form import NodeForm
-from bngrad.passes.replace import Emitter
+from bngrad.passes.imports.checks import only_epsilon, only_epsilon_reasons
+from bngrad.passes.imports.dialect import DialectPass
+from bngrad.passes.imports.foreign_node import NUMBER, ForeignNode, ForeignOp, is_data
+from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from bngrad.opset.known_shapes import KnownShape
-
-_EPSILON_NAMES = ("eps", "epsilon")
-_FORWARD = NodeForm(("gamma", "beta", "input"), ("output", "mean", "variance"), _EPSILON_NAMES)
-_BACKPROP = NodeForm(
-    ("gamma", "beta", "input", "mean", "variance", "delta"),
-    ("input_delta", "gamma_delta", "beta_delta"),
-    _EPSILON_NAMES,
-)
-_FORMS = {
-    "BatchNormTraining": _FORWARD,
-    "BatchNormTrainingBackprop": _BACKPROP,
-    "BatchNormBackprop": _BACKPROP,
-}
-
-_DATA = ("input", "delta")
-"""The inputs with the shape of the data; the others have one element per channel."""
-
-
-class ImportNgraphPass(RewritePass):
-    """Rewrites every BatchNormTraining and BatchNormTrainingBackprop.
-
-    Matches: input of rank 2 or more, or of unknown rank. Input of unknown rank or of a rank above 8 is reshaped to
-    [N, C, S].
-    Refuses: nodes that nGraph rejects on construction, by the same rules in the same order; types that ``bngrad``
-    does not support; and attributes that nGraph's ops do not have, because other systems have a BatchNormTraining
-    too.
-    Guarantees: outputs without a type get the type that nGraph infers from all inputs.
-    """
-
-    def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
-        return node.op_type in _FORMS and node.domain != DOMAIN
-
-    def refusal(self, node: ir.Node) -> str | None:
-        """See `RewritePass`."""
-        # Types that nGraph supports and bngrad does not come last: by then all inputs have one type.
-        reasons = itertools.chain(_FORMS[node.op_type].violations(node), _violations(node))
-        return next(reasons, None) or type_refusal(node.inputs, ())
-
-    def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
-        # Check again: rewriting an earlier node may have given the inputs of this one types and shapes.
-        raise_refusals([(node, reason)] if (reason := self.refusal(node)) else [])
-        given = _inputs(node)
-        _propagate_types(node, given)
-        form = _FORMS[node.op_type]
-        emit, epsilon = Emitter(node, context), form.epsilon(node)
-        if form is _FORWARD:
-            # Zeros of shape [C] in the type of the input; neither needs to be known.
-            zeros = emit.op(
-                "CastLike", emit.op("ConstantOfShape", emit.op("Shape", given["gamma"])), given["input"]
-            )
-            _replace_inputs(node, [given["input"], given["gamma"], given["beta"], zeros, zeros])
-            attributes = [
-                ir.AttrFloat32("epsilon", epsilon),
-                ir.AttrFloat32("momentum", 0.0),
-                ir.AttrInt64("unbiased_running_var", 0),
-            ]
-            rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)
-        else:
-            statistics = _statistics(emit, given, epsilon)
-            _replace_inputs(node, [given["delta"], given["input"], given["gamma"], *statistics])
-            training = [ir.AttrInt64("training_mode", 1)]
-            rewrite_in_place(node, "BatchNormalizationGrad", training, context)
-
-
-# ---- the rewrite ----
-
-
-def _propagate_types(node: ir.Node, given: Mapping[str, ir.Value]) -> None:
-    """Sets the input's type and the outputs' types and shapes from what is known of all inputs."""
-    dtype = next((value.dtype for value in given.values() if value.dtype is not None), None)
-    if dtype is not None:
-        given["input"].dtype = dtype
-    channels = _merged([*_channel_shapes(given), _channels_of(given)])
-    data = _merged(_data_shapes(given))
-    if data is not None and channels is not None and isinstance(channels[0], int):
-        data = (data[0], channels[0], *data[2:])
-    for value, shape in zip(node.outputs, (data, channels, channels), strict=False):
-        if value.dtype is None and dtype is not None:
-            value.dtype = dtype
-        if value.shape is None and value.dtype is not None and shape is not None:
-            value.shape = ir.Shape(shape)
-
-
-def _statistics(emit: Emitter, given: Mapping[str, ir.Value], epsilon: float) -> tuple[ir.Value, ir.Value]:
-    """Returns the mean and inv_std of a backprop node, in one type."""
-    x, mean, variance = given["input"], given["mean"], given["variance"]
-    if x.dtype is None:
-        # As in a function body. Double is exact enough for every type that the input may have.
-        return mean, emit.op("CastLike", inverse_std(emit, variance, epsilon, ir.DataType.DOUBLE), x)
-    dtype = statistics_dtype(x)
-    return emit.cast(mean, dtype), inverse_std(emit, variance, epsilon, dtype)
-
-
-def _replace_inputs(node: ir.Node, inputs: Sequence[ir.Value]) -> None:
-    node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        node.replace_input_with(index, value)
+    from bngrad.passes.base import Context
 
 
 # ---- reasons for a refusal ----
 
 
-def _violations(node: ir.Node) -> Iterator[str]:
+def _reasons(node: ForeignNode) -> Iterator[str]:
     """Yields the violations of nGraph's eight rules, in its order and with its messages.
 
-    Unknown shapes and types violate nothing. Each rule relies on those before it.
+    Unknown shapes and types violate nothing. Each rule relies on those before it. Types that nGraph supports and
+    bngrad does not come last: by then all inputs have one type.
     """
-    given = _inputs(node)
-    data, channel_shapes = _data_shapes(given), _channel_shapes(given)
+    yield from only_epsilon_reasons(node)
+    data, channel_shapes = _data_shapes(node), _channel_shapes(node)
     if _contradict(data):
         shapes = f"input data shape: {_text(data[0])}, delta shape: {_text(data[1])}"
         yield f"shape of delta does not match the shape of the input data ({shapes})"
-    dtypes = {name: value.dtype.name.lower() for name, value in given.items() if value.dtype is not None}
-    x, delta = (dtypes.get(name) for name in _DATA)
+    dtypes = {
+        name: value.dtype.name.lower()
+        for name, value in zip(node.op.inputs, node.node.inputs, strict=True)
+        if value is not None and value.dtype is not None
+    }
+    x, delta = (dtypes.get(name) for name in ("input", "delta"))
     if x is not None and delta is not None and x != delta:
         yield f"element type for input ({x}) does not match element type for delta ({delta})"
     if len(set(dtypes.values())) > 1:
@@ -175,10 +81,10 @@ def _violations(node: ir.Node) -> Iterator[str]:
     merged = _merged(data)
     if merged is not None and len(merged) < 2:
         yield f"input argument must have rank of at least 2 (input argument shape: {_text(merged)})"
-    names = "/".join(_channel_shaped(given))
+    names = "/".join(name for name, quantity in node.op.inputs.items() if not is_data(quantity))
     if _contradict(channel_shapes):
         yield f"shapes for {names} do not match ({'/'.join(map(_text, channel_shapes))})"
-    channels, of_data = _merged(channel_shapes), _channels_of(given)
+    channels, of_data = _merged(channel_shapes), _channels_of(data)
     if channels is not None and len(channels) != 1:
         yield f"shape for {names} ({_text(channels)}) does not have rank 1"
     if _contradict([of_data, channels]):
@@ -186,39 +92,28 @@ def _violations(node: ir.Node) -> Iterator[str]:
         yield f"input channel dimension ({count}) does not match shape for {names} ({_text(channels)})"
     if _merged([of_data, channels]) == (0,):
         yield "channel count must be at least 1"
+    if reason := type_refusal(node.node.inputs, ()):
+        yield reason
 
 
-# ---- what is known of a node ----
+def _data_shapes(node: ForeignNode) -> list[KnownShape | None]:
+    return [known_shape(value) for quantity, value in node.inputs.items() if is_data(quantity)]
 
 
-def _inputs(node: ir.Node) -> dict[str, ir.Value]:
-    """Returns the inputs by their names in nGraph; all are present unless the node is refused."""
-    names = _FORMS[node.op_type].inputs
-    return {name: value for name, value in zip(names, node.inputs, strict=True) if value is not None}
+def _channel_shapes(node: ForeignNode) -> list[KnownShape | None]:
+    return [known_shape(value) for quantity, value in node.inputs.items() if not is_data(quantity)]
 
 
-def _channel_shaped(given: Mapping[str, ir.Value]) -> list[str]:
-    return [name for name in given if name not in _DATA]
-
-
-def _data_shapes(given: Mapping[str, ir.Value]) -> list[KnownShape | None]:
-    return [known_shape(given[name]) for name in _DATA if name in given]
-
-
-def _channel_shapes(given: Mapping[str, ir.Value]) -> list[KnownShape | None]:
-    return [known_shape(given[name]) for name in _channel_shaped(given)]
-
-
-def _channels_of(given: Mapping[str, ir.Value]) -> KnownShape | None:
+def _channels_of(data_shapes: Sequence[KnownShape | None]) -> KnownShape | None:
     """Returns the shape [C] according to the data."""
-    data = _merged(_data_shapes(given))
+    data = _merged(data_shapes)
     return None if data is None else data[1:2]
 
 
 def _contradict(shapes: Sequence[KnownShape | None]) -> bool:
     """Whether any two of the shapes cannot be equal."""
     known = [shape for shape in shapes if shape is not None]
-    return not all(may_be_equal(one, other) for one, other in itertools.combinations(known, 2))
+    return not all(may_be_equal(*pair) for pair in itertools.combinations(known, 2))
 
 
 def _merged(shapes: Sequence[KnownShape | None]) -> KnownShape | None:
@@ -234,3 +129,88 @@ def _text(shape: KnownShape | None) -> str:
     if shape is None:
         return "?"
     return "{" + ",".join(str(d) if isinstance(d, int) else "?" for d in shape) + "}"
+
+
+# ---- the rewrite ----
+
+
+def _rewrite_forward(node: ForeignNode, context: Context) -> None:
+    operands = _typed_operands(node, context)
+    # Zeros of shape [C] in the type of the input; neither needs to be known.
+    zeros = operands.emit.op("ConstantOfShape", operands.emit.op("Shape", node.present("scale")))
+    zeros = operands.emit.op("CastLike", zeros, node.present("X"))
+    results = operands.apply(
+        "BatchNormalizationTraining",
+        {"running_mean": zeros, "running_var": zeros},
+        epsilon=only_epsilon(node),
+        momentum=0.0,
+        unbiased_running_var=0,
+    )
+    operands.replace(results)
+
+
+def _rewrite_backprop(node: ForeignNode, context: Context) -> None:
+    operands, x = _typed_operands(node, context), node.present("X")
+    # The type of X is unknown in a function body.
+    dtype = None if x.dtype is None else statistics_dtype(x)
+    statistics = operands.frozen_statistics("mean", "variance", only_epsilon(node), dtype)
+    operands.replace(operands.apply("BatchNormalizationGrad", statistics, training_mode=1))
+
+
+def _typed_operands(node: ForeignNode, context: Context) -> Operands:
+    # Check again: rewriting an earlier node may have given the inputs of this one types and shapes.
+    raise_refusals([(node.node, reason) for reason in itertools.islice(_reasons(node), 1)])
+    _propagate_types(node)
+    return Operands(node, context)
+
+
+def _propagate_types(node: ForeignNode) -> None:
+    """Sets the input's type and the outputs' types and shapes from what is known of all inputs."""
+    inputs = [value for value in node.inputs.values() if value is not None]
+    dtype = next((value.dtype for value in inputs if value.dtype is not None), None)
+    if dtype is not None:
+        node.present("X").dtype = dtype
+    data = _merged(_data_shapes(node))
+    channels = _merged([*_channel_shapes(node), _channels_of([data])])
+    if data is not None and channels is not None and isinstance(channels[0], int):
+        data = (data[0], channels[0], *data[2:])
+    for value, shape in zip(node.node.outputs, (data, channels, channels), strict=False):
+        if value.dtype is None and dtype is not None:
+            value.dtype = dtype
+        if value.shape is None and value.dtype is not None and shape is not None:
+            value.shape = ir.Shape(shape)
+
+
+_EPSILON = {"eps": NUMBER, "epsilon": NUMBER}
+_FORWARD = ForeignOp(
+    inputs={"gamma": "scale", "beta": "bias", "input": "X"},
+    outputs={"output": "Y", "mean": "new_running_mean", "variance": "new_running_var"},
+    attributes=_EPSILON,
+    checks=[_reasons],
+    rewrite=_rewrite_forward,
+)
+_BACKPROP = ForeignOp(
+    inputs={**_FORWARD.inputs, "mean": "mean", "variance": "variance", "delta": "dY"},
+    outputs={"input_delta": "dX", "gamma_delta": "dscale", "beta_delta": "dbias"},
+    attributes=_EPSILON,
+    checks=[_reasons],
+    rewrite=_rewrite_backprop,
+)
+
+
+class ImportNgraphPass(DialectPass):
+    """Rewrites every BatchNormTraining and BatchNormTrainingBackprop.
+
+    Matches: input of rank 2 or more, or of unknown rank. Input of unknown rank or of a rank above 8 is reshaped to
+    [N, C, S].
+    Refuses: nodes that nGraph rejects on construction, by the same rules in the same order; types that ``bngrad``
+    does not support; and attributes that nGraph's ops do not have, because other systems have a BatchNormTraining
+    too.
+    Guarantees: outputs without a type get the type that nGraph infers from all inputs.
+    """
+
+    OPS: ClassVar = {
+        "BatchNormTraining": _FORWARD,
+        "BatchNormTrainingBackprop": _BACKPROP,
+        "BatchNormBackprop": _BACKPROP,
+    }

@@ -14,17 +14,61 @@ is. ONNX defines the running variance as biased (unbiased_running_var = 0); the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, ClassVar
 
-from bngrad.graph.batch_norms import batch_norm_refusal, is_training_batch_norm
-from bngrad.passes.base import Context, RewritePass
-from bngrad.passes.imports.channel_axis import forward_attributes, rewrite_in_place
+import onnx_ir as ir
+
+from bngrad.graph.batch_norms import is_training_batch_norm, parameter_refusal, refusal
+from bngrad.opset.schemas import signature
+from bngrad.passes.imports.dialect import DialectPass
+from bngrad.passes.imports.foreign_node import ForeignOp, is_data
+from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from collections.abc import Iterator
+
+    from bngrad.passes.base import Context
+    from bngrad.passes.imports.foreign_node import ForeignNode
 
 
-class ImportOnnxPass(RewritePass):
+def form_reasons(node: ForeignNode) -> Iterator[str]:
+    """Yields the ways in which a node breaks ONNX's form: 5 inputs, parameters of shape [C], and an epsilon."""
+    data = [index for index, quantity in enumerate(node.op.inputs.values()) if is_data(quantity)]
+    reason = refusal(node.node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
+    if reason := reason or parameter_refusal(node.node, data=data):
+        yield reason
+    epsilon = node.node.attributes.get("epsilon")
+    if epsilon is None or epsilon.is_ref() or epsilon.type != ir.AttributeType.FLOAT:
+        return
+    if not isfinite(epsilon.value) or epsilon.value < 0:
+        yield f"its epsilon is {epsilon.value:g}; expected a finite number of 0 or more"
+
+
+def rewrite_training(node: ForeignNode, context: Context) -> None:
+    """Rewrites a forward node, whose epsilon and momentum have ONNX's defaults."""
+    attributes = node.node.attributes
+    operands = Operands(node, context)
+    results = operands.apply(
+        "BatchNormalizationTraining",
+        epsilon=attributes.get("epsilon") or 1e-5,
+        momentum=attributes.get("momentum") or 0.9,
+        unbiased_running_var=int(node.unbiased_running_var),
+    )
+    operands.replace(results)
+
+
+_INPUTS, _OUTPUTS, _ = signature("BatchNormalizationTraining")
+TRAINING = ForeignOp(
+    inputs={name: name for name in _INPUTS if name != "axes"},
+    outputs={name: name for name in _OUTPUTS},
+    rewrite=rewrite_training,
+    checks=[form_reasons],
+)
+"""A batch norm in training mode, with the inputs and outputs of that of ``bngrad``, but the axes."""
+
+
+class ImportOnnxPass(DialectPass):
     """Rewrites every BatchNormalization in training mode.
 
     Matches: X of rank 1 (then C is 1) to 8, or of unknown rank. X of rank 1 or of unknown rank is reshaped to
@@ -32,15 +76,7 @@ class ImportOnnxPass(RewritePass):
     Refuses: other ranks and types, missing inputs, and parameters whose shape is not [C].
     """
 
-    def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
-        return is_training_batch_norm(node)
+    OPS: ClassVar = {("", "BatchNormalization"): TRAINING}
 
-    def refusal(self, node: ir.Node) -> str | None:
-        """See `RewritePass`."""
-        return batch_norm_refusal(node, data=(0,))
-
-    def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
-        attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
-        rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)
+    def op_of(self, node: ir.Node) -> ForeignOp | None:  # noqa: D102
+        return super().op_of(node) if is_training_batch_norm(node) else None

@@ -17,18 +17,35 @@ running variance is biased (unbiased_running_var = 0); the pass has an option to
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
-from bngrad.graph.batch_norms import batch_norm_refusal
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
-from bngrad.passes.base import Context, RewritePass
-from bngrad.passes.imports.channel_axis import forward_attributes, rewrite_in_place
+from bngrad.passes.imports.dialect import DialectPass
+from bngrad.passes.imports.foreign_node import ForeignOp
+from bngrad.passes.imports.onnx import TRAINING, form_reasons
+from bngrad.passes.imports.operands import Operands
 
-_DATA_INPUTS = {BATCH_NORM_INTERNAL: (0,), BATCH_NORM_GRAD: (0, 1)}
-"""The indices of the inputs that have X's shape."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.passes.base import Context
+    from bngrad.passes.imports.foreign_node import ForeignNode
 
 
-class ImportOrtPass(RewritePass):
+def _mode_reasons(node: ForeignNode) -> Iterator[str]:
+    mode = node.node.attributes.get("training_mode")
+    if mode is not None and mode.value != 1:
+        got = f"@{mode.ref_attr_name}" if mode.is_ref() else mode.value
+        yield f"it has training_mode {got}; expected 1, because ORT saves no statistics otherwise"
+
+
+def _rewrite_gradient(node: ForeignNode, context: Context) -> None:
+    operands = Operands(node, context)
+    operands.replace(operands.apply("BatchNormalizationGrad", training_mode=1))
+
+
+class ImportOrtPass(DialectPass):
     """Rewrites every BatchNormInternal and BatchNormalizationGrad.
 
     Matches: X of rank 1 (then C is 1) to 8, or of unknown rank. X of rank 1 or of unknown rank is reshaped to
@@ -37,24 +54,12 @@ class ImportOrtPass(RewritePass):
     training_mode = 0, for which ORT has no kernel.
     """
 
-    def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
-        return (node.domain, node.op_type) in _DATA_INPUTS
-
-    def refusal(self, node: ir.Node) -> str | None:
-        """See `RewritePass`."""
-        training_mode = node.attributes.get("training_mode")
-        if training_mode is not None and training_mode.value != 1:
-            got = f"@{training_mode.ref_attr_name}" if training_mode.is_ref() else training_mode.value
-            return f"it has training_mode {got}; expected 1, because ORT saves no statistics otherwise"
-        data = _DATA_INPUTS[node.domain, node.op_type]
-        return batch_norm_refusal(node, data=data)
-
-    def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
-        if (node.domain, node.op_type) == BATCH_NORM_GRAD:
-            training = [ir.AttrInt64("training_mode", 1)]
-            rewrite_in_place(node, "BatchNormalizationGrad", training, context)
-        else:
-            attributes = forward_attributes(node, unbiased_running_var=self.unbiased_running_var)
-            rewrite_in_place(node, "BatchNormalizationTraining", attributes, context)
+    OPS: ClassVar = {
+        BATCH_NORM_INTERNAL: replace(TRAINING, checks=[_mode_reasons, form_reasons]),
+        BATCH_NORM_GRAD: ForeignOp(
+            inputs={name: name for name in ("dY", "X", "scale", "mean", "inv_std")},
+            outputs={name: name for name in ("dX", "dscale", "dbias")},
+            rewrite=_rewrite_gradient,
+            checks=[_mode_reasons, form_reasons],
+        ),
+    }

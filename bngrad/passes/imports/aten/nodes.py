@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.graph.constant_value import constant_tensor
-from bngrad.graph.node_reader import text_of
+from bngrad.graph.node_reader import constant_of, text_of
+from bngrad.passes.imports.foreign_node import ForeignNode, ForeignOp
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 ATEN_NODE = ("org.pytorch.aten", "ATen")
@@ -67,7 +69,7 @@ _ATTRIBUTE_TYPES = {
 
 
 class Argument(NamedTuple):
-    """One argument of a schema."""
+    """An argument of a schema."""
 
     name: str
     kind: Literal["tensor", "bool", "float", "int", "mask"]
@@ -75,71 +77,85 @@ class Argument(NamedTuple):
 
     @property
     def role(self) -> str:
-        """The name shared by all schemas: bngrad's, or train, eps, output_mask, running_mean, running_var."""
+        """The name shared by all schemas: a quantity, or train, eps, output_mask."""
         return _ROLES.get(self.name, self.name)
 
 
-class Call(NamedTuple):
-    """A call of an ATen op, as read from a node."""
+class AtenNode(ForeignNode):
+    """A call of an ATen op; its inputs are the tensor arguments."""
 
-    operator: str
-    """A key of `SCHEMAS`."""
-    overload: str
-    given: dict[str, ir.Value | ir.Attr | None]
-    """The argument for each role; None if omitted."""
-    extra_inputs: int
-    """The number of inputs beyond the arguments of the schema."""
+    def __init__(self, node: ir.Node, op: ForeignOp, *, unbiased_running_var: bool = False) -> None:
+        super().__init__(node, op, unbiased_running_var=unbiased_running_var)
+        inputs = list(node.inputs)
+        self.given: dict[str, ir.Value | ir.Attr | None] = {}
+        """The argument for each role; None if omitted."""
+        for argument in self.arguments():
+            attribute = node.attributes.get(argument.name)
+            self.given[argument.role] = (inputs.pop(0) if inputs else None) if attribute is None else attribute
+        self.extra_inputs = len(inputs)
+        """The number of inputs beyond the arguments of the schema."""
+        tensors = {argument.role for argument in self.arguments() if argument.kind == "tensor"}
+        values = {role: value for role, value in self.given.items() if isinstance(value, ir.Value)}
+        self.inputs = {role: values.get(role) for role in self.given if role in tensors}
+        self.scalars = [value for role, value in values.items() if role not in tensors]
+        """The inputs that are scalars or masks in ATen's schema."""
+        mask = self.constant("output_mask")
+        self.masked = [False] * len(node.outputs) if mask is None else [not defined for defined in mask]
+        """Whether each output is undefined, as long as the mask is known."""
+        undefined = [value for value, masked in zip(node.outputs, self.masked, strict=False) if masked]
+        self.outputs = {quantity: value for quantity, value in self.outputs.items() if value not in undefined}
 
-    def tensor(self, role: str) -> ir.Value | None:
-        """Returns a tensor argument; None if it is omitted."""
-        value = self.given[role]
-        return value if isinstance(value, ir.Value) else None
-
-    def required(self, role: str) -> ir.Value:
-        """Returns a tensor argument that every node has that was not refused."""
-        value = self.tensor(role)
-        assert value is not None, f"a node without {role} is refused"  # noqa: S101
-        return value
-
-    def scalars(self) -> list[ir.Value]:
-        """Returns the inputs that are scalars or masks in ATen's schema."""
-        roles = (argument.role for argument in arguments(self.operator) if argument.kind != "tensor")
-        return [value for role in roles if isinstance(value := self.given[role], ir.Value)]
+    def arguments(self) -> list[Argument]:
+        """Returns the arguments of the schema, in order; none if the op has no schema."""
+        schema = SCHEMAS.get(operator_of(self.node) or "")
+        pairs = (argument.split(" ") for argument in (schema.split(", ") if schema else ()))
+        return [Argument(name, _KINDS[kind.rstrip("?")], kind.endswith("?")) for kind, name in pairs]  # type: ignore[arg-type]
 
     def constant(self, role: str) -> NDArray[Any] | None:
         """Returns a scalar or a mask as one-dimensional array; None if it is omitted or known only at run time."""
         value = self.given.get(role)
         if isinstance(value, ir.Attr):
             return None if value.is_ref() else np.reshape(value.value, -1)
-        # A graph input is not constant, even with an initializer: the caller may override it.
-        if value is None or value.is_graph_input():
-            return None
-        tensor = constant_tensor(value)
-        return None if tensor is None else tensor.numpy().reshape(-1)
-
-    def refusal(self) -> str | None:
-        """Returns why the schema does not allow this call; None if it does."""
-        if self.overload:
-            return f"its overload is {self.overload!r}; expected the default one"
-        for argument in arguments(self.operator):
-            if reason := _argument_refusal(argument, self.given[argument.role], self.constant(argument.role)):
-                return reason
-        if self.extra_inputs:
-            return f"it has {self.extra_inputs} more inputs than ATen's schema has arguments"
-        return None
+        array = constant_of(value)
+        return None if array is None else array.reshape(-1)
 
     def unknown(self, role: str) -> str:
         """Returns why the value of a scalar is unknown."""
-        name = next(argument.name for argument in arguments(self.operator) if argument.role == role)
+        name = self.label(role)
         if self.given[role] is None:
             return f"it has no {name}; expected one"
         return f"its {name} is not constant; fold the model's constants and inline its functions first"
 
+    def label(self, quantity: str) -> str:
+        """The name of an argument in the schema."""
+        return next(argument.name for argument in self.arguments() if argument.role == quantity)
 
-def arguments(operator: str) -> list[Argument]:
-    """Returns the arguments of an op, a key of `SCHEMAS`, in order."""
-    pairs = (argument.split(" ") for argument in SCHEMAS[operator].split(", "))
-    return [Argument(name, _KINDS[kind.rstrip("?")], kind.endswith("?")) for kind, name in pairs]  # type: ignore[arg-type]
+
+def call_reasons(node: AtenNode) -> Iterator[str]:
+    """Yields why the schema does not allow a call."""
+    if overload := _overload(node.node):
+        yield f"its overload is {overload!r}; expected the default one"
+    for argument in node.arguments():
+        yield from _argument_reasons(argument, node.given[argument.role], node.constant(argument.role))
+    if node.extra_inputs:
+        yield f"it has {node.extra_inputs} more inputs than ATen's schema has arguments"
+
+
+def _argument_reasons(
+    argument: Argument, value: ir.Value | ir.Attr | None, constant: NDArray[Any] | None
+) -> Iterator[str]:
+    name, kind, optional = argument
+    if kind == "tensor":
+        if isinstance(value, ir.Attr):
+            yield f"its {name} is an attribute; expected an input"
+        if value is None and not optional and name not in _WORKSPACES:
+            yield f"it has no {name}; expected one"
+        return
+    if isinstance(value, ir.Attr) and value.type != _ATTRIBUTE_TYPES[kind]:
+        yield f"its attribute {name} is of type {value.type.name}; expected {_ATTRIBUTE_TYPES[kind].name}"
+    expected = 3 if kind == "mask" else 1
+    if constant is not None and constant.size != expected:
+        yield f"its {name} has {constant.size} elements; expected {expected}"
 
 
 def operator_of(node: ir.Node) -> str | None:
@@ -148,18 +164,6 @@ def operator_of(node: ir.Node) -> str | None:
         return node.op_type.removeprefix("aten::").removeprefix("aten_").partition(".")[0]
     operator = node.attributes.get("operator")
     return _text(operator).removeprefix("aten::") or None
-
-
-def call_of(node: ir.Node) -> Call:
-    """Reads a node whose operator is one of `SCHEMAS`."""
-    operator = operator_of(node)
-    assert operator is not None, "the pass matches no other nodes"  # noqa: S101
-    inputs = list(node.inputs)
-    given: dict[str, ir.Value | ir.Attr | None] = {}
-    for argument in arguments(operator):
-        attribute = node.attributes.get(argument.name)
-        given[argument.role] = (inputs.pop(0) if inputs else None) if attribute is None else attribute
-    return Call(operator, _overload(node), given, len(inputs))
 
 
 def _overload(node: ir.Node) -> str:
@@ -174,23 +178,3 @@ def _text(attribute: ir.Attr | None) -> str:
     if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.STRING:
         return ""
     return text_of(attribute)
-
-
-def _argument_refusal(
-    argument: Argument, value: ir.Value | ir.Attr | None, constant: NDArray[Any] | None
-) -> str | None:
-    name, kind, optional = argument
-    if kind == "tensor":
-        if isinstance(value, ir.Attr):
-            return f"its {name} is an attribute; expected an input"
-        return (
-            f"it has no {name}; expected one"
-            if value is None and not optional and name not in _WORKSPACES
-            else None
-        )
-    if isinstance(value, ir.Attr) and value.type != _ATTRIBUTE_TYPES[kind]:
-        return f"its attribute {name} is of type {value.type.name}; expected {_ATTRIBUTE_TYPES[kind].name}"
-    expected = 3 if kind == "mask" else 1
-    if constant is not None and constant.size != expected:
-        return f"its {name} has {constant.size} elements; expected {expected}"
-    return None

@@ -22,38 +22,85 @@ u = bnScale * (x - savedMean) * savedInvVariance + bnBias.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from bngrad.errors import InputError
-from bngrad.passes.base import Context, RewritePass
+from bngrad.passes.imports.dialect import DialectPass
+from bngrad.passes.imports.foreign_node import ENUMERATOR, NUMBER, ForeignOp
 from bngrad.passes.imports.miopen.activation_gradients import ACTIVATIONS, ActivationInputs, activation_name
-from bngrad.passes.imports.miopen.backward import GRADIENTS, gradient_dtype, statistics
-from bngrad.passes.imports.miopen.form import Form, MiopenNode
-from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
+from bngrad.passes.imports.miopen.backward import OUTPUTS, replace_gradients
+from bngrad.passes.imports.miopen.form import (
+    MODES,
+    MiopenNode,
+    form_reasons,
+    missing_reasons,
+    same_type_reasons,
+    unknown_type_reasons,
+)
+from bngrad.passes.imports.miopen.operands import MiopenOperands, compute_dtype, wider
+from bngrad.passes.imports.operands import typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx_ir as ir
 
-FUSED_BACKWARD = Form(
-    inputs={
-        "dy": "data",
-        "x": "data",
-        "y": "data",
-        "bnScale": "parameter",
-        "bnBias": "parameter",
-        "savedMean": "parameter",
-        "savedInvVariance": "parameter",
-    },
-    required=("dy", "x", "bnScale", "bnBias", "savedMean", "savedInvVariance"),
-    outputs={"dx": "data", "resultBnScaleDiff": "parameter", "resultBnBiasDiff": "parameter"},
-    numbers=("activ_alpha", "activ_beta", "activ_gamma"),
-    choices=("bn_mode", "layout", "activ_mode"),
-)
+    from bngrad.passes.base import Context
 
 
-class ImportMiopenActivationPass(RewritePass):
+def _reasons(node: MiopenNode) -> Iterator[str]:
+    yield from same_type_reasons(node, "dX", like="dY")
+    yield from missing_reasons(node, "activ_mode")
+    try:
+        activation = _activation(node)
+    except InputError as error:
+        yield f"its activ_{error}"
+        return
+    yield from missing_reasons(node, *ACTIVATIONS[activation].coefficients)
+    if activation != "PASTHRU" and not _is_fused(node):
+        yield from unknown_type_reasons(node)
+
+
+def _activation(node: MiopenNode) -> str:
+    return activation_name(node.attribute("activ_mode"))
+
+
+def _is_fused(node: MiopenNode) -> bool:
+    """Whether BatchNormalizationReluGrad computes the whole gradient."""
+    return _activation(node) == "RELU" and node.has("Z")
+
+
+def _rewrite(node: MiopenNode, context: Context) -> None:
+    activation, fused = _activation(node), _is_fused(node)
+    dtype = wider(*(node.present(quantity).dtype for quantity in ("X", "dY", *(("Z",) if fused else ()))))
+    if fused:
+        operands = MiopenOperands(node, context, dtype)
+        replace_gradients(operands, "BatchNormalizationReluGrad", {"dZ": operands.data("dY")})
+    elif activation == "PASTHRU":
+        replace_gradients(MiopenOperands(node, context, dtype), "BatchNormalizationGrad", {})
+    else:
+        # 16 bits are not precise enough for the gradient with respect to u.
+        operands = MiopenOperands(node, context, compute_dtype(dtype))
+        replace_gradients(operands, "BatchNormalizationGrad", {"dY": _activation_gradient(operands, activation)})
+
+
+def _activation_gradient(operands: MiopenOperands, activation: str) -> ir.Value:
+    """Returns the gradient with respect to u, the activation's input."""
+    node, emit, dtype = operands.node, operands.emit, operands.dtype
+    assert dtype is not None, "a node with x of unknown type is refused"  # noqa: S101
+    mean, inv_std, scale, bias = (
+        operands.broadcast(operands.parameter(quantity, dtype))
+        for quantity in ("mean", "inv_std", "scale", "bias")
+    )
+    xhat = emit.op("Mul", emit.op("Sub", operands.data("X"), mean), inv_std)
+    u = emit.op("Add", emit.op("Mul", xhat, scale), bias)
+    y = operands.data("Z") if node.has("Z") else None
+    coefficients = (node.number(f"activ_{which}") for which in ("alpha", "beta", "gamma"))
+    inputs = ActivationInputs(emit, dtype, operands.data("dY"), u, y, *coefficients)
+    return typed(ACTIVATIONS[activation].gradient(inputs), dtype)
+
+
+class ImportMiopenActivationPass(DialectPass):
     """Rewrites every miopenFusionBatchNormActivBackward.
 
     Matches: the ten activations; otherwise as `ImportMiopenBackwardPass`.
@@ -61,83 +108,27 @@ class ImportMiopenActivationPass(RewritePass):
     has to be computed.
     """
 
-    def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
-        return node.op_type == "miopenFusionBatchNormActivBackward"
-
-    def refusal(self, node: ir.Node) -> str | None:
-        """See `RewritePass`."""
-        return next(_reasons(MiopenNode(node, FUSED_BACKWARD)), None)
-
-    def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
-        _rewrite(MiopenNode(node, FUSED_BACKWARD), context)
-
-
-def _reasons(node: MiopenNode) -> Iterator[str]:
-    yield from node.reasons()
-    yield from node.same_type_reasons("dx", like="dy")
-    yield from node.missing_reasons("activ_mode")
-    try:
-        activation = _activation(node)
-    except InputError as error:
-        yield f"its activ_{error}"
-        return
-    yield from node.missing_reasons(*ACTIVATIONS[activation].coefficients)
-    if not _is_single_op(node, activation):
-        yield from node.unknown_type_reasons()
-
-
-def _activation(node: MiopenNode) -> str:
-    return activation_name(node.node.attributes["activ_mode"].value)
-
-
-def _is_single_op(node: MiopenNode, activation: str) -> bool:
-    """Whether a single op of ``bngrad`` computes the whole gradient."""
-    return activation == "PASTHRU" or (activation == "RELU" and node.has("y"))
-
-
-def _rewrite(node: MiopenNode, context: Context) -> None:
-    activation = _activation(node)
-    fused = activation == "RELU" and node.has("y")
-    dtype = wider(*(node.present(name).dtype for name in ("x", "dy", *(("y",) if fused else ()))))
-    # 16 bits are not precise enough for the gradient with respect to u.
-    operands = Operands(node, context, dtype if _is_single_op(node, activation) else compute_dtype(dtype))
-    dtypes = [gradient_dtype(node, name) for name in GRADIENTS]
-    scale_dtype = operands.parameter_dtype(node.present("bnScale").dtype, *dtypes)
-
-    x, dy = operands.data("x"), operands.data("dy")
-    if fused:
-        op_type, incoming = "BatchNormalizationReluGrad", [dy, operands.data("y")]
-    else:
-        op_type = "BatchNormalizationGrad"
-        incoming = [dy if activation == "PASTHRU" else _activation_gradient(operands, activation, x, dy)]
-    mean, inv_std = statistics(operands, x)
-    grad, *gradients = operands.emit.bngrad(
-        op_type,
-        *incoming,
-        x,
-        operands.parameter("bnScale", scale_dtype),
-        mean,
-        inv_std,
-        axes=operands.axes,
-        training_mode=1,
-    )
-    results = {"dx": operands.data_result(grad, "dy")}
-    for name, gradient, result_dtype in zip(GRADIENTS, gradients, dtypes, strict=True):
-        if node.used(name):
-            results[name] = operands.parameter_result(typed(gradient, scale_dtype), "bnScale", result_dtype)
-    operands.replace(**results)
-
-
-def _activation_gradient(operands: Operands, activation: str, x: ir.Value, dy: ir.Value) -> ir.Value:
-    """Returns the gradient with respect to u, the activation's input."""
-    node, emit, dtype = operands.node, operands.emit, operands.dtype
-    assert dtype is not None, "a node with x of unknown type is refused"  # noqa: S101
-    centered = emit.op("Sub", x, operands.broadcast("savedMean", dtype))
-    xhat = emit.op("Mul", centered, operands.broadcast("savedInvVariance", dtype))
-    scaled = emit.op("Mul", xhat, operands.broadcast("bnScale", dtype))
-    u = emit.op("Add", scaled, operands.broadcast("bnBias", dtype))
-    y = operands.data("y") if node.has("y") else None
-    a, b, c = (node.number(f"activ_{which}") for which in ("alpha", "beta", "gamma"))
-    return typed(ACTIVATIONS[activation].gradient(ActivationInputs(emit, dtype, dy, u, y, a, b, c)), dtype)
+    OPS: ClassVar = {
+        "miopenFusionBatchNormActivBackward": ForeignOp(
+            inputs={
+                "dy": "dY",
+                "x": "X",
+                "y": "Z",
+                "bnScale": "scale",
+                "bnBias": "bias",
+                "savedMean": "mean",
+                "savedInvVariance": "inv_std",
+            },
+            optional=("Z",),
+            outputs=OUTPUTS,
+            attributes={
+                **MODES,
+                "activ_mode": ENUMERATOR,
+                **dict.fromkeys(("activ_alpha", "activ_beta", "activ_gamma"), NUMBER),
+            },
+            layout="layout",
+            checks=[form_reasons, _reasons],
+            rewrite=_rewrite,
+        )
+    }
+    NODE = MiopenNode

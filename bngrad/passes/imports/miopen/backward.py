@@ -22,38 +22,129 @@ axes is 0 for bn_mode per_activation, and all dimensions except the channels for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from bngrad.passes.base import Context, RewritePass
-from bngrad.passes.imports.miopen.form import Form, MiopenNode
-from bngrad.passes.imports.miopen.operands import Operands, compute_dtype, typed, wider
+from bngrad.passes.imports.dialect import DialectPass
+from bngrad.passes.imports.foreign_node import NUMBER, ForeignOp
+from bngrad.passes.imports.miopen.form import (
+    MODES,
+    MiopenNode,
+    blend_reasons,
+    form_reasons,
+    missing_reasons,
+    same_type_reasons,
+)
+from bngrad.passes.imports.miopen.operands import MiopenOperands, compute_dtype, wider
+from bngrad.passes.imports.operands import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx_ir as ir
 
-GRADIENTS = ("resultBnScaleDiff", "resultBnBiasDiff")
-"""The outputs with the shape of scale."""
+    from bngrad.passes.base import Context
 
-BACKWARD = Form(
+OUTPUTS = {"dx": "dX", "resultBnScaleDiff": "dscale", "resultBnBiasDiff": "dbias"}
+_SAVED = ("mean", "inv_std")
+_UNWEIGHTED = (1.0, 0.0)
+"""The weights of a result and of its old contents, by default."""
+
+
+def _reasons(node: MiopenNode) -> Iterator[str]:
+    yield from same_type_reasons(node, "dX", like="dY")
+    yield from blend_reasons(node, "betaDataDiff", "dX")
+    for quantity in ("dscale", "dbias"):
+        # An unused gradient needs no old contents.
+        if node.used(quantity):
+            yield from blend_reasons(node, "betaParamDiff", quantity)
+    if not node.has(*_SAVED):
+        yield from missing_reasons(node, "epsilon")
+
+
+def _rewrite(node: MiopenNode, context: Context) -> None:
+    of_data = node.number("alphaDataDiff"), node.number("betaDataDiff")
+    of_parameters = node.number("alphaParamDiff"), node.number("betaParamDiff")
+    dtype = wider(node.present("X").dtype, node.present("dY").dtype)
+    operands = MiopenOperands(node, context, dtype if of_data == _UNWEIGHTED else compute_dtype(dtype))
+    replace_gradients(operands, "BatchNormalizationGrad", {}, of_data, of_parameters)
+
+
+def replace_gradients(
+    operands: MiopenOperands,
+    op_type: str,
+    computed: Mapping[str, ir.Value],
+    of_data: tuple[float, float] = _UNWEIGHTED,
+    of_parameters: tuple[float, float] = _UNWEIGHTED,
+) -> None:
+    """Replaces a node by a gradient op of ``bngrad``.
+
+    Args:
+        operands: The operands of the node.
+        op_type: The gradient op.
+        computed: Its data inputs that are not those of the node, by quantity.
+        of_data: The weights of dX and of its old contents.
+        of_parameters: Those of dscale and dbias.
+    """
+    node = operands.node
+    dtypes = {quantity: _gradient_dtype(node, quantity) for quantity in ("dscale", "dbias")}
+    scale_dtype = operands.parameter_dtype(node.present("scale").dtype, *dtypes.values())
+    if of_parameters != _UNWEIGHTED:
+        scale_dtype = compute_dtype(scale_dtype)
+    parameters = {"scale": operands.parameter("scale", scale_dtype), **_statistics(operands)}
+    gradients = operands.apply(op_type, {**computed, **parameters}, training_mode=1)
+    results = {"dX": operands.data_result(gradients["dX"], "dY", of_data, "dX")} if "dX" in node.outputs else {}
+    for quantity, dtype in dtypes.items():
+        if not node.used(quantity):
+            continue
+        old = operands.parameter(quantity, scale_dtype) if of_parameters[1] and node.has(quantity) else None
+        blended = operands.blend(typed(gradients[quantity], scale_dtype), old, of_parameters)
+        results[quantity] = operands.parameter_result(blended, "scale", dtype)
+    operands.replace(results)
+
+
+def _gradient_dtype(node: MiopenNode, quantity: str) -> ir.DataType | None:
+    """Returns the type of a parameter's gradient: the declared one, else that of the old contents or of scale."""
+    values = (node.outputs.get(quantity), node.inputs.get(quantity))
+    return next((v.dtype for v in values if v is not None and v.dtype is not None), node.present("scale").dtype)
+
+
+def _statistics(operands: MiopenOperands) -> dict[str, ir.Value]:
+    """Returns the saved mean and inverse standard deviation of a node, or computes those of X."""
+    node = operands.node
+    if node.has(*_SAVED):
+        dtype = operands.parameter_dtype(*(node.present(quantity).dtype for quantity in _SAVED))
+        return {quantity: operands.parameter(quantity, dtype) for quantity in _SAVED}
+    return operands.apply("BatchNormalizationStatistics", epsilon=node.number("epsilon"))
+
+
+_WEIGHT = NUMBER._replace(default=1.0)
+_BACKWARD = ForeignOp(
     inputs={
-        "x": "data",
-        "dy": "data",
-        "bnScale": "parameter",
-        "savedMean": "parameter",
-        "savedInvVariance": "parameter",
-        "dx": "data",
-        "resultBnScaleDiff": "parameter",
-        "resultBnBiasDiff": "parameter",
+        "x": "X",
+        "dy": "dY",
+        "bnScale": "scale",
+        "savedMean": "mean",
+        "savedInvVariance": "inv_std",
+        # The old contents.
+        **OUTPUTS,
     },
-    required=("x", "dy", "bnScale"),
-    outputs={"dx": "data", "resultBnScaleDiff": "parameter", "resultBnBiasDiff": "parameter"},
-    numbers=("epsilon", "alphaDataDiff", "betaDataDiff", "alphaParamDiff", "betaParamDiff"),
+    optional=(*_SAVED, *OUTPUTS.values()),
+    outputs=OUTPUTS,
+    attributes={
+        **MODES,
+        "epsilon": NUMBER,
+        "alphaDataDiff": _WEIGHT,
+        "betaDataDiff": NUMBER,
+        "alphaParamDiff": _WEIGHT,
+        "betaParamDiff": NUMBER,
+    },
+    layout="layout",
+    checks=[form_reasons, _reasons],
+    rewrite=_rewrite,
 )
 
 
-class ImportMiopenBackwardPass(RewritePass):
+class ImportMiopenBackwardPass(DialectPass):
     """Rewrites every miopenBatchNormalizationBackward and miopenBatchNormalizationBackward_V2.
 
     Matches: x of rank 4 or 5 or of unknown rank, channels first or last, parameters of shapes such as C, 1C11 and
@@ -62,74 +153,7 @@ class ImportMiopenBackwardPass(RewritePass):
     to be computed.
     """
 
-    def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
-        return node.op_type in ("miopenBatchNormalizationBackward", "miopenBatchNormalizationBackward_V2")
-
-    def refusal(self, node: ir.Node) -> str | None:
-        """See `RewritePass`."""
-        return next(_reasons(MiopenNode(node, BACKWARD)), None)
-
-    def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
-        _rewrite(MiopenNode(node, BACKWARD), context)
-
-
-def _reasons(node: MiopenNode) -> Iterator[str]:
-    yield from node.reasons()
-    yield from node.same_type_reasons("dx", like="dy")
-    yield from node.blend_reasons(betaDataDiff="dx")
-    for name in GRADIENTS:
-        # An unused gradient needs no old contents.
-        if node.used(name):
-            yield from node.blend_reasons(betaParamDiff=name)
-    if not node.has("savedMean", "savedInvVariance"):
-        yield from node.missing_reasons("epsilon")
-
-
-def _rewrite(node: MiopenNode, context: Context) -> None:
-    data_weights = node.number("alphaDataDiff", 1), node.number("betaDataDiff", 0)
-    parameter_weights = node.number("alphaParamDiff", 1), node.number("betaParamDiff", 0)
-
-    dtype = wider(node.present("x").dtype, node.present("dy").dtype)
-    operands = Operands(node, context, compute_dtype(dtype) if data_weights != (1, 0) else dtype)
-    dtypes = [gradient_dtype(node, name) for name in GRADIENTS]
-    scale_dtype = operands.parameter_dtype(node.present("bnScale").dtype, *dtypes)
-    if parameter_weights != (1, 0):
-        scale_dtype = compute_dtype(scale_dtype)
-
-    x, dy = operands.data("x"), operands.data("dy")
-    scale = operands.parameter("bnScale", scale_dtype)
-    mean, inv_std = statistics(operands, x)
-    grad, *gradients = operands.emit.bngrad(
-        "BatchNormalizationGrad", dy, x, scale, mean, inv_std, axes=operands.axes, training_mode=1
+    OPS: ClassVar = dict.fromkeys(
+        ("miopenBatchNormalizationBackward", "miopenBatchNormalizationBackward_V2"), _BACKWARD
     )
-    results = {"dx": operands.data_result(grad, "dy", *data_weights, "dx")}
-    for name, gradient, result_dtype in zip(GRADIENTS, gradients, dtypes, strict=True):
-        if not node.used(name):
-            continue
-        old = operands.parameter(name, scale_dtype) if parameter_weights[1] and node.has(name) else None
-        blended = operands.blend(typed(gradient, scale_dtype), old, *parameter_weights)
-        results[name] = operands.parameter_result(blended, "bnScale", result_dtype)
-    operands.replace(**results)
-
-
-def gradient_dtype(node: MiopenNode, name: str, scale: str = "bnScale") -> ir.DataType | None:
-    """Returns the type of a parameter's gradient: the declared one, else that of the old contents or of scale."""
-    old = node.input(name) if name in node.form.inputs else None
-    known = (value.dtype for value in (node.output(name), old) if value is not None and value.dtype is not None)
-    return next(known, node.present(scale).dtype)
-
-
-def statistics(operands: Operands, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Returns the saved mean and inverse standard deviation of a node, or computes those of x."""
-    node = operands.node
-    if node.has("savedMean", "savedInvVariance"):
-        saved = ("savedMean", "savedInvVariance")
-        dtype = operands.parameter_dtype(*(node.present(name).dtype for name in saved))
-        mean, inv_std = (operands.parameter(name, dtype) for name in saved)
-    else:
-        mean, inv_std = operands.emit.bngrad(
-            "BatchNormalizationStatistics", x, axes=operands.axes, epsilon=node.number("epsilon")
-        )
-    return mean, inv_std
+    NODE = MiopenNode

@@ -1,0 +1,45 @@
+"""Checks of foreign nodes that several dialects share.
+
+Each yields reasons for a refusal, of which the first is reported: later ones may follow from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bngrad.passes.imports.foreign_node import ForeignNode
+
+
+def only_epsilon_reasons(node: ForeignNode) -> Iterator[str]:
+    """Checks a node whose inputs are all required, and whose attributes are the spellings of epsilon."""
+    op, inputs, outputs, attributes = node.op, node.node.inputs, node.node.outputs, node.node.attributes
+    present = [value for value in inputs if value is not None]
+    if len(present) != len(op.inputs) or len(inputs) != len(op.inputs):
+        yield f"it has {len(present)} inputs; expected {len(op.inputs)}: {', '.join(op.inputs)}"
+    if len(outputs) > len(op.outputs):
+        yield f"it has {len(outputs)} outputs; expected {', '.join(op.outputs)}"
+    own_name = next(iter(op.attributes))
+    for name in attributes:
+        # An op of the same name with other attributes belongs to another system and has other inputs.
+        if name not in op.attributes:
+            yield f"it has an attribute {name!r}; expected only {own_name}"
+    given = [name for name in op.attributes if name in attributes]
+    if len(given) != 1:
+        yield f"it has {' and '.join(given) or 'no ' + own_name}; expected one epsilon"
+    epsilon = attributes[given[0]]
+    if epsilon.is_ref():
+        yield f"its {given[0]} refers to a function attribute; expected a number: inline the function"
+    if epsilon.type not in (ir.AttributeType.FLOAT, ir.AttributeType.INT):
+        yield f"its {given[0]} is of type {epsilon.type.name.lower()}; expected a number"
+
+
+def only_epsilon(node: ForeignNode) -> float:
+    """Returns the epsilon of a node that passed `only_epsilon_reasons`, in float32 as a saved model stores it."""
+    (value,) = (node.node.attributes[name].value for name in node.op.attributes if name in node.node.attributes)
+    return float(np.float32(value))
