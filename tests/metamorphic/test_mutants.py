@@ -48,7 +48,7 @@ def package(tmp_path_factory):
 
 RELATIONS_OF_FILES = {
     "bngrad/passes/optimize/fuse_relu.py": "conv and unfused",
-    "bngrad/passes/imports/channel_axis.py": "dense and differences",
+    "bngrad/passes/imports/onnx.py": "dense and differences",
     "bngrad/autodiff/rules/normalization.py": "norms and functions or norms and differences",
 }
 """Files of which one mutant is tested, and the relations to test it with."""
