@@ -1,4 +1,4 @@
-"""Checks the result of a command with onnx's checker."""
+"""Infers the types of the result of a command, and checks it with onnx's checker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bngrad.io.external_data import in_memory, is_external
 
 # Both register the schemas that the checker needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
+from bngrad.passes.prepare.infer_types import InferTypesPass, infer_strictly, require_possible
 from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
 
 if TYPE_CHECKING:
@@ -38,6 +39,36 @@ def check(model: ir.Model, source: ir.Model) -> None:
     if source_problem is not None:
         raise ModelError(f"the model does not pass onnx's checker: {source_problem}")
     raise ModelError(f"the rewritten model does not pass onnx's checker: {problem}")
+
+
+def infer_and_check(model: ir.Model, source: ir.Model) -> None:
+    """Infers the types of the result of a command, and checks it.
+
+    Args:
+        model: The result; it gets the types, see `InferTypesPass`.
+        source: The user's model.
+
+    Raises:
+        ModelError: See `require_possible` and `check`.
+        UnsupportedNodeError: See `require_possible`.
+    """
+    inferred = infer_strictly(model)
+    if inferred is None:
+        InferTypesPass()(model)
+    require_possible(model)
+    if inferred is None or not _passes(inferred):
+        check(model, source)
+
+
+def _passes(inferred: onnx.ModelProto) -> bool:
+    """Whether a model that was inferred strictly is sure to pass `check`."""
+    if _shapeless([*inferred.graph.input, *inferred.graph.output]):
+        return False
+    try:
+        onnx.checker.check_model(inferred)
+    except onnx.checker.ValidationError:
+        return False
+    return True
 
 
 def _problem(model: ir.Model) -> str | None:

@@ -20,7 +20,7 @@ from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
 from bngrad.options import Target
 from bngrad.passes.base import STANDARD
-from bngrad.passes.check import check
+from bngrad.passes.check import infer_and_check
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.passes.distribute.synchronize_batch_norms import SynchronizeBatchNormsPass
 from bngrad.passes.embed_functions import EmbedFunctionsPass
@@ -42,7 +42,7 @@ from bngrad.passes.optimize.fuse_relu import FuseReluPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
-from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.passes.prepare.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
@@ -174,11 +174,13 @@ def for_target(
     source: ir.Model | None = None,
     custom_ops: bool = False,
     distribute: Sequence[ir.passes.PassBase] = (),
+    in_place: bool = False,
+    last: bool = True,
 ) -> tuple[ir.Model, dict[str, int]]:
     """Does what `rewrite` does, to a model that may need nothing of it.
 
     Args:
-        model: See `rewrite`; so are ``target``, ``functions`` and ``fuse``.
+        model: See `rewrite`, but for ``in_place``; so are ``target``, ``functions`` and ``fuse``.
         target: See `rewrite`.
         functions: See `rewrite`.
         fuse: See `rewrite`.
@@ -189,19 +191,23 @@ def for_target(
         custom_ops: Whether a library that the user registers may have kernels for ops of other domains than ONNX
             Runtime's.
         distribute: Passes of `bngrad.passes.distribute`; they run once the batch norms are ops of ``bngrad``.
+        in_place: Whether the model may be changed, as nothing else needs it.
+        last: Whether nothing is added to the result; else its types have to be inferred, and it has to be checked,
+            with `infer_and_check`.
 
     Returns:
-        The rewritten copy, and how many nodes of each training op became standard ONNX.
+        The rewritten model, and how many nodes of each training op became standard ONNX.
     """
-    lower = any(_lowerable(model, target)) or any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
-    infer = InferTypesPass()
-    result = _run(model, RaiseOpsetPass(lower_training.OPSET if lower else MIN_OPSET))
+    source = model if source is None else source
+    of_tensorflow = any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
+    lower = of_tensorflow or any(_lowerable(model, target))
+    result = raise_opset(model if in_place else model.clone(), lower_training.OPSET if lower else MIN_OPSET)
     for key in (STATE, NOTES, STANDARD, CANDIDATES):  # of an earlier rewrite
         result.meta.pop(key, None)
     result = _run(
         result,
         ResolveAttributesPass(reads_attribute),
-        infer,
+        InferTypesPass(),
     )
     require_parameters(result)
     result = _run(
@@ -210,13 +216,13 @@ def for_target(
         ReturnStatePass(),
         *(import_pass(unbiased_running_var=unbiased_running_var) for import_pass in IMPORTS),
         ImportTensorflowGradientsPass(),
-        # Behind the gradients of TensorFlow, which become primitives; what they write has types then.
-        *([infer, ImportDecomposedPass()] if recognize else []),
+        # The gradients of TensorFlow become primitives, whose types the next pass needs.
+        *([InferTypesPass()] if recognize and of_tensorflow else []),
+        *([ImportDecomposedPass()] if recognize else []),
         *([FuseReluPass()] if fuse and target == "stock" else []),
         *distribute,
     )
     require_possible(result)
-    # Types are inferred once more, now that the schemas of what was rewritten are known.
     result = _run(
         result,
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
@@ -226,13 +232,11 @@ def for_target(
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.
         RemoveUnusedOpsetsPass(process_functions=False),
-        infer,
     )
-    # Again, of what lowering made of shapes that contradict each other: it may end the process in the checker.
-    require_possible(result)
     if target == "stock":
         _require_stock(result, custom_ops=custom_ops)
-    check(result, model if source is None else source)
+    if last:
+        infer_and_check(result, source)
     return result, dict(result.meta.get(STANDARD, {}))
 
 

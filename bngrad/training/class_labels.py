@@ -17,7 +17,6 @@ from bngrad.graph.name_messages import listed
 from bngrad.graph.node_reader import constant_of, known_integers, read_attribute
 from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
-from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.training.label_flow import Followed, follow, sources
 from bngrad.training.step_info import LabelRange
 
@@ -99,11 +98,10 @@ def find_class_labels(evaluation: ir.Model, data: Collection[str], loss: str) ->
     """Returns the labels and the other indices that the loss of a model depends on.
 
     Args:
-        evaluation: The evaluation graph of a training step; its types are inferred.
+        evaluation: The evaluation graph of a training step, with its types.
         data: The names of the data inputs.
         loss: The name of the loss.
     """
-    InferTypesPass()(evaluation)
     graph = evaluation.graph
     inputs = [value for value in graph.inputs if value.name in data]
     nodes = _nodes_of([value for value in graph.outputs if value.name == loss])

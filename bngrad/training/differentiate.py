@@ -59,6 +59,8 @@ class Differentiated(NamedTuple):
 def differentiate(
     model: ir.Model,
     options: DifferentiateOptions = DifferentiateOptions(),
+    *,
+    last: bool = True,
     **changes: Unpack[DifferentiateKeywords],
 ) -> Differentiated:
     """Builds the training graph of a forward model.
@@ -66,6 +68,7 @@ def differentiate(
     Args:
         model: The forward model; it is not changed.
         options: See `bngrad.differentiate`.
+        last: Whether nothing is added to the graph; else it has to be checked, see `for_target`.
         changes: Changes of the options.
 
     Raises:
@@ -97,6 +100,7 @@ def differentiate(
         options = replace(options, loss=loss, loss_fn=None, prediction=None)
     unbiased = target != "ort" and (options.running_variance or default_running_variance(model)) == "unbiased"
     made, notes = _training_graph(model, options, unbiased=unbiased)
+    recognized = [one.name for one in candidates_of(made.model) if one.taken and one.kind == "forward"]
     if target == "ort":
         refuse_overwritten(made.model, "--target stock or training")
         result = in_ort_dialect(made.model, source)
@@ -109,11 +113,12 @@ def differentiate(
             unbiased_running_var=unbiased,
             source=source,
             distribute=passes_of_a_rank(made) if sync else [],
+            in_place=True,
+            last=last,
         )
     if known is None:  # else the exporter knows what is a weight, and what is shared
         warnings += model_warnings(source, options, wrt=list(made.gradients), default_wrt=not options.wrt)
         notes += mode_notes(source, options)
-    recognized = [one.name for one in candidates_of(made.model) if one.taken and one.kind == "forward"]
     if recognized:
         notes.append(
             f"{listed(recognized)}: a batch norm in primitives has no running statistics in the training step, "

@@ -11,13 +11,12 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from bngrad.autodiff.prepare_forward import inlined
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
-from bngrad.training.finalize import finalize, running_outputs
+from bngrad.training.finalize import finalize, inlined_copy, running_outputs, to_inference_model
 from bngrad.training.step_info import KEY
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 def evaluation_graph(
     model: ir.Model, values: Mapping[str, Array], loss: str, *, batch_statistics: bool = False
 ) -> ir.Model:
-    """Returns the evaluation graph of a forward model.
+    """Returns the evaluation graph of a forward model, which has to be checked yet.
 
     Its outputs are those of the forward model without running statistics, and the loss.
 
@@ -47,27 +46,28 @@ def evaluation_graph(
         ModelError: The loss depends on what only training mode has, or an output, unless accepted, on the
             statistics of the batch.
     """
-    model = inlined(model.clone())
+    model = inlined_copy(model)
     if all(value.name != loss for value in model.graph.outputs):
         model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
     left_out = running_outputs(model)
     outputs = [str(value.name) for value in model.graph.outputs if value not in left_out]
-    made = finalize(model, values, outputs=outputs, random=True, batch_statistics=batch_statistics)
-    return with_state_inputs(made.model, values)
+    result = to_inference_model(
+        model, values, outputs=outputs, random=True, batch_statistics=batch_statistics
+    ).model
+    make_state_inputs(result, values)
+    return result
 
 
-def with_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> ir.Model:
-    """Returns a copy of a model in inference mode whose weights and running statistics are inputs.
+def make_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> None:
+    """Makes inputs of the weights and running statistics of a model in inference mode.
 
     Args:
-        model: The model.
+        model: The model; it is changed.
         values: Arrays of their types, by the names of initializers; the model may lack some.
     """
-    result = model.clone()
-    BernoulliPass()(result)
-    MatrixVectorPass()(result)
-    take_state(result, {name: array for name, array in values.items() if name in result.graph.initializers})
-    return result
+    BernoulliPass()(model)
+    MatrixVectorPass()(model)
+    take_state(model, {name: array for name, array in values.items() if name in model.graph.initializers})
 
 
 def take_state(model: ir.Model, values: Mapping[str, Array]) -> None:

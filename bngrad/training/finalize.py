@@ -28,7 +28,7 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
 from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.training.to_inference import refuse_batch_statistics, refuse_random, to_inference
 from bngrad.training.trained_values import put_values
@@ -82,11 +82,55 @@ def finalize(
         ModelError: The model is a training graph, no output is left, or one depends on a random node or, unless
             accepted, on the statistics of the batch.
     """
-    require_names(outputs=outputs)
+    result = to_inference_model(
+        inlined_copy(model),
+        weights,
+        outputs=outputs,
+        random=random,
+        from_state=from_state,
+        batch_statistics=batch_statistics,
+    )
+    check(result.model, model)
+    return result
+
+
+def inlined_copy(model: ir.Model) -> ir.Model:
+    """Returns a copy of a forward model without functions.
+
+    Raises:
+        ModelError: The model is a training graph, or a call of a function does not match.
+    """
     refuse_training_graph(model)
-    source = model
     refuse_other_systems(model)
-    model = RaiseOpsetPass(_ANY_OPSET)(inlined(model.clone())).model
+    copy = inlined(model)
+    return model.clone() if copy is model else copy
+
+
+def to_inference_model(
+    model: ir.Model,
+    weights: Mapping[str, Array],
+    *,
+    outputs: Sequence[str] | None,
+    random: bool = False,
+    from_state: bool = False,
+    batch_statistics: bool = False,
+) -> Finalized:
+    """Does what `finalize` does, without a copy and without a check of the result.
+
+    Args:
+        model: A forward model without functions; it is changed.
+        weights: See `finalize`; so are the other arguments.
+        outputs: See `finalize`.
+        random: See `finalize`.
+        from_state: See `finalize`.
+        batch_statistics: See `finalize`.
+
+    Raises:
+        InputError: See `finalize`.
+        ModelError: See `finalize`.
+    """
+    require_names(outputs=outputs)
+    model = raise_opset(model, _ANY_OPSET)
     stops_to_identity(model)
     names = Names(model)
     given = put_values(model, weights, names, from_state=from_state)
@@ -101,12 +145,11 @@ def finalize(
         refuse_random(model)
     if not batch_statistics:
         refuse_batch_statistics(model)
-    model = RaiseOpsetPass(_OLDEST)(model).model
+    model = raise_opset(model, _OLDEST)
     # Trained values are constants of the inference model.
     RemoveInitializersFromInputsPass()(model)
     _drop_unused_inputs(model.graph)
     RemoveUnusedOpsetsPass()(model)
-    check(model, source)
     return Finalized(model, given, sorted(set(model.graph.initializers) - set(given)))
 
 

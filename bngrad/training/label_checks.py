@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
+from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.training.class_labels import find_class_labels, program_of
 from bngrad.training.data_inputs import not_finite
 from bngrad.training.step_errors import refused
@@ -35,6 +36,7 @@ class LabelChecks:
     def __init__(
         self, evaluation: ir.Model, info: StepInfo, session: Callable[[ir.Model], onnxruntime.InferenceSession]
     ) -> None:
+        InferTypesPass()(evaluation)
         found = find_class_labels(evaluation, info.data, info.loss)
         self.checked: list[ClassLabels] = [one for one in found if one.range.unchecked is None]
         """The labels that are checked."""

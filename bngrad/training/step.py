@@ -22,12 +22,12 @@ from bngrad.arguments import require_number
 from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.errors import InputError
 from bngrad.graph.graph_digest import graph_digest
-from bngrad.passes.check import check
+from bngrad.passes.check import check, infer_and_check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
-from bngrad.training.evaluation import evaluation_graph, with_state_inputs
+from bngrad.training.evaluation import evaluation_graph, make_state_inputs
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
@@ -100,7 +100,7 @@ def build_step(
         model, loss, _, warnings = append_loss(model, options.loss_fn, prediction=options.prediction)
         options = replace(options, loss=loss, loss_fn=None, prediction=None)
     known = read_forward_info(model)
-    made = differentiate(model, options.forward())
+    made = differentiate(model, options.forward(), last=False)
     builder = StepBuilder(made, options.values or {})
     builder.add_optimizer(optimizer, groups=options.groups, clip_norm=clip_norm, accumulate=accumulate)
     info = builder.finish(
@@ -115,7 +115,9 @@ def build_step(
     if evaluation is None:
         evaluation = evaluation_graph(model, builder.initial, made.loss, batch_statistics=options.batch_statistics)
     else:
-        evaluation = with_state_inputs(evaluation, builder.initial)
+        evaluation = evaluation.clone()
+        make_state_inputs(evaluation, builder.initial)
+    infer_and_check(evaluation, model)
     labels = tuple(one.range for one in find_class_labels(evaluation, info.data, info.loss))
     warnings += [one.unchecked for one in labels if one.unchecked is not None]
     if known is not None:
@@ -131,6 +133,7 @@ def build_step(
         return_flat_state(result, info, new)
         for each in (result, evaluation):
             take_flat_state(each, info)
+        check(evaluation, model)
     RemoveUnusedNodesPass()(result)
     EmbedFunctionsPass(options.functions)(result)
     OrderByDepthPass()(result)
@@ -141,7 +144,7 @@ def build_step(
         )
     for each in (result, evaluation):
         write_step_info(each, info)
-        check(each, model)
+    infer_and_check(result, model)
     return Step(result, evaluation, builder.state, info, warnings + made.warnings, made.notes)
 
 

@@ -13,7 +13,7 @@ from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.subgraphs import proto_subgraphs, subgraphs
-from bngrad.io.external_data import with_small_tensors
+from bngrad.io.external_data import in_memory, with_small_tensors
 from bngrad.io.limits import MAX_RANK
 from bngrad.io.negative_dimensions import has_negative_dimension
 from bngrad.opset.ort_dialect import MICROSOFT
@@ -92,6 +92,29 @@ def _infer_types(model: ir.Model) -> bool:
             node.domain, node.op_type = domain, op_type
     model.meta[CONTRADICTS] = contradicts
     return _copy_types(model.graph, inferred.graph)
+
+
+def infer_strictly(model: ir.Model) -> onnx.ModelProto | None:
+    """Infers types as onnx's checker does, with one conversion and one inference.
+
+    Returns:
+        The model with the inferred types, and with its large initializers as inputs. None if only `InferTypesPass`
+        can infer the types; some may be inferred then.
+    """
+    nodes = {(node.domain, node.op_type) for node in all_nodes(model)}
+    # onnx may abort the process at a Slice; see `_infer`.
+    if nodes & {*_LIKE_FIRST_INPUT, ("", "Slice")} or model.producer_name in STATES_WRONG_SHAPES:
+        return None
+    data_prop = not may_have_long_vector(model)
+    try:
+        with hidden_initializers(model.graph, is_large):
+            proto = ir.to_proto(in_memory(model))
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=data_prop)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
+        return None  # `InferTypesPass` logs it
+    model.meta[CONTRADICTS] = False
+    _copy_types(model.graph, inferred.graph)
+    return None if _rank_transposed(model) else inferred
 
 
 def _rank_transposed(model: ir.Model) -> bool:

@@ -56,40 +56,56 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        version = default_opset(model)
-        if version is None:
-            raise ModelError(
-                "the model does not import the ai.onnx opset, so its ops are undefined; expected "
-                f"{self.minimum} or newer; the file may be truncated"
-            )
-        before, model = model, model.clone()
-        for imports in _imports(model):
-            if "ai.onnx" in imports:
-                imports[""] = imports.pop("ai.onnx")
-        align_functions(model)
-        # The passes add initializers that are not graph inputs.
-        model.ir_version = max(model.ir_version or 0, _MIN_IR_VERSION_OF_INITIALIZERS)
-        if version >= self.minimum:
-            changed = _imports(model) != _imports(before) or model.ir_version != before.ir_version
-            return ir.passes.PassResult(model, modified=changed)
-        if _has_same_definitions(model, version, self.minimum):
-            for imports in _imports(model):
-                imports[""] = self.minimum
-            model.ir_version = max(model.ir_version or 0, MIN_IR_VERSION)
-            return ir.passes.PassResult(model, modified=True)
-        if model.functions:
-            name = next(iter(model.functions.values())).name
-            raise ModelError(
-                f"the model imports ai.onnx {version} and has functions (such as {name!r}), which onnx's version "
-                f"converter does not support; export it with opset {self.minimum} or newer"
-            )
-        return ir.passes.PassResult(_convert(model, version, self.minimum), modified=True)
+        result = raise_opset(model.clone(), self.minimum)
+        modified = _imports(result) != _imports(model) or result.ir_version != model.ir_version
+        return ir.passes.PassResult(result, modified=modified)
 
     def ensures(self, model: ir.Model) -> None:
         """The model imports the opset or a newer one, only as the domain ""."""
         version = model.opset_imports.get("", 0)
         if version < self.minimum or any("ai.onnx" in imports for imports in _imports(model)):
             raise ir.passes.PostconditionError(f"the model imports ai.onnx {version}; expected {self.minimum}")
+
+
+def raise_opset(model: ir.Model, minimum: int = MIN_OPSET) -> ir.Model:
+    """Does what `RaiseOpsetPass` does, without a copy.
+
+    Args:
+        model: The model; it is changed, or of no further use.
+        minimum: The opset.
+
+    Returns:
+        The model itself, or its conversion.
+
+    Raises:
+        ModelError: See `RaiseOpsetPass`.
+    """
+    version = default_opset(model)
+    if version is None:
+        raise ModelError(
+            "the model does not import the ai.onnx opset, so its ops are undefined; expected "
+            f"{minimum} or newer; the file may be truncated"
+        )
+    for imports in _imports(model):
+        if "ai.onnx" in imports:
+            imports[""] = imports.pop("ai.onnx")
+    align_functions(model)
+    # The passes add initializers that are not graph inputs.
+    model.ir_version = max(model.ir_version or 0, _MIN_IR_VERSION_OF_INITIALIZERS)
+    if version >= minimum:
+        return model
+    if _has_same_definitions(model, version, minimum):
+        for imports in _imports(model):
+            imports[""] = minimum
+        model.ir_version = max(model.ir_version or 0, MIN_IR_VERSION)
+        return model
+    if model.functions:
+        name = next(iter(model.functions.values())).name
+        raise ModelError(
+            f"the model imports ai.onnx {version} and has functions (such as {name!r}), which onnx's version "
+            f"converter does not support; export it with opset {minimum} or newer"
+        )
+    return _convert(model, version, minimum)
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:
