@@ -13,6 +13,8 @@ from ort_values import DTYPES, TOLERANCES
 
 SHAPES = {"NCHW": (4, 3, 2, 5), "NCDHW": (3, 2, 2, 3, 2), "NHWC": (4, 2, 5, 3), "NDHWC": (3, 2, 3, 2, 2)}
 MODES = ("spatial", "per_activation")
+FORMS = ("full", "flat", "descriptor")
+"""The shapes of parameters, see `parameter_shape`."""
 
 
 def ncs(array, layout):

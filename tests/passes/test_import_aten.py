@@ -17,6 +17,7 @@ from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.imports.aten.gradients import ImportAtenPass
 from dialects import node_model, rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS, TOLERANCES
+from pairwise import pairwise
 from pass_models import content, find, model, ops
 
 DIALECTS = Path(__file__).parents[2] / "docs" / "reference" / "dialects"
@@ -36,6 +37,7 @@ ORDER = {
 NATIVE = "native_batch_norm_backward"
 OPTIONAL_WEIGHT = (NATIVE, "_batch_norm_impl_index_backward")
 MODES = [(op, train) for op in ORDER for train in (True, False) if train or not op.startswith(("cudnn", "miopen"))]
+MODE_NAMES = {f"{op}-{'training' if train else 'frozen'}": (op, train) for op, train in MODES}
 OUTPUTS = ("grad_input", "grad_weight", "grad_bias")
 ALIASES = {
     "grad_output": "grad_out",
@@ -157,18 +159,16 @@ def refused(before):
 FORMS = ("ATen", "aten ", "pkg.onnxscript.torch_lib aten_", "my.domain aten::", " ")
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("op", "train"), MODES)
-def test_every_op_mode_and_spelling(op, train, form, provider, rng):
+@pairwise(mode=MODE_NAMES, form=FORMS, provider=PROVIDERS)
+def test_every_op_mode_and_spelling(mode, form, provider, rng):
+    op, train = mode
     t = tensors(rng, (4, 3, 5, 2))
     check(node(op, t, form, train=train), t, aten(t, train), dtypes=["float"] * 3, provider=provider)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize(("data", "parameter"), TYPES)
-@pytest.mark.parametrize(("op", "train"), MODES)
-def test_every_type(op, train, data, parameter, provider, rng):
+@pairwise(mode=MODE_NAMES, types={"-".join(types): types for types in TYPES}, provider=PROVIDERS)
+def test_every_type(mode, types, provider, rng):
+    (op, train), (data, parameter) = mode, types
     t = tensors(rng, (8, 3, 4, 4), data, parameter)
     check(node(op, t, train=train), t, aten(t, train), dtypes=[data, parameter, parameter], provider=provider)
 
@@ -188,11 +188,10 @@ def test_statistics_that_were_not_saved_are_computed(without, op, data, rng):
     check(node(op, t), t, aten(t), dtypes=[data] * 3)
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize(("data", "parameter"), TYPES)
-@pytest.mark.parametrize("op", OPTIONAL_WEIGHT)
-def test_a_weight_that_is_left_out_is_1(op, data, parameter, train, rng):
+@pairwise(op=OPTIONAL_WEIGHT, types={"-".join(types): types for types in TYPES}, train=[True, False])
+def test_a_weight_that_is_left_out_is_1(op, types, train, rng):
     """Its gradient has the type of the statistics, as in PyTorch on the CPU."""
+    data, parameter = types
     t = tensors(rng, (8, 3, 4), data, parameter, without=("weight",))
     check(node(op, t, train=train), t, aten(t, train), dtypes=[data, parameter, parameter])
 
@@ -318,7 +317,7 @@ def calls(draw):
 
 
 @given(calls(), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_any_call(call, seed):
     op, train, shape, (data, parameter), absent, mask, form = call
     t = tensors(np.random.default_rng(seed), shape, data, parameter, without=absent)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bngrad.passes.imports.miopen.backward import ImportMiopenBackwardPass
 from dialects import node_model, rewritten, run
 from miopen_reference import (
+    FORMS,
     MODES,
     SHAPES,
     backward,
@@ -22,6 +23,7 @@ from miopen_reference import (
     tensors,
 )
 from ort_values import DTYPES, PROVIDERS
+from pairwise import pairwise
 from pass_models import attributes_of, axes_of, find, ops
 
 OPS = ("miopenBatchNormalizationBackward", "miopenBatchNormalizationBackward_V2")
@@ -72,10 +74,7 @@ def layout_attribute(layout):
     return {} if layout in ("NCHW", "NCDHW") else {"layout": layout}
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("form", ["full", "flat", "descriptor"])
-@pytest.mark.parametrize("layout", SHAPES)
-@pytest.mark.parametrize("mode", MODES)
+@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, provider=PROVIDERS)
 def test_saved_statistics(mode, layout, form, provider, rng):
     t = tensors(rng, layout, mode, TYPES["float"], form)
     got = run_backward(t, provider=provider, bn_mode=mode, **layout_attribute(layout))
@@ -113,9 +112,7 @@ def test_one_saved_statistic_is_none(left_out, rng):
     check(got, recomputed(t, "NCHW", "spatial", 1e-3), dtypes_of(TYPES["double"]))
 
 
-@pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize("layout", ["NCHW", "NDHWC"])
-@pytest.mark.parametrize("mode", MODES)
+@pairwise(mode=MODES, layout=["NCHW", "NDHWC"], types=list(TYPES))
 def test_blending(mode, layout, types, rng):
     """MIOpen documents it, and refuses every alpha but 1 and every beta but 0."""
     t = tensors(rng, layout, mode, TYPES[types])
@@ -273,7 +270,7 @@ def test_no_elements(mode, form, shape, rng, monkeypatch):
         np.testing.assert_array_equal(got[name], np.zeros_like(t["scale"]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_any_shape_type_and_weights(data):
     draw = data.draw

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bngrad.passes.imports.miopen.forward import ImportMiopenForwardPass
 from dialects import node_model, rewritten, run
 from miopen_reference import (
+    FORMS,
     MODES,
     SHAPES,
     batch_statistics,
@@ -23,6 +24,7 @@ from miopen_reference import (
     tensors,
 )
 from ort_values import DTYPES, PROVIDERS
+from pairwise import pairwise
 from pass_models import attributes_of, find, ops
 
 TRAINING = ("miopenBatchNormalizationForwardTraining", "miopenBatchNormalizationForwardTraining_V2")
@@ -89,19 +91,14 @@ def dtypes_of(types):
 # ---- training ----
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("form", ["full", "flat", "descriptor"])
-@pytest.mark.parametrize("layout", SHAPES)
-@pytest.mark.parametrize("mode", MODES)
+@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, provider=PROVIDERS)
 def test_training(mode, layout, form, provider, rng):
     t = forward_tensors(rng, layout, mode, TYPES["float"], form)
     got = run_training(t, provider=provider, bn_mode=mode, layout=layout)
     check(got, want_trained(t, layout, mode), dtypes_of(TYPES["float"]))
 
 
-@pytest.mark.parametrize("op_type", TRAINING)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("types", TYPES)
+@pairwise(types=list(TYPES), mode=MODES, op_type=TRAINING)
 def test_training_types(types, mode, op_type, rng):
     t = forward_tensors(rng, "NCHW", mode, TYPES[types])
     got = run_training(t, op_type=op_type, bn_mode=mode)
@@ -201,10 +198,7 @@ def test_what_becomes_of_training(rng):
 # ---- inference ----
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("form", ["full", "flat", "descriptor"])
-@pytest.mark.parametrize("layout", SHAPES)
-@pytest.mark.parametrize("mode", MODES)
+@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, provider=PROVIDERS)
 def test_inference(mode, layout, form, provider, rng):
     t = forward_tensors(rng, layout, mode, TYPES["float"], form)
     got = run_inference(t, provider=provider, bn_mode=mode, layout=layout)
@@ -275,7 +269,7 @@ def test_old_contents_of_weight_0_are_not_read(rng):
     check(run_training(t, old=old, bn_mode=1), want_trained(t, "NCHW", "spatial"), dtypes_of(TYPES["float"]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_any_shape_type_and_weights(data):
     draw = data.draw

@@ -33,6 +33,7 @@ from ngraph_nodes import (
     training,
 )
 from ort_values import DTYPES, TOLERANCES
+from pairwise import pairwise
 from pass_models import attributes_of, axes_of, content, find, header, proto
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -43,23 +44,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 SHAPES = {rank: (4, 3, 5, 2, 3, 2, 2, 1, 2, 1)[:rank] for rank in range(2, 11)}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rank", SHAPES)
-def test_backprop(rank, dtype, rng):
-    result = check_backprop(SHAPES[rank], dtype, rng)
-    assert axes_of(find(result, "BatchNormalizationGrad")) == ([0, *range(2, rank)] if rank <= 8 else [0, 2])
-    assert attributes_of(find(result, "BatchNormalizationGrad")) == {"training_mode": 1}
+@pairwise(rank=list(SHAPES), dtype=list(DTYPES), checked=["backprop", "training"])
+def test_every_rank(rank, dtype, checked, rng):
+    if checked == "backprop":
+        node = find(check_backprop(SHAPES[rank], dtype, rng), "BatchNormalizationGrad")
+        attributes = {"training_mode": 1}
+    else:
+        node = find(check_training(SHAPES[rank], dtype, rng), "BatchNormalizationTraining")
+        attributes = {"epsilon": 1e-3, "momentum": 0, "unbiased_running_var": 0}
+    assert axes_of(node) == ([0, *range(2, rank)] if rank <= 8 else [0, 2])
+    assert attributes_of(node) == pytest.approx(attributes)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rank", SHAPES)
-def test_training(rank, dtype, rng):
-    result = check_training(SHAPES[rank], dtype, rng)
-    attributes = attributes_of(find(result, "BatchNormalizationTraining"))
-    assert attributes == pytest.approx({"epsilon": 1e-3, "momentum": 0, "unbiased_running_var": 0})
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=2, max_size=9),
     dtype=st.sampled_from(list(DTYPES)),
@@ -177,19 +174,18 @@ def test_it_is_the_gradient_of_the_forward_node(rng):
         np.testing.assert_allclose(got[f"{name}_delta"].ravel(), slopes, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rank", [2, 3, 4, 7, 9])
-def test_an_unknown_rank(rank, dtype, rng):
+@pairwise(rank=[2, 3, 4, 7, 9], dtype=list(DTYPES), op_type=[BACKPROP, FORWARD])
+def test_an_unknown_rank(rank, dtype, op_type, rng):
     inputs = draw(SHAPES[rank], dtype, rng)
-    for op_type, outputs, want in (
-        (BACKPROP, BACKPROP_OUTPUTS, backprop(**inputs, eps=1e-3)),
-        (FORWARD, FORWARD_OUTPUTS, training(**forward_inputs(inputs), eps=1e-3)),
-    ):
-        model, feeds = of_unknown_rank(op_type, inputs)
-        flat = {name: value.ravel() for name, value in zip(outputs, want, strict=True)}
-        terms = np.max(np.abs(inputs["input"])) if op_type == FORWARD else 0.0  # of the batch_mean
-        result = check(model, feeds, flat, TOLERANCES[dtype], terms=terms)
-        assert axes_of(next(node for node in result.graph if node.domain == "bngrad")) == [0, 2]
+    if op_type == BACKPROP:
+        outputs, want, terms = BACKPROP_OUTPUTS, backprop(**inputs, eps=1e-3), 0.0
+    else:
+        outputs, want = FORWARD_OUTPUTS, training(**forward_inputs(inputs), eps=1e-3)
+        terms = np.max(np.abs(inputs["input"]))  # of the batch_mean
+    model, feeds = of_unknown_rank(op_type, inputs)
+    flat = {name: value.ravel() for name, value in zip(outputs, want, strict=True)}
+    result = check(model, feeds, flat, TOLERANCES[dtype], terms=terms)
+    assert axes_of(next(node for node in result.graph if node.domain == "bngrad")) == [0, 2]
 
 
 # ---- where the node is, and what is kept ----

@@ -11,6 +11,8 @@ from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.opset import reference
 from bngrad.passes.imports.onnx import ImportOnnxPass
 from bngrad.passes.pipeline import rewrite
+from ort_values import DTYPES
+from pairwise import pairwise
 from pass_models import (
     AXES_OF_RANK,
     attributes_of,
@@ -55,15 +57,11 @@ def test_a_known_rank_gives_constant_axes(rank):
     assert axes_of(find(result, "BatchNormalizationTraining")) == AXES_OF_RANK[rank]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "numpy"), [("float", np.float32), ("double", np.float64)], ids=["float", "double"]
-)
-@pytest.mark.parametrize("opset", [14, 15, 17, 20])
-@pytest.mark.parametrize("rank", [2, 3, 4, 5])
-def test_the_same_numbers_as_stock_ort_where_that_is_safe(rank, opset, dtype, numpy, rng):
+@pairwise(rank=[2, 3, 4, 5], opset=[14, 15, 17, 20], dtype=["float", "double"])
+def test_the_same_numbers_as_stock_ort_where_that_is_safe(rank, opset, dtype, rng):
     """Every output is one of the graph's: then ORT's kernel overwrites nothing."""
     original = proto(batch_norm(rank, dtype), opset)
-    feeds = feeds_for(original, rng, numpy)
+    feeds = feeds_for(original, rng, DTYPES[dtype])
     want = run(original, feeds)
     for provider in ("function", "native"):
         close(run(rewritten(original), feeds, provider), want, 1e-5 if dtype == "float" else 1e-12)

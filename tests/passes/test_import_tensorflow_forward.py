@@ -13,6 +13,7 @@ from bngrad.graph.nodes import all_nodes
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS
+from pairwise import pairwise
 from pass_models import find, ops
 from tensorflow_formulas import (
     FORMATS,
@@ -41,11 +42,13 @@ def check_forward(inputs, outputs=None, *, op_type="FusedBatchNormV3", provider=
     return got
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("outputs", [FORWARD_OUTPUTS, NOT_SAVED], ids=["saved-variance", "no-saved-variance"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("dtype", ["float", "float16", "bfloat16"])
+@pairwise(
+    dtype=["float", "float16", "bfloat16"],
+    data_format=FORMATS,
+    mode=list(MODES),
+    outputs={"saved-variance": FORWARD_OUTPUTS, "no-saved-variance": NOT_SAVED},
+    provider=PROVIDERS,
+)
 def test_every_format_type_and_mode(dtype, data_format, mode, outputs, provider, rng):
     inputs = forward_inputs(rng, shape_of(data_format), data_format, dtype)
     attributes = {"data_format": data_format, "is_training": MODES[mode], "epsilon": TINY}
@@ -154,7 +157,7 @@ def test_reserve_space_3_is_empty(mode, rng):
     assert (got["reserve_space_3"].shape, got["reserve_space_3"].dtype) == ((0,), np.float32)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     extents=st.tuples(*[st.integers(1, 5)] * 3),
     batch=st.integers(1, 4),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
 from ort_values import DTYPES, PROVIDERS
+from pairwise import pairwise
 from tensorflow_formulas import (
     FORMATS,
     GRADIENT_OUTPUTS,
@@ -27,10 +28,7 @@ from tensorflow_formulas import (
 )
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("dtype", ["float", "float16", "bfloat16"])
+@pairwise(dtype=["float", "float16", "bfloat16"], data_format=FORMATS, mode=list(MODES), provider=PROVIDERS)
 def test_every_format_type_and_mode(dtype, data_format, mode, provider, rng):
     inputs = gradient_inputs(rng, shape_of(data_format), data_format, dtype)
     attributes = {"data_format": data_format, "is_training": MODES[mode], "epsilon": TINY}
@@ -44,9 +42,7 @@ def test_every_format_type_and_mode(dtype, data_format, mode, provider, rng):
     }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-@pytest.mark.parametrize("op_type", GRADIENTS)
+@pairwise(op_type=list(GRADIENTS), data_format=["NHWC", "NCHW"], mode=list(MODES))
 def test_every_version(op_type, data_format, mode, rng):
     inputs = gradient_inputs(rng, shape_of(data_format), data_format, op_type=op_type)
     assert len(inputs) == GRADIENTS[op_type]
@@ -182,7 +178,7 @@ def test_a_rank_that_nobody_knows(data_format, mode, rng):
             assert worst_error(got[name], want) <= 1e-6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     extents=st.tuples(*[st.integers(1, 5)] * 3),
     batch=st.integers(1, 4),

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.pipeline import rewrite
 from bngrad.validation.float64 import evaluate
+from pairwise import pairwise
 from validation.training_op_cases import CASES, Case, ints, values
 
 OPS = {"ConcatTraining", "SplitTraining", "SliceGrad", "GatherGrad", "GatherElementsGrad", "GatherNDGrad"}
@@ -100,9 +101,7 @@ def assert_close(got, want, limit):
         np.testing.assert_allclose(got[name].astype(np.float64), array, rtol=0, atol=limit * largest, err_msg=name)
 
 
-@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "symbolic"])
-@pytest.mark.parametrize("opset", [16, 18, 21])
-@pytest.mark.parametrize("case", MINE, ids=str)
+@pairwise(case=MINE, opset=[16, 18, 21], fixed={"fixed": True, "symbolic": False})
 def test_agrees_with_numpy(case, opset, fixed):
     lowered = lower(model_of(case, fixed=fixed, opset=opset))
     assert_close(run(lowered, case), evaluate(case.model(), case.feeds), 1e-6)

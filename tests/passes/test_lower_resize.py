@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.pipeline import rewrite
 from bngrad.validation.float64 import evaluate
+from pairwise import pairwise
 from validation.training_op_cases import CASES, Case, values
 
 EMPTY = np.zeros(0, np.float32)
@@ -61,12 +62,10 @@ def lower(model):
     return ir.to_proto(rewrite(ir.from_proto(model)).model)
 
 
-@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "symbolic"])
-@pytest.mark.parametrize("opset", [16, 18, 21])
-@pytest.mark.parametrize("case", MINE, ids=str)
+@pairwise(case=MINE, opset=[16, 18, 21], fixed={"fixed": True, "symbolic": False})
 def test_agrees_with_numpy(case, opset, fixed):
-    if opset < 18 and SINCE_18 & set(case.attributes):
-        pytest.skip("Resize has these attributes since opset 18")
+    if SINCE_18 & set(case.attributes):
+        opset = max(opset, 18)
     session = ort.InferenceSession(lower(model_of(case, fixed=fixed, opset=opset)).SerializeToString())
     names = {value.name for value in session.get_inputs()}
     got = session.run(["a"], {name: array for name, array in case.feeds.items() if name in names})[0]
