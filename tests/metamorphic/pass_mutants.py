@@ -237,10 +237,10 @@ PASSES = (
         ),
     )
     + of(
-        "bngrad/passes/imports/tensorflow/layout.py",
+        "bngrad/passes/imports/foreign_node.py",
         (
-            "return self._rank - 1 if self._last else 1",
-            "return 1 if self._last else self._rank - 1",
+            "channels = rank - 1 if self.channels_last else 1",
+            "channels = 1 if self.channels_last else rank - 1",
             "NHWC and NCHW are exchanged",
             (f"{_PASSES}/test_import_tensorflow_grad.py",),
         ),

@@ -21,93 +21,109 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.batch_norm_terms import average, is_momentum, statistics_dtype
-from bngrad.passes.imports.tensorflow.layout import Layout
+from bngrad.passes.imports.operands import Operands
 from bngrad.passes.imports.tensorflow.lost_attributes import GRADIENTS
-from bngrad.passes.imports.tensorflow.node import averaging_factor, epsilon, is_used, read_inputs
-from bngrad.passes.replace import Emitter
+from bngrad.passes.imports.tensorflow.node import ATTRIBUTES, is_used
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bngrad.passes.base import Context
+    from bngrad.passes.imports.tensorflow.node import TensorflowNode
+    from bngrad.passes.replace import Emitter
 
-Y, BATCH_MEAN, BATCH_VARIANCE, SAVED_MEAN, SAVED_VARIANCE, RESERVE_3 = range(6)
-"""The indices of the outputs. A gradient takes the last three as its inputs 3 to 5."""
+_SAVED_VARIANCE = 4
+"""The index of the output, and of the input of a gradient that takes it."""
 
 
-def rewrite_training(node: ir.Node, context: Context) -> None:
+def rewrite_training(node: TensorflowNode, context: Context) -> None:
     """Rewrites a forward node in training mode that was not refused."""
-    emit = Emitter(node, context)
-    x, scale, offset, mean, variance = read_inputs(node)
-    layout = Layout(node, emit)
-    factor, dtype = averaging_factor(node), _statistics_dtype(node)
+    operands = Operands(node, context)
+    emit, x, scale = operands.emit, node.present("X"), node.present("scale")
+    mean, variance = node.present("running_mean"), node.present("running_var")
+    factor, dtype = node.averaging_factor, _statistics_dtype(node)
     gradients = _uses_in_gradients(node)
-    saved_variance = node.outputs[SAVED_VARIANCE] if len(node.outputs) > SAVED_VARIANCE else None
+    saved_variance = node.outputs.get("saved_variance")
     exact = saved_variance is not None and is_used(saved_variance, except_by=gradients)
     exact = exact or not is_momentum(factor, dtype)
     # Statistics that TensorFlow does not read may be empty or NaN.
     unread = _zeros_like(emit, scale, dtype) if exact or factor == 1.0 else None
-    y, new_mean, new_variance, saved_mean, saved_inv_std = emit.bngrad(
+    made = operands.apply(
         "BatchNormalizationTraining",
-        layout.enter(x),
-        scale,
-        offset,
-        unread or mean,
-        unread or variance,
-        axes=layout.axes,
-        epsilon=epsilon(node),
+        {"running_mean": unread or mean, "running_var": unread or variance},
+        epsilon=node.epsilon,
         momentum=0.0 if exact else 1.0 - factor,
         unbiased_running_var=int(not exact),
     )
-    for statistic in (new_mean, new_variance, saved_mean, saved_inv_std):
+    statistics = {quantity: value for quantity, value in made.items() if quantity != "Y"}
+    for statistic in statistics.values():
         statistic.dtype, statistic.shape = dtype, scale.shape
     for gradient, index in gradients:
-        gradient.replace_input_with(index, saved_inv_std)
-    outputs = {Y: layout.leave(y), SAVED_MEAN: saved_mean}
+        gradient.replace_input_with(index, made["saved_inv_std"])
+    outputs = dict(made)
     if exact:
         compute = statistics_dtype(x)
-        unbiased = _unbiased(emit, new_variance, _reduced_count(emit, x, scale, compute), compute)
-        outputs[BATCH_MEAN] = _averaged(emit, mean, saved_mean, factor, compute)
-        outputs[BATCH_VARIANCE] = _averaged(emit, variance, unbiased, factor, compute)
-        outputs[SAVED_VARIANCE] = new_variance
-    else:
-        outputs |= {BATCH_MEAN: new_mean, BATCH_VARIANCE: new_variance}
-    replace_used(emit, node, outputs)
+        unbiased = _unbiased(emit, made["new_running_var"], _reduced_count(emit, x, scale, compute), compute)
+        outputs["new_running_mean"] = _averaged(emit, mean, made["saved_mean"], factor, compute)
+        outputs["new_running_var"] = _averaged(emit, variance, unbiased, factor, compute)
+        outputs["saved_variance"] = made["new_running_var"]
+    replace_used(operands, outputs)
 
 
-def replace_used(emit: Emitter, node: ir.Node, outputs: Mapping[int, ir.Value]) -> None:
-    """Replaces the used outputs of a forward node; reserve_space_3 becomes an empty tensor.
+def rewrite_frozen(node: TensorflowNode, context: Context) -> None:
+    """Rewrites a forward node in inference mode that was not refused.
+
+    The reserve outputs are those of TensorFlow's oneDNN kernels, mean and variance. Its Eigen kernels leave them
+    uninitialized, and its gradients read mean and variance directly.
+    """
+    operands = Operands(node, context)
+    x, mean, variance = (node.present(quantity) for quantity in ("X", "running_mean", "running_var"))
+    dtype = statistics_dtype(x)
+    y = operands.normalize(node.epsilon, dtype)
+    if x.dtype != dtype:
+        y = operands.emit.op("CastLike", y, x)
+    statistics = {"new_running_mean": mean, "new_running_var": variance}
+    replace_used(operands, {"Y": y, **statistics, "saved_mean": mean, "saved_variance": variance})
+    operands.emit.take_over(y.producer())
+
+
+def replace_used(operands: Operands, outputs: Mapping[str, ir.Value]) -> None:
+    """Replaces the used outputs of a node; those without a value, which only cuDNN fills, become empty tensors.
 
     Args:
-        emit: The emitter of the node.
-        node: The forward node.
-        outputs: The replacements of the outputs, by index.
+        operands: The operands of the node.
+        outputs: The replacements of the outputs, by quantity.
     """
-    for user, index in tuple(node.outputs[RESERVE_3].uses()) if len(node.outputs) > RESERVE_3 else ():
-        if user.op_type in GRADIENTS:
-            user.replace_input_with(index, None)
-    used = [index for index, value in enumerate(node.outputs) if is_used(value)]
-    given = {index: outputs[index] for index in used if index != RESERVE_3}
-    if RESERVE_3 in used:
-        given[RESERVE_3] = emit.constant([], ir.DataType.FLOAT)
-    emit.replace(given)
+    node = operands.node
+    if (reserve := node.outputs.get("reserve_3")) is not None:
+        for user, index in tuple(reserve.uses()):
+            if user.op_type in GRADIENTS:
+                user.replace_input_with(index, None)
+    used = filter(node.used, node.outputs)
+    operands.replace(
+        {q: outputs[q] if q in outputs else operands.emit.constant([], ir.DataType.FLOAT) for q in used}
+    )
 
 
-def _uses_in_gradients(node: ir.Node) -> list[tuple[ir.Node, int]]:
+def _uses_in_gradients(node: TensorflowNode) -> list[tuple[ir.Node, int]]:
     """Returns the inputs of gradients that read the saved variance of this node and have its epsilon."""
+    value = node.outputs.get("saved_variance")
     return [
         (user, index)
-        for value in node.outputs[SAVED_VARIANCE : SAVED_VARIANCE + 1]
-        for user, index in value.uses()
-        if user.op_type in GRADIENTS and index == SAVED_VARIANCE and epsilon(user) == epsilon(node)
+        for user, index in (() if value is None else value.uses())
+        if user.op_type in GRADIENTS and index == _SAVED_VARIANCE and _epsilon(user) == node.epsilon
     ]
 
 
-def _statistics_dtype(node: ir.Node) -> ir.DataType:
+def _epsilon(gradient: ir.Node) -> float:
+    attribute = gradient.attributes.get("epsilon")
+    return float(ATTRIBUTES["epsilon"].default if attribute is None else attribute.value)
+
+
+def _statistics_dtype(node: TensorflowNode) -> ir.DataType:
     """Returns TensorFlow's U, the common type of the parameters and statistics."""
-    _, scale, offset, mean, variance = read_inputs(node)
-    types = [value.dtype for value in (mean, variance, scale, offset) if value.dtype is not None]
-    return types[0] if types else ir.DataType.FLOAT
+    values = (node.present(quantity) for quantity in ("running_mean", "running_var", "scale", "bias"))
+    return next((value.dtype for value in values if value.dtype is not None), ir.DataType.FLOAT)
 
 
 def _zeros_like(emit: Emitter, scale: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import known_dimension
+from bngrad.graph.window_axes import window_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Site
 
 FORMATS = ("NHWC", "NCHW", "NDHWC", "NCDHW")
+RANKS = (4, 5)
+"""The ranks of data. TensorFlow's CPU kernels accept either rank with any format."""
 SPATIAL: Attributes = {
     "data_format": FORMATS,
     "padding": ("SAME", "VALID", "EXPLICIT"),
@@ -52,7 +55,7 @@ def spatial_refusal(node: ir.Node, data: Sequence[ir.Value | None], *names: str)
     rank = known_rank(data)
     if rank is None:
         rank = len(read_attribute(node, names[0], ()))
-    if rank not in (4, 5):
+    if rank not in RANKS:
         return f"its data have {rank} dimensions; expected 4 or 5"
     for value in data:
         if value is not None and value.shape is not None and len(value.shape) != rank:
@@ -92,11 +95,8 @@ def windows(
         known = [size for size in sizes if size is not None]
         if len(known) < rank:
             return {**found, "auto_pad": "SAME_UPPER"}
-        totals = [
-            max((-(-size // stride) - 1) * stride + (length - 1) * dilation + 1 - size, 0)
-            for size, stride, length, dilation in zip(known, strides, kernel, dilations, strict=True)
-        ]
-        pairs = [(total // 2, total - total // 2) for total in totals]
+        axes = window_axes(known, kernel, strides=strides, dilations=dilations, auto_pad="SAME_UPPER")
+        pairs = [(axis.begin, axis.end) for axis in axes]
     return {**found, "pads": [*(before for before, _ in pairs), *(after for _, after in pairs)]}
 
 
