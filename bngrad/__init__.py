@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # type checkers read imports alone; without these, every name
     from bngrad.runtime.session import session as session
     from bngrad.training.loss.bce_with_logits import BCEWithLogits as BCEWithLogits
     from bngrad.training.loss.cross_entropy import CrossEntropy as CrossEntropy
+    from bngrad.training.loss.huber import Huber as Huber
     from bngrad.training.loss.l1 import L1 as L1
     from bngrad.training.loss.mse import MSE as MSE
     from bngrad.training.optim.adam import Adam as Adam
@@ -71,6 +72,7 @@ _NAMES = {
     "runtime.session": "get_library_path register session",
     "training.loss.bce_with_logits": "BCEWithLogits",
     "training.loss.cross_entropy": "CrossEntropy",
+    "training.loss.huber": "Huber",
     "training.loss.l1": "L1",
     "training.loss.mse": "MSE",
     "training.optim.adam": "Adam",

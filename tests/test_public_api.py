@@ -31,6 +31,7 @@ NAMES = [
     "CosineSchedule",
     "CrossEntropy",
     "DistributedError",
+    "Huber",
     "InputError",
     "Inspection",
     "LibraryError",

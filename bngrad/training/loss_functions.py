@@ -10,6 +10,7 @@ from bngrad.errors import InputError
 from bngrad.training.loss.base import LossFunction
 from bngrad.training.loss.bce_with_logits import BCEWithLogits
 from bngrad.training.loss.cross_entropy import CrossEntropy
+from bngrad.training.loss.huber import Huber
 from bngrad.training.loss.l1 import L1
 from bngrad.training.loss.mse import MSE
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["LOSS_FUNCTIONS", "LossFunction", "loss_function"]
 
 LOSS_FUNCTIONS: Mapping[str, type[LossFunction]] = {
-    kind.name: kind for kind in (CrossEntropy, MSE, L1, BCEWithLogits)
+    kind.name: kind for kind in (CrossEntropy, MSE, L1, Huber, BCEWithLogits)
 }
 """All loss functions, by name."""
 

@@ -11,11 +11,12 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from bngrad import L1, MSE, BCEWithLogits, CrossEntropy
+from bngrad import L1, BCEWithLogits, CrossEntropy
 from bngrad.autodiff.share_loss import KEY
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError
 from bngrad.passes.pipeline import for_target
+from bngrad.training.loss_functions import LOSS_FUNCTIONS
 from bngrad.training.losses import append_loss
 
 HEADER = '<ir_version: 9, opset_import: ["" : 17]>\n'
@@ -59,9 +60,9 @@ FUNCTIONS = {
     "cross_entropy-smooth": CrossEntropy(label_smoothing=0.25, ignore_index=2),
     "cross_entropy-smooth-weights": CrossEntropy(label_smoothing=0.25, weight=[1, 2, 0.5, 3]),
     "cross_entropy-smooth-sum": CrossEntropy(label_smoothing=0.25, reduction="sum"),
-    "mse": MSE(),
     "l1-sum": L1(reduction="sum"),
-    "bce": BCEWithLogits(pos_weight=[1, 2, 3, 4]),
+    "bce-weights": BCEWithLogits(pos_weight=[1, 2, 3, 4]),
+    **{name: kind() for name, kind in LOSS_FUNCTIONS.items()},
 }
 FORWARD = "g (float[N,3] x, float[3,4] w) => (float[N,4] y) { y = MatMul(x, w) }"
 SPLITS = {"two-ranks": [3], "three-ranks": [2, 4], "a-row-each": [1, 2, 3, 4, 5, 6]}

@@ -15,8 +15,9 @@ from pathlib import Path
 import click
 import pytest
 
-from bngrad.cli import cli, run
+from bngrad.cli import cli
 from bngrad.cli.shell_completion import SHELLS, complete_files, script
+from bngrad.training.loss_functions import LOSS_FUNCTIONS, run
 
 FILES = ["model.onnx", "my model.onnx", "notes.txt", "data.npz", "state.safetensors", "models/deep.onnx"]
 INTERACTIVE = {
@@ -120,7 +121,7 @@ OFFERED = {
     "weights": ("bngrad finalize model.onnx --weights ", {"data.npz", "state.safetensors", "models/"}),
     "choices": ("bngrad rewrite --target ", {"stock", "training"}),
     "shells": ("bngrad completion ", {"bash", "zsh", "fish"}),
-    "losses": ("bngrad step model.onnx --loss-fn ", {"cross_entropy", "mse", "l1", "bce_with_logits"}),
+    "losses": ("bngrad step model.onnx --loss-fn ", set(LOSS_FUNCTIONS)),
     "ops": ("bngrad bench --op ", {"grad", "relu-grad", "training", "grad-grad", "statistics"}),
     "nothing": ("bngrad library-path ", set()),
 }

@@ -36,6 +36,12 @@ def l1(x, target):
     return np.abs(x - target), np.sign(x - target)
 
 
+def huber(x, target, delta=1.0):
+    error = x - target
+    losses = np.where(np.abs(error) < delta, error**2 / 2, delta * (np.abs(error) - delta / 2))
+    return losses, np.clip(error, -delta, delta)
+
+
 def bce_with_logits(x, target, weight=1.0, pos_weight=1.0):
     w, positive = np.asarray(weight, np.float64), np.asarray(pos_weight, np.float64)
     rest = np.log1p(np.exp(-np.abs(x)))
@@ -44,7 +50,7 @@ def bce_with_logits(x, target, weight=1.0, pos_weight=1.0):
     return losses, w * ((1 - target) * sigmoid - positive * target * complement)
 
 
-ELEMENTWISE = {"mse": mse, "l1": l1, "bce_with_logits": bce_with_logits}
+ELEMENTWISE = {"mse": mse, "l1": l1, "huber": huber, "bce_with_logits": bce_with_logits}
 """The losses of the elements in float64, and the gradient of each."""
 
 
@@ -77,6 +83,7 @@ CASES = {
     ],
     "mse": [{}, {"reduction": "sum"}],
     "l1": [{}, {"reduction": "sum"}],
+    "huber": [{}, {"reduction": "sum"}, {"delta": 0.3}, {"delta": 2000.0}],
     "bce_with_logits": [
         {},
         {"reduction": "sum"},

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import bngrad
-from bngrad import L1, MSE, BCEWithLogits, CrossEntropy
+from bngrad import L1, MSE, BCEWithLogits, CrossEntropy, Huber
 from bngrad.errors import InputError, ModelError
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 from bngrad.training.losses import append_loss
@@ -281,6 +281,9 @@ OPTIONS = {
     "weights NaN": (CrossEntropy, {"weight": [np.nan, 1]}, "expected a vector of finite numbers"),
     "weights of text": (BCEWithLogits, {"weight": ["a"]}, "expected finite numbers"),
     "pos_weight infinite": (BCEWithLogits, {"pos_weight": np.inf}, "pos_weight is float64"),
+    "delta 0": (Huber, {"delta": 0}, "delta is 0.0; expected a finite number above 0"),
+    "delta infinite": (Huber, {"delta": float("inf")}, "delta is inf; expected a finite number above 0"),
+    "delta text": (Huber, {"delta": "1"}, "delta is '1'; expected a number"),
     "mse": (MSE, {"reduction": "avg"}, "reduction is 'avg'"),
     "l1": (L1, {"reduction": None}, "reduction is None"),
 }  # fmt: skip
