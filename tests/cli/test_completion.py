@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 import pytest
 
-from bngrad.cli import cli
+from bngrad.cli import cli, run
 from bngrad.cli.shell_completion import SHELLS, complete_files, script
-from bngrad.training.loss_functions import LOSS_FUNCTIONS, run
+from bngrad.training.loss_functions import LOSS_FUNCTIONS
 
 FILES = ["model.onnx", "my model.onnx", "notes.txt", "data.npz", "state.safetensors", "models/deep.onnx"]
 INTERACTIVE = {
