@@ -11,17 +11,24 @@ import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from bngrad.passes.imports.foreign_node import ForeignNode
 
 
+def input_refusal(node: ir.Node, names: Collection[str]) -> str | None:
+    """Why a node does not have the inputs of these names, all of which are required; None if it has."""
+    present = sum(value is not None for value in node.inputs)
+    if present == len(node.inputs) == len(names):
+        return None
+    return f"it has {present} inputs; expected {len(names)}: {', '.join(names)}"
+
+
 def only_epsilon_reasons(node: ForeignNode) -> Iterator[str]:
     """Checks a node whose inputs are all required, and whose attributes are the spellings of epsilon."""
-    op, inputs, outputs, attributes = node.op, node.node.inputs, node.node.outputs, node.node.attributes
-    present = [value for value in inputs if value is not None]
-    if len(present) != len(op.inputs) or len(inputs) != len(op.inputs):
-        yield f"it has {len(present)} inputs; expected {len(op.inputs)}: {', '.join(op.inputs)}"
+    op, outputs, attributes = node.op, node.node.outputs, node.node.attributes
+    if reason := input_refusal(node.node, op.inputs):
+        yield reason
     if len(outputs) > len(op.outputs):
         yield f"it has {len(outputs)} outputs; expected {', '.join(op.outputs)}"
     own_name = next(iter(op.attributes))

@@ -22,7 +22,7 @@ from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import known_dimension
 from bngrad.opset.op_attributes import ANY
 from bngrad.opset.ort_dialect import MICROSOFT
-from bngrad.passes.imports.tensorflow.gradients import tensorflow_op
+from bngrad.passes.imports.tensorflow.rule import Rule
 from bngrad.passes.imports.tensorflow.spatial import (
     SPATIAL,
     from_channels_first,
@@ -145,16 +145,6 @@ def rewrite(site: Site) -> Sequence[ir.Value]:
     return [permuted(site, made, [*range(2, rank), 0, 1] if depthwise else [*range(2, rank), 1, 0])]
 
 
-for _op_type in _OF_INPUT:
-    tensorflow_op(_op_type, "input_sizes", "filter", "out_backprop", refusal=refusal, attributes=_ATTRIBUTES)(
-        rewrite
-    )
-for _op_type in _OF_FILTER:
-    tensorflow_op(_op_type, "input", "filter_sizes", "out_backprop", refusal=refusal, attributes=_ATTRIBUTES)(
-        rewrite
-    )
-
-
 def _filter(site: Site, shape: Sequence[int], of_onnx: Sequence[int], *, depthwise: bool) -> ir.Value:
     """TensorFlow's filter as ONNX's weights [M, C / group, *kernel]."""
     spatial = range(len(shape) - 2)
@@ -192,3 +182,9 @@ def _zeros(site: Site, shape: ir.Value, like: ir.Value) -> ir.Value:
     zeros = site.op("ConstantOfShape", shape, value=ir.tensor([0.0], dtype=dtype_of(like)))
     zeros.type = like.type
     return zeros
+
+
+RULES = {
+    **dict.fromkeys(_OF_INPUT, Rule(rewrite, refusal, _ATTRIBUTES, ("input_sizes", "filter", "out_backprop"))),
+    **dict.fromkeys(_OF_FILTER, Rule(rewrite, refusal, _ATTRIBUTES, ("input", "filter_sizes", "out_backprop"))),
+}

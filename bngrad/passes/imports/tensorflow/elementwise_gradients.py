@@ -1,38 +1,20 @@
 """The gradients of TensorFlow's activations and other elementwise ops.
 
-g is the gradient of the output y of the op, f what the op reads. The orders of the inputs are TensorFlow's: mostly
-(g, f or y), but (y, g) at the end of the table.
-
-============================================ ===================================================================
-op                                           gradient
-============================================ ===================================================================
-ReluGrad(g, f or y)                          g where it is > 0, else 0
-Relu6Grad(g, f or y)                         g where it is > 0 and < 6, else 0
-LeakyReluGrad(g, f) {alpha = 0.2}            g where f > 0, else alpha g
-EluGrad(g, y)                                g where y >= 0, else g (y + 1)
-SeluGrad(g, y)                               scale g where y >= 0, else g (y + scale alpha)
-SoftplusGrad(g, f)                           g / (1 + exp(-f))
-SoftsignGrad(g, f)                           g / (1 + abs f)^2
-SigmoidGrad(y, g)                            g y (1 - y)
-TanhGrad(y, g)                               g (1 - y^2)
-SqrtGrad(y, g)                               g / (2 y)
-RsqrtGrad(y, g)                              -g y^3 / 2
-InvGrad(y, g), ReciprocalGrad(y, g)          -g y^2
-============================================ ===================================================================
+The orders of the inputs are TensorFlow's: mostly (g, f), but (f, g) at the end of the table.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from bngrad.graph.node_reader import dtype_of, like
+from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.op_attributes import ALPHA
 from bngrad.opset.ort_dialect import MICROSOFT
-from bngrad.passes.imports.tensorflow.gradients import tensorflow_op
+from bngrad.passes.imports.tensorflow.rule import Rule
 from bngrad.passes.lower.activation import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -42,16 +24,97 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 _SELU_SCALE_ALPHA = 1.7580993408473768599402175208123
 
 
-@tensorflow_op("ReluGrad", "gradients", "features", refusal=refusal)
-def relu_grad(site: Site) -> Sequence[ir.Value]:
+class _Terms(NamedTuple):
+    """The inputs of a gradient."""
+
+    site: Site
+    g: ir.Value
+    """The gradient with respect to the output of the op."""
+    f: ir.Value
+    """What the op reads, or its output."""
+
+    def op(self, op_type: str, *operands: ir.Value | float) -> ir.Value:
+        """Makes a node; numbers become constants."""
+        values = [
+            self.site.constant(operand, dtype_of(self.f)) if isinstance(operand, int | float) else operand
+            for operand in operands
+        ]
+        return self.site.op(op_type, *values)
+
+    def where_negative(self, added: float, factor: float) -> ir.Value:
+        """Returns g (f + added) where f < 0, else factor g."""
+        below = self.op("Mul", self.g, self.op("Add", self.f, added))
+        above = self.g if factor == 1 else self.op("Mul", self.g, factor)
+        return self.op("Where", self.op("Less", self.f, 0), below, above)
+
+
+def _relu6(terms: _Terms) -> ir.Value:
+    """G where 0 < f < 6, else 0."""
+    inside = terms.op("And", terms.op("Greater", terms.f, 0), terms.op("Less", terms.f, 6))
+    return terms.op("Where", inside, terms.g, 0)
+
+
+def _softsign(terms: _Terms) -> ir.Value:
+    """G / (1 + abs f)^2."""
+    root = terms.op("Add", terms.op("Abs", terms.f), 1)
+    return terms.op("Div", terms.g, terms.op("Mul", root, root))
+
+
+def _sigmoid(y: _Terms) -> ir.Value:
+    return y.op("Mul", y.f, y.op("Sub", 1, y.f))
+
+
+def _tanh(y: _Terms) -> ir.Value:
+    return y.op("Sub", 1, y.op("Mul", y.f, y.f))
+
+
+def _rsqrt(y: _Terms) -> ir.Value:
+    return y.op("Mul", y.op("Mul", -0.5, y.f), y.op("Mul", y.f, y.f))
+
+
+def _reciprocal(y: _Terms) -> ir.Value:
+    return y.op("Neg", y.op("Mul", y.f, y.f))
+
+
+_OF_FEATURES: Mapping[str, Callable[[_Terms], ir.Value]] = {
+    "Relu6Grad": _relu6,
+    "SoftplusGrad": lambda terms: terms.op("Mul", terms.g, terms.op("Sigmoid", terms.f)),
+    "SoftsignGrad": _softsign,
+}
+_OF_OUTPUTS: Mapping[str, Callable[[_Terms], ir.Value]] = {
+    "EluGrad": lambda terms: terms.where_negative(1, 1),
+    "SeluGrad": lambda terms: terms.where_negative(_SELU_SCALE_ALPHA, _SELU_SCALE),
+}
+_SLOPES: Mapping[str, Callable[[_Terms], ir.Value]] = {
+    "SigmoidGrad": _sigmoid,
+    "TanhGrad": _tanh,
+    "SqrtGrad": lambda y: y.op("Div", 0.5, y.f),
+    "RsqrtGrad": _rsqrt,
+    "InvGrad": _reciprocal,
+    "ReciprocalGrad": _reciprocal,
+}
+"""What g is multiplied by, a function of the output."""
+
+
+def _times_slope(slope: Callable[[_Terms], ir.Value]) -> Callable[[Site], Sequence[ir.Value]]:
+    def rewrite(site: Site) -> Sequence[ir.Value]:
+        return [site.op("Mul", site.x(1), slope(_Terms(site, site.x(1), site.x(0))))]
+
+    return rewrite
+
+
+def _of_terms(gradient: Callable[[_Terms], ir.Value]) -> Callable[[Site], Sequence[ir.Value]]:
+    return lambda site: [gradient(_Terms(site, site.x(0), site.x(1)))]
+
+
+def _relu_grad(site: Site) -> Sequence[ir.Value]:
     """ReluGrad of ONNX Runtime, which may be fused with the gradient of a batch norm."""
     (dX,) = site.outputs_of("ReluGrad", site.x(0), site.x(1), outputs=["dX"], domain=MICROSOFT)
     dX.type, dX.shape = site.x(0).type, site.x(0).shape
     return [dX]
 
 
-@tensorflow_op("LeakyReluGrad", "gradients", "features", refusal=refusal, attributes=ALPHA)
-def leaky_relu_grad(site: Site) -> Sequence[ir.Value]:
+def _leaky_relu_grad(site: Site) -> Sequence[ir.Value]:
     """LeakyReluGrad of ONNX Runtime."""
     alpha = site.attribute("alpha", 0.2)
     (dX,) = site.outputs_of("LeakyReluGrad", site.x(0), site.x(1), outputs=["dX"], domain=MICROSOFT, alpha=alpha)
@@ -59,82 +122,11 @@ def leaky_relu_grad(site: Site) -> Sequence[ir.Value]:
     return [dX]
 
 
-@tensorflow_op("Relu6Grad", "gradients", "features", refusal=refusal)
-def relu6_grad(site: Site) -> Sequence[ir.Value]:
-    """See the table."""
-    g, f = site.x(0), site.x(1)
-    inside = site.op("And", site.op("Greater", f, like(site, 0, f)), site.op("Less", f, like(site, 6, f)))
-    return [site.op("Where", inside, g, like(site, 0, g))]
-
-
-@tensorflow_op("EluGrad", "gradients", "outputs", refusal=refusal)
-def elu_grad(site: Site) -> Sequence[ir.Value]:
-    """See the table."""
-    return [_where_negative(site, 1, 1)]
-
-
-@tensorflow_op("SeluGrad", "gradients", "outputs", refusal=refusal)
-def selu_grad(site: Site) -> Sequence[ir.Value]:
-    """See the table."""
-    return [_where_negative(site, _SELU_SCALE_ALPHA, _SELU_SCALE)]
-
-
-@tensorflow_op("SoftplusGrad", "gradients", "features", refusal=refusal)
-def softplus_grad(site: Site) -> Sequence[ir.Value]:
-    """See the table."""
-    return [site.op("Mul", site.x(0), site.op("Sigmoid", site.x(1)))]
-
-
-@tensorflow_op("SoftsignGrad", "gradients", "features", refusal=refusal)
-def softsign_grad(site: Site) -> Sequence[ir.Value]:
-    """See the table."""
-    root = site.op("Add", site.op("Abs", site.x(1)), like(site, 1, site.x(1)))
-    return [site.op("Div", site.x(0), site.op("Mul", root, root))]
-
-
-def _of_output(slope: Callable[[Site, ir.Value], ir.Value]) -> Callable[[Site], Sequence[ir.Value]]:
-    """The rule of a gradient that is g times a function of y."""
-
-    def rewrite(site: Site) -> Sequence[ir.Value]:
-        return [site.op("Mul", site.x(1), slope(site, site.x(0)))]
-
-    return rewrite
-
-
-def _sigmoid(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Mul", y, site.op("Sub", like(site, 1, y), y))
-
-
-def _tanh(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Sub", like(site, 1, y), site.op("Mul", y, y))
-
-
-def _sqrt(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Div", like(site, 0.5, y), y)
-
-
-def _rsqrt(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Mul", site.op("Mul", like(site, -0.5, y), y), site.op("Mul", y, y))
-
-
-def _reciprocal(site: Site, y: ir.Value) -> ir.Value:
-    return site.op("Neg", site.op("Mul", y, y))
-
-
-for _op_type, _slope in {
-    "SigmoidGrad": _sigmoid,
-    "TanhGrad": _tanh,
-    "SqrtGrad": _sqrt,
-    "RsqrtGrad": _rsqrt,
-    "InvGrad": _reciprocal,
-    "ReciprocalGrad": _reciprocal,
-}.items():
-    tensorflow_op(_op_type, "y", "dy", refusal=refusal)(_of_output(_slope))
-
-
-def _where_negative(site: Site, added: float, factor: float) -> ir.Value:
-    """G (y + added) where y < 0, else factor g."""
-    g, y = site.x(0), site.x(1)
-    below = site.op("Mul", g, site.op("Add", y, like(site, added, y)))
-    above = g if factor == 1 else site.op("Mul", g, like(site, factor, g))
-    return site.op("Where", site.op("Less", y, like(site, 0, y)), below, above)
+_FEATURES = ("gradients", "features")
+RULES = {
+    "ReluGrad": Rule(_relu_grad, refusal, inputs=_FEATURES),
+    "LeakyReluGrad": Rule(_leaky_relu_grad, refusal, ALPHA, _FEATURES),
+    **{name: Rule(_of_terms(of), refusal, inputs=_FEATURES) for name, of in _OF_FEATURES.items()},
+    **{name: Rule(_of_terms(of), refusal, inputs=("gradients", "outputs")) for name, of in _OF_OUTPUTS.items()},
+    **{name: Rule(_times_slope(of), refusal, inputs=("y", "dy")) for name, of in _SLOPES.items()},
+}

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from bngrad.graph.node_reader import read_attribute
 from bngrad.opset.op_attributes import ANY
 from bngrad.passes.imports.tensorflow.convolution_gradients import known_sizes
-from bngrad.passes.imports.tensorflow.gradients import tensorflow_op
+from bngrad.passes.imports.tensorflow.rule import Rule
 from bngrad.passes.imports.tensorflow.spatial import (
     SPATIAL,
     from_channels_first,
@@ -62,8 +62,6 @@ def average_refusal(node: ir.Node) -> str | None:
     return None
 
 
-@tensorflow_op("MaxPoolGrad", "orig_input", "orig_output", "grad", refusal=max_refusal, attributes=_ATTRIBUTES)
-@tensorflow_op("MaxPool3DGrad", "orig_input", "orig_output", "grad", refusal=max_refusal, attributes=_ATTRIBUTES)
 def max_pool_grad(site: Site) -> Sequence[ir.Value]:
     """MaxPoolGrad, with the indices of a MaxPool that is computed again."""
     node, x, dY = site.node, site.x(0), site.x(2)
@@ -78,8 +76,6 @@ def max_pool_grad(site: Site) -> Sequence[ir.Value]:
     return [from_channels_first(site, dX, rank)]
 
 
-@tensorflow_op("AvgPoolGrad", "orig_input_shape", "grad", refusal=average_refusal, attributes=_ATTRIBUTES)
-@tensorflow_op("AvgPool3DGrad", "orig_input_shape", "grad", refusal=average_refusal, attributes=_ATTRIBUTES)
 def average_pool_grad(site: Site) -> Sequence[ir.Value]:
     """AveragePoolGrad, which reads the shape of X in the type of dX."""
     node, dY = site.node, site.x(1)
@@ -106,3 +102,15 @@ def _spatial_sizes(node: ir.Node) -> list[int | None]:
     if known is not None and len(known) == rank:
         return list(known[1:-1] if is_channels_last(node) else known[2:])
     return sizes_of(node, node.outputs[0], rank - 2)
+
+
+RULES = {
+    **dict.fromkeys(
+        ("MaxPoolGrad", "MaxPool3DGrad"),
+        Rule(max_pool_grad, max_refusal, _ATTRIBUTES, ("orig_input", "orig_output", "grad")),
+    ),
+    **dict.fromkeys(
+        ("AvgPoolGrad", "AvgPool3DGrad"),
+        Rule(average_pool_grad, average_refusal, _ATTRIBUTES, ("orig_input_shape", "grad")),
+    ),
+}

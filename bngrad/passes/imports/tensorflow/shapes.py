@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bngrad.graph.node_reader import read_attribute
 from bngrad.opset.op_attributes import ANY
-from bngrad.passes.imports.tensorflow.gradients import tensorflow_op
+from bngrad.passes.imports.tensorflow.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,6 @@ def bias_refusal(node: ir.Node) -> str | None:
     return None
 
 
-@tensorflow_op("BiasAddGrad", "out_backprop", refusal=bias_refusal, attributes={"data_format": ("NHWC", "NCHW")})
 def bias_add_grad(site: Site) -> Sequence[ir.Value]:
     """The sum over all dimensions but the last, or with NCHW but dimension 1."""
     dY = site.x(0)
@@ -53,9 +52,14 @@ def shapes_refusal(node: ir.Node) -> str | None:
     return None
 
 
-@tensorflow_op("ShapeN", refusal=shapes_refusal, attributes={"N": ANY, "out_type": ANY})
 def shape_n(site: Site) -> Sequence[ir.Value]:
     """A Shape of each input."""
     dtype = site.attribute("out_type", int(ir.DataType.INT32))
     shapes = [site.op("Shape", site.x(index)) for index in range(len(site.node.inputs))]
     return shapes if dtype == ir.DataType.INT64 else [site.op("Cast", shape, to=dtype) for shape in shapes]
+
+
+RULES = {
+    "BiasAddGrad": Rule(bias_add_grad, bias_refusal, {"data_format": ("NHWC", "NCHW")}, ("out_backprop",)),
+    "ShapeN": Rule(shape_n, shapes_refusal, {"N": ANY, "out_type": ANY}),
+}

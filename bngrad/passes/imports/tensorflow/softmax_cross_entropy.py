@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.node_reader import dtype_of, like
-from bngrad.passes.imports.tensorflow.gradients import tensorflow_op
+from bngrad.passes.imports.tensorflow.rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,18 +34,16 @@ def refusal(node: ir.Node) -> str | None:
     return None
 
 
-@tensorflow_op("SoftmaxCrossEntropyWithLogits", "features", "labels", refusal=refusal)
 def softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
-    """See above."""
+    """Makes the nodes for labels as distributions."""
     labels = site.x(1)
     log_prob = _log_softmax(site)
     loss = site.op("Neg", site.op("ReduceSum", site.op("Mul", labels, log_prob), site.int64([1]), keepdims=0))
     return [loss, site.op("Sub", site.op("Exp", log_prob), labels)]
 
 
-@tensorflow_op("SparseSoftmaxCrossEntropyWithLogits", "features", "labels", refusal=refusal)
 def sparse_softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
-    """See above."""
+    """Makes the nodes for labels as class numbers."""
     log_prob, labels = _log_softmax(site), site.cast(site.x(1), ir.DataType.INT64)
     none = site.op("Sub", labels, site.int64(_NO_CLASS))
     labels = site.op("Where", site.op("Less", labels, site.int64(0)), none, labels)
@@ -66,3 +64,10 @@ def _log_softmax(site: Site) -> ir.Value:
     result = site.op("LogSoftmax", site.x(0), axis=1)
     result.dtype, result.shape = dtype_of(site.x(0)), site.x(0).shape
     return result
+
+
+_INPUTS = ("features", "labels")
+RULES = {
+    "SoftmaxCrossEntropyWithLogits": Rule(softmax_cross_entropy, refusal, inputs=_INPUTS),
+    "SparseSoftmaxCrossEntropyWithLogits": Rule(sparse_softmax_cross_entropy, refusal, inputs=_INPUTS),
+}

@@ -1,0 +1,19 @@
+"""What a rule of an op of TensorFlow is: a lowering that knows the names of the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bngrad.passes.lower.lowering import Lowering
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Rule(Lowering):
+    """How an op of TensorFlow is rewritten."""
+
+    inputs: Sequence[str] = ()
+    """TensorFlow's names of the inputs, all of which a node has; empty for any number of them."""
