@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # type checkers read imports alone; without these, every name
     from bngrad.training.loss.huber import Huber as Huber
     from bngrad.training.loss.l1 import L1 as L1
     from bngrad.training.loss.mse import MSE as MSE
+    from bngrad.training.loss.sigmoid_focal import SigmoidFocal as SigmoidFocal
     from bngrad.training.optim.adam import Adam as Adam
     from bngrad.training.optim.adamw import AdamW as AdamW
     from bngrad.training.optim.groups import ParameterGroup as ParameterGroup
@@ -75,6 +76,7 @@ _NAMES = {
     "training.loss.huber": "Huber",
     "training.loss.l1": "L1",
     "training.loss.mse": "MSE",
+    "training.loss.sigmoid_focal": "SigmoidFocal",
     "training.optim.adam": "Adam",
     "training.optim.adamw": "AdamW",
     "training.optim.groups": "ParameterGroup",

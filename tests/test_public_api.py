@@ -40,6 +40,7 @@ NAMES = [
     "OracleError",
     "ParameterGroup",
     "Report",
+    "SigmoidFocal",
     "StepInfo",
     "StepSchedule",
     "Trainer",

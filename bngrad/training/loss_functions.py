@@ -13,6 +13,7 @@ from bngrad.training.loss.cross_entropy import CrossEntropy
 from bngrad.training.loss.huber import Huber
 from bngrad.training.loss.l1 import L1
 from bngrad.training.loss.mse import MSE
+from bngrad.training.loss.sigmoid_focal import SigmoidFocal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LOSS_FUNCTIONS", "LossFunction", "loss_function"]
 
 LOSS_FUNCTIONS: Mapping[str, type[LossFunction]] = {
-    kind.name: kind for kind in (CrossEntropy, MSE, L1, Huber, BCEWithLogits)
+    kind.name: kind for kind in (CrossEntropy, MSE, L1, Huber, BCEWithLogits, SigmoidFocal)
 }
 """All loss functions, by name."""
 

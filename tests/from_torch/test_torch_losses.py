@@ -11,8 +11,11 @@ from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 from training.loss_cases import CASES, case_id, cases_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[torch]")
+torchvision = pytest.importorskip("torchvision", reason="has the focal loss")
 
 from bngrad.torch import training_step  # noqa: E402 - it imports torch
+
+sigmoid_focal_loss = torchvision.ops.sigmoid_focal_loss
 
 functional = torch.nn.functional
 THEIRS = {
@@ -21,10 +24,14 @@ THEIRS = {
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
+    "sigmoid_focal": lambda x, t, **options: sigmoid_focal_loss(x, t, **{"reduction": "mean", **options}),
 }
 DTYPES = {"float": (np.float32, 2e-6), "double": (np.float64, 1e-12)}
 DELTA = 0.75
-MODULES = {"huber": lambda: torch.nn.HuberLoss(delta=DELTA)}
+MODULES = {
+    "huber": lambda: torch.nn.HuberLoss(delta=DELTA),
+    "sigmoid_focal": lambda: lambda x, t: sigmoid_focal_loss(x, t, reduction="mean"),
+}
 
 
 def test_every_loss_function_is_compared():

@@ -50,7 +50,23 @@ def bce_with_logits(x, target, weight=1.0, pos_weight=1.0):
     return losses, w * ((1 - target) * sigmoid - positive * target * complement)
 
 
-ELEMENTWISE = {"mse": mse, "l1": l1, "huber": huber, "bce_with_logits": bce_with_logits}
+def sigmoid_focal(x, target, alpha=0.25, gamma=2.0):
+    bce, slope = bce_with_logits(x, target)
+    p, q = (np.exp(-np.logaddexp(0, sign * x)) for sign in (-1, 1))
+    alpha_t = 1 if alpha == -1 else alpha * target + (1 - alpha) * (1 - target)
+    far = q * target + p * (1 - target)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = np.where(far > 0, gamma * far ** (gamma - 1) * p * q * (1 - 2 * target), 0)
+    return alpha_t * far**gamma * bce, alpha_t * (far**gamma * slope + inner * bce)
+
+
+ELEMENTWISE = {
+    "mse": mse,
+    "l1": l1,
+    "huber": huber,
+    "bce_with_logits": bce_with_logits,
+    "sigmoid_focal": sigmoid_focal,
+}
 """The losses of the elements in float64, and the gradient of each."""
 
 
@@ -90,6 +106,14 @@ CASES = {
         {"pos_weight": [3.0, 1.0, 0.5, 0.0]},
         {"pos_weight": 2.5, "reduction": "sum"},
         {"weight": [3.0, 1.0, 0.5, 0.0], "pos_weight": 2.0},
+    ],
+    "sigmoid_focal": [
+        {},
+        {"reduction": "sum"},
+        {"alpha": -1, "gamma": 1.5},
+        {"alpha": 0.9, "gamma": 0},
+        {"gamma": 0.5, "reduction": "sum"},
+        {"gamma": 5},
     ],
 }
 """Options of each loss function; those by element are for predictions with a last dimension of 4."""

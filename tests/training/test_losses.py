@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import bngrad
-from bngrad import L1, MSE, BCEWithLogits, CrossEntropy, Huber
+from bngrad import L1, MSE, BCEWithLogits, CrossEntropy, Huber, SigmoidFocal
 from bngrad.errors import InputError, ModelError
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 from bngrad.training.losses import append_loss
@@ -284,6 +284,8 @@ OPTIONS = {
     "delta 0": (Huber, {"delta": 0}, "delta is 0.0; expected a finite number above 0"),
     "delta infinite": (Huber, {"delta": float("inf")}, "delta is inf; expected a finite number above 0"),
     "delta text": (Huber, {"delta": "1"}, "delta is '1'; expected a number"),
+    "alpha": (SigmoidFocal, {"alpha": 1.5}, "alpha is 1.5; expected a number from 0 to 1, or -1 for no weights"),
+    "gamma": (SigmoidFocal, {"gamma": -1}, "gamma is -1.0; expected a finite number, at least 0"),
     "mse": (MSE, {"reduction": "avg"}, "reduction is 'avg'"),
     "l1": (L1, {"reduction": None}, "reduction is None"),
 }  # fmt: skip
