@@ -9,6 +9,7 @@ import click
 
 from bngrad.cli.described_options import described_options
 from bngrad.cli.options import option
+from bngrad.graph.name_messages import phrase
 from bngrad.errors import InputError
 from bngrad.training.loss.base import Reduction
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function
@@ -25,9 +26,10 @@ _OPTIONS = (
     option(
         "--loss-fn",
         type=click.Choice(list(LOSS_FUNCTIONS)),
+        metavar="NAME",  # all names would be wider than a terminal
         group=_GROUP,
         help="[Loss function](../guides/losses.md) to append to MODEL, if it has no loss: of its output and a new "
-        "input.",
+        f"input. {phrase(list(LOSS_FUNCTIONS), 'or')}.",
     ),
     option(
         "--prediction",
