@@ -1,12 +1,7 @@
 """DirectML's batch-norm gradient -> BatchNormalizationGrad with frozen statistics.
 
 The node has the members of DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC in their order: five inputs, three outputs
-and one attribute, spelled ``Epsilon`` or ``epsilon``::
-
-    DML_BATCH_NORMALIZATION_GRAD(Input, InputGradient, Mean, Variance, Scale)    {Epsilon}
-        -> (OutputGradient, OutputScaleGradient, OutputBiasGradient)
-    =>  inv_std = 1 / sqrt(Variance + Epsilon)
-        bngrad.BatchNormalizationGrad(InputGradient, Input, Scale, Mean, inv_std, axes)    {training_mode=0}
+and one attribute, spelled ``Epsilon`` or ``epsilon``.
 
 The domain may be any. The name of the operator type, DML_OPERATOR_BATCH_NORMALIZATION_GRAD, is accepted too, as is
 BatchNormalizationGrad in com.microsoft.dml, ONNX Runtime's domain for DirectML. The op of that name in
@@ -196,18 +191,8 @@ def _rewrite(node: ForeignNode, context: Context) -> None:
 
 
 _GRADIENT = ForeignOp(
-    inputs={
-        "InputTensor": "X",
-        "InputGradientTensor": "dY",
-        "MeanTensor": "mean",
-        "VarianceTensor": "variance",
-        "ScaleTensor": "scale",
-    },
-    outputs={
-        "OutputGradientTensor": "dX",
-        "OutputScaleGradientTensor": "dscale",
-        "OutputBiasGradientTensor": "dbias",
-    },
+    "InputTensor: X, InputGradientTensor: dY, MeanTensor: mean, VarianceTensor: variance, ScaleTensor: scale "
+    "-> OutputGradientTensor: dX, OutputScaleGradientTensor: dscale, OutputBiasGradientTensor: dbias",
     attributes={"Epsilon": NUMBER, "epsilon": NUMBER},
     checks=[only_epsilon_reasons, _type_violations, _dimension_count_violations, _size_violations, _unknown_axes],
     rewrite=_rewrite,

@@ -7,6 +7,7 @@ it has, what is refused, and how it is rewritten. A `ForeignNode` gives access t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
@@ -17,7 +18,7 @@ from bngrad.opset.quantities import QUANTITIES
 from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from bngrad.passes.base import Context
 
@@ -39,20 +40,40 @@ ENUMERATOR = Attribute((ir.AttributeType.STRING, ir.AttributeType.INT))
 class ForeignOp:
     """The record of an op of another system."""
 
-    inputs: Mapping[str, str]
-    """The quantity of each input by the system's name, in order: names of `QUANTITIES`, ``variance`` for a biased
-    variance, and any other name for what is not read."""
-    outputs: Mapping[str, str]
-    """The same for the outputs. A node may omit trailing ones."""
+    signature: str
+    """The inputs and outputs in order, as ``x: X, dy: dY, savedMean?: mean -> dx: dX``.
+
+    Each is the system's name, ``?`` for an input that a node may omit, and the quantity, unless that has the same
+    name. Quantities are those of `QUANTITIES`, ``variance`` for a biased variance, and any other name for what no
+    op of ``bngrad`` has. A node may omit trailing outputs.
+    """
     rewrite: Callable[[Any, Context], None]
     """Rewrites a node that was not refused."""
     checks: Sequence[Callable[[Any], Iterable[str]]] = ()
     """Functions that yield reasons for a refusal; each relies on those before it."""
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    optional: Collection[str] = ()
-    """The quantities of the inputs that a node may omit."""
     layout: str = ""
     """The attribute with the order of the dimensions, such as NHWC; without one the channels are dimension 1."""
+
+    @cached_property
+    def inputs(self) -> Mapping[str, str]:
+        """The quantity of each input by the system's name, in order."""
+        return {name.rstrip("?"): quantity for name, quantity in self._named(0)}
+
+    @cached_property
+    def required(self) -> Mapping[str, str]:
+        """Those inputs that a node must have."""
+        return {name: quantity for name, quantity in self._named(0) if not name.endswith("?")}
+
+    @cached_property
+    def outputs(self) -> Mapping[str, str]:
+        """The quantity of each output by the system's name, in order."""
+        return dict(self._named(1))
+
+    def _named(self, side: int) -> Iterator[tuple[str, str]]:
+        for entry in filter(None, self.signature.split("->")[side].split(",")):
+            name, _, quantity = entry.strip().partition(": ")
+            yield name, quantity or name.rstrip("?")
 
 
 class ForeignNode:

@@ -1,20 +1,9 @@
 """nGraph's batch norm in training mode -> the ops of ``bngrad``.
 
-nGraph stores the inputs of a node in another order than its documentation and its constructors use. This is the
-order in its serialized graphs; the domain may be any::
-
-    BatchNormTrainingBackprop(gamma, beta, input, mean, variance, delta)    {eps}
-        -> (input_delta, gamma_delta, beta_delta)
-    =>  inv_std = 1 / sqrt(variance + eps)
-        bngrad.BatchNormalizationGrad(delta, input, gamma, mean, inv_std, axes)    {training_mode=1}
-
-    BatchNormTraining(gamma, beta, input)    {eps}
-        -> (output, mean, variance)
-    =>  bngrad.BatchNormalizationTraining(input, gamma, beta, 0, 0, axes)
-            {epsilon=eps, momentum=0, unbiased_running_var=0}
-
-``BatchNormBackprop`` is an older name of the first op. nGraph's JSON spells the attribute ``eps``, its visitor
-``epsilon``; both are accepted. nGraph rounds it to float32, even for data of double.
+nGraph stores the inputs of a node in another order than its documentation and its constructors use. The records
+have that of its serialized graphs; the domain may be any. ``BatchNormBackprop`` is an older name of the gradient.
+nGraph's JSON spells the attribute ``eps``, its visitor ``epsilon``; both are accepted. nGraph rounds it to
+float32, even for data of double.
 
 The channels are dimension 1 at every rank from 2 up. With N elements per channel, nGraph's kernel computes::
 
@@ -33,6 +22,7 @@ update with momentum 0, whatever the old ones were. nGraph itself has no running
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
@@ -181,19 +171,16 @@ def _propagate_types(node: ForeignNode) -> None:
             value.shape = ir.Shape(shape)
 
 
-_EPSILON = {"eps": NUMBER, "epsilon": NUMBER}
 _FORWARD = ForeignOp(
-    inputs={"gamma": "scale", "beta": "bias", "input": "X"},
-    outputs={"output": "Y", "mean": "new_running_mean", "variance": "new_running_var"},
-    attributes=_EPSILON,
+    "gamma: scale, beta: bias, input: X -> output: Y, mean: new_running_mean, variance: new_running_var",
+    attributes={"eps": NUMBER, "epsilon": NUMBER},
     checks=[_reasons],
     rewrite=_rewrite_forward,
 )
-_BACKPROP = ForeignOp(
-    inputs={**_FORWARD.inputs, "mean": "mean", "variance": "variance", "delta": "dY"},
-    outputs={"input_delta": "dX", "gamma_delta": "dscale", "beta_delta": "dbias"},
-    attributes=_EPSILON,
-    checks=[_reasons],
+_BACKPROP = replace(
+    _FORWARD,
+    signature="gamma: scale, beta: bias, input: X, mean, variance, delta: dY "
+    "-> input_delta: dX, gamma_delta: dscale, beta_delta: dbias",
     rewrite=_rewrite_backprop,
 )
 

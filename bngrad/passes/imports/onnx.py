@@ -1,11 +1,5 @@
 """ONNX's BatchNormalization in training mode -> BatchNormalizationTraining.
 
-::
-
-    BatchNormalization(X, scale, bias, running_mean, running_var)    {epsilon, momentum, training_mode=1}
-        -> (Y, new_running_mean, new_running_var)
-    =>  bngrad.BatchNormalizationTraining(the same, axes)    {epsilon, momentum, unbiased_running_var}
-
 Stock ONNX Runtime cannot run the ONNX op safely in training mode: an omitted running output causes a segmentation
 fault, a running output that is not a graph output overwrites the caller's running_mean or running_var, and equal
 initializers are merged and then overwritten, which makes Y wrong. In inference mode the op is safe and left as it
@@ -20,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 import onnx_ir as ir
 
 from bngrad.graph.batch_norms import is_training_batch_norm, parameter_refusal, refusal
-from bngrad.opset.schemas import signature
 from bngrad.passes.imports.dialect import DialectPass
 from bngrad.passes.imports.foreign_node import ForeignOp, is_data
 from bngrad.passes.imports.operands import Operands
@@ -58,14 +51,12 @@ def rewrite_training(node: ForeignNode, context: Context) -> None:
     operands.replace(results)
 
 
-_INPUTS, _OUTPUTS, _ = signature("BatchNormalizationTraining")
 TRAINING = ForeignOp(
-    inputs={name: name for name in _INPUTS if name != "axes"},
-    outputs={name: name for name in _OUTPUTS},
+    "X, scale, bias, running_mean, running_var -> Y, new_running_mean, new_running_var, saved_mean, saved_inv_std",
     rewrite=rewrite_training,
     checks=[form_reasons],
 )
-"""A batch norm in training mode, with the inputs and outputs of that of ``bngrad``, but the axes."""
+"""A batch norm in training mode; that of ONNX lacks the last two outputs."""
 
 
 class ImportOnnxPass(DialectPass):

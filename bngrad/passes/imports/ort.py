@@ -1,15 +1,5 @@
 """The batch-norm ops that ONNX Runtime's gradient builder writes -> the ops of ``bngrad``.
 
-::
-
-    com.microsoft.BatchNormInternal(X, scale, bias, running_mean, running_var)      {epsilon, momentum}
-        -> (Y, new_running_mean, new_running_var, saved_mean, saved_inv_std)
-    =>  bngrad.BatchNormalizationTraining(the same, axes)            {epsilon, momentum, unbiased_running_var}
-
-    com.microsoft.BatchNormalizationGrad(dY, X, scale, saved_mean, saved_inv_std)   {epsilon}
-        -> (dX, dscale, dbias)
-    =>  bngrad.BatchNormalizationGrad(the same, axes)                                {training_mode=1}
-
 ORT's schema names input 4 of the gradient ``variance``, but its gradient builder connects saved_inv_std there and
 its kernel reads it as such. The input therefore becomes inv_std unchanged, and epsilon is not needed. ORT's
 running variance is biased (unbiased_running_var = 0); the pass has an option to change that.
@@ -57,8 +47,7 @@ class ImportOrtPass(DialectPass):
     OPS: ClassVar = {
         BATCH_NORM_INTERNAL: replace(TRAINING, checks=[_mode_reasons, form_reasons]),
         BATCH_NORM_GRAD: ForeignOp(
-            inputs={name: name for name in ("dY", "X", "scale", "mean", "inv_std")},
-            outputs={name: name for name in ("dX", "dscale", "dbias")},
+            "dY, X, scale, mean, inv_std -> dX, dscale, dbias",
             rewrite=_rewrite_gradient,
             checks=[_mode_reasons, form_reasons],
         ),

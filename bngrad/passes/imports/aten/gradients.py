@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from bngrad.passes.base import Context
 
-_OUTPUTS = {"grad_input": "dX", "grad_weight": "dscale", "grad_bias": "dbias"}
+_SIGNATURE = "-> grad_input: dX, grad_weight: dscale, grad_bias: dbias"
+"""The outputs; `SCHEMAS` has the inputs."""
 
 
 # ---- reasons for a refusal ----
@@ -62,8 +63,8 @@ def _mode_reasons(node: AtenNode) -> Iterator[str]:
 
 def _mask_reasons(node: AtenNode) -> Iterator[str]:
     outputs = node.node.outputs
-    if len(outputs) > len(_OUTPUTS):
-        yield f"it has {len(outputs)} outputs; expected at most {len(_OUTPUTS)}"
+    if len(outputs) > len(node.op.outputs):
+        yield f"it has {len(outputs)} outputs; expected at most {len(node.op.outputs)}"
     for index, (value, masked) in enumerate(zip(outputs, node.masked, strict=False)):
         if masked and is_read(value):
             yield f"its output {value.name!r} is used but undefined; expected output_mask[{index}] to be true"
@@ -195,10 +196,10 @@ class ImportAtenPass(DialectPass):
     """
 
     OPS: ClassVar = {
-        **dict.fromkeys(SCHEMAS, ForeignOp(inputs={}, outputs=_OUTPUTS, checks=_CHECKS, rewrite=_rewrite)),
+        **dict.fromkeys(SCHEMAS, ForeignOp(_SIGNATURE, checks=_CHECKS, rewrite=_rewrite)),
         **dict.fromkeys(
             ("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
-            ForeignOp(inputs={}, outputs=_OUTPUTS, checks=[_synchronized_reasons], rewrite=_rewrite),
+            ForeignOp(_SIGNATURE, checks=[_synchronized_reasons], rewrite=_rewrite),
         ),
     }
     NODE = AtenNode

@@ -1,12 +1,5 @@
 """MIOpen's fused backward of a batch norm followed by an activation -> the gradient ops of ``bngrad``.
 
-::
-
-    miopenFusionBatchNormActivBackward                                                               any domain
-        (dy, x, y?, bnScale, bnBias, savedMean, savedInvVariance)
-        {bn_mode, layout, activ_mode, activ_alpha, activ_beta, activ_gamma}
-        -> (dx, resultBnScaleDiff, resultBnBiasDiff)
-
 In MIOpen this is a fusion plan, not a function: miopenCreateOpBatchNormBackward and
 miopenCreateOpActivationBackward. The node has the arguments of both. dy is the gradient with respect to the
 activation's output y, which is computed if it is omitted. The activation's input is
@@ -110,17 +103,8 @@ class ImportMiopenActivationPass(DialectPass):
 
     OPS: ClassVar = {
         "miopenFusionBatchNormActivBackward": ForeignOp(
-            inputs={
-                "dy": "dY",
-                "x": "X",
-                "y": "Z",
-                "bnScale": "scale",
-                "bnBias": "bias",
-                "savedMean": "mean",
-                "savedInvVariance": "inv_std",
-            },
-            optional=("Z",),
-            outputs=OUTPUTS,
+            "dy: dY, x: X, y?: Z, bnScale: scale, bnBias: bias, savedMean: mean, savedInvVariance: inv_std -> "
+            + OUTPUTS,
             attributes={
                 **MODES,
                 "activ_mode": ENUMERATOR,

@@ -2,12 +2,7 @@
 
 ::
 
-    miopenBatchNormalizationBackward(_V2)                                                            any domain
-        (x, dy, bnScale, savedMean?, savedInvVariance?, dx?, resultBnScaleDiff?, resultBnBiasDiff?)
-        {bn_mode, layout, epsilon, alphaDataDiff, betaDataDiff, alphaParamDiff, betaParamDiff}
-        -> (dx, resultBnScaleDiff, resultBnBiasDiff)
-
-    =>  grad, dscale, dbias = bngrad.BatchNormalizationGrad(dy, x, bnScale, mean, inv_std, axes)  {training_mode=1}
+    grad, dscale, dbias = bngrad.BatchNormalizationGrad(dy, x, bnScale, mean, inv_std, axes)    {training_mode=1}
         dx                  = alphaDataDiff * grad    + betaDataDiff * the input dx
         resultBnScaleDiff   = alphaParamDiff * dscale + betaParamDiff * the input resultBnScaleDiff
         resultBnBiasDiff    = alphaParamDiff * dbias  + betaParamDiff * the input resultBnBiasDiff
@@ -44,7 +39,7 @@ if TYPE_CHECKING:
 
     from bngrad.passes.base import Context
 
-OUTPUTS = {"dx": "dX", "resultBnScaleDiff": "dscale", "resultBnBiasDiff": "dbias"}
+OUTPUTS = "dx: dX, resultBnScaleDiff: dscale, resultBnBiasDiff: dbias"
 _SAVED = ("mean", "inv_std")
 _UNWEIGHTED = (1.0, 0.0)
 """The weights of a result and of its old contents, by default."""
@@ -119,17 +114,9 @@ def _statistics(operands: MiopenOperands) -> dict[str, ir.Value]:
 
 _WEIGHT = NUMBER._replace(default=1.0)
 _BACKWARD = ForeignOp(
-    inputs={
-        "x": "X",
-        "dy": "dY",
-        "bnScale": "scale",
-        "savedMean": "mean",
-        "savedInvVariance": "inv_std",
-        # The old contents.
-        **OUTPUTS,
-    },
-    optional=(*_SAVED, *OUTPUTS.values()),
-    outputs=OUTPUTS,
+    # The last three inputs are old contents.
+    "x: X, dy: dY, bnScale: scale, savedMean?: mean, savedInvVariance?: inv_std, "
+    "dx?: dX, resultBnScaleDiff?: dscale, resultBnBiasDiff?: dbias -> " + OUTPUTS,
     attributes={
         **MODES,
         "epsilon": NUMBER,

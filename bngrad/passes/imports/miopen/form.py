@@ -113,10 +113,9 @@ def _count_reasons(node: MiopenNode) -> Iterator[str]:
     ):
         if len(values) > len(names):
             yield f"it has {len(values)} {what}; expected at most {len(names)}: {', '.join(names)}"
-    required = {name: quantity for name, quantity in op.inputs.items() if quantity not in op.optional}
-    for name, quantity in required.items():
+    for name, quantity in op.required.items():
         if not node.has(quantity):
-            yield f"it has no input {name}; expected at least {', '.join(required)}"
+            yield f"it has no input {name}; expected at least {', '.join(op.required)}"
 
 
 def _attribute_reasons(node: MiopenNode) -> Iterator[str]:

@@ -1,32 +1,16 @@
 """MIOpen's batch-norm forward, for training and inference -> BatchNormalizationTraining, or arithmetic ops.
 
-::
+The result is blended: y = alpha * bn + beta * the input y. In training, expAvgFactor is the weight of the *new*
+value, and the running variance has Bessel's correction. If a running statistic is missing, the scale is passed as
+both, and their new values are discarded. In inference::
 
-    miopenBatchNormalizationForwardTraining(_V2)                                                     any domain
-        (x, bnScale, bnBias, resultRunningMean?, resultRunningVariance?, y?)
-        {bn_mode, layout, epsilon, expAvgFactor, alpha, beta}
-        -> (y, resultRunningMean, resultRunningVariance, resultSaveMean, resultSaveInvVariance)
-
-    =>  bn, resultRunningMean, resultRunningVariance, resultSaveMean, resultSaveInvVariance =
-            bngrad.BatchNormalizationTraining(x, bnScale, bnBias, resultRunningMean, resultRunningVariance, axes)
-            {epsilon, momentum = 1 - expAvgFactor, unbiased_running_var = 1}
-        y = alpha * bn + beta * the input y
-
-expAvgFactor is the weight of the *new* value, and the running variance has Bessel's correction. If a running
-statistic is missing, the scale is passed as both, and their new values are discarded.
-
-::
-
-    miopenBatchNormalizationForwardInference(_V2)                                                    any domain
-        (x, bnScale, bnBias, estimatedMean?, estimatedVariance?, y?)    {bn_mode, layout, epsilon, alpha, beta}
-        -> (y)
-
-    =>  bn = (x - estimatedMean) * (bnScale / sqrt(estimatedVariance + epsilon)) + bnBias
+        bn = (x - estimatedMean) * (bnScale / sqrt(estimatedVariance + epsilon)) + bnBias
         or, if an estimate is missing, BatchNormalizationTraining's Y, with the statistics of the batch
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from bngrad.graph.batch_norm_terms import is_momentum
@@ -137,39 +121,22 @@ def _rewrite_inference(node: MiopenNode, context: Context) -> None:
     operands.emit.take_over(y.producer())
 
 
-_DATA_AND_PARAMETERS = {"x": "X", "bnScale": "scale", "bnBias": "bias"}
 _BLENDED = {"alpha": NUMBER._replace(default=1.0), "beta": NUMBER}
 _TRAINING = ForeignOp(
-    inputs={
-        **_DATA_AND_PARAMETERS,
-        "resultRunningMean": "running_mean",
-        "resultRunningVariance": "running_var",
-        "y": "Y",
-    },
-    optional=(*_RUNNING, "Y"),
-    outputs={
-        "y": "Y",
-        "resultRunningMean": "new_running_mean",
-        "resultRunningVariance": "new_running_var",
-        "resultSaveMean": "saved_mean",
-        "resultSaveInvVariance": "saved_inv_std",
-    },
+    "x: X, bnScale: scale, bnBias: bias, "
+    "resultRunningMean?: running_mean, resultRunningVariance?: running_var, y?: Y "
+    "-> y: Y, resultRunningMean: new_running_mean, resultRunningVariance: new_running_var, "
+    "resultSaveMean: saved_mean, resultSaveInvVariance: saved_inv_std",
     attributes={**MODES, "epsilon": NUMBER, **dict.fromkeys(_FACTORS, NUMBER), **_BLENDED},
     layout="layout",
     checks=[form_reasons, _reasons, _running_reasons],
     rewrite=_rewrite_with_batch_statistics,
 )
-_INFERENCE = ForeignOp(
-    inputs={
-        **_DATA_AND_PARAMETERS,
-        "estimatedMean": "running_mean",
-        "estimatedVariance": "running_var",
-        "y": "Y",
-    },
-    optional=(*_RUNNING, "Y"),
-    outputs={"y": "Y"},
+_INFERENCE = replace(
+    _TRAINING,
+    signature="x: X, bnScale: scale, bnBias: bias, estimatedMean?: running_mean, estimatedVariance?: running_var, "
+    "y?: Y -> y: Y",
     attributes={**MODES, "epsilon": NUMBER, **_BLENDED},
-    layout="layout",
     checks=[form_reasons, _reasons, _estimate_reasons],
     rewrite=_rewrite_inference,
 )

@@ -1,22 +1,7 @@
 """TensorFlow's fused batch norm, as tf2onnx exports it -> the ops of ``bngrad``.
 
-With inv_std = 1 / sqrt(variance + epsilon) and a = exponential_avg_factor::
-
-    FusedBatchNormGrad, V2, V3 (y_backprop, x, scale, reserve_space_1, reserve_space_2[, reserve_space_3])
-        {data_format="NHWC", is_training=1, epsilon=1e-4}
-        -> (x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5)
-    =>  bngrad.BatchNormalizationGrad(y_backprop, x, scale, reserve_space_1, inv_std, axes)
-            {training_mode=is_training}
-
-    FusedBatchNorm, V2, V3 (x, scale, offset, mean, variance)
-        {data_format="NHWC", is_training=1, epsilon=1e-4, exponential_avg_factor=1.0}
-        -> (y, batch_mean, batch_variance, reserve_space_1, reserve_space_2[, reserve_space_3])
-    =>  bngrad.BatchNormalizationTraining(x, scale, offset, mean, variance, axes)       if is_training
-            {epsilon, momentum=1-a, unbiased_running_var=1}
-        y = (x - mean) * (scale * inv_std) + offset                                     if not
-
-    BatchNormalization(X, scale, offset, mean, variance) with more than three outputs
-    =>  the same, see `tensorflow.lost_attributes`
+A gradient becomes BatchNormalizationGrad, a forward node BatchNormalizationTraining if is_training, else
+arithmetic. `tensorflow.lost_attributes` has a third form, a BatchNormalization with more than three outputs.
 
 The domain may be any: tf2onnx puts custom ops into a domain that the user chooses. The attributes T and U are
 ignored because tf2onnx drops them; the types are those of the tensors. reserve_space_1 is the mean and
@@ -79,15 +64,9 @@ def _is_saved_inv_std(value: ir.Value) -> bool:
 
 
 _FORWARD = ForeignOp(
-    inputs={"x": "X", "scale": "scale", "offset": "bias", "mean": "running_mean", "variance": "running_var"},
-    outputs={
-        "y": "Y",
-        "batch_mean": "new_running_mean",
-        "batch_variance": "new_running_var",
-        "reserve_space_1": "saved_mean",
-        "reserve_space_2": "saved_variance",
-        "reserve_space_3": "reserve_3",
-    },
+    "x: X, scale, offset: bias, mean: running_mean, variance: running_var "
+    "-> y: Y, batch_mean: new_running_mean, batch_variance: new_running_var, reserve_space_1: saved_mean, "
+    "reserve_space_2: saved_variance, reserve_space_3: reserve_3",
     attributes=ATTRIBUTES,
     layout="data_format",
     checks=[reasons],
@@ -101,21 +80,9 @@ _LOST = replace(
 )
 _GRADIENT = replace(
     _FORWARD,
-    inputs={
-        "y_backprop": "dY",
-        "x": "X",
-        "scale": "scale",
-        "reserve_space_1": "mean",
-        "reserve_space_2": "variance",
-        "reserve_space_3": "reserve_3",
-    },
-    outputs={
-        "x_backprop": "dX",
-        "scale_backprop": "dscale",
-        "offset_backprop": "dbias",
-        "reserve_space_4": "reserve_4",
-        "reserve_space_5": "reserve_5",
-    },
+    signature="y_backprop: dY, x: X, scale, "
+    "reserve_space_1: mean, reserve_space_2: variance, reserve_space_3?: reserve_3 "
+    "-> x_backprop: dX, scale_backprop: dscale, offset_backprop: dbias, reserve_space_4, reserve_space_5",
     rewrite=_rewrite_gradient,
 )
 
