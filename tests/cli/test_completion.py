@@ -20,6 +20,8 @@ from bngrad.cli.shell_completion import SHELLS, complete_files, script
 from bngrad.training.loss_functions import LOSS_FUNCTIONS
 
 FILES = ["model.onnx", "my model.onnx", "notes.txt", "data.npz", "state.safetensors", "models/deep.onnx"]
+OTHER_SHELLS = pytest.mark.long  # `make test` completes in Bash alone
+
 INTERACTIVE = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "bind 'set enable-bracketed-paste off'; "),
     "zsh": (["zsh", "-f", "-i"], "bindkey -e; autoload -Uz compinit; compinit -u -d .zcompdump; "),
@@ -72,7 +74,7 @@ TYPED = {
 }
 
 
-@pytest.fixture(scope="module", params=INTERACTIVE)
+@pytest.fixture(scope="module", params=["bash", pytest.param("zsh", marks=OTHER_SHELLS)])
 def typed_into(request, tmp_path_factory):
     """A function that types into an interactive shell with the script, and returns what the shell prints."""
     require(request.param)
@@ -127,42 +129,44 @@ OFFERED = {
 }
 
 
-@pytest.mark.parametrize("case", OFFERED)
-def test_fish_offers(case, environment):
+def fish_offers(line, environment):
     require("fish")
-    line, expected = OFFERED[case]
     program = f"bngrad completion fish | source; complete -C '{line}'"
     done = subprocess.run(
         ["fish", "-N", "-c", program], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert {offered.split("\t")[0] for offered in done.stdout.splitlines()} == expected
+    return [offered.split("\t")[0] for offered in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("value", ["--against=to", "--inputs=d"])
-def test_fish_completes_after_equals(value, environment):
-    require("fish")
-    program = f"bngrad completion fish | source; complete -C 'bngrad validate model.onnx {value}'"
-    done = subprocess.run(
-        ["fish", "-N", "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.splitlines() == [
-        {"--against=to": "--against=torch", "--inputs=d": "--inputs=data.npz"}[value]
-    ]
-
-
+@OTHER_SHELLS
 @pytest.mark.parametrize("case", OFFERED)
-def test_bash_offers(case, environment):
-    require("bash")
+def test_fish_offers(case, environment):
     line, expected = OFFERED[case]
-    words = " ".join(f"'{word}'" for word in line.split(" "))
-    program = (
-        f'eval "$(bngrad completion bash)"; compopt() {{ :; }}; COMP_WORDS=({words}); '
-        "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _bngrad_completion bngrad; printf '%s\\n' \"${COMPREPLY[@]}\""
-    )
+    assert set(fish_offers(line, environment)) == expected
+
+
+@OTHER_SHELLS
+@pytest.mark.parametrize("value", ["--against=torch", "--inputs=data.npz"])
+def test_fish_completes_after_equals(value, environment):
+    begin = value[: value.index("=") + 2]
+    assert fish_offers(f"bngrad validate model.onnx {begin}", environment) == [value]
+
+
+def test_bash_offers(environment):
+    """All in one shell."""
+    require("bash")
+    program = 'eval "$(bngrad completion bash)"; compopt() { :; }; '
+    for line, _ in OFFERED.values():
+        words = " ".join(f"'{word}'" for word in line.split(" "))
+        program += f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _bngrad_completion bngrad; "
+        program += "printf '%s\\n' \"${COMPREPLY[@]}\" '<end>'; "
     done = subprocess.run(["bash", "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert {word for word in done.stdout.splitlines() if word} == {word.removesuffix("/") for word in expected}
+    *offers, last = done.stdout.split("<end>\n")
+    assert last == ""
+    offered = [set(offer.split("\n")) - {""} for offer in offers]
+    assert offered == [{word.removesuffix("/") for word in expected} for _, expected in OFFERED.values()]
 
 
 # ---- the command, and the protocol ----

@@ -44,7 +44,9 @@ def test_a_training_graph_passes_with_every_provider(capsys):
     assert "FAILED" not in out
 
 
-@pytest.mark.parametrize("against", ["ort", "reference", "numeric"])
+@pytest.mark.parametrize(
+    "against", [*(pytest.param(name, marks=pytest.mark.long) for name in ("ort", "reference")), "numeric"]
+)
 def test_the_digits_network_passes_against_everything(against, capsys):
     Path("digits.onnx").write_bytes(digits_resnet20.build().SerializeToString())
     arguments = ["--against", against, "--provider", "function", "--json", "--dim", "N=2"]
@@ -107,17 +109,17 @@ def test_a_plain_tolerance_replaces_the_bounds(capsys):
     assert run([*arguments, "--rtol", "1e-3", "--atol", "1e-3"]) == 0
 
 
+REPORTS = {
+    "--junit": "report.xml",
+    "--sarif": "report.sarif",
+    "--summary": "report.md",
+    "--annotations": "a.txt",
+}
 NO_NPZ = "is not an .npz file of plain arrays; create it with numpy.savez\n"
 BAD = {
-    "pickle": (
-        ["--inputs", "pickled.npz"],
-        f"pickled.npz {NO_NPZ}",
-    ),
+    "pickle": (["--inputs", "pickled.npz"], f"pickled.npz {NO_NPZ}"),
     "no-such-file": (["--inputs", "none.npz"], "none.npz does not exist"),
-    "text": (
-        ["--inputs", "model.onnx"],
-        f"model.onnx {NO_NPZ}",
-    ),
+    "text": (["--inputs", "model.onnx"], f"model.onnx {NO_NPZ}"),
     "unknown-input": (
         ["--inputs", "unknown.npz"],
         "there is no input 'q'; the model's inputs are dy, x, s, b, m, v",
@@ -138,13 +140,7 @@ def test_bad_input_is_one_line(case, capsys):
     np.savez("shape.npz", s=np.zeros(4, np.float32))
     np.savez("type.npz", s=np.zeros(3))
     arguments, message = BAD[case]
-    files = {
-        "--junit": "report.xml",
-        "--sarif": "report.sarif",
-        "--summary": "report.md",
-        "--annotations": "a.txt",
-    }
-    assert run(["validate", "model.onnx", *arguments, *chain(*files.items())]) == 2
+    assert run(["validate", "model.onnx", *arguments, *chain(*REPORTS.items())]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("bngrad: error: ")
@@ -167,17 +163,7 @@ def assert_reports_have_the_error(message):
 
 def test_a_model_that_cannot_be_read_is_an_error_in_every_report(capsys):
     Path("broken.onnx").write_bytes(b"no model")
-    files = [
-        "--junit",
-        "report.xml",
-        "--sarif",
-        "report.sarif",
-        "--summary",
-        "report.md",
-        "--annotations",
-        "a.txt",
-    ]
-    assert run(["validate", "broken.onnx", *files, "--html", "report.html", "--json"]) == 2
+    assert run(["validate", "broken.onnx", *chain(*REPORTS.items()), "--html", "report.html", "--json"]) == 2
     out, err = capsys.readouterr()
     message = err.removeprefix("bngrad: error: ").rstrip("\n")
     assert message.startswith("broken.onnx is not an ONNX model")
@@ -360,8 +346,11 @@ def test_an_output_overwrites_nothing_that_is_read(options, message, folder, cap
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
-@pytest.mark.parametrize("reader", ["| true", ">&-", ">/dev/null 2>&-"], ids=["pipe", "closed", "stderr-closed"])
-@pytest.mark.parametrize("form", ["", "--json"], ids=["text", "json"])
+@pytest.mark.parametrize(
+    ("form", "reader"),
+    [("", "| true"), ("--json", ">&-"), ("", ">/dev/null 2>&-")],
+    ids=["text-pipe", "json-closed", "text-stderr-closed"],
+)
 def test_a_failure_stays_one_where_nobody_reads_it(form, reader):
     wrong = f"{sys.executable} -m bngrad validate model.onnx --provider function --rtol 0 --atol 0 {form} {reader}"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {wrong}"], capture_output=True, text=True, check=False)

@@ -42,7 +42,9 @@ def printed(*command, **variables):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name == "batch_norm_cnn" else pytest.param(name, marks=pytest.mark.long) for name in NAMES]
+)
 def test_script_is_the_same_with_both_packages(name, old):
     script = EXAMPLES / "ort_training" / f"{name}.py"
     python, path = old

@@ -1,4 +1,4 @@
-"""The environment's life, with real installations: each takes a few seconds, and the first one the network."""
+"""The environment's life, with real installations, all but one of them `long`: the first one needs the network."""
 
 from __future__ import annotations
 
@@ -172,15 +172,10 @@ def test_damage_is_seen(copy, damage):
     assert DAMAGE[damage] in status().problem
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="damages bin/python")
 @pytest.mark.parametrize(
-    "damage",
-    [
-        drop_all_packages,
-        pytest.param(drop_interpreter, marks=pytest.mark.long),
-        pytest.param(drop_marker, marks=pytest.mark.long),
-    ],
-    ids=lambda damage: damage.__name__,
+    "damage", [drop_all_packages, drop_interpreter, drop_marker], ids=lambda damage: damage.__name__
 )
 def test_damage_is_repaired(copy, damage):
     damage(copy)
@@ -197,6 +192,7 @@ def spoil(path):
     module.write_text("?" * module.stat().st_size)
 
 
+@pytest.mark.long
 def test_worker_that_does_not_start_has_the_environment_made_anew(copy):
     spoil(copy)
     before = status().environment
@@ -220,6 +216,7 @@ def test_but_only_once(copy, monkeypatch):
     assert calls == [status().environment]
 
 
+@pytest.mark.long
 def test_nor_if_somebody_else_has_done_it(copy):
     stale = life.Environment(copy, copy / "bin" / "python", "3.11.0", "the build before")
     assert install(replace=stale).build != stale.build
@@ -262,6 +259,7 @@ def test_no_network_leaves_what_was_there(copy):
     assert names(copy.parent) == [copy.name]
 
 
+@pytest.mark.long
 def test_wheel_with_another_hash(base, monkeypatch, tmp_path):
     wrong = tmp_path / "requirements.txt"
     wrong.write_text(re.sub("sha256:.{8}", "sha256:00000000", packages.REQUIREMENTS.read_text()))
@@ -288,6 +286,7 @@ def test_no_python(base, monkeypatch):
     assert names(base) == []
 
 
+@pytest.mark.long
 def test_probe_that_fails(base, monkeypatch):
     def refuse(_oracle):
         raise OracleError("the gradient is wrong")
@@ -298,6 +297,7 @@ def test_probe_that_fails(base, monkeypatch):
     assert names(base) == []
 
 
+@pytest.mark.long
 def test_two_at_once(base):
     first, second = start_install(base), start_install(base)
     outputs = []
@@ -312,8 +312,9 @@ def test_two_at_once(base):
     assert names(base) == [status().path.name]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-@pytest.mark.parametrize("stage", [pytest.param("creating", marks=pytest.mark.long), "fetching", "checking"])
+@pytest.mark.parametrize("stage", ["creating", "fetching", "checking"])
 def test_killed(base, stage):
     with start_install(base) as process:
         while stage not in process.stdout.readline():
@@ -325,6 +326,7 @@ def test_killed(base, stage):
     assert names(base) == [status().path.name]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_interrupted(base):
     with start_install(base) as process:

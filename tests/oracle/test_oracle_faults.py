@@ -53,6 +53,7 @@ def test_no_network(tmp_path):
     assert left(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_full_disk(tmp_path):
     code, line = install(tmp_path, [sys.executable, "-c", LIMITED])
     assert code == 2
@@ -60,7 +61,7 @@ def test_a_full_disk(tmp_path):
     assert left(tmp_path) == []
 
 
-@pytest.mark.parametrize("place", ["file", "/proc", "/proc/self"])
+@pytest.mark.parametrize("place", ["file", pytest.param("/proc", marks=pytest.mark.long), "/proc/self"])
 def test_a_folder_that_takes_nothing(place, tmp_path):
     """In /proc/self no lock can be made, and waiting for it would last for ever."""
     if place.startswith("/proc") and not Path(place).is_dir():
@@ -72,7 +73,11 @@ def test_a_folder_that_takes_nothing(place, tmp_path):
     assert line.endswith("; name another one with BNGRAD_ORACLE_DIR\n")
 
 
-@pytest.mark.parametrize("everybody", [True, False], ids=["as-a-terminal-does", "the-command-alone"])
+@pytest.mark.parametrize(
+    "everybody",
+    [True, pytest.param(False, marks=pytest.mark.long)],
+    ids=["as-a-terminal-does", "the-command-alone"],
+)
 def test_interrupted(everybody, tmp_path):
     with subprocess.Popen(
         COMMAND,
