@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.same_values import readers
 from bngrad.passes.imports.decomposed.algebra import Algebra
-from bngrad.passes.imports.decomposed.choice_rules import is_choice
-from bngrad.passes.imports.decomposed.form_rules import MOVES
 from bngrad.passes.imports.decomposed.forms import Forms
-from bngrad.passes.imports.decomposed.layouts import REDUCTIONS, Layouts, reduced_dimensions
+from bngrad.passes.imports.decomposed.layouts import Layouts
+from bngrad.passes.imports.decomposed.ops.moves import MOVES
+from bngrad.passes.imports.decomposed.ops.record import op_of
+from bngrad.passes.imports.decomposed.ops.reductions import REDUCTIONS, reduced_dimensions
 from bngrad.passes.imports.decomposed.parts import split
 from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms
 
@@ -72,7 +73,7 @@ class Analysis:
             if one.is_graph_output():
                 return True
             for node, _ in one.uses():
-                if node not in self.layouts.explained or is_choice(node):
+                if node not in self.layouts.explained or op_of(node).chooses:
                     return True
                 if node.op_type in MOVES:
                     waiting.append(node.outputs[0])

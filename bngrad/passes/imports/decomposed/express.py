@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.builder import NodeMaker
-from bngrad.passes.imports.decomposed.form_rules import MOVES
-from bngrad.passes.imports.decomposed.layouts import REDUCTIONS
+from bngrad.passes.imports.decomposed.ops.record import op_of
 from bngrad.passes.imports.decomposed.polynomial import WHOLE, as_number, atoms
 
 if TYPE_CHECKING:
@@ -103,8 +102,7 @@ class Expressions(NodeMaker):
             if not atoms(self._forms.of(one)) <= wanted:
                 return False
             if node is not None and one not in seen and not self._forms.is_leaf(one):
-                inputs = node.inputs[:1] if node.op_type in MOVES | REDUCTIONS else node.inputs
-                waiting += [each for each in inputs if each is not None]
+                waiting += [each for each in node.inputs[: op_of(node).operands] if each is not None]
             seen.add(one)
         return True
 

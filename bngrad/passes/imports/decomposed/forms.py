@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.passes.imports.decomposed.choice_rules import CHOICE_RULES
 from bngrad.passes.imports.decomposed.constants import meant_number
-from bngrad.passes.imports.decomposed.form_rules import FLOATS, FORM_RULES
+from bngrad.passes.imports.decomposed.ops.record import FLOATS, op_of
 from bngrad.passes.imports.decomposed.polynomial import WHOLE, atoms, equal, number
 from bngrad.passes.imports.decomposed.sizes import Sizes
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
 
 _MOST_TERMS = 96
-_RULES = FORM_RULES | CHOICE_RULES
 
 
 class Forms:
@@ -62,6 +60,11 @@ class Forms:
                 self.make_leaf(value)
         return self.algebra.normal(self.found[value])
 
+    def of_input(self, node: ir.Node, index: int = 0) -> Polynomial | None:
+        """The form of an input; None if the node does not have it."""
+        value = node.inputs[index] if index < len(node.inputs) else None
+        return None if value is None else self.of(value)
+
     def with_form(self, form: Polynomial) -> list[ir.Value]:
         """The values that have a form."""
         return [value for value in self._by_terms.get(frozenset(form), ()) if equal(self.of(value), form)]
@@ -89,7 +92,7 @@ class Forms:
             if len(vector) == 1:
                 self._find(node.outputs[0], vector[0])
             return
-        rule = _RULES.get(node.op_type) if node in self.layouts.explained else None
+        rule = op_of(node).form if node in self.layouts.explained else None
         try:
             form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)
         except ArithmeticError:  # a power of a constant is no float64

@@ -17,6 +17,9 @@ Monomial = tuple[tuple[Atom, int], ...]
 Polynomial = dict[Monomial, float]
 """A number for each monomial; none is 0."""
 
+Vector = list[Polynomial]
+"""Integers that are computed from sizes of axes."""
+
 ONE: Monomial = ()
 WHOLE = 2
 """The exponent of an atom that is multiplied once."""

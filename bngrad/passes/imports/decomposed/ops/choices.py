@@ -1,11 +1,15 @@
-"""The normal forms of choices: what keeps a variance from being negative, and a product from being NaN."""
+"""Choices and comparisons: what keeps a variance from being negative, and a product from being NaN."""
 
 from __future__ import annotations
 
 import operator
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from bngrad.passes.imports.decomposed.form_rules import FLOATS, FORM_RULES, form_of_input
+import numpy as np
+
+from bngrad.passes.imports.decomposed.ops.arithmetic import elementwise, same_layout
+from bngrad.passes.imports.decomposed.ops.record import FLOATS, Op, register
 from bngrad.passes.imports.decomposed.polynomial import add, as_number, number, ratio
 
 if TYPE_CHECKING:
@@ -13,11 +17,11 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from bngrad.passes.imports.decomposed.form_rules import KnownForms
+    from bngrad.passes.imports.decomposed.forms import Forms
     from bngrad.passes.imports.decomposed.polynomial import Polynomial
 
 
-def _variance_kept(known: KnownForms, node: ir.Node) -> Polynomial | None:
+def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
     """A variance that is kept from being negative is the variance."""
     forms = [known.of(value) for value in node.inputs if value is not None]
     if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -28,28 +32,28 @@ def _variance_kept(known: KnownForms, node: ir.Node) -> Polynomial | None:
     return moving[0] if len(moving) == 1 and known.algebra.is_variance(moving[0]) else None
 
 
-def _where(known: KnownForms, node: ir.Node) -> Polynomial | None:
+def _where(known: Forms, node: ir.Node) -> Polynomial | None:
     condition = node.inputs[0]
     flag = None if condition is None else as_number(known.of(condition))
     if flag is not None:
-        return form_of_input(known, node, 1 if flag else 2)
+        return known.of_input(node, 1 if flag else 2)
     return _guarded(known, node)
 
 
-def _guarded(known: KnownForms, node: ir.Node) -> Polynomial | None:
+def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
     """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
     test = None if node.inputs[0] is None else node.inputs[0].producer()
     if (
         not known.guards
         or test is None
         or (test.domain, test.op_type) != ("", "Equal")
-        or form_of_input(known, node, 1) != {}
+        or known.of_input(node, 1) != {}
     ):
         return None
     factor, zero, product = (
-        form_of_input(known, test, 0),
-        form_of_input(known, test, 1),
-        form_of_input(known, node, 2),
+        known.of_input(test, 0),
+        known.of_input(test, 1),
+        known.of_input(node, 2),
     )
     if not factor or zero != {} or product is None:
         return None
@@ -62,12 +66,12 @@ def _guarded(known: KnownForms, node: ir.Node) -> Polynomial | None:
     return product if ratio(product, factor) is not None else None
 
 
-def _compare(known: KnownForms, node: ir.Node) -> Polynomial | None:
+def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
     """A comparison of constants, of sizes with 0, or that only a variance of 0 decides.
 
     The last is taken for positive: x - mean, which all that depends on it is multiplied with, is 0 there.
     """
-    a, b = form_of_input(known, node, 0), form_of_input(known, node, 1)
+    a, b = known.of_input(node, 0), known.of_input(node, 1)
     if a is None or b is None or node.inputs[0] is None or node.inputs[0].dtype not in FLOATS:
         return None
     difference = add(a, b, -1.0)
@@ -81,7 +85,7 @@ def _compare(known: KnownForms, node: ir.Node) -> Polynomial | None:
     return number(float(_COMPARISONS[node.op_type](sign, 0.0)))
 
 
-def _logic(known: KnownForms, node: ir.Node) -> Polynomial | None:
+def _logic(known: Forms, node: ir.Node) -> Polynomial | None:
     flags = [as_number(known.of(value)) for value in node.inputs if value is not None]
     if not flags or None in flags:
         return None
@@ -98,14 +102,21 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "LessOrEqual": operator.le,
 }
 
-CHOICE_RULES: dict[str, Callable[[KnownForms, ir.Node], Polynomial | None]] = {
-    **dict.fromkeys(("Abs", "Clip", "Max", "Relu"), _variance_kept),
-    "Where": _where,
-    **dict.fromkeys(_COMPARISONS, _compare),
-    **dict.fromkeys(("And", "Not", "Or"), _logic),
-}
+
+def _choice(form: Callable[[Forms, ir.Node], Polynomial | None], numpy: Callable[..., object]) -> Op:
+    return Op(elementwise, form, numpy=numpy, chooses=True)
 
 
-def is_choice(node: ir.Node) -> bool:
-    """Whether a node reads its inputs for more than their arithmetic."""
-    return node.op_type not in FORM_RULES
+register(
+    {
+        "Abs": _choice(_variance_kept, np.abs),
+        "Clip": _choice(_variance_kept, np.maximum)._replace(layout=same_layout),
+        "Max": _choice(_variance_kept, lambda *values: reduce(np.maximum, values)),
+        "Relu": _choice(_variance_kept, lambda x: np.maximum(x, 0.0)),
+        "Where": _choice(_where, np.where),
+        **{op_type: _choice(_compare, compare) for op_type, compare in _COMPARISONS.items()},
+        "And": _choice(_logic, np.logical_and),
+        "Or": _choice(_logic, np.logical_or),
+        "Not": _choice(_logic, np.logical_not),
+    }
+)

@@ -1,0 +1,72 @@
+"""The record of an op: its layout, its normal form, the integers that it computes, and its NumPy function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bngrad.passes.imports.decomposed.axes import Layout, Size
+    from bngrad.passes.imports.decomposed.polynomial import Polynomial, Vector
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
+Array = Any  # NDArray[np.float64] or of booleans or integers
+
+
+class Op(NamedTuple):
+    """The rules of an op. A rule returns None for a node of a form that it does not read.
+
+    The NumPy functions check the forms: they must not use the rules of the forms.
+    """
+
+    layout: Callable[..., Layout | None] | None = None
+    """The layout of the output, from that of input 0: (layouts, node, layout)."""
+    form: Callable[..., Polynomial | None] | None = None
+    """The normal form of the output: (forms, node)."""
+    sizes: Callable[..., Vector | None] | None = None
+    """The integers that the op computes from those of its operands: (sizes, node, *vectors)."""
+    numpy: Callable[..., Array] | None = None
+    """The op in NumPy, of its operands."""
+    evaluate: Callable[..., Array] | None = None
+    """The same, if it depends on the node: (evaluator, node, *operands)."""
+    operands: int | None = None
+    """The number of inputs whose elements the output is computed from; None for all."""
+    chooses: bool = False
+    """Whether the op reads its inputs for more than their arithmetic."""
+    float_sizes: bool = False
+    """Whether the op also gives sizes as floats."""
+
+    def compute(self, known: object, node: ir.Node, *operands: Array) -> Array:
+        """The output in NumPy."""
+        if self.numpy is not None:
+            return self.numpy(*operands)
+        assert self.evaluate is not None, "a node that a form explains has a function"  # noqa: S101
+        return self.evaluate(known, node, *operands)
+
+
+def sizes_of(value: ir.Value) -> list[Size] | None:
+    """The shape of a value as numbers, symbols, and None; None if its rank is unknown, or it has no elements."""
+    if value.shape is None or 0 in value.shape:
+        return None
+    return [size if isinstance(size, int) else size.value for size in value.shape]
+
+
+_OPS: dict[str, Op] = {}
+
+
+def register(ops: Mapping[str, Op]) -> None:
+    """Adds the records of ops, by op type."""
+    _OPS.update(ops)
+
+
+def op_of(node: ir.Node) -> Op:
+    """The record of a node's op; an empty one if it has none."""
+    return _OPS.get(node.op_type, _UNKNOWN) if node.domain == "" else _UNKNOWN
+
+
+_UNKNOWN = Op()
