@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.rule import gradient
+from bngrad.graph.window_axes import window_count
 from bngrad.opset.op_attributes import AVERAGE_POOL, MAX_POOL
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def _refuse_windows_beyond(back: Backward) -> None:
         whole, windows = x[2 + axis], y[2 + axis]
         if not isinstance(whole, int) or not isinstance(windows, int):
             continue
-        room = whole + pads[axis] + pads[axis + len(kernel)] - (size - 1) * dilations[axis] - 1
-        within = min(-(-room // strides[axis]), (whole + pads[axis] - 1) // strides[axis]) + 1
+        length = (size - 1) * dilations[axis] + 1
+        begin, end = pads[axis], pads[axis + len(kernel)]
+        within = window_count(whole, length, strides[axis], begin, end, ceil=True)
         if windows != within:
             back.refuse(
                 f"with ceil_mode = 1 it has {windows} windows along axis {2 + axis}, of which ONNX Runtime makes "

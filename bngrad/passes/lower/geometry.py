@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import raise_refusals
+from bngrad.graph.window_axes import split_padding, window_count
 from bngrad.passes.lower.shapes import spatial_sizes
 from bngrad.passes.lower.windows import Axis, Windows
 
@@ -43,12 +44,12 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
             surplus = _surplus(size, number, length, stride)
             if stride == 1 and length is not None:
                 surplus = length - 1  # as many windows as elements, however many that is
-            begin = None if surplus is None else _front(surplus, upper=upper)
+            begin = None if surplus is None else split_padding(surplus, upper=upper)[0]
         else:
             number = out
             if size is not None and length is not None:
                 # Not y's: below opset 22 onnx counts one too many where ceil_mode's last window would be empty.
-                number = _count(size, length, stride, before, after, ceil=ceil)
+                number = window_count(size, length, stride, before, after, ceil=ceil)
                 # ceil_mode may have one more, for an empty window.
                 if out is not None and out != number and not (ceil and out == number + 1):
                     has = f"it has {number} windows along dimension {len(axes) + 2}, and a gradient for {out}"
@@ -89,7 +90,7 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
             surplus = _surplus(size, out, length, stride)
             if not shape and length is not None:
                 surplus = max(length + added - stride, 0) - added  # a stride of elements for each of the input
-            begin = None if surplus is None else _front(surplus + added, upper=upper)
+            begin = None if surplus is None else split_padding(surplus + added, upper=upper)[0]
         elif (
             size is not None
             and out is not None
@@ -126,19 +127,6 @@ def _surplus(size: Known, out: Known, length: Known, stride: int) -> Known:
     if size is None or out is None or length is None:
         return None
     return (out - 1) * stride + length - size
-
-
-def _front(total: int, *, upper: bool) -> int:
-    """What of all padding is in front of the data."""
-    total = max(total, 0)
-    return total // 2 if upper else total - total // 2
-
-
-def _count(size: int, length: int, stride: int, before: int, after: int, *, ceil: bool) -> int:
-    """The number of windows; with ceil_mode none that would begin behind the data and its padding."""
-    room = size + before + after - length
-    count = (-(-room // stride) if ceil else room // stride) + 1
-    return count - 1 if ceil and (count - 1) * stride >= size + before else count
 
 
 def _auto_pad(site: Site) -> tuple[bool, bool]:

@@ -7,11 +7,12 @@ the input there. `Windows.scatter` is its transpose, which adds to the input; gr
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+
+from bngrad.graph.window_axes import window_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,23 +104,13 @@ def slide(
     ceil_mode: int | None = None,
 ) -> Windows:
     """Returns the windows for the attributes of Conv or a pool, as ONNX defines them; None if absent."""
-    rank = len(sizes)
-    stride = tuple(strides or [1] * rank)
-    dilation = tuple(dilations or [1] * rank)
-    dilated = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-    if auto_pad in {"SAME_UPPER", "SAME_LOWER"}:
-        out = [-(-n // s) for n, s in zip(sizes, stride, strict=True)]
-        total = [max((o - 1) * s + k - n, 0) for o, s, k, n in zip(out, stride, dilated, sizes, strict=True)]
-        less, more = [t // 2 for t in total], [t - t // 2 for t in total]
-        begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-    else:
-        declared = list(pads or []) if auto_pad in {None, "", "NOTSET"} else []
-        declared = declared or [0] * (2 * rank)
-        begin, end = declared[:rank], declared[rank:]
-        out = []
-        for n, k, s, before, after in zip(sizes, dilated, stride, begin, end, strict=True):
-            steps = (n + before + after - k) / s
-            count = (math.ceil(steps) if ceil_mode else math.floor(steps)) + 1
-            # With ceil_mode, a window that would start after the data and the padding before it is dropped.
-            out.append(count - 1 if ceil_mode and (count - 1) * s >= n + before else count)
-    return Windows(tuple(sizes), tuple(kernel), stride, dilation, tuple(begin), tuple(end), tuple(out))
+    axes = window_axes(
+        sizes,
+        kernel,
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        auto_pad=auto_pad,
+        ceil_mode=ceil_mode,
+    )
+    return Windows(*(tuple(numbers) for numbers in zip(*axes, strict=True)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bngrad.graph.window_axes import split_padding
 from bngrad.validation.training_ops._windows import Windows, slide
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def _over_output(
         begin, end = declared[:rank], declared[rank:]
     else:
         target = output_shape or tuple(n * s for n, s in zip(sizes, stride, strict=True))
-        total = [max(n - size, 0) for n, size in zip(whole, target, strict=True)]
-        less, more = [t // 2 for t in total], [t - t // 2 for t in total]
-        begin, end = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+        upper = auto_pad == "SAME_UPPER"
+        pairs = [split_padding(n - size, upper=upper) for n, size in zip(whole, target, strict=True)]
+        begin, end = ([pair[side] for pair in pairs] for side in (0, 1))
     out = output_shape or tuple(n - before - after for n, before, after in zip(whole, begin, end, strict=True))
     return Windows(out, kernel, stride, dilation, tuple(begin), tuple(end), sizes)

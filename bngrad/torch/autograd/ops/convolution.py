@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch.nn import functional
 
+from bngrad.graph.window_axes import split_padding, window_axes
 from bngrad.torch.autograd.table import UnsupportedFormError, op
-from bngrad.torch.autograd.windows import padded, windows
+from bngrad.torch.autograd.windows import padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def conv(
     """The convolution of the padded data."""
     rank = _rank(x)
     kernel = kernel_shape or w.shape[2:]
-    along = windows(x.shape[2:], kernel, auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides)
+    along = window_axes(x.shape[2:], kernel, auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides)
     stride, dilation = [one.stride for one in along], [one.dilation for one in along]
     return _CONV[rank](padded(x, along, 0.0), w, b, stride, 0, dilation, group)
 
@@ -70,10 +71,9 @@ def conv_transpose(
         wanted = same if output_shape is None else output_shape[-rank:]
         begin, end = [], []
         for size, want in zip(sizes, wanted, strict=True):
-            total = size - want
-            first = max(total, 0) // 2 if auto_pad == "SAME_UPPER" else max(total, 0) - max(total, 0) // 2
+            first, _ = split_padding(size - want, upper=auto_pad == "SAME_UPPER")
             begin.append(first)
-            end.append(total - first)
+            end.append(size - want - first)
     else:
         given = list(pads or []) if auto_pad in ("NOTSET", "") else []
         begin, end = given[:rank] or [0] * rank, given[rank:] or [0] * rank

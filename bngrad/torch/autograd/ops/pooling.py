@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bngrad.graph.window_axes import window_axes
 from bngrad.torch.autograd.table import UnsupportedFormError, op
-from bngrad.torch.autograd.windows import padded, unfolded, windows
+from bngrad.torch.autograd.windows import padded, unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ def max_pool(
     """The largest element of each window."""
     if not x.is_floating_point():
         raise UnsupportedFormError("it is not of floats")
-    along = windows(
+    along = window_axes(
         x.shape[2:],
         kernel_shape,
         auto_pad=auto_pad,
@@ -63,7 +64,7 @@ def average_pool(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     """The sum of each window over the number of its elements, with count_include_pad also of the padding."""
-    along = windows(
+    along = window_axes(
         x.shape[2:],
         kernel_shape,
         auto_pad=auto_pad,
