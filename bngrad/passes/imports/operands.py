@@ -101,8 +101,9 @@ class Operands:
         values = [operands[quantity] for quantity in inputs if quantity != "axes"]
         results = self.emit.bngrad(op_type, *values, axes=self.axes, **attributes)
         by_quantity = dict(zip(outputs, results, strict=True))
-        for quantity in filter(is_data, self.node.outputs.keys() & by_quantity.keys()):
-            by_quantity[quantity] = self.restored(typed(by_quantity[quantity], self.dtype))
+        for quantity in self.node.outputs:
+            if quantity in by_quantity and is_data(quantity):
+                by_quantity[quantity] = self.restored(typed(by_quantity[quantity], self.dtype))
         return by_quantity
 
     def normalize(self, epsilon: float, dtype: ir.DataType) -> ir.Value:
