@@ -155,10 +155,12 @@ def _problems(result: CommandResult, written: bool, writes: bool) -> Iterator[tu
 
 def _output_problem(arguments: tuple[str, ...], output: bytes, source: bytes) -> tuple[str, str]:
     """Returns what is wrong with an output, or an empty string, and the kind of the result."""
-    try:
-        onnx.checker.check_model(output, full_check=True)
-    except Exception as error:  # noqa: BLE001 - onnx raises errors of many types
-        return f"onnx's checker: {error}", "rejected by the checker"
+    problem = _checker_problem(output)
+    if problem is not None and problem == _checker_problem(source):
+        # An input without a shape, which bngrad accepts as ONNX Runtime does.
+        return "", "rejected by the checker like the input"
+    if problem is not None:
+        return f"onnx's checker: {problem}", "rejected by the checker"
     command, target = arguments[0], dict(pairwise(arguments)).get("--target")
     if target not in (None, "stock"):
         return "", "for a training build"
@@ -169,6 +171,15 @@ def _output_problem(arguments: tuple[str, ...], output: bytes, source: bytes) ->
     if loading_error(rest) is not None:
         return "", "rejected like the input"
     return f"ONNX Runtime: {reason}", "rejected"
+
+
+def _checker_problem(model: bytes) -> str | None:
+    """Returns the message of onnx's checker about a model; None if the model passes."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # noqa: BLE001 - onnx raises errors of many types
+        return str(error)
+    return None
 
 
 def loading_error(model: bytes, *, registered: bool = False) -> str | None:
