@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.graph.batch_norms import parameter_refusal, refusal
+from bngrad.passes.imports.foreign_node import is_data
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -22,6 +25,14 @@ def input_refusal(node: ir.Node, names: Collection[str]) -> str | None:
     if present == len(node.inputs) == len(names):
         return None
     return f"it has {present} inputs; expected {len(names)}: {', '.join(names)}"
+
+
+def tensor_reasons(node: ForeignNode) -> Iterator[str]:
+    """Checks a node whose inputs are all required: types, ranks, and parameters of shape [C] for X [N, C, ...]."""
+    data = [index for index, quantity in enumerate(node.op.inputs.values()) if is_data(quantity)]
+    reason = refusal(node.node, inputs=len(node.op.inputs), data=data, minimum_rank=1, layout="[N, C, ...]")
+    if reason := reason or parameter_refusal(node.node, data=data):
+        yield reason
 
 
 def only_epsilon_reasons(node: ForeignNode) -> Iterator[str]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import onnx_ir as ir
 
-from bngrad.graph.batch_norms import is_training_batch_norm, parameter_refusal, refusal
+from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.passes.imports.checks import tensor_reasons
 from bngrad.passes.imports.dialect import DialectPass
-from bngrad.passes.imports.foreign_node import ForeignOp, is_data
+from bngrad.passes.imports.foreign_node import ForeignOp
 from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
 
 
 def form_reasons(node: ForeignNode) -> Iterator[str]:
-    """Yields the ways in which a node breaks ONNX's form: 5 inputs, parameters of shape [C], and an epsilon."""
-    data = [index for index, quantity in enumerate(node.op.inputs.values()) if is_data(quantity)]
-    reason = refusal(node.node, inputs=5, data=data, minimum_rank=1, layout="[N, C, ...]")
-    if reason := reason or parameter_refusal(node.node, data=data):
-        yield reason
+    """Yields the ways in which a node breaks ONNX's form: its tensors, and an epsilon."""
+    yield from tensor_reasons(node)
     epsilon = node.node.attributes.get("epsilon")
     if epsilon is None or epsilon.is_ref() or epsilon.type != ir.AttributeType.FLOAT:
         return
