@@ -15,15 +15,31 @@ _NATIVE = SOURCES.parent / "build" / "native"
 """Where the Makefile has the library built: what is of the sources as they are is not compiled again."""
 
 
-@pytest.fixture(scope="session", params=native_library.isas())
-def kernels(request):
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc):
+    """Runs a test with every instruction set before the next test, so that it computes its references once."""
+    if "kernels" in metafunc.fixturenames:
+        metafunc.parametrize("kernels", native_library.isas(), indirect=True, scope="function")
+
+
+@pytest.fixture(scope="session")
+def isa_processes():
+    """The processes by instruction set."""
+    processes = {}
+    yield processes
+    for process in processes.values():
+        process.close()
+
+
+@pytest.fixture
+def kernels(request, isa_processes):
     """Every instruction set that the library was compiled for; those that this machine lacks are skipped."""
     isa = request.param
     if not native_library.isas()[isa]:
         pytest.skip(f"this machine has no {isa}")
-    kernels = Kernels(isa)
-    yield kernels
-    kernels.close()
+    if isa not in isa_processes:
+        isa_processes[isa] = Kernels(isa)
+    return isa_processes[isa]
 
 
 @pytest.fixture(scope="session")

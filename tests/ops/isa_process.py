@@ -36,6 +36,10 @@ class Kernels:
     def call(self, function, *arguments, **options):
         return self._pool.submit(_call, self.outputs_later, function, arguments, options).result()
 
+    def calls(self, calls):
+        """The results of calls, each a function, its arguments and its options; shared arrays are sent once."""
+        return self._pool.submit(_calls, self.outputs_later, calls).result()
+
     def grad(self, *arguments, **options):
         return self.call("batch_normalization_grad", *arguments, **options)
 
@@ -74,6 +78,10 @@ def _call(outputs_later, function, arguments, options):
 
     kernel_call.empty_at_cache_line = native.empty_at_cache_line = full_of_nan
     return getattr(native, function)(*map(at_a_page, arguments), **options)
+
+
+def _calls(outputs_later, calls):
+    return [_call(outputs_later, *call) for call in calls]
 
 
 def _in_page(shape, dtype, later):

@@ -49,7 +49,7 @@ def check_models(seed, cases, **environment):
 
 @forks
 def test_calls(build):
-    check_calls(build / "tests" / "kernel_fuzz", 20240229, 5000)
+    check_calls(build / "tests" / "kernel_fuzz", 20240229, 1000)
 
 
 @forks

@@ -22,6 +22,7 @@ import pytest
 
 from bngrad.opset import reference
 from bngrad.runtime import native, native_library
+from isa_process import Kernels
 
 FLOAT, DOUBLE, FLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -75,6 +76,8 @@ class Case:
         self.mean = (uniform(np.float64) - 1 + mean).astype(statistic)
 
     def call(self, implementation, op, arguments, options):
+        if implementation is None:
+            return f"batch_normalization_{op}", arguments, options
         function = getattr(implementation, op, None) or getattr(implementation, f"batch_normalization_{op}")
         return function(*arguments, **options)
 
@@ -98,12 +101,19 @@ class Case:
     def statistics(self, implementation, **options):
         return self.call(implementation, "statistics", (self.x, self.axes, EPSILON), options)
 
-    def check(self, kernels):
+    def outputs(self, implementation, **options):
+        """Those of every op in every mode, in the order of `_EVERY_CALL`; calls of kernels are sent together."""
+        calls = [getattr(self, op)(None, *flag, **options) for op, *flag in _EVERY_CALL]
+        if isinstance(implementation, Kernels):
+            return implementation.calls(calls)
+        return [getattr(implementation, name)(*arguments, **more) for name, arguments, more in calls]
+
+    def check(self, kernels, expected=None):
         """Every output of every op against the reference."""
-        for op in (self.grad, self.relu_grad, self.grad_grad, self.training):
-            for flag in (0, 1):
-                assert_close(op(kernels, flag), op(reference, flag), self.dtypes(op), self.size_of_sums())
-        assert_close(self.statistics(kernels), self.statistics(reference), self.dtypes(self.statistics))
+        pairs = zip(self.outputs(kernels), expected or self.outputs(reference), strict=True)
+        for (op, *_), (actual, want) in zip(_EVERY_CALL, pairs, strict=True):
+            size_of_sums = 0.0 if op == "statistics" else self.size_of_sums()
+            assert_close(actual, want, self.dtypes(getattr(self, op)), size_of_sums)
 
     def size_of_sums(self):
         """Of M terms of about 1 and of either sign; one that happens to cancel has the error of this size."""
@@ -120,10 +130,40 @@ class Case:
             "statistics": (DOUBLE if data == DOUBLE else FLOAT,) * 2,
         }[op.__name__]
 
-    def everything(self, kernels, **options):
-        ops = (self.grad, self.relu_grad, self.grad_grad)
-        outputs = [o for op in ops for flag in (0, 1) for o in op(kernels, flag, **options)]
-        return [*outputs, *self.training(kernels, **options), *self.statistics(kernels, **options)]
+    def everything(self, implementation, **options):
+        return [output for outputs in self.outputs(implementation, **options) for output in outputs]
+
+
+_EVERY_CALL = [(op, flag) for op in ("grad", "relu_grad", "grad_grad", "training") for flag in (0, 1)]
+_EVERY_CALL += [("statistics",)]
+
+
+class CheckedCases:
+    """Cases with their references: every instruction set is tested with the same, one after the other."""
+
+    MAX_BYTES = 2**29
+
+    def __init__(self):
+        self._cases = {}
+
+    def get(self, *key):
+        if key not in self._cases:
+            case = Case(*key)
+            expected = case.outputs(reference)
+            size = sum(output.nbytes for outputs in expected for output in outputs)
+            self._cases[key] = case, expected, size
+            while len(self._cases) > 1 and sum(size for *_, size in self._cases.values()) > self.MAX_BYTES:
+                del self._cases[next(iter(self._cases))]
+        return self._cases[key][:2]
+
+
+_CHECKED_CASES = CheckedCases()
+
+
+def check(kernels, shape, axes, types=TYPES["float"]):
+    """Compares every output of every op with the reference."""
+    case, expected = _CHECKED_CASES.get(tuple(shape), tuple(axes), types)
+    case.check(kernels, expected)
 
 
 def assert_close(actual, expected, dtypes, size_of_sums=0.0):
@@ -173,7 +213,7 @@ def test_every_choice_of_axes(kernels, rank, types):
     shape = (3, 2, 4, 2, 3, 2, 2, 2)[:rank]
     for count in range(rank + 1):
         for axes in itertools.combinations(range(rank), count):
-            Case(shape, axes, types).check(kernels)
+            check(kernels, shape, axes, types)
 
 
 @types
@@ -181,7 +221,7 @@ def test_every_choice_of_axes(kernels, rank, types):
 def test_dimensions_of_extent_1(kernels, shape, types):
     for count in range(len(shape) + 1):
         for axes in itertools.combinations(range(len(shape)), count):
-            Case(shape, axes, types).check(kernels)
+            check(kernels, shape, axes, types)
 
 
 # Edges: of a vector (16), of rows that are summed together (2, 4, 8), of a short row (128, or 512 in training
@@ -198,7 +238,7 @@ MORE_ROWS = (2, 7, 8, 15, 16, 255, 257)
 @two_types
 def test_row_lengths(kernels, types):
     for length in (*LENGTHS, 16383, 16384, 16385, 32771):
-        Case((3, 2, length), (0, 2), types).check(kernels)
+        check(kernels, (3, 2, length), (0, 2), types)
 
 
 @two_types
@@ -206,7 +246,7 @@ def test_row_lengths(kernels, types):
 def test_a_few_short_rows(kernels, rows, types):
     """Strips of 16 elements have parts of one channel, of two or of many, and the last one may not be whole."""
     for channels, length in ((70, 1), (33, 7), (5, 15), (4, 16), (65, 17), (7, 24), (16, 49), (9, 127), (5, 300)):
-        Case((rows, channels, length), (0, 2), types).check(kernels)
+        check(kernels, (rows, channels, length), (0, 2), types)
 
 
 @two_types
@@ -226,42 +266,42 @@ def test_many_short_rows(kernels, rows, types):
         (8, 129),
         (130, 15),
     ):
-        Case((rows, channels, length), (0, 2), types).check(kernels)
+        check(kernels, (rows, channels, length), (0, 2), types)
 
 
 @two_types
 def test_channel_counts(kernels, types):
     for channels in (*LENGTHS[:40], 255, 256, 257, 271, 2047, 2048, 2111):
-        Case((2, channels, 9), (0, 2), types).check(kernels)
+        check(kernels, (2, channels, 9), (0, 2), types)
 
 
 @two_types
 @pytest.mark.parametrize("rows", [*ROWS, *(pytest.param(r, marks=pytest.mark.long) for r in MORE_ROWS)])
 def test_column_counts(kernels, rows, types):
     for columns in LENGTHS:
-        Case((rows, columns), (0,), types).check(kernels)
+        check(kernels, (rows, columns), (0,), types)
 
 
 @two_types
 def test_long_columns(kernels, types):
     for rows, columns in ((1023, 3), (1024, 64), (1025, 65), (2049, 31), (21505, 3), (70001, 1), (5000, 130)):
-        Case((rows, columns), (0,), types).check(kernels)
+        check(kernels, (rows, columns), (0,), types)
 
 
 @two_types
 def test_rows_that_fold_to_whole_vectors(kernels, types):
     """So many times 64, or one less: three channels by 64 or by 21, 100 by 4 or by 1, 65 never."""
     for rows, columns in ((4096, 3), (4095, 3), (256, 100), (255, 100), (1024, 33), (1023, 33), (1100, 65)):
-        Case((rows, columns), (0,), types).check(kernels)
-    Case((2, 260, 3, 100), (0, 1, 2), types).check(kernels)
-    Case((2, 3, 261, 100), (0, 2), types).check(kernels)
+        check(kernels, (rows, columns), (0,), types)
+    check(kernels, (2, 260, 3, 100), (0, 1, 2), types)
+    check(kernels, (2, 3, 261, 100), (0, 2), types)
 
 
 @two_types
 def test_segments_of_columns(kernels, types):
     """From more than 32768 elements on there are 4 segments if each has 16 rows, from more than 512 rows on 8."""
     for rows in (47, 48, 49, 63, 64, 65, 511, 512, 513, 1025):
-        Case((rows, 700), (0,), types).check(kernels)
+        check(kernels, (rows, 700), (0,), types)
 
 
 @two_types
@@ -277,7 +317,7 @@ def test_segments_of_columns(kernels, types):
 def test_wide_rows(kernels, rows, columns, types):
     """Past the caches, rows of more than 1024 columns are mapped four together, and from 4 million elements on
     tiles have up to 4096 columns."""
-    Case((rows, columns), (0,), types).check(kernels)
+    check(kernels, (rows, columns), (0,), types)
 
 
 @two_types
@@ -294,7 +334,7 @@ def test_outer_dimensions(kernels, types):
         ((9, 2, 3, 16400), (0, 3)),
         ((2, 40, 3, 50), (0, 2, 3)),
     ):
-        Case(shape, axes, types).check(kernels)
+        check(kernels, shape, axes, types)
 
 
 @pytest.mark.parametrize(
@@ -315,14 +355,14 @@ def test_outer_dimensions(kernels, types):
 )
 def test_outputs_too_large_for_the_cache(kernels, shape, axes):
     """8 MiB and more: stores go past the cache, where a row has whole cache lines."""
-    Case(shape, axes).check(kernels)
+    check(kernels, shape, axes)
 
 
 @pytest.mark.parametrize(("shape", "axes"), [((33, 1312, 49), (0, 2)), ((33000, 64), (0,))], ids=str)
 def test_large_outputs_that_begin_anywhere(kernels, shape, axes, monkeypatch):
     """As NumPy's arrays do: rows are as long as whole cache lines, and are none."""
     monkeypatch.setattr(kernels, "outputs_later", 16)
-    Case(shape, axes).check(kernels)
+    check(kernels, shape, axes)
 
 
 @pytest.mark.parametrize("outputs_later", [0, 64, 320, 1024])
@@ -345,8 +385,8 @@ def test_16_bits_past_the_caches(kernels, shape, axes, flag):
 
 @pytest.mark.parametrize("spatial", [49, 196, 784, 3136])
 def test_resnet_shapes(kernels, spatial):
-    Case((8, 32, spatial), (0, 2)).check(kernels)
-    Case((8, spatial, 32), (0, 1)).check(kernels)
+    check(kernels, (8, 32, spatial), (0, 2))
+    check(kernels, (8, spatial, 32), (0, 1))
 
 
 @pytest.mark.parametrize("far", [1000.0, 2.0**20])
@@ -394,7 +434,7 @@ def test_ten_million_to_one(kernels):
 @types
 @pytest.mark.parametrize(("shape", "axes"), [((10**7, 2), (0,)), ((10, 2, 1000, 1000), (0, 2, 3))], ids=str)
 def test_ten_million_to_one_of_two(kernels, shape, axes, types):
-    Case(shape, axes, types).check(kernels)
+    check(kernels, shape, axes, types)
 
 
 # The same bits.
@@ -468,7 +508,7 @@ def test_exact_inputs(kernels, shape, axes, types):
 @pytest.mark.parametrize("types", ALL_TYPES, ids=lambda types: "-".join(d.name for d in types))
 def test_every_combination_of_types(kernels, types):
     for shape, axes in (((5, 3, 37), (0, 2)), ((70, 19), (0,)), ((4, 3), ()), ((1, 1), (0, 1))):
-        Case(shape, axes, types).check(kernels)
+        check(kernels, shape, axes, types)
 
 
 halves = pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=["float16", "bfloat16"])
@@ -649,4 +689,4 @@ def test_empty_reduction(kernels, shape, axes, types):
     ("shape", "axes"), [((3, 0), (0,)), ((2, 0, 3), (0, 2)), ((0, 0), (0,)), ((0,), ())], ids=str
 )
 def test_no_channels(kernels, shape, axes, types):
-    Case(shape, axes, types).check(kernels)
+    check(kernels, shape, axes, types)
