@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.passes.imports.tensorflow.rule import Rule
 
@@ -52,7 +53,7 @@ def sparse_softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
     picked = site.op("Squeeze", site.op("GatherElements", log_prob, classes, axis=1), axis)
     minus_one = site.op("Expand", like(site, -1, site.x(0)), site.op("Shape", classes))
     # ScatterElements adds in no type that is smaller.
-    narrow = dtype_of(site.x(0)) in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    narrow = dtype_of(site.x(0)) in SIXTEEN_BITS
     operands = [site.op("Exp", log_prob), minus_one]
     if narrow:
         operands = [site.op("Cast", operand, to=int(ir.DataType.FLOAT)) for operand in operands]
