@@ -14,7 +14,6 @@ import onnx_ir as ir
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import known_rank
 from bngrad.graph.shapes import known_dimension
-from bngrad.graph.window_axes import same_padding
 from bngrad.graph.window_axes import window_axes
 
 if TYPE_CHECKING:
