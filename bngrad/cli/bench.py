@@ -10,7 +10,7 @@ import click
 
 from bngrad.cli.console import print_json
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option, dims_option, json_option, option
+from bngrad.cli.options import dims_option, option
 from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ _SHAPE = "Shapes"
 )
 @option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Trials per case.")
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
-@json_option
-@debug_option
 def bench_command(
     model: Path | None,
     shapes: tuple[str, ...],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option
 from bngrad.cli.shell_completion import SHELLS, script
 
 
@@ -17,9 +16,9 @@ from bngrad.cli.shell_completion import SHELLS, script
         $ echo 'eval "$(bngrad completion zsh)"' >> ~/.zshrc
         $ bngrad completion fish > ~/.config/fish/completions/bngrad.fish
     """,
+    json=False,
 )
 @click.argument("shell", type=click.Choice(list(SHELLS)))
-@debug_option
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell.

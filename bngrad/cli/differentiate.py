@@ -11,9 +11,7 @@ from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
-    debug_option,
     external_data_option,
-    json_option,
     model_argument,
     option,
     options_of,
@@ -53,8 +51,6 @@ if TYPE_CHECKING:
     help="File to write the initial weights and running statistics to, by the names of their inputs.",
 )
 @external_data_option
-@json_option
-@debug_option
 def differentiate_command(
     model: Path,
     output: str,

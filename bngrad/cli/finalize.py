@@ -9,9 +9,7 @@ import click
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
-    debug_option,
     external_data_option,
-    json_option,
     model_argument,
     option,
     options_of,
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
 )
 @options_of(StepOptions, "batch_statistics")
 @external_data_option
-@json_option
-@debug_option
 def finalize_command(
     model: Path,
     output: str,

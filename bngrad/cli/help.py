@@ -35,18 +35,8 @@ class Option(click.Option):
         self.group = group
 
 
-class Command(click.Command):
-    """A command with examples and with options in groups.
-
-    Args:
-        arguments: As for `click.Command`.
-        examples: Lines of commands, ``$ bngrad ...``, and of comments, ``# ...``.
-        attributes: As for `click.Command`.
-    """
-
-    def __init__(self, *arguments: Any, examples: str = "", **attributes: Any) -> None:  # noqa: ANN401
-        super().__init__(*arguments, **attributes)
-        self.examples = inspect.cleandoc(examples)
+class _Described(click.Command):
+    """A command whose description is Markdown, and whose options are in groups."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the description."""
@@ -56,18 +46,45 @@ class Command(click.Command):
         """Writes the options by group."""
         _write_options(self, ctx, formatter)
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Returns the first line of the description."""
+        return short_help(self) or super().get_short_help_str(limit)
+
+
+class Command(_Described):
+    """A command with examples, and with the common options.
+
+    Args:
+        arguments: As for `click.Command`.
+        examples: Lines of commands, ``$ bngrad ...``, and of comments, ``# ...``.
+        json: Whether the command takes ``as_json``, the option --json.
+        attributes: As for `click.Command`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401
+        examples: str = "",
+        json: bool = True,
+        **attributes: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(*arguments, **attributes)
+        self.examples = inspect.cleandoc(examples)
+        if json:
+            text = "Print one [JSON document](json.md) on stdout."
+            self.params.append(Option(["--json", "as_json"], is_flag=True, group=COMMON, help=text))
+        # `cli.run` looks for --debug itself, because an error may occur before the options are parsed.
+        text = "Show a traceback on errors."
+        self.params.append(Option(["--debug"], is_flag=True, expose_value=False, group=COMMON, help=text))
+
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples."""
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write(textwrap.indent(self.examples, "  ") + "\n")
 
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """Returns the first line of the description."""
-        return short_help(self) or super().get_short_help_str(limit)
 
-
-class Group(Commands):
+class Group(_Described, Commands):
     """Commands in the order in which they were added.
 
     Args:
@@ -91,18 +108,10 @@ class Group(Commands):
         """Returns the names of the commands."""
         return list(self.commands)
 
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the description."""
-        _write_description(self, ctx, formatter)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands, and then the options."""
         self.format_commands(ctx, formatter)
         _write_options(self, ctx, formatter)
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """Returns the first line of the description."""
-        return short_help(self) or super().get_short_help_str(limit)
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the sections."""

@@ -12,8 +12,6 @@ from bngrad.cli.console import print_json, print_line, print_warnings, printing
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     annotations_option,
-    debug_option,
-    json_option,
     models_argument,
     option,
     sarif_option,
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
 )
 @sarif_option
 @annotations_option
-@json_option
-@debug_option
 def inspect_command(
     models: tuple[Path, ...],
     fail_on: str,

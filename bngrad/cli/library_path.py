@@ -5,11 +5,9 @@ from __future__ import annotations
 import click
 
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option
 
 
-@click.command("library-path", cls=Command, examples="$ bngrad library-path")
-@debug_option
+@click.command("library-path", cls=Command, examples="$ bngrad library-path", json=False)
 def library_path_command() -> None:
     """Print the path of the custom-op library.
 

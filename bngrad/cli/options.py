@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from bngrad.cli.help import COMMON, Option
+from bngrad.cli.help import Option
 from bngrad.cli.shell_completion import complete_files
 from bngrad.option_fields import OUTPUT, value_type
 
@@ -32,11 +32,6 @@ models_argument = click.argument(
     required=True,
     type=click.Path(path_type=Path),
     shell_complete=complete_files(".onnx"),
-)
-
-# `cli.run` looks for --debug itself, because an error may occur before the options are parsed.
-debug_option = option(
-    "--debug", is_flag=True, expose_value=False, group=COMMON, help="Show a traceback on errors."
 )
 
 external_data_option = option(
@@ -63,14 +58,6 @@ annotations_option = option(
     metavar="FILE",
     group=REPORT,
     help="Write the findings as [annotations of GitHub Actions](../guides/ci.md#the-files).",
-)
-
-json_option = option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    group=COMMON,
-    help="Print one [JSON document](json.md) on stdout.",
 )
 
 

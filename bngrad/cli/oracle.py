@@ -8,7 +8,6 @@ import click
 
 from bngrad.cli.console import print_json, printing
 from bngrad.cli.help import Group
-from bngrad.cli.options import debug_option, json_option
 
 if TYPE_CHECKING:
     from bngrad.cli.documents import OracleDocument, OracleRemoveDocument
@@ -26,8 +25,6 @@ def oracle_group() -> None:
 
 
 @oracle_group.command("install", examples="$ bngrad oracle install")
-@json_option
-@debug_option
 def install_command(as_json: bool) -> None:
     """Create the environment.
 
@@ -46,8 +43,6 @@ def install_command(as_json: bool) -> None:
 
 
 @oracle_group.command("status", examples="$ bngrad oracle status --json")
-@json_option
-@debug_option
 def status_command(as_json: bool) -> int:
     """Report whether the environment is ready.
 
@@ -68,8 +63,7 @@ def status_command(as_json: bool) -> int:
     return 0 if found.ready else 1
 
 
-@oracle_group.command("key", examples="$ bngrad oracle key")
-@debug_option
+@oracle_group.command("key", examples="$ bngrad oracle key", json=False)
 def key_command() -> None:
     """Print the key under which a CI job caches the environment.
 
@@ -81,8 +75,6 @@ def key_command() -> None:
 
 
 @oracle_group.command("remove", examples="$ bngrad oracle remove")
-@json_option
-@debug_option
 def remove_command(as_json: bool) -> None:
     """Delete the environment and those of other versions."""
     from bngrad.oracle import remove

@@ -10,9 +10,7 @@ import click
 from bngrad.cli.console import print_json, print_warnings, stdout_console
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
-    debug_option,
     external_data_option,
-    json_option,
     model_argument,
     option,
     options_of,
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
     "`candidates`, and the number of each kind under `recognized`.",
 )
 @external_data_option
-@json_option
-@debug_option
 def rewrite_command(
     model: Path,
     output: str,

@@ -12,8 +12,6 @@ from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.optimizer_options import optimizer_options
 from bngrad.cli.options import (
-    debug_option,
-    json_option,
     model_argument,
     option,
     options_of,
@@ -89,8 +87,6 @@ def _parse_scales(
 )
 @loss_fn_options
 @options_of(StepOptions)
-@json_option
-@debug_option
 def step_command(
     model: Path,
     output: str,

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bngrad.cli.help import Command
-from bngrad.cli.options import debug_option, json_option, option
+from bngrad.cli.options import option
 from bngrad.cli.shell_completion import complete_files
 from bngrad.option_fields import OUTPUT
 from bngrad.reports.visible import visible
@@ -196,8 +196,6 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     group=_RANKS,
     help="How long to wait for another process.",
 )
-@json_option
-@debug_option
 @click.pass_context
 def train_command(context: click.Context, /, step: Path, as_json: bool, **options: Any) -> int:  # noqa: ANN401
     """Train a model with its training step.

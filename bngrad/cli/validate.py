@@ -14,9 +14,7 @@ from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
     REPORT,
     annotations_option,
-    debug_option,
     dims_option,
-    json_option,
     model_argument,
     option,
     options_of,
@@ -79,8 +77,6 @@ if TYPE_CHECKING:
     group=REPORT,
     help="Rows to show per check; failed ones are always shown.",
 )
-@json_option
-@debug_option
 def validate_command(
     model: Path,
     inputs: str | None,
