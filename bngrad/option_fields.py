@@ -64,6 +64,11 @@ class Options:
                 require_choice(one.metadata["called"] or one.name, value, get_args(kind))
 
 
+def values_of(kind: type, options: Options) -> dict[str, Any]:
+    """Returns the values of the options that a dataclass, one of their bases, has."""
+    return {one.name: getattr(options, one.name) for one in fields(kind)}
+
+
 def takes_keywords(options: type) -> Callable[[F], F]:
     """Gives a function that ends in ``**options`` the signature with the fields of a dataclass, for `help`."""
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from bngrad.autodiff.size_conditions import condition_text
 from bngrad.errors import BngradError, UnsupportedNodeError
+from bngrad.option_fields import takes_keywords
+from bngrad.torch.options import ExportOptions
 from bngrad.torch.source import check_source, read_source
 from bngrad.training.differentiate import differentiate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Unpack
 
     import torch
 
+    from bngrad.torch.options import ExportKeywords
     from bngrad.torch.source import Source
 
     Loss = Callable[..., torch.Tensor]
@@ -44,14 +48,12 @@ class Explanation:
         return "\n".join(lines)
 
 
+@takes_keywords(ExportOptions)
 def explain(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401 - any structure of tensors
-    *,
-    dynamic_batch: bool = True,
-    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
-    input_names: Sequence[str] | None = None,
+    **options: Unpack[ExportKeywords],
 ) -> Explanation:
     """Lists everything that keeps a module from being trained, where `training_step` raises the first.
 
@@ -61,26 +63,15 @@ def explain(
     buffers and the random state are not changed.
 
     Args:
-        module: See `export`; so are the following arguments.
+        module: See `export`; so are the other arguments.
         loss_fn: See `export`.
         example: See `export`.
-        dynamic_batch: See `export`.
-        dynamic_shapes: See `export`.
-        input_names: See `export`.
+        options: See `export`.
     """
     blockers: list[BngradError] = []
     source: Source | None = None
     try:
-        source = read_source(
-            module,
-            loss_fn,
-            example,
-            None,
-            input_names,
-            dynamic_batch=dynamic_batch,
-            dynamic_shapes=dynamic_shapes,
-            blockers=blockers,
-        )
+        source = read_source(module, loss_fn, example, ExportOptions(**options), blockers=blockers)
     except BngradError as error:
         blockers.append(error)
     if source is None:

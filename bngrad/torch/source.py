@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from bngrad.torch.example import Example
+    from bngrad.torch.options import ExportOptions
     from bngrad.validation.report import Check
 
     Loss = Callable[..., torch.Tensor]
@@ -58,11 +59,9 @@ def read_source(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401
-    wanted: Collection[str] | None,
-    input_names: Sequence[str] | None,
+    options: ExportOptions,
     *,
-    dynamic_batch: bool,
-    dynamic_shapes: Any,  # noqa: ANN401
+    wanted: Collection[str] | None = None,
     sync: bool = False,
     blockers: list[BngradError] | None = None,
 ) -> Source:
@@ -70,8 +69,8 @@ def read_source(
 
     With a list of blockers, the errors that are not raised go there, so that others are found, too.
     """
-    read = read_arguments(module, loss_fn, example, wanted, input_names, blockers=blockers)
-    dynamic = read_dynamic(read.example, dynamic_shapes, dynamic_batch=dynamic_batch)
+    read = read_arguments(module, loss_fn, example, wanted, options.input_names, blockers=blockers)
+    dynamic = read_dynamic(read.example, options.dynamic_shapes, dynamic_batch=options.dynamic_batch)
     try:
         exported = export_training(read.forward, read.example, read.trained, dynamic, sync=sync, missing=blockers)
     except ModelError as error:

@@ -8,38 +8,41 @@ import torch
 
 from bngrad.errors import InputError, warn
 from bngrad.io.files import to_proto
+from bngrad.option_fields import takes_keywords, values_of
 from bngrad.torch.compare import compare_steps
 from bngrad.torch.export import export_inference
 from bngrad.torch.forward import Forward
 from bngrad.torch.optimizer_groups import kinds_text
 from bngrad.torch.optimizers import from_torch, into_step
+from bngrad.torch.options import CheckedOptions, ExportOptions, GraphOptions, StepOptions
 from bngrad.torch.source import check_source, loss_function, read_source
 from bngrad.training.differentiate import differentiate as differentiate_model
+from bngrad.training.options import StepOptions as StepOfModel
+from bngrad.training.options import UpdateOptions
 from bngrad.training.step import build_step
 from bngrad.training.training_step import training_step_of
 from bngrad.validation.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection
+    from typing import Unpack
 
     import onnx
 
-    from bngrad.training.optimizers import Optimizer, ParameterGroup
-    from bngrad.training.options import Layout
+    from bngrad.torch.options import CheckedKeywords, ExportKeywords, GraphKeywords, StepKeywords
+    from bngrad.torch.source import Source
+    from bngrad.training.optimizers import Optimizer
     from bngrad.training.training_step import TrainingStep
 
     Loss = Callable[..., torch.Tensor]
 
 
+@takes_keywords(CheckedOptions)
 def export(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401 - any structure of tensors
-    *,
-    dynamic_batch: bool = True,
-    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
-    input_names: Sequence[str] | None = None,
-    check: bool = True,
+    **options: Unpack[CheckedKeywords],
 ) -> onnx.ModelProto:
     """Exports a module with its loss as a forward model in training mode.
 
@@ -77,27 +80,17 @@ def export(
     Warns:
         BngradWarning: The module is in evaluation mode, or a symbolic size is fixed.
     """
-    source = read_source(
-        module, loss_fn, example, None, input_names, dynamic_batch=dynamic_batch, dynamic_shapes=dynamic_shapes
-    )
-    if check:
-        check_source(source)
+    source = _source(module, loss_fn, example, CheckedOptions(**options))
     warn(source.exported.warnings)
     return to_proto(source.exported.model)
 
 
+@takes_keywords(GraphOptions)
 def differentiate(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401 - any structure of tensors
-    *,
-    dynamic_batch: bool = True,
-    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
-    input_names: Sequence[str] | None = None,
-    check: bool = True,
-    defaults: bool = True,
-    functions: bool = True,
-    sync: bool = False,
+    **options: Unpack[GraphKeywords],
 ) -> onnx.ModelProto:
     """Builds the training graph of a module and its loss: forward and backward pass, without an optimizer.
 
@@ -105,13 +98,9 @@ def differentiate(
     lists all inputs and outputs.
 
     Args:
-        module: See `export`; so are the following arguments.
+        module: See `export`; so are its options.
         loss_fn: See `export`.
         example: See `export`.
-        dynamic_batch: See `export`.
-        dynamic_shapes: See `export`.
-        input_names: See `export`.
-        check: See `export`.
         defaults: Whether parameters and buffers keep their current values as defaults of their inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.
         sync: Whether to make the graph of one rank of a distributed run; see `bngrad.differentiate`.
@@ -124,41 +113,23 @@ def differentiate(
     Warns:
         BngradWarning: See `export`.
     """
-    source = read_source(
-        module,
-        loss_fn,
-        example,
-        None,
-        input_names,
-        dynamic_batch=dynamic_batch,
-        dynamic_shapes=dynamic_shapes,
-        sync=sync,
+    chosen = GraphOptions(**options)
+    source = _source(module, loss_fn, example, chosen, sync=chosen.sync)
+    made = differentiate_model(
+        source.exported.model, defaults=chosen.defaults, functions=chosen.functions, sync=chosen.sync
     )
-    if check:
-        check_source(source)
-    made = differentiate_model(source.exported.model, defaults=defaults, functions=functions, sync=sync)
     warn(source.exported.warnings + made.warnings)
     return to_proto(made.model)
 
 
+@takes_keywords(StepOptions)
 def training_step(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401 - any structure of tensors
     *,
     optimizer: str | Optimizer | torch.optim.Optimizer = "sgd",
-    dynamic_batch: bool = True,
-    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
-    input_names: Sequence[str] | None = None,
-    check: bool = True,
-    layout: Layout = "named",
-    groups: Sequence[ParameterGroup] = (),
-    clip_norm: float | None = None,
-    accumulate: int = 1,
-    outputs: Sequence[str] = (),
-    defaults: bool = False,
-    functions: bool = True,
-    sync: bool = False,
+    **options: Unpack[StepKeywords],
 ) -> TrainingStep:
     """Builds the training step of a module: forward pass, backward pass and optimizer in one graph.
 
@@ -166,15 +137,11 @@ def training_step(
     changes. The evaluation graph is exported from the module in evaluation mode. `load_into` writes a state back.
 
     Args:
-        module: See `export`; so are the following arguments.
+        module: See `export`; so are its options.
         loss_fn: See `export`.
         example: See `export`.
         optimizer: See `bngrad.training_step`; or an optimizer of `torch.optim`, whose parameters, groups,
             hyperparameters and state are taken over. Its learning rate is not: pass it to `bngrad.Trainer`.
-        dynamic_batch: See `export`.
-        dynamic_shapes: See `export`.
-        input_names: See `export`.
-        check: See `export`.
         layout: See `bngrad.training_step`; so are the following arguments.
         groups: Parameters with a weight decay or a learning rate of their own.
         clip_norm: The largest global norm of the gradients.
@@ -192,7 +159,7 @@ def training_step(
     Warns:
         BngradWarning: See `export`.
     """
-    taken = None
+    chosen, taken = StepOptions(**options), None
     if isinstance(optimizer, type | tuple | list):
         given = (
             f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
@@ -202,35 +169,19 @@ def training_step(
             "one"
         )
     if isinstance(optimizer, torch.optim.Optimizer):
-        if groups:
+        if chosen.groups:
             raise InputError("groups are given along with an optimizer of torch.optim, which has its own; use one")
         taken = from_torch(optimizer, Forward(module, loss_function(loss_fn)).tensors())
     wanted = None if taken is None else taken.weights
-    source = read_source(
-        module,
-        loss_fn,
-        example,
-        wanted,
-        input_names,
-        dynamic_batch=dynamic_batch,
-        dynamic_shapes=dynamic_shapes,
-        sync=sync,
-    )
-    if check:
-        check_source(source)
+    source = _source(module, loss_fn, example, chosen, wanted=wanted, sync=chosen.sync)
     forward, exported = source.forward, source.exported
     evaluation = export_inference(forward, source.example, exported.sizes)
+    update = values_of(UpdateOptions, chosen)
+    if taken is not None:
+        update |= {"optimizer": taken.optimizer, "groups": taken.groups_of(exported.info.weights)}
     step = build_step(
         exported.model,
-        optimizer=optimizer if taken is None else taken.optimizer,
-        layout=layout,
-        groups=groups if taken is None else taken.groups_of(exported.info.weights),
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        outputs=outputs,
-        defaults=defaults,
-        functions=functions,
-        sync=sync,
+        StepOfModel(**{"optimizer": optimizer, **update}, functions=chosen.functions, sync=chosen.sync),
         evaluation=evaluation.model,
         evaluation_conditions=evaluation.sizes.conditions,
     )
@@ -239,14 +190,14 @@ def training_step(
     return made if taken is None else into_step(taken, made)
 
 
+@takes_keywords(ExportOptions)
 def compare(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401 - any structure of tensors
     *,
     steps: int = 3,
-    dynamic_batch: bool = True,
-    dynamic_shapes: Any = None,  # noqa: ANN401 - of the structure of the example
+    **options: Unpack[ExportKeywords],
 ) -> Report:
     """Compares the training graph of a module with PyTorch: the loss, every gradient and every buffer.
 
@@ -256,12 +207,10 @@ def compare(
     `bngrad.validation.float32_error`.
 
     Args:
-        module: See `export`; so are the following arguments.
+        module: See `export`; so are its options, but for ``check``.
         loss_fn: See `export`.
         example: See `export`.
         steps: The number of steps.
-        dynamic_batch: See `export`.
-        dynamic_shapes: See `export`.
 
     Raises:
         InputError: See `export`; also, ``steps`` is not positive.
@@ -273,9 +222,7 @@ def compare(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
-    source = read_source(
-        module, loss_fn, example, None, None, dynamic_batch=dynamic_batch, dynamic_shapes=dynamic_shapes
-    )
+    source = read_source(module, loss_fn, example, ExportOptions(**options))
     model = source.exported.model
     check = compare_steps(source.forward, source.example, model, source.trained, steps=steps)
     warn(source.exported.warnings)
@@ -292,3 +239,19 @@ def compare(
         [],
         source.exported.warnings,
     )
+
+
+def _source(
+    module: torch.nn.Module,
+    loss_fn: Loss | None,
+    example: Any,  # noqa: ANN401
+    options: CheckedOptions,
+    *,
+    wanted: Collection[str] | None = None,
+    sync: bool = False,
+) -> Source:
+    """The exported module, which computes what PyTorch does if that is checked."""
+    source = read_source(module, loss_fn, example, options, wanted=wanted, sync=sync)
+    if options.check:
+        check_source(source)
+    return source

@@ -1,11 +1,11 @@
 """The options of `differentiate` and of `training_step`; see `bngrad.options`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from bngrad.errors import InputError
-from bngrad.option_fields import BATCH_NORMS, OUTPUT, option
+from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option, values_of
 from bngrad.options import ForwardKeywords, ForwardOptions, GraphKeywords, GraphOptions
 
 if TYPE_CHECKING:
@@ -113,25 +113,21 @@ class DifferentiateOptions(TrainingOptions):
     )
 
 
-class StepKeywords(TrainingKeywords, total=False):
-    """The fields of `StepOptions`."""
+class UpdateKeywords(TypedDict, total=False):
+    """The fields of `UpdateOptions`."""
 
-    optimizer: "str | Optimizer"
     layout: Layout
     groups: "Sequence[ParameterGroup]"
     clip_norm: float | None
     accumulate: int
     outputs: Sequence[str]
-    values: "Mapping[str, NDArray[np.generic]] | None"
     defaults: bool
-    batch_statistics: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions(TrainingOptions):
-    """The options of `bngrad.training_step`, which describes each."""
+class UpdateOptions(Options):
+    """How a step updates the weights, and what it has as inputs and outputs."""
 
-    optimizer: "str | Optimizer" = "sgd"
     groups: "Sequence[ParameterGroup]" = ()
     clip_norm: float | None = option(
         None, "Scale gradients to a global norm of at most X.", group=OPTIMIZER, metavar="X"
@@ -161,6 +157,21 @@ class StepOptions(TrainingOptions):
         metavar="NAME",
         command_line="--fetch",
     )
+
+
+class StepKeywords(UpdateKeywords, TrainingKeywords, total=False):
+    """The fields of `StepOptions`."""
+
+    optimizer: "str | Optimizer"
+    values: "Mapping[str, NDArray[np.generic]] | None"
+    batch_statistics: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(UpdateOptions, TrainingOptions):
+    """The options of `bngrad.training_step`, which describes each."""
+
+    optimizer: "str | Optimizer" = "sgd"
     values: "Mapping[str, NDArray[np.generic]] | None" = None
     batch_statistics: bool = option(
         False,
@@ -171,5 +182,4 @@ class StepOptions(TrainingOptions):
 
     def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields
         """Returns the options of `differentiate` among these, with changes."""
-        common = {one.name: getattr(self, one.name) for one in fields(TrainingOptions)}
-        return DifferentiateOptions(**(common | changes))
+        return DifferentiateOptions(**(values_of(TrainingOptions, self) | changes))
