@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import TYPE_CHECKING, ClassVar
 
 from bngrad.opset.functions import DOMAIN
@@ -21,15 +22,18 @@ class DialectPass(RewritePass):
     Refuses: what the checks of the op's record yield.
     """
 
-    OPS: ClassVar[Mapping[str | tuple[str, str], ForeignOp]]
-    """The records by op type, or by domain and op type."""
     NODE: ClassVar[type[ForeignNode]] = ForeignNode
     """The class of the dialect's nodes."""
 
+    @property
+    @abc.abstractmethod
+    def ops(self) -> Mapping[str | tuple[str, str], ForeignOp]:
+        """The records by op type, or by domain and op type."""
+
     def op_of(self, node: ir.Node) -> ForeignOp | None:
         """Returns the record of a node's op; None if the dialect does not have it."""
-        op = self.OPS.get((node.domain, node.op_type))
-        return op or (None if node.domain == DOMAIN else self.OPS.get(node.op_type))
+        op = self.ops.get((node.domain, node.op_type))
+        return op or (None if node.domain == DOMAIN else self.ops.get(node.op_type))
 
     def matches(self, node: ir.Node) -> bool:  # noqa: D102
         return self.op_of(node) is not None

@@ -22,7 +22,7 @@ does not change the result.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
@@ -34,7 +34,7 @@ from bngrad.passes.imports.foreign_node import NUMBER, ForeignNode, ForeignOp, i
 from bngrad.passes.imports.operands import Operands, typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bngrad.opset.known_shapes import KnownShape
     from bngrad.passes.base import Context
@@ -207,7 +207,7 @@ class ImportDirectmlPass(DialectPass):
     that are neither 1 nor the data's; and shapes from which the axes cannot be determined.
     """
 
-    OPS: ClassVar = {
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
         "DML_BATCH_NORMALIZATION_GRAD": _GRADIENT,
         "DML_OPERATOR_BATCH_NORMALIZATION_GRAD": _GRADIENT,
         ("com.microsoft.dml", "BatchNormalizationGrad"): _GRADIENT,

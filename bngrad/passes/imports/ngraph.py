@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -37,7 +37,7 @@ from bngrad.passes.imports.foreign_node import NUMBER, ForeignNode, ForeignOp, i
 from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bngrad.opset.known_shapes import KnownShape
     from bngrad.passes.base import Context
@@ -196,7 +196,7 @@ class ImportNgraphPass(DialectPass):
     Guarantees: outputs without a type get the type that nGraph infers from all inputs.
     """
 
-    OPS: ClassVar = {
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
         "BatchNormTraining": _FORWARD,
         "BatchNormTrainingBackprop": _BACKPROP,
         "BatchNormBackprop": _BACKPROP,

@@ -9,7 +9,7 @@ is. ONNX defines the running variance as biased (unbiased_running_var = 0); the 
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ from bngrad.passes.imports.foreign_node import ForeignOp
 from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bngrad.passes.base import Context
     from bngrad.passes.imports.foreign_node import ForeignNode
@@ -65,7 +65,7 @@ class ImportOnnxPass(DialectPass):
     Refuses: other ranks and types, missing inputs, and parameters whose shape is not [C].
     """
 
-    OPS: ClassVar = {("", "BatchNormalization"): TRAINING}
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {("", "BatchNormalization"): TRAINING}
 
     def op_of(self, node: ir.Node) -> ForeignOp | None:  # noqa: D102
         return super().op_of(node) if is_training_batch_norm(node) else None

@@ -8,7 +8,7 @@ running variance is biased (unbiased_running_var = 0); the pass has an option to
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.imports.dialect import DialectPass
@@ -17,7 +17,7 @@ from bngrad.passes.imports.onnx import TRAINING, form_reasons
 from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bngrad.passes.base import Context
     from bngrad.passes.imports.foreign_node import ForeignNode
@@ -44,7 +44,7 @@ class ImportOrtPass(DialectPass):
     training_mode = 0, for which ORT has no kernel.
     """
 
-    OPS: ClassVar = {
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
         BATCH_NORM_INTERNAL: replace(TRAINING, checks=[_mode_reasons, form_reasons]),
         BATCH_NORM_GRAD: ForeignOp(
             "dY, X, scale, mean, inv_std -> dX, dscale, dbias",

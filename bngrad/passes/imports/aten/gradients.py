@@ -20,7 +20,7 @@ kernel does. Outputs that ``output_mask`` marks as undefined must be unused; the
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ from bngrad.passes.imports.foreign_node import ForeignOp
 from bngrad.passes.imports.operands import Operands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bngrad.passes.base import Context
 
@@ -195,7 +195,7 @@ class ImportAtenPass(DialectPass):
     SyncBatchNorm, which is two ops with a sum across devices between them.
     """
 
-    OPS: ClassVar = {
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
         **dict.fromkeys(SCHEMAS, ForeignOp(_SIGNATURE, checks=_CHECKS, rewrite=_rewrite)),
         **dict.fromkeys(
             ("batch_norm_backward_reduce", "batch_norm_backward_elemt"),
@@ -205,4 +205,4 @@ class ImportAtenPass(DialectPass):
     NODE = AtenNode
 
     def op_of(self, node: ir.Node) -> ForeignOp | None:  # noqa: D102
-        return self.OPS.get(operator_of(node) or "")
+        return self.ops.get(operator_of(node) or "")

@@ -15,7 +15,7 @@ u = bnScale * (x - savedMean) * savedInvVariance + bnBias.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
 from bngrad.passes.imports.dialect import DialectPass
@@ -34,7 +34,7 @@ from bngrad.passes.imports.miopen.operands import MiopenOperands, compute_dtype,
 from bngrad.passes.imports.operands import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx_ir as ir
 
@@ -101,7 +101,7 @@ class ImportMiopenActivationPass(DialectPass):
     has to be computed.
     """
 
-    OPS: ClassVar = {
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
         "miopenFusionBatchNormActivBackward": ForeignOp(
             "dy: dY, x: X, y?: Z, bnScale: scale, bnBias: bias, savedMean: mean, savedInvVariance: inv_std -> "
             + OUTPUTS,

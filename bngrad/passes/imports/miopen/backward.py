@@ -17,7 +17,7 @@ axes is 0 for bn_mode per_activation, and all dimensions except the channels for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bngrad.passes.imports.dialect import DialectPass
 from bngrad.passes.imports.foreign_node import NUMBER, ForeignOp
@@ -140,7 +140,7 @@ class ImportMiopenBackwardPass(DialectPass):
     to be computed.
     """
 
-    OPS: ClassVar = dict.fromkeys(
+    ops: Mapping[str | tuple[str, str], ForeignOp] = dict.fromkeys(
         ("miopenBatchNormalizationBackward", "miopenBatchNormalizationBackward_V2"), _BACKWARD
     )
     NODE = MiopenNode

@@ -11,7 +11,7 @@ both, and their new values are discarded. In inference::
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norm_terms import is_momentum
 from bngrad.passes.imports.dialect import DialectPass
@@ -29,7 +29,7 @@ from bngrad.passes.imports.miopen.operands import MiopenOperands, compute_dtype,
 from bngrad.passes.imports.operands import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx_ir as ir
 
@@ -151,7 +151,7 @@ class ImportMiopenForwardPass(DialectPass):
     statistics that are used although the old ones are missing.
     """
 
-    OPS: ClassVar = {
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
         f"miopenBatchNormalizationForward{mode}{version}": op
         for mode, op in (("Training", _TRAINING), ("Inference", _INFERENCE))
         for version in ("", "_V2")

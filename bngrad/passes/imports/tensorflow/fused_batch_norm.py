@@ -16,7 +16,7 @@ then the rewrite of that node has already connected its saved_inv_std.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -32,6 +32,8 @@ from bngrad.passes.imports.tensorflow.node import ATTRIBUTES, FORWARDS, Tensorfl
 from bngrad.passes.imports.tensorflow.refusal import reasons
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bngrad.passes.base import Context
 
 
@@ -98,7 +100,10 @@ class ImportTensorflowPass(DialectPass):
     that its forward node saved, without a detour over the variance.
     """
 
-    OPS: ClassVar = {**dict.fromkeys(FORWARDS, _FORWARD), **dict.fromkeys(GRADIENTS, _GRADIENT)}
+    ops: Mapping[str | tuple[str, str], ForeignOp] = {
+        **dict.fromkeys(FORWARDS, _FORWARD),
+        **dict.fromkeys(GRADIENTS, _GRADIENT),
+    }
     NODE = TensorflowNode
 
     def op_of(self, node: ir.Node) -> ForeignOp | None:  # noqa: D102
