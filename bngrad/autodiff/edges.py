@@ -14,13 +14,12 @@ from bngrad.autodiff.stop_gradient import is_stop
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import subgraphs
+from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bngrad.autodiff.rule import Rule
-
-_FLOATS = frozenset(f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES)
 
 
 def rule_of(node: ir.Node) -> Rule | None:
@@ -79,4 +78,4 @@ def _may_be_float(domain: str, op_type: str, index: int) -> bool:
     if domain or not onnx.defs.has(op_type):
         return True
     parameters = onnx.defs.get_schema(op_type).inputs
-    return bool(_FLOATS & parameters[min(index, len(parameters) - 1)].types)
+    return not parameters[min(index, len(parameters) - 1)].types.isdisjoint(FLOAT_TYPES)

@@ -13,10 +13,10 @@ from onnx.defs import OpSchema
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.opset import onnx_registry
+from bngrad.opset.quantities import FLOAT_TYPES
 
 DOMAIN = "bngrad.autodiff"
 NAME = "StopGradient"
-_FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 
 
 def stop_nodes(model: ir.Model) -> list[ir.Node]:
@@ -32,7 +32,7 @@ def is_stop(node: ir.Node) -> bool:
 def register_schema() -> None:
     """Registers the schema with onnx, for exporters that look ops up by it."""
     x, y = (OpSchema.FormalParameter(name, "T") for name in ("X", "Y"))
-    constraints = [("T", _FLOATS, "Any float")]
+    constraints = [("T", FLOAT_TYPES, "Any float")]
     onnx_registry.register([OpSchema(NAME, DOMAIN, 1, inputs=[x], outputs=[y], type_constraints=constraints)])
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.graph.batch_norms import SIXTEEN_BITS
+
 if TYPE_CHECKING:
     from bngrad.graph.builder import NodeMaker
 
@@ -49,7 +51,7 @@ def is_momentum(factor: float, dtype: ir.DataType | None) -> bool:
     weight = 1.0 - float(np.float32(1.0 - factor))
     if dtype == ir.DataType.DOUBLE:
         return weight == factor
-    sixteen_bits = dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    sixteen_bits = dtype in SIXTEEN_BITS
     return abs(weight - factor) <= factor * (1e-4 if sixteen_bits else 1e-6)
 
 

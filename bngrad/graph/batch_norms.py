@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 """The types of data; a parameter or statistic has the type of the data, or is float."""
 
+SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
 PER_SAMPLE = "bngrad.per_sample"
 """The key in a node's ``meta`` for a batch-norm gradient that is one of an instance or group norm: its statistics
 are those of each sample alone."""

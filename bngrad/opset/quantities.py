@@ -27,6 +27,9 @@ class Quantity(NamedTuple):
     doc: str
 
 
+FLOAT_TYPES = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
+"""The types of data, as in a schema."""
+
 COEFFICIENTS = 9
 """The number of coefficients of AdamUpdate."""
 

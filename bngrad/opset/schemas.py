@@ -18,7 +18,7 @@ from bngrad.opset import onnx_registry
 from bngrad.opset.axes import normalize_axes
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.known_shapes import may_be_equal, shape_text
-from bngrad.opset.quantities import ATTRIBUTES, COEFFICIENTS, QUANTITIES, ROWS
+from bngrad.opset.quantities import ATTRIBUTES, COEFFICIENTS, FLOAT_TYPES, QUANTITIES, ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from bngrad.opset.known_shapes import KnownShape
 
 
-_FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _TYPE_CONSTRAINTS = {
-    "T": (_FLOATS, "Type of the data"),
-    "T1": (_FLOATS, "Type of scale and bias and their gradients: T or float"),
-    "T2": (_FLOATS, "Type of the statistics: T or float"),
-    "W": (_FLOATS[:2], "Type of the weight, its gradient and its moving averages"),
+    "T": (FLOAT_TYPES, "Type of the data"),
+    "T1": (FLOAT_TYPES, "Type of scale and bias and their gradients: T or float"),
+    "T2": (FLOAT_TYPES, "Type of the statistics: T or float"),
+    "W": (FLOAT_TYPES[:2], "Type of the weight, its gradient and its moving averages"),
 }
 _ATTR_TYPES = {
     "int": OpSchema.AttrType.INT,

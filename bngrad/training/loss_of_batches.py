@@ -17,6 +17,7 @@ import onnx_ir as ir
 from bngrad.autodiff.loss_terms import Independent, LossTerms, Mean, Sum
 from bngrad.autodiff.share_loss import weight_of_mean
 from bngrad.errors import ModelError
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.nodes import describe
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _DOUBLE = ir.DataType.DOUBLE
-_SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-4, 1e-2
 """Of a loss and what its parts make: above the rounding, and below what pairs of samples contribute."""
 
@@ -107,7 +107,7 @@ class LossOfBatches:
         self._fixed = all(shape is not None and isinstance(shape[0], int) for shape in shapes if shape != ())
         self._random = bool(random_nodes(model))
         dtypes = {value.dtype for node in graph for value in node.outputs}
-        self._tolerance = _TOLERANCE if dtypes.isdisjoint(_SIXTEEN_BITS) else _TOLERANCE_OF_16_BITS
+        self._tolerance = _TOLERANCE if dtypes.isdisjoint(SIXTEEN_BITS) else _TOLERANCE_OF_16_BITS
         self.obstacle: str | None = None
         self.averaged: bool | None = None
         self._terms: dict[ir.Value, Term] = {}

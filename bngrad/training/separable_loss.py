@@ -16,6 +16,7 @@ import onnxruntime
 
 from bngrad.autodiff.loss_terms import Combination, Independent, LossTerms, Mean, Sum, terms_of
 from bngrad.errors import BngradError, ModelError
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
     Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
-_SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _ROWS, _FIRST = 5, 2
 """Of the batch, and of its first part; one row may have no deviation from a mean."""
 _SIZES = (8, 32, 64, 224, 1)
@@ -93,7 +93,7 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
 
 
 def _require_comparable(evaluation: ir.Model) -> None:
-    if any(value.dtype in _SIXTEEN_BITS for node in evaluation.graph for value in node.outputs):
+    if any(value.dtype in SIXTEEN_BITS for node in evaluation.graph for value in node.outputs):
         raise ModelError("numbers of 16 bits round off more than pairs of samples may contribute")
     for node in random_nodes(evaluation):
         raise ModelError(f"{describe(node)} is random in inference mode, too")

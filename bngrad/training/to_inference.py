@@ -20,7 +20,7 @@ from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.nodes import all_nodes, default_opset, describe, is_read, owner
 from bngrad.opset.functions import DOMAIN
-from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
 _RANDOM = {("", op_type) for op_type in RANDOM_OPS} | {
-    ("com.microsoft", op_type) for op_type in ("BiasDropout", "BitmaskBiasDropout", "BitmaskDropout")
+    (MICROSOFT, op_type) for op_type in ("BiasDropout", "BitmaskBiasDropout", "BitmaskDropout")
 }
 _RECOGNIZED = (DOMAIN, "BatchNormalizationTraining")
 _TRAINING_MODE = 14

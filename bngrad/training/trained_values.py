@@ -10,6 +10,7 @@ import onnx_ir as ir
 from bngrad.autodiff.running_statistics import Statistic, find_statistics, is_given, is_statistic
 from bngrad.autodiff.separate_statistics import replace_statistic
 from bngrad.errors import InputError
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.constant_value import constant_tensor, lift_constant, new_initializer
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import describe
@@ -175,7 +176,7 @@ def _read_by_nothing(name: str, statistics: Sequence[Statistic]) -> str:
 
 def _narrowed(array: Array, dtype: ir.DataType | None) -> Array:
     """Returns float values in the 16-bit type of a model, and others as they are."""
-    is_master = array.dtype == np.float32 and dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    is_master = array.dtype == np.float32 and dtype in SIXTEEN_BITS
     return array.astype(dtype.numpy()) if is_master and dtype is not None else array
 
 

@@ -25,9 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import onnx_ir as ir
-
 from bngrad.errors import InputError, LibraryError, OracleError
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.nodes import all_nodes
 from bngrad.inspection.identity import identity
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
@@ -51,13 +50,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
+    import onnx_ir as ir
+
     from bngrad.io.files import AnyModel
     from bngrad.options import Provider
     from bngrad.oracle import Oracle
     from bngrad.validation.checks import Progress
     from bngrad.validation.options import ValidateKeywords
-
-_SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @takes_keywords(ValidateOptions)
@@ -191,7 +190,7 @@ def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider],
 def _supported_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
     """Drops the providers that cannot run a model, each with a note; refuses if none is left."""
     unsupported: dict[str, str] = {}
-    if has_type(model, _SIXTEEN_BITS):
+    if has_type(model, SIXTEEN_BITS):
         unsupported["python"] = "does not support float16 and bfloat16"
     if any(is_collective(node) for node in all_nodes(model)):
         unsupported["function"] = "does not support the collectives of a model made with --sync"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.rule import gradient
 from bngrad.opset.op_attributes import CONV, CONV_TRANSPOSE
+from bngrad.opset.ort_dialect import MICROSOFT
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -29,6 +30,6 @@ def _gradients(back: Backward, op_type: str) -> Gradients:
     while not names[-1]:
         names.pop()
     made = back.outputs_of(
-        op_type, back.dY, back.x(0), back.x(1), outputs=names, domain="com.microsoft", **back.attributes()
+        op_type, back.dY, back.x(0), back.x(1), outputs=names, domain=MICROSOFT, **back.attributes()
     )
     return [value if value.name else None for value in made]

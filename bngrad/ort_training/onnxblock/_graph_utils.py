@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from bngrad.graph.name_messages import unknown_name
 from bngrad.io import files
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingLookupError, as_ort_training_error
 from bngrad.passes.prepare.infer_types import InferTypesPass
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 
-_IMPORTED = {"com.microsoft": 1, "ai.onnx.ml": 3}
+_IMPORTED = {MICROSOFT: 1, "ai.onnx.ml": 3}
 """The versions of the domains of blocks, where the model imports none."""
 
 

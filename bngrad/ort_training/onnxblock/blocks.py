@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.ort_training.onnxblock import _graph_utils
 from bngrad.ort_training.onnxblock.block import Block
 
@@ -160,9 +161,7 @@ class ReduceAllL2(Block):
 
     def build(self, *reduce_node_input_names: str) -> str:
         """Appends the node."""
-        output = _graph_utils.append_node(
-            self.base, "ReduceAllL2", reduce_node_input_names, domain="com.microsoft"
-        )
+        output = _graph_utils.append_node(self.base, "ReduceAllL2", reduce_node_input_names, domain=MICROSOFT)
         self.base.graph.value_info.append(_graph_utils.float_info(output, [1]))
         return output
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.ort_training.errors import OrtTrainingError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
     Raises:
         OrtTrainingError: There is a base already.
     """
-    imports = [onnx.helper.make_opsetid("com.microsoft", 1), onnx.helper.make_opsetid("", opset_version or _OPSET)]
+    imports = [onnx.helper.make_opsetid(MICROSOFT, 1), onnx.helper.make_opsetid("", opset_version or _OPSET)]
     version = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
     graph = onnx.helper.make_graph([], "graph", [], [])
     model = onnx.helper.make_model(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.ort_training.errors import OrtTrainingError
 from bngrad.ort_training.onnxblock import _graph_utils
 from bngrad.ort_training.onnxblock.block import Block
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Parameters = tuple[Sequence[onnx.TensorProto], Sequence[onnx.TensorProto]]
-
-_MICROSOFT = "com.microsoft"
 
 
 class ClipGradNorm(Block):
@@ -40,7 +39,7 @@ class ClipGradNorm(Block):
             self.base,
             "InplaceClipGradNorm",
             [gradients_name],
-            domain=_MICROSOFT,
+            domain=MICROSOFT,
             output="clip_grad_norm_output",
             max_norm=float(self._max_norm),
         )
@@ -90,7 +89,7 @@ class AdamWOptimizer(Block):
             self.base,
             "AdamWOptimizer",
             inputs,
-            domain=_MICROSOFT,
+            domain=MICROSOFT,
             output="adamw.updated_flag",
             **self._attributes,
         )
@@ -103,7 +102,7 @@ class SGDOptimizer(Block):
         """Appends the node. It takes the parameters second, so 1.19.2 passes them as ``gradients_name``."""
         inputs = [learning_rate_name, gradients_name, params_name]
         return _graph_utils.append_node(
-            self.base, "SGDOptimizerV2", inputs, domain=_MICROSOFT, output="update_completed"
+            self.base, "SGDOptimizerV2", inputs, domain=MICROSOFT, output="update_completed"
         )
 
 

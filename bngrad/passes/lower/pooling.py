@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.node_reader import like, read_attribute
 from bngrad.opset.op_attributes import AVERAGE_POOL, MAX_POOL
 from bngrad.passes.lower import sliding
@@ -79,7 +80,7 @@ def max_pool_grad(site: Site) -> Outputs:
         ]
     shape = site.op("Concat", site.op("Shape", dY, start=0, end=2), spatial_shape(site, x, windows.rank), axis=0)
     # ScatterElements adds in no type that is smaller.
-    narrow = dY.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    narrow = dY.dtype in SIXTEEN_BITS
     wide = ir.DataType.FLOAT if narrow else dY.dtype or ir.DataType.FLOAT
     size = site.reduce("ReduceProd", shape, [0], keepdims=True)
     zeros = site.op("ConstantOfShape", size, value=ir.tensor([0.0], dtype=wide))

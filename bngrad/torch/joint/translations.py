@@ -15,6 +15,7 @@ from onnxscript.values import Opset
 from bngrad.errors import UnsupportedNodeError
 from bngrad.opset import onnx_registry
 from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.opset.quantities import FLOAT_TYPES
 from bngrad.torch.draws import draws
 from bngrad.torch.onnx_ops import op
 from bngrad.torch.scalars import scalar_tensor
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _DOMAIN = "bngrad.torch.joint"
-_FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
 _INTS = dict.fromkeys(("dilations", "kernel_shape", "output_padding", "pads", "strides"), OpSchema.AttrType.INTS)
 _INT = dict.fromkeys(("ceil_mode", "count_include_pad", "group"), OpSchema.AttrType.INT)
 _OPS = {
@@ -81,7 +81,7 @@ def _register_schemas() -> None:
             1,
             inputs=[parameter(one) for one in inputs],
             outputs=[parameter(one) for one in outputs],
-            type_constraints=[("T", _FLOATS, "Any float")]
+            type_constraints=[("T", FLOAT_TYPES, "Any float")]
             + ([("I", ["tensor(int64)"], "Indices")] if "indices" in inputs else []),
             attributes=[
                 OpSchema.Attribute(attribute, kind, required=False) for attribute, kind in (_INTS | _INT).items()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnx.reference.op_run import OpRun
 
 from bngrad.opset.functions import DOMAIN
+from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.validation.training_ops import (
     activation,
     arithmetic,
@@ -29,8 +30,6 @@ from bngrad.validation.training_ops import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MICROSOFT = "com.microsoft"
 
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "AveragePool"): pooling.average_pool,

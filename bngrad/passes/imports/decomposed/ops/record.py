@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bngrad.passes.imports.decomposed.axes import Layout, Size
     from bngrad.passes.imports.decomposed.polynomial import Polynomial, Vector
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOATS = SUPPORTED_DTYPES
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 Array = Any  # NDArray[np.float64] or of booleans or integers
