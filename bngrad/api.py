@@ -161,7 +161,8 @@ def training_step(
 
     Its inputs are the data, the learning rate and the state: weights, running statistics, what the optimizer
     keeps, and the number of updates. Its outputs are the loss and the new state. The model's metadata records
-    which output belongs to which input. It runs on any ONNX Runtime from 1.17 on.
+    which output belongs to which input. It runs on any ONNX Runtime from 1.17 on. The options that are not
+    described here are those of `differentiate`.
 
     Args:
         model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
@@ -177,16 +178,7 @@ def training_step(
         outputs: Further outputs: names of outputs of the forward model, and gradients, ``<weight>_grad``.
         values: Initial values by the names of weights and running statistics; by default those of the model.
         defaults: Whether the inputs of the state have the initial state as defaults.
-        loss: See `differentiate`; so are the following arguments.
-        loss_fn: See `differentiate`.
-        prediction: See `differentiate`.
         wrt: The weights to train. By default, all.
-        frozen: See `differentiate`.
-        training: See `differentiate`.
-        running_variance: See `differentiate`.
-        shared_statistics: See `differentiate`.
-        functions: See `differentiate`.
-        fuse: See `differentiate`.
         sync: Whether to make the step of one rank of a distributed run, see `differentiate`. The gradients of the
             whole batch are clipped and accumulated, and every rank gets the same new state.
         batch_statistics: Whether the evaluation graph and the inference model may use the statistics of the batch,
