@@ -37,7 +37,7 @@ _ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 }
 _DOC = """
 
-The native library computes it, in the dtypes that the module's docstring states. ``num_threads`` is the maximum
+The native library computes it, in the dtypes that `bngrad.runtime.native` states. ``num_threads`` is the maximum
 number of threads; 0 for one per CPU available to the process (affinity, container quota). The results are
 bit-identical for any number.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx.reference.op_run import OpRun
 
+from bngrad.opset import reference
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.validation.training_ops import (
@@ -85,11 +86,11 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     (MICROSOFT, "SoftmaxGrad_13"): loss.softmax_grad,
     (MICROSOFT, "SplitTraining"): indexing.split_training,
     (MICROSOFT, "TanhGrad"): activation.tanh_grad,
-    (DOMAIN, "AllGather"): batch_norm.bngrad_all_gather,
-    (DOMAIN, "AllReduce"): batch_norm.bngrad_all_reduce,
-    (DOMAIN, "BatchNormalizationGrad"): batch_norm.bngrad_batch_normalization_grad,
-    (DOMAIN, "BatchNormalizationStatistics"): batch_norm.bngrad_batch_normalization_statistics,
-    (DOMAIN, "BatchNormalizationTraining"): batch_norm.bngrad_batch_normalization_training,
+    (DOMAIN, "AllGather"): batch_norm.of_bngrad(reference.all_gather),
+    (DOMAIN, "AllReduce"): batch_norm.of_bngrad(reference.all_reduce),
+    (DOMAIN, "BatchNormalizationGrad"): batch_norm.of_bngrad(reference.batch_normalization_grad),
+    (DOMAIN, "BatchNormalizationStatistics"): batch_norm.of_bngrad(reference.batch_normalization_statistics),
+    (DOMAIN, "BatchNormalizationTraining"): batch_norm.of_bngrad(reference.batch_normalization_training),
 }
 """The function of each op, by (domain, op type)."""
 

@@ -6,20 +6,21 @@ at opsets 9 to 13, and always computes 1 - momentum in float32.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bngrad.errors import UnsupportedNodeError
+from bngrad.opset.quantities import ATTRIBUTES
 from bngrad.opset.reference import batch_normalization_grad as reference_grad
-from bngrad.opset.reference import batch_normalization_statistics as reference_statistics
 from bngrad.opset.reference import batch_normalization_training as reference_training
 from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from bngrad.validation.training_ops._types import Array, Integers
+    from bngrad.validation.training_ops._types import Array
 
 _EPSILON = default(1e-5)
 _MOMENTUM = default(0.9)
@@ -99,52 +100,18 @@ def batch_normalization(
     return scale_x * (X - mean_x) / np.sqrt(var_x + float(epsilon)) + bias_x, mean, var
 
 
-def bngrad_batch_normalization_grad(
-    dY: Array,
-    X: Array,
-    scale: Array,
-    mean: Array,
-    inv_std: Array,
-    axes: Integers,
-    *,
-    training_mode: int,
-) -> tuple[Array, ...]:
-    """BatchNormalizationGrad of ``bngrad``; see `bngrad.opset.reference.batch_normalization_grad`."""
-    results = reference_grad(dY, X, scale, mean, inv_std, axes=axes, training_mode=bool(training_mode))
-    return tuple(result.astype(X.dtype, copy=False) for result in results)
+def of_bngrad(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+    """Returns an op of ``bngrad``, by its function in `bngrad.opset.reference`; results have the inputs' type."""
+    signature = inspect.signature(function)
 
+    def compute(*inputs: Array, **attributes: float | str) -> tuple[Array, ...]:
+        return tuple(result.astype(inputs[0].dtype, copy=False) for result in function(*inputs, **attributes))
 
-def bngrad_batch_normalization_training(
-    X: Array,
-    scale: Array,
-    bias: Array,
-    running_mean: Array,
-    running_var: Array,
-    axes: Integers,
-    *,
-    epsilon: float,
-    momentum: float,
-    unbiased_running_var: int,
-) -> tuple[Array, ...]:
-    """BatchNormalizationTraining of ``bngrad``; see `bngrad.opset.reference.batch_normalization_training`."""
-    unbiased = bool(unbiased_running_var)
-    numbers = (float(epsilon), float(momentum), unbiased)
-    return tuple(reference_training(X, scale, bias, running_mean, running_var, axes, *numbers))
-
-
-def bngrad_batch_normalization_statistics(X: Array, axes: Integers, *, epsilon: float) -> tuple[Array, ...]:
-    """BatchNormalizationStatistics of ``bngrad``; see `bngrad.opset.reference.batch_normalization_statistics`."""
-    return tuple(reference_statistics(X, axes, float(epsilon)))
-
-
-def bngrad_all_gather(value: Array, *, key: str) -> Array:  # noqa: ARG001 - the op's attribute
-    """AllGather of ``bngrad``, of one rank alone."""
-    return value[np.newaxis]
-
-
-def bngrad_all_reduce(partial: Array, *, key: str) -> Array:  # noqa: ARG001 - the op's attribute
-    """AllReduce of ``bngrad``, of one rank alone."""
-    return partial
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [p.replace(kind=keyword) if p.name in ATTRIBUTES else p for p in signature.parameters.values()]
+    compute.__doc__ = function.__doc__
+    compute.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return compute
 
 
 def _like_x(X: Array, results: Sequence[Array]) -> tuple[Array, ...]:
