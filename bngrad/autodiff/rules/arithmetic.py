@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.broadcasting import for_each_input
-from bngrad.autodiff.rule import gradient
+from bngrad.autodiff.rule import for_each_input, gradient
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.node_reader import constant_of, dtype_of, like
 from bngrad.graph.signs import is_nonzero, is_positive, is_singular, may_overflow

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.broadcasting import for_each_input
-from bngrad.autodiff.rule import gradient
+from bngrad.autodiff.rule import for_each_input, gradient
 from bngrad.autodiff.ties import joint_limits
 from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.broadcasting import sum_to
