@@ -30,23 +30,29 @@ if TYPE_CHECKING:
 
 
 def evaluation_graph(
-    model: ir.Model, values: Mapping[str, Array], loss: str, *, batch_statistics: bool = False
+    model: ir.Model,
+    values: Mapping[str, Array],
+    loss: str,
+    *,
+    batch_statistics: bool = False,
+    in_place: bool = False,
 ) -> ir.Model:
     """Returns the evaluation graph of a forward model, which has to be checked yet.
 
     Its outputs are those of the forward model without running statistics, and the loss.
 
     Args:
-        model: The forward model; it is not changed.
+        model: The forward model; it is not changed, but for ``in_place``.
         values: The weights and running statistics, by the names of the training graph's inputs.
         loss: The name of the loss.
         batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
+        in_place: Whether the model may be changed, as nothing else needs it.
 
     Raises:
         ModelError: The loss depends on what only training mode has, or an output, unless accepted, on the
             statistics of the batch.
     """
-    model = inlined_copy(model)
+    model = inlined_copy(model, in_place=in_place)
     if all(value.name != loss for value in model.graph.outputs):
         model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
     left_out = running_outputs(model)

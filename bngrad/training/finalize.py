@@ -94,8 +94,12 @@ def finalize(
     return result
 
 
-def inlined_copy(model: ir.Model) -> ir.Model:
+def inlined_copy(model: ir.Model, *, in_place: bool = False) -> ir.Model:
     """Returns a copy of a forward model without functions.
+
+    Args:
+        model: The forward model.
+        in_place: Whether the model itself may be returned, as nothing else needs it.
 
     Raises:
         ModelError: The model is a training graph, or a call of a function does not match.
@@ -103,7 +107,7 @@ def inlined_copy(model: ir.Model) -> ir.Model:
     refuse_training_graph(model)
     refuse_other_systems(model)
     copy = inlined(model)
-    return model.clone() if copy is model else copy
+    return model.clone() if copy is model and not in_place else copy
 
 
 def to_inference_model(

@@ -25,6 +25,7 @@ from bngrad.graph.graph_digest import graph_digest
 from bngrad.passes.check import check, infer_and_check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
+from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, make_state_inputs
@@ -95,10 +96,16 @@ def build_step(
     clip_norm = None if clip_norm is None else float(clip_norm)
     options.require_one_loss()
     warnings: list[str] = []
+    source = model
     if options.loss_fn is not None:
         # Here, and not in `differentiate`: the evaluation graph has the loss, too.
         model, loss, _, warnings = append_loss(model, options.loss_fn, prediction=options.prediction)
         options = replace(options, loss=loss, loss_fn=None, prediction=None)
+    elif evaluation is None:
+        model = model.clone()
+    of_training = evaluation is None
+    if of_training:
+        InferTypesPass()(model)  # for the training graph and the evaluation graph
     known = read_forward_info(model)
     made = differentiate(model, options.forward(), last=False)
     builder = StepBuilder(made, options.values or {})
@@ -111,13 +118,14 @@ def build_step(
         synchronized=options.sync,
     )
     result = made.model
-    of_training = evaluation is None
     if evaluation is None:
-        evaluation = evaluation_graph(model, builder.initial, made.loss, batch_statistics=options.batch_statistics)
+        evaluation = evaluation_graph(
+            model, builder.initial, made.loss, batch_statistics=options.batch_statistics, in_place=True
+        )
     else:
         evaluation = evaluation.clone()
         make_state_inputs(evaluation, builder.initial)
-    infer_and_check(evaluation, model)
+    infer_and_check(evaluation, source)
     labels = tuple(one.range for one in find_class_labels(evaluation, info.data, info.loss))
     warnings += [one.unchecked for one in labels if one.unchecked is not None]
     if known is not None:
@@ -133,7 +141,7 @@ def build_step(
         return_flat_state(result, info, new)
         for each in (result, evaluation):
             take_flat_state(each, info)
-        check(evaluation, model)
+        check(evaluation, source)
     RemoveUnusedNodesPass()(result)
     EmbedFunctionsPass(options.functions)(result)
     OrderByDepthPass()(result)
@@ -144,7 +152,7 @@ def build_step(
         )
     for each in (result, evaluation):
         write_step_info(each, info)
-    infer_and_check(result, model)
+    infer_and_check(result, source)
     return Step(result, evaluation, builder.state, info, warnings + made.warnings, made.notes)
 
 

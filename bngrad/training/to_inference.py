@@ -79,8 +79,11 @@ def refuse_batch_statistics(model: ir.Model) -> None:
     Raises:
         ModelError: There is one, which is named.
     """
+    recognition = ImportDecomposedPass(forward_only=True)
+    if not recognition.may_find_any(model):
+        return
     recognized = model.clone()
-    ImportDecomposedPass(forward_only=True)(recognized)
+    recognition(recognized)
     for node in all_nodes(recognized):
         x = node.inputs[0] if (node.domain, node.op_type) == _RECOGNIZED else None
         if x is None or (x.shape is not None and x.shape[0] == 1) or not _is_of_data(x):

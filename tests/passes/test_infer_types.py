@@ -124,6 +124,45 @@ def test_types_behind_an_op_that_a_pass_imported(name):
     assert (h.dtype, str(h.shape)) == (ir.DataType.FLOAT, "[N,3,4,4]")
 
 
+NEW = {
+    "one-after-another": ("a = Relu(x) z = Neg(a)", {"a": "FLOAT[N,4]", "z": "FLOAT[N,4]"}),
+    "a-constant-says-the-rank": (
+        "k = Constant <value = int64[1] {1}> () z = ReduceSum <keepdims = 0> (x, k)",
+        {"z": "FLOAT[N]"},
+    ),
+    "a-shape": ("z = Shape(x)", {"z": "INT64[2]"}),
+    "an-op-that-onnx-does-not-infer": ("z = com.microsoft.Scale(x, w)", {"z": "FLOAT[N,4]"}),
+}
+"""Nodes, and the types that they have after an inference of these nodes alone."""
+
+OF_THE_WHOLE = {
+    "values-of-a-shape": ("s = Shape(x) r = Concat <axis = 0> (s, two) z = Expand(w, r)", {"z": "FLOAT[N,4,2]"}),
+    "an-unknown-dimension": ("z = NonZero(x)", {"z": "INT64[2,unk__0]"}),
+    "a-body": (
+        """z = If(c) <then_branch = t () => (p) { p = Neg(x) }, else_branch = e () => (q) { q = Relu(x) }>""",
+        {"z": "FLOAT[N,4]", "p": "FLOAT[N,4]"},
+    ),
+}
+"""The same for nodes that need an inference of the whole model."""
+
+
+@pytest.mark.parametrize("name", [*NEW, *OF_THE_WHOLE])
+def test_types_of_new_nodes(name, monkeypatch):
+    nodes, expected = (NEW | OF_THE_WHOLE)[name]
+    text = f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        g (float[N, 4] x, bool c) => (z) <float[1] w = {{1}}, int64[1] two = {{2}}> {{ {nodes} }}"""
+    model, calls = ir.from_proto(onnx.parser.parse_model(text)), []
+    model.meta[CONTRADICTS] = False  # as after an inference without the new nodes
+    infer = onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(
+        onnx.shape_inference, "infer_shapes", lambda proto, **how: calls.append(proto) or infer(proto, **how)
+    )
+    assert InferTypesPass()(model).modified
+    values = {value.name: value for node in model.graph.all_nodes() for value in node.outputs}
+    assert {name: f"{values[name].dtype.name}{values[name].shape}" for name in expected} == expected
+    assert len(calls) == (name in OF_THE_WHOLE)
+
+
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_failure_is_a_warning_where_an_earlier_inference_succeeded(before, caplog, expected_failures):
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] z) { z = Relu(x) }"""
@@ -131,6 +170,7 @@ def test_a_failure_is_a_warning_where_an_earlier_inference_succeeded(before, cap
     for _ in range(before):
         InferTypesPass()(model)
     model.graph[0].domain = "bngrad"  # which the model does not import
+    model.graph.outputs[0].shape = None
     with caplog.at_level(logging.INFO, logger="bngrad"):
         InferTypesPass()(model)
     assert [record.levelno for record in caplog.records] == [(logging.INFO, logging.WARNING)[before]]

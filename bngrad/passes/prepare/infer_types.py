@@ -16,7 +16,7 @@ from bngrad.graph.subgraphs import proto_subgraphs, subgraphs
 from bngrad.io.external_data import in_memory, with_small_tensors
 from bngrad.io.limits import MAX_RANK
 from bngrad.io.negative_dimensions import has_negative_dimension
-from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.passes.prepare.complete_types import LIKE_FIRST_INPUT, infer_outputs, untyped_nodes
 from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
 from bngrad.passes.prepare.long_vectors import may_have_long_vector
 from bngrad.passes.prepare.stated_shapes import STATES_WRONG_SHAPES, infer_without_wrong_shapes
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _log = logging.getLogger(__name__)
-
-_LIKE_FIRST_INPUT = {
-    ("", "GroupNormalization"),
-    ("bngrad.autodiff", "StopGradient"),
-    *((MICROSOFT, op_type) for op_type in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")),
-}
-"""Forward ops that onnx cannot infer, whose output has the type and shape of the first input.
-
-Registering schemas for them does not work: onnx's reference evaluator does not support an op type, such as Gelu,
-in two domains.
-"""
-
 
 CONTRADICTS = "bngrad.contradicts"
 """The key in a model's ``meta`` that says whether the model contradicts the inferred types and shapes."""
@@ -51,12 +39,17 @@ class InferTypesPass(ir.passes.InPlacePass):
     Guarantees: the nodes do not change. Types and shapes that cannot be inferred stay as they are in the model.
     Stated shapes of intermediate values that contradict the inferred ones are replaced, unless the model
     contradicts itself without them, too: then all stay, and the model's ``meta`` says so under `CONTRADICTS`.
+    Infers only the nodes without types if an earlier inference of the model succeeded, and that gives every type.
     Logs a failure: as a warning if an earlier inference of the model succeeded, else as information.
     onnx-ir's own pass is not used because it also deserializes the nodes and tensors, which takes half its time.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
+        if model.meta.get(CONTRADICTS) is False:
+            untyped = untyped_nodes(model)
+            if all(infer_outputs(node, model) for node in untyped):
+                return ir.passes.PassResult(model, modified=bool(untyped))
         modified = _infer_types(model)
         while _rank_transposed(model):
             modified = True
@@ -69,7 +62,7 @@ def _infer_types(model: ir.Model) -> bool:
     replaced = [
         (node, node.domain, node.op_type)
         for node in all_nodes(model)
-        if (node.domain, node.op_type) in _LIKE_FIRST_INPUT
+        if (node.domain, node.op_type) in LIKE_FIRST_INPUT
     ]
     for node, _, _ in replaced:
         node.domain, node.op_type = "", "Identity"
@@ -103,7 +96,7 @@ def infer_strictly(model: ir.Model) -> onnx.ModelProto | None:
     """
     nodes = {(node.domain, node.op_type) for node in all_nodes(model)}
     # onnx may abort the process at a Slice; see `_infer`.
-    if nodes & {*_LIKE_FIRST_INPUT, ("", "Slice")} or model.producer_name in STATES_WRONG_SHAPES:
+    if nodes & {*LIKE_FIRST_INPUT, ("", "Slice")} or model.producer_name in STATES_WRONG_SHAPES:
         return None
     data_prop = not may_have_long_vector(model)
     try:

@@ -19,6 +19,7 @@ from bngrad.graph.subgraphs import proto_subgraphs
 from bngrad.io.external_data import with_small_tensors
 from bngrad.opset.functions import MIN_IR_VERSION, MIN_OPSET
 from bngrad.passes.prepare.conversion_error import conversion_message
+from bngrad.passes.prepare.infer_types import CONTRADICTS
 from bngrad.passes.prepare.large_initializers import hide_initializers, is_large, restore_initializers
 from bngrad.passes.prepare.old_batch_norms import (
     TRAINING_MODE_OPSET,
@@ -57,6 +58,7 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
         result = raise_opset(model.clone(), self.minimum)
+        result.meta.update((key, model.meta[key]) for key in {CONTRADICTS} & model.meta.keys())
         modified = _imports(result) != _imports(model) or result.ir_version != model.ir_version
         return ir.passes.PassResult(result, modified=modified)
 

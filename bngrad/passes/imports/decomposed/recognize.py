@@ -64,7 +64,7 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
         for graph in _graphs(model):
             refused: list[Candidate] = []
             for turn in range(_ROUNDS):
-                rewrite = GraphRewrite(graph, names, self._kept, inner=turn > 0, forward_only=self._forward_only)
+                rewrite = self._rewrite(graph, names, inner=turn > 0)
                 taken = rewrite.run()
                 candidates += taken
                 refused = rewrite.refused
@@ -76,6 +76,14 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
             import_bngrad(model)
         model.meta[CANDIDATES] = candidates
         return ir.passes.PassResult(model, modified=modified)
+
+    def may_find_any(self, model: ir.Model) -> bool:
+        """Whether a graph of a model normalizes anything; else the pass does nothing. The model is not changed."""
+        names = Names(model)
+        return any(self._rewrite(graph, names, inner=False).has_roots for graph in _graphs(model))
+
+    def _rewrite(self, graph: ir.Graph, names: Names, *, inner: bool) -> GraphRewrite:
+        return GraphRewrite(graph, names, self._kept, inner=inner, forward_only=self._forward_only)
 
 
 def candidates_of(model: ir.Model) -> list[Candidate]:

@@ -1,0 +1,85 @@
+"""Infers the types of new nodes, one by one, in a model whose other types are known.
+
+The inference of a whole model serializes it twice. Passes add few nodes whose types they do not know.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from bngrad.graph.constant_value import constant_tensor
+from bngrad.graph.subgraphs import subgraphs
+from bngrad.opset.ort_dialect import MICROSOFT
+
+LIKE_FIRST_INPUT = {
+    ("", "GroupNormalization"),
+    ("bngrad.autodiff", "StopGradient"),
+    *((MICROSOFT, op_type) for op_type in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "Scale")),
+}
+"""Ops that onnx cannot infer, whose output has the type and shape of the first input.
+
+Registering schemas for them does not work: onnx's reference evaluator does not support an op type, such as Gelu,
+in two domains.
+"""
+
+_SMALL = 64
+"""The largest constants whose values inference gets: axes, pads and similar."""
+
+
+def untyped_nodes(model: ir.Model) -> list[ir.Node]:
+    """The nodes of the main graph and its subgraphs with an output of unknown type, rank or dimension."""
+    return [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if not _is_typed(node)]
+
+
+def _is_typed(node: ir.Node) -> bool:
+    return all(_is_known(value) for value in node.outputs if value.name)
+
+
+def _is_known(value: ir.Value) -> bool:
+    if value.dtype is None or value.shape is None:
+        return False
+    return all(isinstance(size, int) or size.value is not None for size in value.shape)
+
+
+def infer_outputs(node: ir.Node, model: ir.Model) -> bool:
+    """Infers the types of the outputs of a node from those of its inputs.
+
+    Returns:
+        Whether all are known now. Else the whole model has to be inferred, which also propagates the values of
+        shapes that nodes compute.
+    """
+    inputs = {str(value.name): value for value in node.inputs if value is not None}
+    if any(value.type is None for value in inputs.values()) or any(True for _ in subgraphs(node)):
+        return False
+    if (node.domain, node.op_type) in LIKE_FIRST_INPUT and node.inputs and node.inputs[0] is not None:
+        node.outputs[0].type, node.outputs[0].shape = node.inputs[0].type, node.inputs[0].shape
+        return _is_typed(node)
+    try:
+        data = {name: small_constant(value) for name, value in inputs.items()}
+        types = onnx.shape_inference.infer_node_outputs(
+            onnx.defs.get_schema(node.op_type, model.opset_imports.get(node.domain, 1), node.domain),
+            ir.to_proto(node),
+            {name: ir.serde.serialize_value(value).type for name, value in inputs.items()},
+            {name: tensor for name, tensor in data.items() if tensor is not None},
+            opset_imports=[onnx.helper.make_opsetid(*domain) for domain in model.opset_imports.items()],
+            ir_version=model.ir_version,
+        )
+    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, OSError, ValueError, RuntimeError):
+        return False  # the inference of the whole model says why
+    for value in node.outputs:
+        if value.name in types and not _is_known(value):
+            proto = types[value.name]
+            value.type = ir.serde.deserialize_type_proto_for_type(proto)
+            value.shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    return _is_typed(node)
+
+
+def small_constant(value: ir.Value) -> onnx.TensorProto | None:
+    """The tensor of a small value that is the same in every run, such as axes; None for other values.
+
+    Raises:
+        OSError, ValueError: It is external data that cannot be read.
+    """
+    tensor = None if value.is_graph_input() else constant_tensor(value)
+    return None if tensor is None or tensor.size > _SMALL else ir.serde.serialize_tensor(tensor)
