@@ -14,7 +14,7 @@ from autodiff.cases.activation import CASES as ACTIVATIONS
 from autodiff.cases.elementwise import CASES as OTHERS
 from autodiff.cases.elementwise import UNARY
 from autodiff.gradient_cases import NO_RULE, Case, forward, in_standard_onnx, lowered, written
-from autodiff.gradient_checks import check_on_stock
+from autodiff.gradient_checks import CheckedCase, on_stock
 from bngrad.errors import UnsupportedNodeError
 from bngrad.oracle import prepare_forward
 from bngrad.passes.pipeline import rewrite
@@ -118,7 +118,7 @@ def test_other_types(case, dims):
         session(written(case), "function")
     except UnsupportedNodeError:
         pytest.skip(f"ONNX Runtime has no kernel for this op in {case.element}")
-    check_on_stock(case, dims)
+    CheckedCase(case).run(on_stock, dims)
 
 
 @pytest.mark.parametrize(

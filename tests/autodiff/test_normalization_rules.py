@@ -9,7 +9,7 @@ import pytest
 
 from autodiff.cases.normalization import SIZES, STATISTICS, XSB, norm
 from autodiff.gradient_cases import Case, feeds_of, lowered, positive
-from autodiff.gradient_checks import check_against_differences
+from autodiff.gradient_checks import CheckedCase, against_differences
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import UnsupportedNodeError
 from bngrad.runtime.session import session
@@ -38,7 +38,7 @@ NOT_ON_STOCK = [
 
 @pytest.mark.parametrize("case", NOT_ON_STOCK, ids=str)
 def test_central_differences_alone(case):
-    check_against_differences(case, case.dims[0])
+    CheckedCase(case).run(against_differences, case.dims[0])
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["frozen", "training"])

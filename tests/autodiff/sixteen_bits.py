@@ -1,0 +1,69 @@
+"""The cases that are also checked in 16 bits: those that can be written in these types and run.
+
+Activations and elementwise ops are checked by test_elementwise_values.py, with other limits.
+"""
+
+from __future__ import annotations
+
+from autodiff.cases import (
+    convolution,
+    indexing,
+    loss,
+    matrix,
+    normalization,
+    pooling,
+    reduction,
+    resampling,
+    shape,
+)
+from autodiff.gradient_checks import in_bfloat16, in_float16
+
+
+def some(cases, condition=lambda _case: True, *, size=0):
+    """Those of the cases in float that a condition holds for, each with one of its dims."""
+    chosen = {case: case.dims[size] for case in cases if "float[" in case.inputs and condition(case)}
+    assert chosen, "nothing is left to test"
+    return chosen
+
+
+def at_opset_22(case):
+    """Older opsets have no bfloat16 for them."""
+    return case.opset == 22
+
+
+NO_KERNEL = {
+    *("ScatterElements adds", "ScatterND adds"),
+    *("reverse sequence time first", "reverse sequence batch first"),
+}
+"""What ONNX Runtime has no kernel for in float16, or ONNX no bfloat16."""
+
+BFLOAT16 = {
+    **some(convolution.CASES, at_opset_22),
+    **some(indexing.CASES, lambda case: case.name not in NO_KERNEL),
+    **some(pooling.CASES, at_opset_22),
+    **some(
+        resampling.CASES,
+        # ONNX's text form has no constants of these types, and scales are float in all of them.
+        lambda case: (
+            not any(word in case.body + case.inputs for word in ("value_float =", "float v"))
+            and case.name != "resize by computed scales"
+        ),
+    ),
+    **some(shape.CASES),
+}
+FLOAT16 = {
+    **BFLOAT16,
+    **some(loss.CASES, lambda case: not any(word in case.name for word in ("sum", "none", "opset")), size=-1),
+    **some(matrix.CASES, size=-1),
+    # Its parameters and statistics may be of other types: test_normalization_rules.py has those.
+    **some(normalization.CASES, lambda case: not case.name.startswith("BatchNormalization")),
+    **some(
+        reduction.CASES,
+        lambda case: case.name.endswith(("of two, dropped", "of nothing", "of images", "of fixed extents")),
+        size=-1,
+    ),
+}
+SAMPLE = {
+    case: in_bfloat16 if case in BFLOAT16 and index % 2 else in_float16 for index, case in enumerate(FLOAT16)
+}
+"""The check of each case in one of its types; `make test-long` runs them in both."""
