@@ -12,7 +12,7 @@ import pytest
 from bngrad.oracle import prepare_forward
 from bngrad.runtime.session import PROVIDERS, session
 from bngrad.training.differentiate import differentiate
-from bngrad.validation.float64 import Evaluator, evaluate
+from bngrad.validation.float64 import Evaluator
 from bngrad.validation.forward import forward_part
 from bngrad.validation.numeric import central_differences
 from models import digits_resnet20
@@ -34,19 +34,29 @@ def feeds(forward):
 
 
 @pytest.fixture(scope="module", params=FROZEN)
-def made(request, forward):
-    return differentiate(ir.from_proto(forward), loss="loss", frozen=FROZEN[request.param])
+def frozen(request):
+    """The patterns of the batch norms that are frozen."""
+    return FROZEN[request.param]
 
 
 @pytest.fixture(scope="module")
-def exact(made, feeds):
+def made(forward, frozen):
+    return differentiate(ir.from_proto(forward), loss="loss", frozen=frozen)
+
+
+@pytest.fixture(scope="module")
+def tested(made):
     """The same graph in float64."""
-    return evaluate(ir.to_proto(made.model), feeds)
+    return Evaluator(ir.to_proto(made.model))
 
 
-def test_central_differences(made, feeds):
+@pytest.fixture(scope="module")
+def exact(tested, feeds):
+    return tested(feeds)
+
+
+def test_central_differences(made, tested, feeds):
     forward = forward_part(made.model, "loss")
-    tested = Evaluator(ir.to_proto(made.model))
     check = central_differences(tested, feeds, gradients=made.gradients, forward=forward, loss="loss", seed=1)
     assert not check.skipped
     assert len(check.rows) == len(made.gradients)
@@ -62,27 +72,20 @@ def test_on_stock(made, feeds, exact, provider):
         assert np.max(np.abs(got - exact[name])) <= 1e-4 * scale, name
 
 
-@pytest.mark.parametrize("which", FROZEN)
-def test_ort_builder_is_right_once_they_are_spelled_out(forward, feeds, oracle, which):
-    model = in_frozen_mode(forward, FROZEN[which])
+def test_ort_builder_is_right_once_they_are_spelled_out(forward, frozen, feeds, exact, oracle):
+    model = in_frozen_mode(forward, frozen)
     prepared = prepare_forward(model, "loss")
     assert any("frozen BatchNormalization written as arithmetic" in note for note in prepared.notes)
-    worst = worst_error(oracle, prepared, feeds, exact_for(forward, feeds, which))
+    worst = worst_error(oracle, prepared, feeds, exact)
     assert worst <= 1e-4
 
 
-@pytest.mark.parametrize("which", FROZEN)
-def test_ort_builder_fails_the_same_check_when_it_is_left_to_itself(forward, feeds, oracle, which):
+def test_ort_builder_fails_the_same_check_when_it_is_left_to_itself(forward, frozen, feeds, exact, oracle):
     """It makes a training-mode batch norm of every frozen one, and says nothing."""
     prepared = prepare_forward(forward, "loss")
-    frozen = in_frozen_mode(ir.to_proto(prepared.model), FROZEN[which])
-    worst = worst_error(oracle, prepared._replace(model=frozen), feeds, exact_for(forward, feeds, which))
+    model = in_frozen_mode(ir.to_proto(prepared.model), frozen)
+    worst = worst_error(oracle, prepared._replace(model=model), feeds, exact)
     assert worst > 0.1
-
-
-def exact_for(forward, feeds, which):
-    made = differentiate(ir.from_proto(forward), loss="loss", frozen=FROZEN[which])
-    return evaluate(ir.to_proto(made.model), feeds)
 
 
 def in_frozen_mode(model, patterns):

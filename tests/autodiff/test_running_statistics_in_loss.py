@@ -8,7 +8,7 @@ import pytest
 import bngrad
 from autodiff.small_models import model
 from bngrad.runtime.session import PROVIDERS
-from bngrad.validation.float64 import evaluate
+from bngrad.validation.float64 import Evaluator
 
 STEP = 1e-6
 STATISTICS = "float[2] m = {0.5, -1}, float[2] v = {0.5, 3}"
@@ -56,11 +56,12 @@ def test_gradients(name, loss, rng):
     shape = BATCH_NORMS[name][2]
     feeds = {key: rng.standard_normal(shape) for key in ("x", "w")}
     feeds |= {key: rng.uniform(0.5, 2, 2) for key in ("s", "b", "m", "v")}
-    gradients = evaluate(training, feeds)
+    evaluator = Evaluator(training)
+    gradients = evaluator(feeds)
     for given in wrt:
         direction = rng.standard_normal(feeds[given].shape)
         moved = ({**feeds, given: feeds[given] + step * direction} for step in (STEP, -STEP))
-        ahead, behind = (float(evaluate(training, each, ["loss"])["loss"]) for each in moved)
+        ahead, behind = (float(evaluator(values, ["loss"])["loss"]) for values in moved)
         want = float(np.sum(gradients[f"{given}_grad"] * direction))
         assert (ahead - behind) / (2 * STEP) == pytest.approx(want, rel=1e-6, abs=1e-8), given
     single = {key: array.astype(np.float32) for key, array in feeds.items()}

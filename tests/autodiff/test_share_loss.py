@@ -31,6 +31,8 @@ POSITIVES = f"""{LOGITS} l = SoftmaxCrossEntropyLoss<reduction = "sum">(y, t) tw
 LOSSES = {
     "mean": f"{SQUARES} loss = ReduceMean<keepdims = 0>(s) }}",
     "mean-of-shape-1": f"{SQUARES} m = ReduceMean(s) loss = Squeeze(m) }}",
+    "mean-flattened-and-cast-like": f"""{SQUARES} m = ReduceMean<keepdims = 0>(s) f = Flatten<axis = 0>(m)
+        c = CastLike(f, w) loss = Squeeze(c) }}""",
     "mean-of-means-of-samples": f"{SQUARES} m = ReduceMean<axes = [1]>(s) loss = ReduceMean<keepdims = 0>(m) }}",
     "sum": f"{SQUARES} loss = ReduceSum<keepdims = 0>(s) }}",
     "cross-entropy": f"{LOGITS} loss = SoftmaxCrossEntropyLoss(y, t) }}",
@@ -113,19 +115,23 @@ def on_ranks(proto, feeds):
     return [ReferenceEvaluator(after).run(None, {**one, gather.output[0]: gathered}) for one in feeds]
 
 
-@pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("case", [*LOSSES, *FUNCTIONS])
-def test_shares_add_up(case, split, rng):
+def test_shares_add_up(case, rng):
     model = model_of(case)
     feeds = feeds_of(model, rng)
-    parts = np.split(np.arange(N), SPLITS[split])
-    of_ranks = [{name: array if name == "w" else array[rows] for name, array in feeds.items()} for rows in parts]
-    (want,) = on_ranks(graph_of(model, share=False), [feeds])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # onnx's evaluator divides the labels of nothing by 0
-        got = on_ranks(graph_of(model, share=True), of_ranks)
-    for name, whole, shares in zip(("loss", "w_grad"), want, zip(*got, strict=True), strict=True):
-        np.testing.assert_allclose(np.sum(shares, axis=0), whole, rtol=2e-6, atol=2e-6, err_msg=name)
+    whole_graph, share_graph = (graph_of(model, share=share) for share in (False, True))
+    (want,) = on_ranks(whole_graph, [feeds])
+    for split, rows_of_ranks in SPLITS.items():
+        of_ranks = [
+            {name: array if name == "w" else array[rows] for name, array in feeds.items()}
+            for rows in np.split(np.arange(N), rows_of_ranks)
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # onnx's evaluator divides the labels of nothing by 0
+            got = on_ranks(share_graph, of_ranks)
+        for name, whole, shares in zip(("loss", "w_grad"), want, zip(*got, strict=True), strict=True):
+            message = f"{name}, {split}"
+            np.testing.assert_allclose(np.sum(shares, axis=0), whole, rtol=2e-6, atol=2e-6, err_msg=message)
 
 
 REFUSED = {
