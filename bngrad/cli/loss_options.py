@@ -9,8 +9,8 @@ import click
 
 from bngrad.cli.described_options import described_options
 from bngrad.cli.options import option
-from bngrad.graph.name_messages import phrase
 from bngrad.errors import InputError
+from bngrad.graph.name_messages import phrase
 from bngrad.training.loss.base import Reduction
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function
 
