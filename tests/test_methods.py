@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import click
 import pytest
 
 import bngrad
@@ -17,7 +18,16 @@ TABLES = {"guides/losses.md": LOSS_FUNCTIONS, "reference/training-step.md": OPTI
 
 
 def parameters(command):
-    return {option.name: option for option in cli.commands[command].params}
+    """The options of a command by their names on the command line."""
+    options = [option for option in cli.commands[command].params if isinstance(option, click.Option)]
+    names = [option.opts[-1] for option in options]
+    assert len(set(names)) == len(names)
+    return dict(zip(names, options, strict=True))
+
+
+def names_of(kind):
+    """The options of a loss function or an optimizer on the command line."""
+    return [one.metadata.get("command_line") or "--" + one.name.replace("_", "-") for one in fields(kind)]
 
 
 def test_all_names_differ():
@@ -37,23 +47,23 @@ def test_python_has_the_class_under_its_own_name(name):
 @pytest.mark.parametrize("command", ["step", "differentiate", "validate"])
 def test_commands_take_every_loss_function(command):
     options = parameters(command)
-    assert list(options["loss_fn"].type.choices) == list(LOSS_FUNCTIONS)
-    assert {one.name for kind in LOSS_FUNCTIONS.values() for one in fields(kind)} <= set(options)
+    assert list(options["--loss-fn"].type.choices) == list(LOSS_FUNCTIONS)
+    assert {name for kind in LOSS_FUNCTIONS.values() for name in names_of(kind)} <= set(options)
 
 
 def test_step_takes_every_optimizer():
     options = parameters("step")
-    assert list(options["optimizer"].type.choices) == list(OPTIMIZERS)
-    assert {one.name for kind in OPTIMIZERS.values() for one in fields(kind)} <= set(options)
+    assert list(options["--optimizer"].type.choices) == list(OPTIMIZERS)
+    assert {name for kind in OPTIMIZERS.values() for name in names_of(kind)} <= set(options)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_help_of_each_option_names_those_that_have_it(name):
-    for one in fields(METHODS[name]):
-        option = parameters("step")[one.name]
-        assert option.help
-        if one.name not in ("reduction", "weight_decay"):  # which all have
-            assert name in option.help, one.name
+    for option in names_of(METHODS[name]):
+        text = parameters("step")[option].help
+        assert text
+        if option not in ("--reduction", "--weight-decay"):  # which all have
+            assert name in text, option
 
 
 @pytest.mark.parametrize("page", TABLES)

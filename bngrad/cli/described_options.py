@@ -40,23 +40,36 @@ _ARRAYS = {"FILE.npy": _load_array, "VALUE": _number_or_array}
 """How values that are no numbers are read, by their placeholders."""
 
 
-def described_options(kinds: Mapping[str, Any], group: str) -> dict[str, Callable[..., Any]]:
-    """Returns the options that dataclasses have, by their fields; those that all have are last.
+class DescribedOptions:
+    """The options that dataclasses have; those that all have are last.
 
     Args:
         kinds: The dataclasses by their names.
         group: The title of the group of options.
     """
-    having: dict[str, dict[str, Field[Any]]] = {}
-    for name, kind in kinds.items():
-        for one in fields(kind):
-            if one.metadata:
-                having.setdefault(one.name, {})[name] = one
-    ordered = sorted(having, key=lambda name: len(having[name]) == len(kinds))
-    return {name: _option(name, having[name], group) for name in ordered}
+
+    def __init__(self, kinds: Mapping[str, Any], group: str) -> None:
+        having: dict[str, dict[str, Field[Any]]] = {}
+        for name, kind in kinds.items():
+            for one in fields(kind):
+                if one.metadata:
+                    having.setdefault(one.name, {})[name] = one
+        ordered = sorted(having, key=lambda name: len(having[name]) == len(kinds))
+        self._names = {field: _name(field, next(iter(having[field].values()))) for field in ordered}
+        self.options = [_option(self._names[field], having[field], group) for field in ordered]
+        """What adds each to a command."""
+
+    def pop_from(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Takes the values from the parameters of a command, and returns them by the fields."""
+        return {field: parameters.pop(name[2:].replace("-", "_")) for field, name in self._names.items()}
 
 
-def _option(field: str, having: Mapping[str, Field[Any]], group: str) -> Callable[..., Any]:
+def _name(field: str, first: Field[Any]) -> str:
+    """The option of a field on the command line."""
+    return str(first.metadata["command_line"] or option_name(field))
+
+
+def _option(name: str, having: Mapping[str, Field[Any]], group: str) -> Callable[..., Any]:
     """The option of the fields of one name."""
     first = next(iter(having.values()))
     metavar = first.metadata["metavar"]
@@ -65,8 +78,7 @@ def _option(field: str, having: Mapping[str, Field[Any]], group: str) -> Callabl
         attributes = {"metavar": metavar, "callback": _ARRAYS[metavar], "shell_complete": complete_files(".npy")}
     elif isinstance(first.default, bool):
         attributes = {"is_flag": True, "default": None}
-    name = first.metadata["command_line"] or option_name(field)
-    return option(name, field, group=group, help=_help(having), **attributes)
+    return option(name, group=group, help=_help(having), **attributes)
 
 
 def _help(having: Mapping[str, Field[Any]]) -> str:

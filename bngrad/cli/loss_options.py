@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from bngrad.cli.described_options import described_options
+from bngrad.cli.described_options import DescribedOptions
 from bngrad.cli.options import option
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import phrase
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _GROUP = "Loss function"
 
-_OWN = described_options(LOSS_FUNCTIONS, _GROUP)
-"""The options of loss functions, by their fields."""
+_OWN = DescribedOptions(LOSS_FUNCTIONS, _GROUP)
 
 _OPTIONS = (
     option(
@@ -43,7 +42,7 @@ _OPTIONS = (
         group=_GROUP,
         help="Reduction of the loss function over samples or elements.  [default: mean]",
     ),
-    *_OWN.values(),
+    *_OWN.options,
 )
 
 
@@ -52,7 +51,7 @@ def loss_fn_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*, loss_fn: str | None, **options: Any) -> Any:  # noqa: ANN401 - passed through
-        own = {name: options.pop(name) for name in ("reduction", *_OWN)}
+        own = {"reduction": options.pop("reduction"), **_OWN.pop_from(options)}
         return command(loss_fn=_loss_function(loss_fn, own), **options)
 
     for decorate in reversed(_OPTIONS):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.described_options import described_options
+from bngrad.cli.described_options import DescribedOptions
 from bngrad.cli.options import option, option_name
 from bngrad.graph.name_messages import phrase
 from bngrad.training.optimizers import OPTIMIZERS
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from bngrad.training.optimizers import Optimizer
 
-_OWN = described_options(OPTIMIZERS, OPTIMIZER)
-"""The options of optimizers, by their hyperparameters."""
+_OWN = DescribedOptions(OPTIMIZERS, OPTIMIZER)
 
 _OPTIMIZER_OPTION = option(
     "--optimizer",
@@ -37,11 +36,10 @@ def optimizer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*, optimizer: str, **options: Any) -> Any:  # noqa: ANN401 - passed through
-        own = {name: options.pop(name) for name in _OWN}
-        given = {name: value for name, value in own.items() if value is not None}
+        given = {name: value for name, value in _OWN.pop_from(options).items() if value is not None}
         return command(optimizer=_optimizer(optimizer, given), **options)
 
-    for decorate in reversed((_OPTIMIZER_OPTION, *_OWN.values())):
+    for decorate in reversed((_OPTIMIZER_OPTION, *_OWN.options)):
         call = decorate(call)
     return call
 
