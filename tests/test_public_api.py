@@ -39,6 +39,7 @@ NAMES = [
     "ModelError",
     "OracleError",
     "ParameterGroup",
+    "RMSprop",
     "Report",
     "SigmoidFocal",
     "StepInfo",

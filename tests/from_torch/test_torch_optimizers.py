@@ -123,7 +123,7 @@ def number(value):
     return torch.tensor(value, dtype=torch.float64)  # PyTorch computes a step size in the type of its tensors
 
 
-SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+SGD, Adam, AdamW, RMSprop = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop
 OPTIMIZERS = {
     "sgd": of(SGD),
     "sgd with weight decay": of(SGD, weight_decay=0.1),
@@ -145,6 +145,10 @@ OPTIMIZERS = {
     "adamw with weight decay": of(AdamW, weight_decay=0.3, betas=(0.5, 0.999)),
     "adamw fused": of(AdamW, fused=True),
     "adamw groups": in_groups(AdamW),
+    "rmsprop": of(RMSprop),
+    "rmsprop centered": of(RMSprop, centered=True, alpha=0.9, eps=1e-3, weight_decay=0.1),
+    "rmsprop with momentum": of(RMSprop, momentum=0.8, foreach=True),
+    "rmsprop groups": in_groups(RMSprop, momentum=0.5, centered=True, eps=1e-2),
 }
 
 
@@ -467,7 +471,7 @@ def test_every_name_of_a_parameter_is_its_own(names, accumulate):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", [SGD, AdamW])
+@pytest.mark.parametrize("kind", [SGD, AdamW, RMSprop])
 def test_the_state_of_16_bit_parameters_is_float32(kind, dtype):
     options = {"momentum": 0.9} if kind is SGD else {}
     reference, optimizer = trained_in_torch(of(kind, **options), "float32", FIRST)
@@ -613,10 +617,10 @@ def all_frozen(module):
 MOMENTUM = of(SGD, momentum=0.9)
 READ_REFUSALS = {
     "a class of another formula": (
-        of(torch.optim.RMSprop),
-        r"is a torch\.optim\.rmsprop\.RMSprop; expected a torch",
+        of(torch.optim.Adagrad),
+        r"is a torch\.optim\.adagrad\.Adagrad; expected a torch",
     ),
-    "a subclass": (of(OwnSGD), r"OwnSGD; expected a torch.optim.SGD, Adam or AdamW, and no subclass"),
+    "a subclass": (of(OwnSGD), r"OwnSGD; expected a torch.optim.SGD, Adam, AdamW or RMSprop, and no subclass"),
     "no optimizer": (lambda _: "sgd", r"the optimizer is a builtins\.str; expected"),
     "a hook": (with_hook, "has step hooks"),
     "a hook behind the step": (
@@ -642,6 +646,11 @@ READ_REFUSALS = {
         "group 1 of the optimizer has amsgrad=True",
     ),
     "maximize sgd": (of(SGD, maximize=True), "has maximize=True; expected maximize=False"),
+    "maximize rmsprop": (of(RMSprop, maximize=True), "has maximize=True"),
+    "alpha of groups": (
+        halves(RMSprop, {}, {"alpha": 0.9}),
+        "group 1 of the optimizer has alpha 0.9, and group 0",
+    ),
     "maximize adam": (of(Adam, maximize=True), "has maximize=True"),
     "dampening": (of(SGD, momentum=0.9, dampening=0.1), "has dampening=0.1; expected dampening=0"),
     "differentiable": (of(Adam, differentiable=True), "has differentiable=True"),

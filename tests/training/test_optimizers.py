@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import onnx
@@ -10,12 +11,11 @@ import pytest
 
 import bngrad
 from bngrad.errors import InputError
+from bngrad.training.optimizers import OPTIMIZERS
 from bngrad.training.step_info import read_step_info
 from training.torch_optimizers import CASES, FILE, UPDATES, batch, initial_weights
 
 TRAINED = json.loads(FILE.read_text(encoding="utf-8"))
-KINDS = {"sgd": bngrad.SGD, "adam": bngrad.Adam, "adamw": bngrad.AdamW}
-HYPERPARAMETERS = ("momentum", "nesterov", "weight_decay", "beta1", "beta2", "eps")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 
@@ -38,13 +38,14 @@ def network(dtype):
 
 
 def step_of(case, dtype, **options):
-    hyperparameters = {name: case[name] for name in HYPERPARAMETERS if name in case}
+    kind = OPTIMIZERS[case["optimizer"]]
+    hyperparameters = {one.name: case[one.name] for one in fields(kind) if one.name in case}
     groups = [bngrad.ParameterGroup(names=[n], learning_rate_scale=x) for n, x in case.get("scales", {}).items()]
     if case.get("no_decay_1d"):
         groups.append(bngrad.ParameterGroup(max_rank=1, weight_decay=0))
     return bngrad.training_step(
         network(dtype),
-        optimizer=KINDS[case["optimizer"]](**hyperparameters),
+        optimizer=kind(**hyperparameters),
         groups=groups,
         clip_norm=case.get("clip_norm"),
         accumulate=case.get("accumulate", 1),
@@ -81,7 +82,7 @@ def test_hundred_updates_equal_those_of_torch(name, dtype, layout):
 
 
 @pytest.mark.parametrize("provider", ["function", "python"])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["optimizer"] != "sgd"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["optimizer"].startswith("adam")])
 def test_every_provider_makes_the_updates_of_torch(name, provider):
     """The updates of Adam are an op of ours."""
     case = CASES[name]
@@ -137,6 +138,10 @@ def test_no_update_has_a_scalar_and_an_array(name):
         assert len({ranks[value] for value in node.input}) == 1, node
 
 
+def test_every_optimizer_has_cases():
+    assert {case["optimizer"] for case in CASES.values()} == set(OPTIMIZERS)
+
+
 def test_every_case_moves_the_weights_of_its_own():
     ends = {name: np.concatenate([np.ravel(w) for w in TRAINED[name]["float64"].values()]) for name in CASES}
     for name, end in ends.items():
@@ -157,6 +162,8 @@ REFUSALS = [
     (lambda: bngrad.SGD(nesterov=True), "nesterov is true and momentum is 0"),
     (lambda: bngrad.Adam(beta1=1.0), "Adam: beta1 is 1.0; expected a number below 1, at least 0"),
     (lambda: bngrad.AdamW(eps=float("inf")), "AdamW: eps is inf"),
+    (lambda: bngrad.RMSprop(alpha=1), "RMSprop: alpha is 1.0; expected a number below 1, at least 0"),
+    (lambda: bngrad.RMSprop(momentum=-1), "RMSprop: momentum is -1.0; expected a finite number, at least 0"),
     (lambda: bngrad.ParameterGroup(weight_decay=0), "selects no weights"),
     (lambda: bngrad.ParameterGroup(names="w1"), "names is the string 'w1'"),
     (lambda: bngrad.ParameterGroup(max_rank=1, learning_rate_scale=-1), "learning_rate_scale is -1"),
@@ -180,6 +187,67 @@ def test_wrong_options_are_refused(make, message):
     with pytest.raises(InputError) as error:
         make()
     assert message in str(error.value)
+
+
+def trained(step, updates=3):
+    """A trainer after some updates."""
+    trainer = bngrad.Trainer(step, learning_rate=0.01)
+    for call in range(updates):
+        x, target, _ = batch(call, step.info.data["x"].dtype)
+        trainer.step(x=x, target=target)
+    return trainer
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_checkpoint_goes_on_with_its_own_optimizer_alone(name, tmp_path):
+    step = bngrad.training_step(network("float32"), optimizer=name, clip_norm=0.5, accumulate=2)
+    trainer, path = trained(step), tmp_path / "state.safetensors"
+    trainer.save(path)
+    other = trained(step, 1)
+    other.load(path)
+    for key, value in trainer.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[key], value)
+    decayed = OPTIMIZERS[name](weight_decay=0.3)
+    step = bngrad.training_step(network("float32"), optimizer=decayed, clip_norm=0.5, accumulate=2)
+    with pytest.raises(InputError, match=rf"it was made with {name} \(weight_decay 0.*\), the step has {name}"):
+        trained(step, 0).load(path)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_synchronized_step_of_one_rank_is_the_same(name):
+    states = [
+        trained(bngrad.training_step(network("float32"), optimizer=name, sync=sync)).state_dict()
+        for sync in (False, True)
+    ]
+    for key, value in states[0].items():
+        np.testing.assert_allclose(states[1][key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_state_of_half_precision_weights_is_float(name):
+    step = bngrad.training_step(network("float16"), optimizer=name)
+    assert {one.dtype for key, one in step.info.state.items() if key != "step"} == {"float32"}
+    trainer = trained(step)
+    inference = step.finalize(trainer.state_dict())
+    assert {one.data_type for one in inference.graph.initializer} == {onnx.TensorProto.FLOAT16}
+    for key in ("w1", "b2"):
+        assert np.isfinite(trainer.state_dict()[key]).all()
+        assert (trainer.state_dict()[key] != step.state[key]).any()
+
+
+def test_a_negative_centered_moment_is_zero():
+    """PyTorch's RMSprop makes NaN of it, and of the weight."""
+    step = bngrad.training_step(network("float32"), optimizer=bngrad.RMSprop(centered=True, eps=1.0))
+    trainer = trained(step, 1)
+    state = trainer.state_dict()
+    state |= {key: np.ones_like(value) for key, value in state.items() if key.endswith("/grad_avg")}
+    state |= {key: np.zeros_like(value) for key, value in state.items() if key.endswith("/square_avg")}
+    before = dict(state)
+    trainer.load_state_dict(state)
+    x, target, _ = batch(1, "float32")
+    trainer.step(x=x, target=target)
+    moved = {key: np.abs(trainer.state_dict()[key] - before[key]).max() for key in ("w1", "b1", "w2", "b2")}
+    assert all(0 < size < 0.1 for size in moved.values())
 
 
 def test_numbers_of_numpy_are_numbers():

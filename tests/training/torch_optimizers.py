@@ -35,6 +35,19 @@ CASES = {
         "no_decay_1d": True,
         "scales": {"b*": 3.0},
     },
+    "rmsprop": {"optimizer": "rmsprop"},
+    "rmsprop, centered": {"optimizer": "rmsprop", "centered": True, "alpha": 0.9, "eps": 1e-3},
+    "rmsprop with momentum": {"optimizer": "rmsprop", "momentum": 0.8, "weight_decay": 0.1, "clip_norm": 0.05},
+    "rmsprop groups": {
+        "optimizer": "rmsprop",
+        "momentum": 0.5,
+        "centered": True,
+        "eps": 1e-2,
+        "weight_decay": 0.1,
+        "no_decay_1d": True,
+        "scales": {"w2": 0.1},
+        "accumulate": 2,
+    },
 }
 
 
@@ -74,9 +87,13 @@ def train_in_torch(case: dict, dtype: str) -> dict[str, list]:
 
 
 def _optimizer(torch, case: dict, weights: dict):
-    options = {k: v for k, v in case.items() if k in ("momentum", "nesterov", "weight_decay", "eps")}
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[case["optimizer"]]
-    if case["optimizer"] != "sgd":
+    optim = torch.optim
+    names = ("momentum", "nesterov", "weight_decay", "eps", "alpha", "centered")
+    options = {k: v for k, v in case.items() if k in names}
+    kind = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW, "rmsprop": optim.RMSprop}[
+        case["optimizer"]
+    ]
+    if case["optimizer"].startswith("adam"):
         options["betas"] = (case.get("beta1", 0.9), case.get("beta2", 0.999))
     groups = []
     for name, weight in weights.items():
