@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from gradient_cases import Case
-from gradient_checks import check_gradients
+from autodiff.gradient_cases import Case
+from autodiff.gradient_checks import check_gradients
 
 # Frozen batch norms, of which the public functions warn, are part of what is tried.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
@@ -19,7 +19,6 @@ TRAINED = "z, a, b = BatchNormalization<training_mode = 1>({}, s, c, m, v) y = I
 FROZEN = "y = BatchNormalization({}, s, c, m, v)"
 PARAMETERS = "float[{0}] s, float[{0}] c, float[{0}] m, float[{0}] v"
 VECTORS = ({"N": 5}, {"N": 2})
-SHAPES = tuple({"n": shape} for shape in ((4, 3), (2, 3, 2), (1, 3, 2, 2)))
 
 
 def _case(name, x, channels, body, dims, more=""):
