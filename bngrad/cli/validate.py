@@ -153,14 +153,8 @@ def validate_command(
         arrays = load_arrays(inputs) if inputs is not None else None
     check_outputs(outputs.values(), loaded)  # their external data
     with errors_reported(), progress() as show:
-        report = validate(
-            model,
-            rewritten=rewritten,
-            inputs=arrays,
-            dims=dims,
-            progress=show,
-            **options,
-        )
+        chosen = ValidateOptions(rewritten=rewritten, inputs=arrays, dims=dims, **options)
+        report = validate(model, chosen, show)
     print_warnings(report.warnings)
     write_reports(report)
     with printing():

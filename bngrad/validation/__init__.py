@@ -1,1 +1,1 @@
-"""Checks that a training graph computes the right gradients; see `bngrad.validation.validate`."""
+"""Checks that a training graph computes the right gradients; see `bngrad.validate`."""

@@ -32,7 +32,6 @@ from bngrad.inspection.identity import identity
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
-from bngrad.option_fields import takes_keywords
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.runtime import native_library
 from bngrad.runtime.environment import environment
@@ -48,7 +47,6 @@ from bngrad.validation.sites import BATCH_NORMS, batch_norms_inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Unpack
 
     import onnx_ir as ir
 
@@ -56,65 +54,23 @@ if TYPE_CHECKING:
     from bngrad.options import Provider
     from bngrad.oracle import Oracle
     from bngrad.validation.checks import Progress
-    from bngrad.validation.options import ValidateKeywords
 
 
-@takes_keywords(ValidateOptions)
 def validate(
     model: AnyModel,
-    *,
+    options: ValidateOptions = ValidateOptions(),
     progress: Progress = lambda _stage, _fraction: None,
-    **options: Unpack[ValidateKeywords],
 ) -> Report:
-    """Checks that the training graph of a model computes the right gradients.
+    """Checks a model; see `bngrad.validate`, which also issues the warnings of the report.
 
     Args:
-        model: A forward model with a loss, as `differentiate` accepts it; or a training graph from ORT's gradient
-            builder; or, for ``numeric``, any training graph for stock ONNX Runtime. It is not modified.
-        against: ``ort``, ``reference``, ``numeric`` or ``torch``. If ORT's builder does not support the model,
-            ``ort`` becomes ``reference``, with a note in the report.
-        provider: The implementations of the ops to check.
-        builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.
-        rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
-        inputs: Arrays by input name; other inputs are random.
-        dims: Sizes of symbolic dimensions by name.
-        batch_size: Size of the first dimension of the inputs, whatever its name, where it is symbolic; a fixed one
-            stays.
-        seed: Seed of all random values.
-        rtol: Relative tolerance of the lock-step check, instead of the derived bounds; 0 if only ``atol`` is
-            given.
-        atol: Absolute tolerance of the lock-step check; 0 if only ``rtol`` is given.
-        loss: The name of the float scalar to differentiate; needed if a forward model has more than one.
-        loss_fn: A loss function to append to a model without a loss, see `differentiate`; another model keeps its
-            own, with a note.
-        prediction: What the loss function is computed of; by default, the only float output.
-        wrt: Names of the values to differentiate a forward model with respect to. By default, its weights, and,
-            except for ``ort``, its float inputs that are data.
-        frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their
-            running statistics. Batch norms that are not matched follow the model, see `differentiate`.
-        training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``
-            and ``training`` match, the more specific one wins. ``"auto"``: see `differentiate`.
-        running_variance: The batch variance that updates the running variance, ``biased`` or ``unbiased``. By
-            default, as in `differentiate`, or as in the graph in ``rewritten``.
-        shared_statistics: How batch norms that read the same running statistic update it, ``separate`` or
-            ``chain``. By default, as in `differentiate`.
+        model: A forward model or a training graph; it is not modified.
+        options: See `bngrad.validate`.
         progress: Called with the stage and its completed fraction (None if unknown).
 
     Raises:
-        InputError: An argument is invalid.
-        ModelError: The model cannot be differentiated; or, for ``torch``, it is a training graph.
-        UnsupportedNodeError: For ``torch``, an op has no equivalent in PyTorch.
-        VersionError: For ``torch``, PyTorch is missing.
-        OracleError: The oracle is needed, but cannot be installed or failed.
-        LibraryError: The provider is ``native``, and its library is missing.
-
-    Warns:
-        BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.
+        BngradError: See `bngrad.validate`.
     """
-    return _validate(model, ValidateOptions(**options), progress)
-
-
-def _validate(model: AnyModel, options: ValidateOptions, progress: Progress) -> Report:
     if options.against == "torch":
         load_autograd()  # before the work, if PyTorch is missing
     providers, notes = _providers(options.provider)

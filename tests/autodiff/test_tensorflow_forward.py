@@ -14,6 +14,7 @@ from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.runtime.session import PROVIDERS
 from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import evaluate
+from bngrad.validation.options import ValidateOptions
 from bngrad.validation.validate import validate
 
 TF = "ai.onnx.converters.tensorflow"
@@ -79,7 +80,8 @@ def test_as_onnx_batch_norm(mode, provider, rng):
 def test_central_differences(mode, rng):
     feeds = {"x": rng.standard_normal((3, 2, 3, 2)).astype(np.float32)}
     forward = ir.from_proto(model(MODES[mode][0]))
-    report = validate(forward, against="numeric", provider="function", wrt=["x", "s", "b"], inputs=feeds)
+    options = ValidateOptions(against="numeric", provider="function", wrt=["x", "s", "b"], inputs=feeds)
+    report = validate(forward, options)
     (check,) = (check for check in report.checks if check.name == "central differences")
     assert len(check.rows) == 3
     assert not check.failures, check.failures

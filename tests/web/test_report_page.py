@@ -22,6 +22,7 @@ from bngrad.io.files import load
 from bngrad.reports.html import bench, inspection, validation
 from bngrad.runtime import environment, native_library
 from bngrad.training.differentiate import differentiate
+from bngrad.validation.options import ValidateOptions
 from bngrad.validation.report import Check, Report, Row
 from bngrad.validation.validate import validate
 from models import digits_resnet20
@@ -67,7 +68,7 @@ def _failed():
     wrong = differentiate(ir.from_proto(digits_resnet20.build())).model
     node = [node for node in wrong.graph if node.op_type == "BatchNormalizationGrad"][FAULTY]
     FAULTS["1e-4 in one channel"](wrong, node)
-    return validate("digits_resnet20.onnx", rewritten=wrong, against="reference")
+    return validate("digits_resnet20.onnx", ValidateOptions(rewritten=wrong, against="reference"))
 
 
 def _hostile():
