@@ -13,7 +13,8 @@ from autodiff.small_models import BRANCHES, SUM, X, differentiated, gradients, m
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.oracle import prepare_forward
-from bngrad.passes.pipeline import check, rewrite
+from bngrad.passes.check import check
+from bngrad.passes.pipeline import rewrite
 from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
