@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # type checkers read imports alone; without these, every name
     from bngrad.training.optim.adam import Adam as Adam
     from bngrad.training.optim.adamw import AdamW as AdamW
     from bngrad.training.optim.groups import ParameterGroup as ParameterGroup
+    from bngrad.training.optim.lion import Lion as Lion
     from bngrad.training.optim.rmsprop import RMSprop as RMSprop
     from bngrad.training.optim.sgd import SGD as SGD
     from bngrad.training.schedules import ConstantSchedule as ConstantSchedule
@@ -81,6 +82,7 @@ _NAMES = {
     "training.optim.adam": "Adam",
     "training.optim.adamw": "AdamW",
     "training.optim.groups": "ParameterGroup",
+    "training.optim.lion": "Lion",
     "training.optim.rmsprop": "RMSprop",
     "training.optim.sgd": "SGD",
     "training.schedules": "ConstantSchedule CosineSchedule LinearSchedule StepSchedule",

@@ -36,6 +36,7 @@ NAMES = [
     "Inspection",
     "LibraryError",
     "LinearSchedule",
+    "Lion",
     "ModelError",
     "OracleError",
     "ParameterGroup",

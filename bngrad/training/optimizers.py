@@ -10,6 +10,7 @@ from bngrad.training.optim.adam import Adam
 from bngrad.training.optim.adamw import AdamW
 from bngrad.training.optim.base import Optimizer
 from bngrad.training.optim.groups import ParameterGroup
+from bngrad.training.optim.lion import Lion
 from bngrad.training.optim.rmsprop import RMSprop
 from bngrad.training.optim.sgd import SGD
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIMIZERS", "Optimizer", "ParameterGroup", "hyperparameters", "make_optimizer"]
 
-OPTIMIZERS: Mapping[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, AdamW, RMSprop)}
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {kind.name: kind for kind in (SGD, Adam, AdamW, RMSprop, Lion)}
 """The optimizers by their names."""
 
 

@@ -105,9 +105,9 @@ def test_json(command):
 REFUSALS = [
     (
         ["--optimizer", "adam", "--momentum", "0.9"],
-        "--momentum is not an option of adam; expected --optimizer sgd",
+        "--momentum is not an option of adam; expected --optimizer sgd or rmsprop",
     ),
-    (["--beta1", "0.9"], "--beta1 is not an option of sgd; expected --optimizer adam or adamw"),
+    (["--beta1", "0.9"], "--beta1 is not an option of sgd; expected --optimizer adam, adamw or lion"),
     (["--nesterov"], "nesterov is true and momentum is 0"),
     (["--no-decay", "v*"], "'v*' is not a trainable weight of this model, which has 'b' and 'w'"),
     (["--lr-scale", "w"], "'w' is not of the form NAME=X with a number X"),

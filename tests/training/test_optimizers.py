@@ -164,6 +164,7 @@ REFUSALS = [
     (lambda: bngrad.AdamW(eps=float("inf")), "AdamW: eps is inf"),
     (lambda: bngrad.RMSprop(alpha=1), "RMSprop: alpha is 1.0; expected a number below 1, at least 0"),
     (lambda: bngrad.RMSprop(momentum=-1), "RMSprop: momentum is -1.0; expected a finite number, at least 0"),
+    (lambda: bngrad.Lion(beta2=1), "Lion: beta2 is 1.0; expected a number below 1, at least 0"),
     (lambda: bngrad.ParameterGroup(weight_decay=0), "selects no weights"),
     (lambda: bngrad.ParameterGroup(names="w1"), "names is the string 'w1'"),
     (lambda: bngrad.ParameterGroup(max_rank=1, learning_rate_scale=-1), "learning_rate_scale is -1"),

@@ -35,6 +35,16 @@ CASES = {
         "no_decay_1d": True,
         "scales": {"b*": 3.0},
     },
+    "lion": {"optimizer": "lion"},
+    "lion with weight decay": {"optimizer": "lion", "weight_decay": 0.5, "beta1": 0.8, "beta2": 0.95},
+    "lion groups": {
+        "optimizer": "lion",
+        "weight_decay": 0.5,
+        "no_decay_1d": True,
+        "scales": {"w2": 0.1},
+        "accumulate": 2,
+        "clip_norm": 0.05,
+    },
     "rmsprop": {"optimizer": "rmsprop"},
     "rmsprop, centered": {"optimizer": "rmsprop", "centered": True, "alpha": 0.9, "eps": 1e-3},
     "rmsprop with momentum": {"optimizer": "rmsprop", "momentum": 0.8, "weight_decay": 0.1, "clip_norm": 0.05},
@@ -86,15 +96,35 @@ def train_in_torch(case: dict, dtype: str) -> dict[str, list]:
     return {name: weight.tolist() for name, weight in weights.items()}
 
 
+def _lion(torch):
+    """Lion as its paper has it; PyTorch has none."""
+
+    class Lion(torch.optim.Optimizer):
+        def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
+            super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                beta1, beta2 = group["betas"]
+                for w in group["params"]:
+                    m = self.state[w].setdefault("m", torch.zeros_like(w))
+                    update = torch.sign(beta1 * m + (1 - beta1) * w.grad) + group["weight_decay"] * w
+                    w.sub_(group["lr"] * update)
+                    m.copy_(beta2 * m + (1 - beta2) * w.grad)
+
+    return Lion
+
+
 def _optimizer(torch, case: dict, weights: dict):
     optim = torch.optim
     names = ("momentum", "nesterov", "weight_decay", "eps", "alpha", "centered")
     options = {k: v for k, v in case.items() if k in names}
-    kind = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW, "rmsprop": optim.RMSprop}[
-        case["optimizer"]
-    ]
-    if case["optimizer"].startswith("adam"):
-        options["betas"] = (case.get("beta1", 0.9), case.get("beta2", 0.999))
+    kinds = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW, "rmsprop": optim.RMSprop}
+    kind = {**kinds, "lion": _lion(torch)}[case["optimizer"]]
+    if case["optimizer"] in ("adam", "adamw", "lion"):
+        beta2 = 0.99 if case["optimizer"] == "lion" else 0.999
+        options["betas"] = (case.get("beta1", 0.9), case.get("beta2", beta2))
     groups = []
     for name, weight in weights.items():
         group = {"params": [weight]}
