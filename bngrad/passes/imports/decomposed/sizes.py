@@ -51,7 +51,8 @@ class Sizes:
         operands = [self.of(value) for value in node.inputs[: op.operands]]
         try:
             found = None if None in operands else op.sizes(self, node, *operands)
-        except (UnsupportedNodeError, IndexError):  # it is malformed, or its attributes are those of a function
+        except (UnsupportedNodeError, IndexError, TypeError):
+            # The node is malformed, such as one without an operand, or its attributes are those of a function.
             return
         if found is not None and len(found) <= _LONGEST:
             self._found[node.outputs[0]] = found

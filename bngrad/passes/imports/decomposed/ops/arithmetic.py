@@ -68,10 +68,9 @@ def _add(known: Forms, node: ir.Node) -> Polynomial | None:
 
 
 def _add_sizes(known: Sizes, node: ir.Node, *vectors: Vector) -> Vector | None:  # noqa: ARG001
-    a, b = (as_number(vector[0]) if len(vector) == 1 else None for vector in vectors)
-    if a is None or b is None:
-        return None
-    return [number(a + b if node.op_type == "Add" else a - b)]
+    numbers = [as_number(vector[0]) if len(vector) == 1 else None for vector in vectors]
+    a, b = numbers if len(numbers) == 2 else (None, None)
+    return None if a is None or b is None else [number(a + b if node.op_type == "Add" else a - b)]
 
 
 def _neg(known: Forms, node: ir.Node) -> Polynomial | None:
