@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from bngrad.graph.constant_value import constant_tensor
 from bngrad.graph.subgraphs import subgraphs
+from bngrad.io.negative_dimensions import has_negative_dimension
 from bngrad.opset.ort_dialect import MICROSOFT
 
 LIKE_FIRST_INPUT = {
@@ -22,6 +23,8 @@ LIKE_FIRST_INPUT = {
 Registering schemas for them does not work: onnx's reference evaluator does not support an op type, such as Gelu,
 in two domains.
 """
+
+_FAILURES = (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ir.serde.SerdeError)
 
 _SMALL = 64
 """The largest constants whose values inference gets: axes, pads and similar."""
@@ -50,29 +53,34 @@ def infer_outputs(node: ir.Node, model: ir.Model) -> bool:
         shapes that nodes compute.
     """
     inputs = {str(value.name): value for value in node.inputs if value is not None}
-    if any(value.type is None for value in inputs.values()) or any(True for _ in subgraphs(node)):
+    has_graph = node.op_identifier() in model.functions or any(True for _ in subgraphs(node))
+    if has_graph or not all(map(_can_be_read, inputs.values())):
         return False
     if (node.domain, node.op_type) in LIKE_FIRST_INPUT and node.inputs and node.inputs[0] is not None:
         node.outputs[0].type, node.outputs[0].shape = node.inputs[0].type, node.inputs[0].shape
         return _is_typed(node)
     try:
-        data = {name: small_constant(value) for name, value in inputs.items()}
+        constants = {name: small_constant(value) for name, value in inputs.items()}
         types = onnx.shape_inference.infer_node_outputs(
             onnx.defs.get_schema(node.op_type, model.opset_imports.get(node.domain, 1), node.domain),
             ir.to_proto(node),
             {name: ir.serde.serialize_value(value).type for name, value in inputs.items()},
-            {name: tensor for name, tensor in data.items() if tensor is not None},
+            {name: tensor for name, tensor in constants.items() if tensor is not None},
             opset_imports=[onnx.helper.make_opsetid(*domain) for domain in model.opset_imports.items()],
             ir_version=model.ir_version,
         )
-    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, OSError, ValueError, RuntimeError):
+        for value in node.outputs:
+            if value.name in types and not _is_known(value):
+                value.type = ir.serde.deserialize_type_proto_for_type(types[value.name])
+                value.shape = ir.serde.deserialize_type_proto_for_shape(types[value.name])
+    except (*_FAILURES, OSError, ValueError, RuntimeError):
         return False  # the inference of the whole model says why
-    for value in node.outputs:
-        if value.name in types and not _is_known(value):
-            proto = types[value.name]
-            value.type = ir.serde.deserialize_type_proto_for_type(proto)
-            value.shape = ir.serde.deserialize_type_proto_for_shape(proto)
     return _is_typed(node)
+
+
+def _can_be_read(value: ir.Value) -> bool:
+    """Whether a value has a type, and no size below 0, at which onnx may abort the process."""
+    return value.type is not None and (value.shape is None or not has_negative_dimension(value.shape))
 
 
 def small_constant(value: ir.Value) -> onnx.TensorProto | None:
