@@ -163,7 +163,7 @@ def _require_equal(result: Check, what: str, exported: Exported) -> None:
 
 def _require_optimizer(optimizer: Any) -> None:  # noqa: ANN401
     if isinstance(optimizer, import_keras().optimizers.Optimizer):
-        ours = phrase([f"bngrad.{kind.__name__}" for kind in OPTIMIZERS.values()], "or")
+        ours = phrase([f"bngrad.{kind.__name__}" for kind in OPTIMIZERS.values() if kind.torch], "or")
         raise InputError(
             f"optimizer is Keras's {type(optimizer).__name__}; expected {ours}, whose options are those of "
             "torch.optim, and clip_norm= and accumulate= of the step"
