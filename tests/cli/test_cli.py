@@ -16,7 +16,6 @@ import onnx
 import pytest
 
 import bngrad
-from bngrad.cli import run
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 PARAMETERS = "float[3] s, float[3] b, float[3] m, float[3] v"
@@ -67,22 +66,12 @@ def listing(folder):
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 
-@pytest.fixture
-def command(capsys):
-    def call(*arguments):
-        code = run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
 def process(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "bngrad", *map(str, arguments)],
         capture_output=not options,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         **options,
     )
@@ -91,28 +80,12 @@ def process(*arguments, **options):
 # ---- help ----
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        [],
-        ["inspect"],
-        ["rewrite"],
-        ["validate"],
-        ["bench"],
-        ["oracle"],
-        ["oracle", "install"],
-        ["oracle", "status"],
-        ["oracle", "key"],
-        ["oracle", "remove"],
-        ["library-path"],
-    ],
-    ids=" ".join,
-)
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help(name, option, command):
-    code, out, err = command(*name, option)
-    assert (code, err) == (0, "")
-    assert out.startswith(" ".join(["Usage: bngrad", *name]))
+def test_help(option, command):
+    for name in ("", " inspect", " rewrite", " validate", " bench", " oracle", " oracle install", " library-path"):
+        code, out, err = command(*name.split(), option)
+        assert (code, err) == (0, "")
+        assert out.startswith(f"Usage: bngrad{name} ")
 
 
 def test_version(command):
@@ -579,8 +552,8 @@ BROKEN = {
     "a-value-from-nowhere": (
         TRAINING_GRAPH.replace("sm, si)", "sm, nowhere)"),
         (
-            "bad.onnx is not valid: BatchNormalizationGrad node 'backward' reads 'nowhere', which no preceding "
-            "node produces"
+            "a-value-from-nowhere/bad.onnx is not valid: BatchNormalizationGrad node 'backward' reads 'nowhere', "
+            "which no preceding node produces"
         ),
     ),
     "shapes-that-do-not-fit": (
@@ -595,31 +568,38 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_process_tells_of_a_broken_model_in_one_line(case):
+REWRITE_EACH = """
+import sys
+from bngrad.cli import run
+sys.exit(sum(run(["rewrite", f"{case}/bad.onnx", "-o", f"{case}/out.onnx"]) != 2 for case in sys.argv[1:]))
+"""
+
+
+def test_a_process_tells_of_a_broken_model_in_one_line():
     """onnx-ir logs warnings about such models, with tracebacks; under pytest they would not reach stderr."""
-    text, message = BROKEN[case]
-    model = parse(text)
-    if case == "no-opset":
-        del model.opset_import[0]
-    Path("bad.onnx").write_bytes(model.SerializeToString())
-    done = process("rewrite", "bad.onnx", *OUT)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"bngrad: error: {message}")
-    assert done.stderr.count("\n") == 1
-    assert not Path("out.onnx").exists()
+    for case, (text, _) in BROKEN.items():
+        model = parse(text)
+        if case == "no-opset":
+            del model.opset_import[0]
+        Path(case).mkdir()
+        Path(case, "bad.onnx").write_bytes(model.SerializeToString())
+    done = subprocess.run(
+        [sys.executable, "-c", REWRITE_EACH, *BROKEN], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    for line, (_, message) in zip(done.stderr.splitlines(), BROKEN.values(), strict=True):
+        assert line.startswith(f"bngrad: error: {message}")
+    assert list(Path().glob("*/out.onnx")) == []
 
 
 def test_exit_codes_of_a_process():
     assert process("inspect", "model.onnx").returncode == 0
-    failed = process("inspect", "no.onnx")
-    assert (failed.returncode, failed.stdout) == (2, "")
     debugged = process("inspect", "no.onnx", "--debug")
-    assert debugged.returncode == 2
+    assert (debugged.returncode, debugged.stdout) == (2, "")
     assert debugged.stderr.startswith("Traceback")
 
 
-@pytest.mark.parametrize("arguments", [["inspect", "model.onnx"], ["inspect", "model.onnx", "--json"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["inspect", "model.onnx"], ["--help"]], ids=" ".join)
 def test_a_reader_that_has_seen_enough(arguments):
     read, write = os.pipe()
     os.close(read)
@@ -628,7 +608,7 @@ def test_a_reader_that_has_seen_enough(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "λ"), ("cp1252", "\\u03bb"), ("ascii", "\\u03bb")])
+@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "λ"), ("cp1252", "\\u03bb")])
 def test_output_in_an_encoding_that_lacks_a_character(encoding, shown):
     """As that of a pipe on Windows."""
     model = parse(TRAINING_GRAPH)

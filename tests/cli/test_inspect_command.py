@@ -8,8 +8,6 @@ from pathlib import Path
 import onnx
 import pytest
 
-from bngrad.cli import run
-
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 GOOD = HEADER + "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 VALUES = "<float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] m = {0, 0, 0}, float[3] v = {1, 1, 1}>"
@@ -29,10 +27,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
+def command(command):
     def call(*arguments):
-        code = run(["inspect", *arguments])
-        out, err = capsys.readouterr()
+        code, out, err = command("inspect", *arguments)
         return code, out, err.splitlines()
 
     return call

@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import bngrad
-from bngrad.cli import run
 
 FORWARD = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[N,3] x, int64[N] labels) => (float loss, float[N,2] logits)
@@ -27,16 +26,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(onnx.parser.parse_model(FORWARD), "net.onnx")
     return tmp_path
-
-
-@pytest.fixture
-def command(capsys):
-    def call(*arguments):
-        code = run(list(arguments))
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_three_files(command):
