@@ -62,13 +62,8 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
-    def call(*arguments):
-        code = run(["bench", *map(str, arguments), "--repeats", "1"])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def command(command):
+    return lambda *arguments: command("bench", *arguments, "--repeats", "1")
 
 
 @pytest.fixture
@@ -240,9 +235,3 @@ def test_a_library_that_is_missing(monkeypatch, capsys):
     assert capsys.readouterr().err == (
         "bngrad: error: BNGRAD_LIBRARY=nowhere.so is not a file; expected the path of the native library\n"
     )
-
-
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help(option, capsys):
-    assert run(["bench", option]) == 0
-    assert capsys.readouterr().out.startswith("Usage: bngrad bench")

@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 import bngrad
-from bngrad.cli import run
 from bngrad.passes.pipeline import unknown_to_stock
 from bngrad.runtime.session import session
 
@@ -54,16 +53,6 @@ def folder(tmp_path, monkeypatch):
     np.savez("misnamed.npz", scale=np.float32([2, 3]))
     Path("text.npz").write_text("not an archive")
     return tmp_path
-
-
-@pytest.fixture
-def command(capsys):
-    def call(*arguments):
-        code = run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def domains(path):
