@@ -24,7 +24,12 @@ Registering schemas for them does not work: onnx's reference evaluator does not 
 in two domains.
 """
 
-_FAILURES = (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, ir.serde.SerdeError)
+_FAILURES = (
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+    onnx.shape_inference.InferenceError,
+    ir.serde.SerdeError,
+)
 
 _SMALL = 64
 """The largest constants whose values inference gets: axes, pads and similar."""
