@@ -19,7 +19,9 @@ _NATIVE = SOURCES.parent / "build" / "native"
 def pytest_generate_tests(metafunc):
     """Runs a test with every instruction set before the next test, so that it computes its references once."""
     if "kernels" in metafunc.fixturenames:
-        metafunc.parametrize("kernels", native_library.isas(), indirect=True, scope="function")
+        long = {"scalar"} if hasattr(metafunc.function, "scalar_is_long") else ()
+        isas = [pytest.param(isa, marks=[pytest.mark.long] * (isa in long)) for isa in native_library.isas()]
+        metafunc.parametrize("kernels", isas, indirect=True, scope="function")
 
 
 @pytest.fixture(scope="session")

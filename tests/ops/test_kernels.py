@@ -8,6 +8,7 @@ order: on a coarse grid, and X symmetric about a mean on that grid.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
@@ -178,6 +179,12 @@ def assert_close(actual, expected, dtypes, size_of_sums=0.0):
         assert error <= BOUNDS[dtype] * np.nanmax(np.abs(other), initial=size_of_sums if is_sum else 0.0)
 
 
+def scalar_is_long(test):
+    """Marks a test ``long`` for the scalar kernels, which have no other stores for large outputs."""
+    test.scalar_is_long = True
+    return test
+
+
 types = pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
 
 # Where all four take long: float and float16 have kernels of their own for the ends of rows, so do the others, but
@@ -337,6 +344,7 @@ def test_outer_dimensions(kernels, types):
         check(kernels, shape, axes, types)
 
 
+@scalar_is_long
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -358,6 +366,7 @@ def test_outputs_too_large_for_the_cache(kernels, shape, axes):
     check(kernels, shape, axes)
 
 
+@scalar_is_long
 @pytest.mark.parametrize(("shape", "axes"), [((33, 1312, 49), (0, 2)), ((33000, 64), (0,))], ids=str)
 def test_large_outputs_that_begin_anywhere(kernels, shape, axes, monkeypatch):
     """As NumPy's arrays do: rows are as long as whole cache lines, and are none."""
@@ -455,6 +464,12 @@ SAME_BITS = [
 same_bits = pytest.mark.parametrize(("shape", "axes"), SAME_BITS, ids=str)
 
 
+@functools.lru_cache(maxsize=4)
+def native_digest(shape, axes, types):
+    """Of every output with the instruction set of this process."""
+    return digest(Case(shape, axes, types).everything(native))
+
+
 def digest(arrays):
     return [hashlib.sha256(a.tobytes()).hexdigest()[:16] for a in arrays]
 
@@ -464,7 +479,7 @@ def digest(arrays):
 def test_threads_do_not_change_a_bit(kernels, shape, axes, types):
     case = Case(shape, axes, types)
     first = digest(case.everything(kernels, num_threads=1))
-    for threads in (2, 3, 8, 64, 0):
+    for threads in (2, 3, 64, 0):
         assert digest(case.everything(kernels, num_threads=threads)) == first
 
 
@@ -472,10 +487,10 @@ def test_threads_do_not_change_a_bit(kernels, shape, axes, types):
 @same_bits
 def test_instruction_set_does_not_change_a_bit(kernels, shape, axes, types):
     """With random inputs: no kernel contracts, and all have the same lanes."""
-    case = Case(shape, axes, types)
-    assert digest(case.everything(kernels)) == digest(case.everything(native))
+    assert digest(Case(shape, axes, types).everything(kernels)) == native_digest(shape, axes, types)
 
 
+@scalar_is_long
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [((4, 139, 3901), (0, 2)), ((3, 4, 51, 3500), (1, 3)), ((130, 32300), (0,))],
@@ -486,7 +501,7 @@ def test_several_tiles_in_a_task(kernels, shape, axes):
     case = Case(shape, axes)
     first = digest(case.everything(kernels, num_threads=1))
     assert digest(case.everything(kernels, num_threads=3)) == first
-    assert digest(case.everything(native)) == first
+    assert native_digest(shape, axes, case.types) == first
 
 
 @types

@@ -91,7 +91,10 @@ def compare_kernels(build, isa):
     assert re.match(rf"{isa}: [1-9]\d* shapes" if native_library.isas()[isa] else f"{isa}: skipped", output)
 
 
-@pytest.mark.parametrize("isa", native_library.isas())
+@pytest.mark.parametrize(
+    "isa",  # the others are compared with the scalar kernels, which would be compared with themselves
+    [pytest.param(isa, marks=[pytest.mark.long] * (isa == "scalar")) for isa in native_library.isas()],
+)
 def test_kernels_bit_for_bit_and_in_bounds(build, isa):
     compare_kernels(build, isa)
 
