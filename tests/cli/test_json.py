@@ -25,6 +25,8 @@ SCHEMAS = {name: GENERATOR.schema(document) for name, document in GENERATOR.DOCU
 NUMERIC = ["validate", "model.onnx", "--against", "numeric", "--provider", "function", "--dim", "N=2"]
 TRAIN = ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", "--epochs", "2"]
 REWRITE = ["rewrite", "training_model.onnx", "-o", "out.onnx"]
+ADAMW_STEP = """step network.onnx -o new.onnx --loss-fn cross_entropy --optimizer adamw --layout flat --clip-norm 1
+    --accumulate 2 --fetch logits"""
 
 RUNS = {
     "inspect-forward": (0, ["inspect", "model.onnx"]),
@@ -35,27 +37,7 @@ RUNS = {
     "inspect-several": (0, ["inspect", "model.onnx", "joint.onnx"]),
     "inspect-unreadable": (2, ["inspect", "model.onnx", "train.npz"]),
     "step": (0, ["step", "model.onnx", "-o", "new.onnx"]),
-    "step-flat-adamw-loss": (
-        0,
-        [
-            "step",
-            "network.onnx",
-            "-o",
-            "new.onnx",
-            "--loss-fn",
-            "cross_entropy",
-            "--optimizer",
-            "adamw",
-            "--layout",
-            "flat",
-            "--clip-norm",
-            "1",
-            "--accumulate",
-            "2",
-            "--fetch",
-            "logits",
-        ],
-    ),
+    "step-flat-adamw-loss": (0, ADAMW_STEP.split()),
     "train": (0, [*TRAIN, "-o", "out.onnx", "--state-out", "out.safetensors", "--checkpoint", "c.safetensors"]),
     "train-validation": (0, [*TRAIN, "--validation", "test.npz", "--patience", "1"]),
     "train-not-finite": (1, [*TRAIN[:2], "--data", "nan.npz", *TRAIN[4:]]),

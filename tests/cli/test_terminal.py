@@ -8,7 +8,6 @@ import pty
 import re
 import shutil
 import struct
-import subprocess
 import sys
 import termios
 import threading
@@ -85,23 +84,13 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
+TWO_EPOCHS = ["--epochs", "2", "-o", "o.onnx"]
 TABLES = {
     "inspect": ["inspect", "long.onnx", "long_forward.onnx"],
     "validate-ort": ["validate", "long.onnx", "--dim", "N=2", "--provider", "function"],
     "validate-reference": ["validate", "long_forward.onnx", "--against", "reference", "--dim", "N=2"],
     "bench": ["bench", "--shape", "32x64x7x7", "--shape", "128x2048x1x1", "--repeats", "1"],
-    "train": [
-        "train",
-        "step.onnx",
-        "--data",
-        "train.npz",
-        "--learning-rate",
-        "0.1",
-        "--epochs",
-        "2",
-        "-o",
-        "o.onnx",
-    ],
+    "train": ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", *TWO_EPOCHS],
     "step": ["step", "model.onnx", "-o", "new.onnx"],
     "rewrite": ["rewrite", "joint.onnx", "-o", "o.onnx", "--explain"],
 }
@@ -159,13 +148,15 @@ PIPES = {
 
 @pytest.mark.parametrize("case", PIPES)
 @pytest.mark.usefixtures("work")
-def test_colors_in_a_pipe(case):
-    """As a process; its stderr, a pipe as well, has no progress."""
+def test_colors_in_a_pipe(case, capsys, monkeypatch):
+    """Stderr, which is none of a terminal either, has no progress."""
     variables, expected = PIPES[case]
-    command = [sys.executable, "-m", "bngrad", "bench", "--shape", "2x3x4", "--repeats", "1"]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=True)
-    assert (b"\x1b[" in done.stdout) == expected
-    assert b"\x1b" not in done.stderr
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run(["bench", "--shape", "2x3x4", "--repeats", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert ("\x1b[" in out) == expected
+    assert "\x1b" not in err
 
 
 @pytest.mark.parametrize(
@@ -179,6 +170,14 @@ def test_progress_is_shown_in_a_terminal(variables, expected, in_terminal):
     assert ("\x1b[2K" in printed) == expected
     assert not variables or not re.search(r"\x1b\[[0-9;]*m", printed)
     assert "\x1b[?25h" in printed or not expected  # the cursor is back
+
+
+def test_lines_of_a_training_run(in_terminal):
+    """The progress display is taken away for each line."""
+    printed = in_terminal(TABLES["train"], errors_too=True)
+    lines = [re.split(r"\x1b\[2K|\r", line)[-1] for line in printed.splitlines()]
+    assert any(re.fullmatch(r"epoch 1/2: loss [\d.]+", line) for line in lines)
+    assert any(line.startswith("finished after 2 epochs, ") for line in lines)
 
 
 def test_help_has_no_colors(in_terminal):
