@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import re
 import subprocess
@@ -13,6 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from bngrad.cli import run
 from bngrad.oracle import ensure
 from bngrad.oracle.environment import cache_key
 from ci_models import write_models
@@ -85,6 +88,13 @@ def test_a_good_model_passes(job):
     assert json.loads((reports / "models-good.sarif").read_text(encoding="utf-8"))["runs"][0]["results"] == []
     assert made.summary.read_text(encoding="utf-8").startswith("### `models/good.onnx`: passed\n")
     assert annotations(made.log) == []
+    # What a command prints is no command of the runner.
+    lines = made.log.splitlines()
+    (start,) = (index for index, line in enumerate(lines) if line.startswith("::stop-commands::"))
+    token = lines[start].removeprefix("::stop-commands::")
+    assert re.fullmatch("[0-9a-f]{32}", token)
+    (end,) = (index for index, line in enumerate(lines) if line == f"::{token}::")
+    assert any("passed: reference" in line for line in lines[start:end])
 
 
 def test_a_wrong_gradient_is_annotated_at_its_node_and_the_reports_are_kept(job):
@@ -133,35 +143,53 @@ def test_a_hazard_fails_if_it_is_asked_for(fail_on, passes, job):
     assert not summary if passes else summary.startswith(start)
 
 
+def bngrad_in_this_process(command, **_):
+    """What `subprocess.run` returns of a command of bngrad."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        code = run(command[3:])
+    return subprocess.CompletedProcess(command, code, stderr=errors.getvalue().encode())
+
+
 BAD = {
-    "no-such-model": ({"models": "none/*.onnx"}, "no model matches 'none/*.onnx'"),
-    "no-model": ({"models": " \n"}, "no model is named"),
-    "an-unknown-option": (
-        {"models": "models/good.onnx", "args": "--frob"},
-        "No such option '--frob'",
-    ),
-    "an-open-quotation": ({"models": "models/good.onnx", "args": "--wrt 'x"}, "No closing quotation"),
-    "nothing-but-a-help-text": ({"models": "models/good.onnx", "args": "--help"}, "nothing was validated"),
-    "an-unknown-reference": ({"models": "models/good.onnx", "against": "jax"}, "'jax' is not one of 'ort',"),
+    "no-such-model": (["--models=none/*.onnx"], "no model matches 'none/*.onnx'"),
+    "no-model": (["--models= \n"], "no model is named"),
+    "an-unknown-option": (["--arguments=--frob"], "No such option '--frob'"),
+    "an-open-quotation": (["--arguments=--wrt 'x"], "No closing quotation"),
+    "nothing-but-a-help-text": (["--arguments=--help"], "nothing was validated"),
+    "an-unknown-reference": (["--against=jax"], "'jax' is not one of 'ort',"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_inputs_are_annotated(case, job):
-    inputs, message = BAD[case]
-    made = job(**inputs)
-    assert not made.run()
-    assert made.steps["Check the models"] == "failure"
-    (line,) = annotations(made.log)
+def test_bad_inputs_are_annotated(case, workspace, monkeypatch, capsys):
+    arguments, message = BAD[case]
+    check = script("check")
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(check.subprocess, "run", bngrad_in_this_process)
+    given = ["--models=models/good.onnx", "--against=reference", "--reports=reports", *arguments]
+    monkeypatch.setattr(sys, "argv", ["check.py", *given])
+    assert check.main() == 2
+    (line,) = annotations(capsys.readouterr().out)
     assert line.startswith("::error title=bngrad")
     assert message in line
+
+
+def test_a_step_that_fails_fails_the_job(job):
+    made = job(models="none/*.onnx")
+    assert not made.run()
+    assert made.steps["Check the models"] == "failure"
 
 
 INJECTIONS = {
     "models": {"models": 'models/good.onnx"; touch injected; "'},
     "args": {"models": "models/good.onnx", "args": "--dim N=2; touch injected"},
-    "reports": {"models": "models/good.onnx", "args": "--dim N=2", "reports": "out$(touch injected)"},
-    "version": {"models": "models/good.onnx", "args": "--dim N=2", "version": "`touch injected`"},
+    "reports and version": {
+        "models": "models/good.onnx",
+        "against": "none",
+        "reports": "out$(touch injected)",
+        "version": "`touch injected`",
+    },
 }
 
 
@@ -169,17 +197,6 @@ INJECTIONS = {
 def test_inputs_are_not_commands(case, job, workspace):
     job(**INJECTIONS[case]).run()
     assert not (workspace / "injected").exists()
-
-
-def test_what_a_command_prints_is_no_command_of_the_runner(job):
-    made = job(models="models/good.onnx", args="--dim N=2")
-    made.run()
-    lines = made.log.splitlines()
-    (start,) = (index for index, line in enumerate(lines) if line.startswith("::stop-commands::"))
-    token = lines[start].removeprefix("::stop-commands::")
-    assert re.fullmatch("[0-9a-f]{32}", token)
-    (end,) = (index for index, line in enumerate(lines) if line == f"::{token}::")
-    assert any("passed: reference" in line for line in lines[start:end])
 
 
 def test_nothing_is_checked_if_the_installation_fails(job, tmp_path):

@@ -91,7 +91,7 @@ REPORTS = {f"{model}.{end}" for model in ("good", "hazard", "empty") for end in 
 @pytest.mark.parametrize(
     ("system", "left_out", "code"),
     [
-        ("gitlab", ["hazard", "empty"], 0),
+        pytest.param("gitlab", ["hazard", "empty"], 0, marks=pytest.mark.long),
         ("gitlab", ["empty"], 1),
         ("jenkins", [], 2),
     ],
