@@ -1,9 +1,10 @@
 """Runs the examples of a page of the documentation: python tests/page_examples.py PAGE FOLDER [NAMES].
 
-All blocks of a page run in order, in one folder: Python in one namespace, commands in processes of their own. The
-lines after a command are what it prints; spaces and line breaks do not count, and `...` stands for any text. Files
-that the examples name are those of the help texts' examples: they are there before the first block, and made anew
-before a block below a comment `<!-- given: FILES -->`. NAMES is a module whose names the page takes as given.
+All blocks of a page run in order, in one folder: Python in one namespace, and commands of bngrad without a pipe
+in the same process. The lines after a command are what it prints; spaces and line breaks do not count, and
+`...` is any text. Files that the examples name are those of the help texts' examples: they are there before the
+first block, and made anew before a block below a comment `<!-- given: FILES -->`. NAMES is a module whose names
+the page takes as given.
 
 As a program this needs only the package and what the page imports, so that each page runs where its packages are.
 """
@@ -11,7 +12,9 @@ As a program this needs only the package and what the page imports, so that each
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
 import os
 import re
@@ -96,9 +99,7 @@ def try_command(command, folder):
     kind = how(command.line)
     words = shlex.split(line)
     if kind == "bngrad":
-        program = f"{shlex.quote(sys.executable)} -m bngrad "
-        once = " --repeats 1" if words[1] == "bench" else ""
-        printed = run(["bash", "-c", re.sub(r"^(\S*/)?bngrad ", lambda _: program, line) + once], folder)
+        printed = run_bngrad(line + (" --repeats 1" if words[1] == "bench" else ""), folder)
         assert not command.printed.strip() or is_printed(command.printed, printed), f"{line} printed\n{printed}"
     elif kind == "shell":
         run(["bash", "-c", re.sub("^python", sys.executable, line)], folder)
@@ -107,8 +108,7 @@ def try_command(command, folder):
             if re.search(r"bin/python tests/\S+\.py", recipe):
                 require_options(shlex.split(recipe)[1:])
     elif kind == "pytest":
-        arguments = words[words.index("pytest") + 1 :] if "pytest" in words else words[1:]
-        run([sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments], ROOT)
+        require_tests(words[words.index("pytest") + 1 :] if "pytest" in words else words[1:])
     elif kind == "preset":
         presets = json.loads((ROOT / "ops/CMakePresets.json").read_text(encoding="utf-8"))
         names = re.findall(r"--preset ([\w-]+)", line)
@@ -116,6 +116,29 @@ def try_command(command, folder):
             assert name in [preset["name"] for preset in presets[group]], line
     elif kind == "source":
         require_options(words[1:])
+
+
+def run_bngrad(line, folder):
+    """Runs a command line of bngrad that has to succeed: in this process, unless it needs a shell."""
+    if re.search(r"[|<>$*;&]", line):
+        program = f"{shlex.quote(sys.executable)} -m bngrad "
+        return run(["bash", "-c", re.sub(r"^(\S*/)?bngrad ", lambda _: program, line)], folder)
+    from bngrad.cli import run as run_command
+
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = run_command(shlex.split(line)[1:])
+    assert code == 0, f"{line}\n{printed.getvalue()}"
+    return printed.getvalue()
+
+
+def require_tests(words):
+    """Checks that a call of pytest has tests; a selection by name is collected."""
+    paths = [ROOT / word for word in words if word.startswith("tests")]
+    assert paths
+    assert [path for path in paths if not path.exists()] == []
+    if "-k" in words:
+        run([sys.executable, "-m", "pytest", "--collect-only", "-q", *words], ROOT)
 
 
 def require_options(words):
@@ -139,9 +162,12 @@ def run(arguments, folder):
     return done.stdout
 
 
-def run_page(page, folder, names=None, *, skipped=()):
-    """Runs the examples of a page but for those whose first line is in ``skipped``; returns the last namespace."""
-    page_blocks = [block for block in blocks(page) if block.language in ("python", "console")]
+def run_page(page, folder, names=None, *, skipped=(), count=None):
+    """Runs the first ``count`` examples of a page; returns the last namespace.
+
+    Those whose first line is in ``skipped`` are left out.
+    """
+    page_blocks = [block for block in blocks(page) if block.language in ("python", "console")][:count]
     for name in ("models", "docs", "tests"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "given").mkdir()

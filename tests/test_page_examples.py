@@ -44,10 +44,14 @@ QUOTED = {
         "tests/autodiff/cases/activation.py",
         "bngrad/passes/lower/activation.py",
     ],
+    "docs/contributing/options.md": ["bngrad/training/options.py"],
 }
 """Pages whose Python blocks quote files: each block is in one of them."""
 
 SKIPPED = {
+    "docs/contributing/op.md": {
+        "def _rewrite(node: ForeignNode, context: Context) -> None:": "passes/test_import_directml.py",
+    },
     "docs/reference/dialects/tensorflow.md": {
         'ops = {name: "ai.onnx.converters.tensorflow" for name in ("FusedBatchNormV3", "FusedBatchNormGradV3")}': (
             "against_tensorflow/record.py"
@@ -83,10 +87,24 @@ HERE = [
 ]
 
 
+WHOLE = ("README.md", "docs/getting-started.md")
+"""Pages of which `make test` runs all examples; of the others the first two."""
+
+
+def run_examples(page, folder, monkeypatch, count=None):
+    monkeypatch.chdir(folder)
+    run_page(page, folder, GIVEN_NAMES.get(page_id(page)), skipped=SKIPPED.get(page_id(page), ()), count=count)
+
+
 @pytest.mark.parametrize("page", HERE, ids=page_id)
 def test_examples_run(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_page(page, tmp_path, GIVEN_NAMES.get(page_id(page)), skipped=SKIPPED.get(page_id(page), ()))
+    run_examples(page, tmp_path, monkeypatch, count=None if page_id(page) in WHOLE else 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in HERE if page_id(page) not in WHOLE], ids=page_id)
+def test_all_examples_run(page, tmp_path, monkeypatch):
+    run_examples(page, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
