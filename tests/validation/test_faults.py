@@ -65,7 +65,7 @@ def test_injected_fault_is_found_and_named(networks, network, fault):
     assert {row.subject for row in lock_step.failures} == {name}
 
 
-@pytest.mark.parametrize("network", ["digits_resnet20", "shufflenet"])
+@pytest.mark.parametrize("network", ["digits_resnet20", pytest.param("shufflenet", marks=LONG)])
 def test_right_rewrite_passes(networks, network):
     original, feeds = networks(network)
     report = bngrad.validate(original, inputs=feeds, provider="function")
@@ -73,7 +73,13 @@ def test_right_rewrite_passes(networks, network):
     assert [check.skipped for check in report.checks] == ["", "", ""]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+SMALLEST = ("xhat term dropped", "1e-4 in one channel")
+SOME_FAULTS = pytest.mark.parametrize(
+    "fault", [fault if fault in SMALLEST else pytest.param(fault, marks=LONG) for fault in FAULTS]
+)
+
+
+@SOME_FAULTS
 def test_float64_finds_a_fault_in_a_whole_graph(networks, fault):
     original, feeds = networks("digits_resnet20")
     wrong = rewrite(original, target="training").model
@@ -83,10 +89,7 @@ def test_float64_finds_a_fault_in_a_whole_graph(networks, fault):
     assert whole.failures
 
 
-SMALLEST = ("xhat term dropped", "1e-4 in one channel")
-
-
-@pytest.mark.parametrize("fault", [f if f in SMALLEST else pytest.param(f, marks=LONG) for f in FAULTS])
+@SOME_FAULTS
 def test_central_differences_find_a_fault(networks, fault):
     original, feeds = networks("digits_resnet20")
     wrong = rewrite(original, target="training").model
