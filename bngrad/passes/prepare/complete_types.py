@@ -30,6 +30,7 @@ _FAILURES = (
     onnx.shape_inference.InferenceError,
     ir.serde.SerdeError,
 )
+"""What onnx raises besides Python's errors; an opset beyond 32 bits is a TypeError."""
 
 _SMALL = 64
 """The largest constants whose values inference gets: axes, pads and similar."""
@@ -78,7 +79,7 @@ def infer_outputs(node: ir.Node, model: ir.Model) -> bool:
             if value.name in types and not _is_known(value):
                 value.type = ir.serde.deserialize_type_proto_for_type(types[value.name])
                 value.shape = ir.serde.deserialize_type_proto_for_shape(types[value.name])
-    except (*_FAILURES, OSError, ValueError, RuntimeError):
+    except (*_FAILURES, OSError, RuntimeError, TypeError, ValueError):
         return False  # the inference of the whole model says why
     return _is_typed(node)
 
