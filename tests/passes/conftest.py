@@ -1,0 +1,1 @@
+"""This file makes the modules of the folder importable in its subfolders."""
