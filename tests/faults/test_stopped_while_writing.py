@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -49,8 +50,10 @@ def arguments(request, tmp_path):
 
 
 def steps(folder, number, stride, arguments):
-    script = Path(__file__).with_name("writing_steps.py")
-    command = [sys.executable, script, folder, str(int(number)), "0", str(stride), *arguments]
+    """Reports on a command that a signal stops at each line of some, from a random one of the first on."""
+    script, first = Path(__file__).with_name("writing_steps.py"), random.randrange(stride)  # noqa: S311
+    print(f"signal {number} at line {first} and every {stride}th from there")  # noqa: T201 - to repeat a failure
+    command = [sys.executable, script, folder, str(int(number)), str(first), str(stride), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return [json.loads(line) for line in done.stdout.splitlines()]
