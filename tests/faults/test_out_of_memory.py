@@ -42,7 +42,7 @@ from bngrad.cli import cli
 held = [None] * (1 << 21)
 
 @cli.command("eat")
-def eat():
+def eat(**_options):
     for place in range(len(held)):
         held[place] = place + (1 << 20)
 """
@@ -54,7 +54,9 @@ def test_all_memory_is_allocated(tmp_path):
     assert done.stderr.startswith(OUT_OF_MEMORY)
 
 
-@pytest.mark.parametrize("command", ARGUMENTS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.long if name == "rewrite" else ()) for name in ARGUMENTS]
+)
 def test_out_of_memory(command, tmp_path):
     (tmp_path / "model.onnx").write_bytes(chain(20_000).SerializeToString())
     arguments = [command, "model.onnx", *ARGUMENTS[command]]
