@@ -63,10 +63,9 @@ def explain(
     buffers and the random state are not changed.
 
     Args:
-        module: See `export`; so are the other arguments.
+        module: See `export`; so are its options, but for ``check``.
         loss_fn: See `export`.
         example: See `export`.
-        options: See `export`.
     """
     blockers: list[BngradError] = []
     source: Source | None = None
