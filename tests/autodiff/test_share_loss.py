@@ -33,8 +33,6 @@ LOSSES = {
     "mean-of-shape-1": f"{SQUARES} m = ReduceMean(s) loss = Squeeze(m) }}",
     "mean-flattened-and-cast-like": f"""{SQUARES} m = ReduceMean<keepdims = 0>(s) f = Flatten<axis = 0>(m)
         c = CastLike(f, w) loss = Squeeze(c) }}""",
-    "mean-flattened-and-cast-like": f"""{SQUARES} m = ReduceMean<keepdims = 0>(s) f = Flatten<axis = 0>(m)
-        c = CastLike(f, w) loss = Squeeze(c) }}""",
     "mean-of-means-of-samples": f"{SQUARES} m = ReduceMean<axes = [1]>(s) loss = ReduceMean<keepdims = 0>(m) }}",
     "sum": f"{SQUARES} loss = ReduceSum<keepdims = 0>(s) }}",
     "cross-entropy": f"{LOGITS} loss = SoftmaxCrossEntropyLoss(y, t) }}",
