@@ -37,5 +37,7 @@ def no_failed_inference(request):
     """Fails a test with an inference that fails after another, unless it takes `expected_failures`."""
     _RECORDS.messages.clear()
     yield
-    if _RECORDS.messages and "expected_failures" not in request.fixturenames:
+    # Mutated models may contradict themselves in any way, also after a pass.
+    is_expected = "expected_failures" in request.fixturenames or "fuzz" in request.path.parts
+    if _RECORDS.messages and not is_expected:
         pytest.fail(f"types were inferred before a pass, but not after it: {_RECORDS.messages[0]}", pytrace=False)
