@@ -137,6 +137,26 @@ def test_data_without_elements_stays(form, shape):
     assert kinds(recognized(text)[2]) == {}
 
 
+MALFORMED = {
+    "a product of one factor": "z = Mul (y)",
+    "a product of three": "z = Mul (y, y, y)",
+    "a sum of one term": "z = Add (y)",
+    "a power without exponent": "z = Pow (y)",
+    "a matrix product of one": "z = MatMul (y)",
+    "an axis that is added twice": "twice = Constant <value_ints = [0, 0]> () z = Unsqueeze (y, twice)",
+    "an axis that a scalar lacks": "first = Constant <value_ints = [0]> () z = Squeeze (eps, first)",
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+@pytest.mark.usefixtures("expected_failures")
+def test_malformed_nodes_are_left(case):
+    model = ir.from_proto(onnx.parser.parse_model(graph(FORM + MALFORMED[case], outputs=f"{DATA}y, double z")))
+    InferTypesPass()(model)
+    ImportDecomposedPass()(model)
+    assert "z" in {value.name for node in model.graph for value in node.outputs if node.domain == ""}
+
+
 SECOND = """
     m2 = ReduceMean <keepdims = 1> (w, axes) c2 = Sub (w, m2) cc2 = Mul (c2, c2)
     v2 = ReduceMean <keepdims = 1> (cc2, axes) ve2 = Add (v2, eps) root2 = Sqrt (ve2) r2 = Reciprocal (root2)

@@ -43,6 +43,8 @@ def _unsqueeze(known: Layouts, node: ir.Node, layout: Layout) -> Layout | None: 
     rank = len(layout) + len(axes)
     rest = iter(layout)
     added = {axis % rank for axis in axes}
+    if len(added) < len(axes):
+        return None  # an axis is named twice
     return tuple(() if place in added else next(rest) for place in range(rank))
 
 
@@ -50,7 +52,7 @@ def _squeeze(known: Layouts, node: ir.Node, layout: Layout) -> Layout | None:
     axes = _axes_of(node)
     if axes is None:
         return _reshape(known, node, layout)
-    removed = {axis % len(layout) for axis in axes}
+    removed = {axis % len(layout) for axis in axes} if layout else set()
     if any(layout[axis] for axis in removed):
         return None  # its size is a symbol, and 1 in a run
     return tuple(dimension for place, dimension in enumerate(layout) if place not in removed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import onnx
 import onnx_ir as ir
 
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
@@ -67,8 +69,21 @@ def register(ops: Mapping[str, Op]) -> None:
 
 
 def op_of(node: ir.Node) -> Op:
-    """The record of a node's op; an empty one if it has none."""
-    return _OPS.get(node.op_type, _UNKNOWN) if node.domain == "" else _UNKNOWN
+    """The record of a node's op; an empty one if it has none, or the node too few or too many inputs."""
+    if node.domain != "" or node.op_type not in _OPS:
+        return _UNKNOWN
+    least, most = _input_counts(node.op_type)
+    return _OPS[node.op_type] if least <= len(node.inputs) <= most else _UNKNOWN
+
+
+@cache
+def _input_counts(op_type: str) -> tuple[int, int]:
+    """The least and the greatest number of inputs in any opset: axes were attributes once."""
+    opsets = [opset for opset in (_OLDEST, onnx.defs.onnx_opset_version()) if onnx.defs.has(op_type, opset)]
+    schemas = [onnx.defs.get_schema(op_type, opset) for opset in opsets]
+    return min(schema.min_input for schema in schemas), max(schema.max_input for schema in schemas)
 
 
 _UNKNOWN = Op()
+_OLDEST = 7
+"""The opset of the oldest forms of ops that rules read."""
