@@ -13,12 +13,7 @@ import pytest
 LIMIT = 20
 
 SLOW = {
-    "gradient_fuzz/test_gradient_fuzz.py::test_a_short_campaign": "two graphs for each gradient rule",
-    "gradient_fuzz/test_gradient_fuzz.py::test_an_error_in_any_rule_is_found": "a campaign for each gradient rule",
-    "gradient_fuzz/test_gradient_fuzz.py::test_some_backend_models": "one in 40 of onnx's backend models",
-    "ops/test_programs.py::test_kernels_bit_for_bit_and_in_bounds": "every kernel at every length and alignment",
-    "passes/decomposed/test_no_false_match.py::test_some_backend_models": "a sample of onnx's backend models",
-    "spellings/test_spellings.py::test_a_short_campaign": "100 spellings, which are evaluated in float64",
+    "ops/test_programs.py::test_kernels_bit_for_bit_and_in_bounds": "every kernel at every length",
     "test_page_examples.py::test_examples_run": "the examples of a page train networks, one after the other",
 }
 """Tests that may take longer, each with the reason: the id of the test without its parameters."""

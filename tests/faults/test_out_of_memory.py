@@ -55,7 +55,7 @@ def test_all_memory_is_allocated(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=pytest.mark.long if name == "rewrite" else ()) for name in ARGUMENTS]
+    "command", [pytest.param(name, marks=pytest.mark.long if name != "inspect" else ()) for name in ARGUMENTS]
 )
 def test_out_of_memory(command, tmp_path):
     (tmp_path / "model.onnx").write_bytes(chain(20_000).SerializeToString())

@@ -18,7 +18,7 @@ from fuzz.injected_faults import FAULTS
 from fuzz.judge import judge, prepare
 
 CASES = {**regressions.CASES, **node_regressions.CASES, **lowering_regressions.CASES}
-SHORT = 60
+SHORT = 40
 PROGRAM = Path(campaign.__file__)
 ARGUMENTS = {
     "inspect": ("inspect", MODEL),

@@ -3,6 +3,7 @@
 // whatever lies around the arrays stays as it was, and where the system has pages to protect, nothing past
 // them is even read.
 //
+// kernels_test [NAME ...] [every=N] compares one shape in N.
 // Prints a line an instruction set, of all or of those that are named, and what was wrong. One that this
 // machine does not have is skipped, in its line; whoever runs this looks whether it should have been.
 #include <algorithm>
@@ -348,6 +349,13 @@ int CompareAdam(const Isa& isa, const TypeKernels& kernels, const TypeKernels& s
 
 constexpr int kManyChannels = 60;
 
+// One shape in `every` is compared; each length has dozens of shapes.
+int every = 1;
+bool IsDue() {
+  static int shapes = 0;
+  return shapes++ % every == 0;
+}
+
 // Behind a row: so many elements that the next one begins at a cache line, whatever their type.
 constexpr int64_t kToCacheLine = 32;
 int64_t Stride(int64_t run, int64_t gap) {
@@ -369,10 +377,12 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
             // Past the cache, where the run of the channels is long enough; many short channels make one that
             // is.
             if (channels == kManyChannels && (rows != 19 || length > 129)) continue;
+            if (!IsDue()) continue;
             Comparison<T>(isa, kernels, scalar,
                           {rows, Stride(channels * length, gap), channels, length, gap > 0, 0}, true, side);
             ++shapes;
           }
+          if (!IsDue()) continue;
           Comparison<T>(isa, kernels, scalar, {rows, Stride(length, gap), 1, length, gap > 0, 0}, false,
                         side);
           ++shapes;
@@ -391,6 +401,7 @@ int Compare(const Isa& isa, const TypeKernels& kernels, const TypeKernels& scala
           const Block block = {rows, stride + more, kChannels, length, stream, 0};
           const Block columns = {rows, stride + more, 1, kChannels * length, stream, 0};
           const auto compare = [&](size_t inputs_later, size_t outputs_later) {
+            if (!IsDue()) return;
             Comparison<T>(isa, kernels, scalar, block, true, Guarded::kGuardBefore, inputs_later,
                           outputs_later);
             Comparison<T>(isa, kernels, scalar, columns, false, Guarded::kGuardBefore, inputs_later,
@@ -429,6 +440,9 @@ int main(int argc, char** argv) {
     return argc == 1 || std::any_of(argv + 1, argv + argc, [&](char* a) { return !std::strcmp(a, name); });
   };
   int found = 0;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "every=", 6) == 0) every = std::max(1, std::atoi(argv[i] + 6));
+  }
   for (int i = 0; i < IsaCount(); ++i) {
     if (!is_asked_for(IsaAt(i).name)) continue;
     Compare(IsaAt(i));

@@ -86,8 +86,8 @@ def test_kernels_call_nothing_for_a_few_elements(build):
         assert "SumRows" in functions
 
 
-def compare_kernels(build, isa):
-    output = run(build / "tests" / "kernels_test", isa)
+def compare_kernels(build, isa, every=1):
+    output = run(build / "tests" / "kernels_test", isa, f"every={every}")
     assert re.match(rf"{isa}: [1-9]\d* shapes" if native_library.isas()[isa] else f"{isa}: skipped", output)
 
 
@@ -95,8 +95,9 @@ def compare_kernels(build, isa):
     "isa",  # the others are compared with the scalar kernels, which would be compared with themselves
     [pytest.param(isa, marks=[pytest.mark.long] * (isa == "scalar")) for isa in native_library.isas()],
 )
-def test_kernels_bit_for_bit_and_in_bounds(build, isa):
-    compare_kernels(build, isa)
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
+def test_kernels_bit_for_bit_and_in_bounds(build, isa, every):
+    compare_kernels(build, isa, every)
 
 
 def test_c_caller(build):

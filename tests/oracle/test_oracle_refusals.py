@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from bngrad.errors import InputError, ModelError
+from bngrad.options import ForwardOptions
 from bngrad.oracle import prepare_forward
 from oracle_cases import BATCH_NORM, FRESH, TO_LOSS, gradients, model, parse, sum_of
 
@@ -194,7 +195,7 @@ REFUSED = {
             "float loss, float[2] rm",
             NO_MEAN,
         ),
-        {"shared_statistics": "chain"},
+        {"options": ForwardOptions(shared_statistics="chain")},
         "'rm' of BatchNormalization node 'y' .* is read by the graph's outputs too, .* overwrites it in place",
     ),
     "Split with idle outputs": (model(sum_of("b, c = Split <axis = 1> (a)")), {}, r"Split .*\('c'\).* use Slice"),

@@ -79,7 +79,7 @@ def test_long_chain_of_equal_axes():
 
 
 def test_some_backend_models():
-    ran = walk("--every", "150")
+    ran = walk("--every", "300")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("| 0 |") == 3, ran.stdout
 
