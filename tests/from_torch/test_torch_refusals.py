@@ -401,7 +401,7 @@ def test_refusals(name):
         ({"input_names": "xy"}, "expected 2 different names"),
         ({"input_names": ["x", "fc.weight"]}, "input_names has 'fc.weight', which the module or its loss has"),
         ({"input_names": ["x", "loss"]}, "input_names has 'loss', which the module or its loss has"),
-        ({"optimizer": "lion"}, "lion"),
+        ({"optimizer": "adagrad"}, "adagrad"),
         ({"optimizer": torch.optim.AdamW}, "optimizer is the class AdamW; expected an instance"),
         ({"optimizer": (1, 2)}, "optimizer is a tuple; expected an instance"),
         ({"layout": "round"}, "round"),
