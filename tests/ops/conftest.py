@@ -19,8 +19,10 @@ _NATIVE = SOURCES.parent / "build" / "native"
 def pytest_generate_tests(metafunc):
     """Runs a test with every instruction set before the next test, so that it computes its references once."""
     if "kernels" in metafunc.fixturenames:
-        long = {"scalar"} if hasattr(metafunc.function, "scalar_is_long") else ()
-        isas = [pytest.param(isa, marks=[pytest.mark.long] * (isa in long)) for isa in native_library.isas()]
+        names = native_library.isas()
+        newest = next(isa for isa, is_supported in names.items() if is_supported)
+        short = {newest} if hasattr(metafunc.function, "is_for_newest_isa") else names
+        isas = [pytest.param(isa, marks=[pytest.mark.long] * (isa not in short)) for isa in names]
         metafunc.parametrize("kernels", isas, indirect=True, scope="function")
 
 

@@ -179,9 +179,9 @@ def assert_close(actual, expected, dtypes, size_of_sums=0.0):
         assert error <= BOUNDS[dtype] * np.nanmax(np.abs(other), initial=size_of_sums if is_sum else 0.0)
 
 
-def scalar_is_long(test):
-    """Marks a test ``long`` for the scalar kernels, which have no other stores for large outputs."""
-    test.scalar_is_long = True
+def newest_isa(test):
+    """Marks a test ``long`` for older instruction sets, whose bits `kernels_test.cc` compares with scalar's."""
+    test.is_for_newest_isa = True
     return test
 
 
@@ -282,6 +282,7 @@ def test_channel_counts(kernels, types):
         check(kernels, (2, channels, 9), (0, 2), types)
 
 
+@newest_isa
 @two_types
 @pytest.mark.parametrize("rows", [*ROWS, *(pytest.param(r, marks=pytest.mark.long) for r in MORE_ROWS)])
 def test_column_counts(kernels, rows, types):
@@ -304,6 +305,7 @@ def test_rows_that_fold_to_whole_vectors(kernels, types):
     check(kernels, (2, 3, 261, 100), (0, 2), types)
 
 
+@newest_isa
 @two_types
 def test_segments_of_columns(kernels, types):
     """From more than 32768 elements on there are 4 segments if each has 16 rows, from more than 512 rows on 8."""
@@ -311,6 +313,7 @@ def test_segments_of_columns(kernels, types):
         check(kernels, (rows, 700), (0,), types)
 
 
+@newest_isa
 @two_types
 @pytest.mark.parametrize(
     ("rows", "columns"),
@@ -327,6 +330,7 @@ def test_wide_rows(kernels, rows, columns, types):
     check(kernels, (rows, columns), (0,), types)
 
 
+@newest_isa
 @two_types
 def test_outer_dimensions(kernels, types):
     """Patterns that take several blocks a segment, in both families, with remainders everywhere."""
@@ -344,7 +348,7 @@ def test_outer_dimensions(kernels, types):
         check(kernels, shape, axes, types)
 
 
-@scalar_is_long
+@newest_isa
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -366,7 +370,7 @@ def test_outputs_too_large_for_the_cache(kernels, shape, axes):
     check(kernels, shape, axes)
 
 
-@scalar_is_long
+@newest_isa
 @pytest.mark.parametrize(("shape", "axes"), [((33, 1312, 49), (0, 2)), ((33000, 64), (0,))], ids=str)
 def test_large_outputs_that_begin_anywhere(kernels, shape, axes, monkeypatch):
     """As NumPy's arrays do: rows are as long as whole cache lines, and are none."""
@@ -384,6 +388,7 @@ def test_rows_with_one_place_in_their_pages(kernels, shape, outputs_later, monke
         assert_close(case.grad(kernels, flag), case.grad(reference, flag), case.dtypes(case.grad))
 
 
+@newest_isa
 @pytest.mark.parametrize("flag", [0, 1], ids=["frozen", "training"])
 @pytest.mark.parametrize(("shape", "axes"), [((33, 656, 196), (0, 2)), ((1030, 4128), (0,))], ids=str)
 def test_16_bits_past_the_caches(kernels, shape, axes, flag):
@@ -433,6 +438,7 @@ def test_gradient_about_1000(kernels, shape, axes):
     assert_close(case.grad(kernels, 1), case.grad(reference, 1), case.dtypes(case.grad))
 
 
+@newest_isa
 def test_ten_million_to_one(kernels):
     case = Case((10**7,), (0,))
     assert_close(case.grad(kernels, 1), case.grad(reference, 1), case.dtypes(case.grad))
@@ -490,7 +496,7 @@ def test_instruction_set_does_not_change_a_bit(kernels, shape, axes, types):
     assert digest(Case(shape, axes, types).everything(kernels)) == native_digest(shape, axes, types)
 
 
-@scalar_is_long
+@newest_isa
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [((4, 139, 3901), (0, 2)), ((3, 4, 51, 3500), (1, 3)), ((130, 32300), (0,))],

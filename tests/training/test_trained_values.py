@@ -91,7 +91,8 @@ BY_ORT = [name for name in CASES if name.startswith(("aliased", "chain", "half",
 @pytest.mark.parametrize(
     ("target", "name"),
     [
-        *((target, name) for target in ("ort", "training") for name in CASES),
+        *(("ort", name) for name in CASES),
+        *(pytest.param("training", name, marks=pytest.mark.long) for name in CASES),
         *(("builder", name) for name in BY_ORT),
     ],
 )
