@@ -113,7 +113,7 @@ class ForwardOptions(Options):
         group=BATCH_NORMS,
         metavar="NAME",
     )
-    training: Sequence[str] = option(
+    training: Sequence[str] | Literal["auto"] = option(
         (),
         "Batch norm, or pattern, that uses the statistics of the batch (repeatable). If --frozen matches too, "
         "the more specific one wins. Batch norms that neither matches follow MODEL, and "
