@@ -101,7 +101,8 @@ def test_mpich_of_debian_with_the_link_of_the_guide(tmp_path):
         timeout=120,
         env=job_environment(mpich(), tmp_path) | environment,
     )
-    assert (done.returncode, done.stdout.split("\n")) == (0, ["[7, 7]", "[7, 7]", ""]), done.stderr
+    # The ranks write at the same time: their lines may run together.
+    assert (done.returncode, done.stdout.replace("\n", "")) == (0, "[7, 7]" * 2), done.stderr
 
 
 def test_alone_without_a_launcher(tmp_path):
