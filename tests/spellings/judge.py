@@ -26,6 +26,7 @@ EVERY = 40
 """One case in as many is also run by onnx's reference and by ONNX Runtime."""
 SAME = {TensorProto.DOUBLE: 1e-6, TensorProto.FLOAT: 1e-4}
 """Relative distances in float64: constants are rounded to the model's type, epsilon to float."""
+SAME_IN_16_BITS = {TensorProto.FLOAT16: 5e-4, TensorProto.BFLOAT16: 4e-3}
 
 
 @dataclass
@@ -104,7 +105,7 @@ def _reasons(candidates: list) -> str:
 
 def _differences(got: Mapping[str, np.ndarray], case: Case, by: str, tolerance: float | None = None) -> list[str]:
     if tolerance is None:
-        tolerance = SAME.get(_type(case), SAME[TensorProto.FLOAT])
+        tolerance = (SAME | SAME_IN_16_BITS)[_type(case)]
     finds = []
     for name, expected in case.outputs.items():
         value = np.asarray(got[name], np.float64)
