@@ -160,7 +160,8 @@ def test_default_equals_the_attribute_spelled_out(op, attributes):
 )
 def test_geometry(arguments, begin, end, out):
     windows = slide(**arguments)
-    assert (windows.begin, windows.end, windows.out) == (begin, end, out)
+    padding = [(axis.begin, axis.end) for axis in windows.axes]
+    assert (padding, windows.out) == (list(zip(begin, end, strict=True)), out)
 
 
 def test_scatter_is_the_transpose_of_view():

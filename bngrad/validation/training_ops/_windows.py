@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from bngrad.graph.window_axes import window_axes
+from bngrad.graph.window_axes import WindowAxis, window_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,26 +28,32 @@ Number = TypeVar("Number", np.float64, np.int64)
 class Windows:
     """The geometry of sliding windows, with one entry per spatial dimension; created by `slide`."""
 
-    sizes: tuple[int, ...]
-    """The spatial dimensions of the input."""
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    begin: tuple[int, ...]
-    """Padding before the first element, from pads or auto_pad."""
-    end: tuple[int, ...]
-    """Padding after the last element. With ceil_mode, the last window may extend beyond it."""
-    out: tuple[int, ...]
-    """Number of windows, the spatial dimensions of the output."""
+    axes: tuple[WindowAxis, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The spatial dimensions of the input."""
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The spatial dimensions of a window."""
+        return tuple(axis.kernel for axis in self.axes)
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        """The number of windows, the spatial dimensions of the output."""
+        return tuple(axis.out for axis in self.axes)
 
     def view(self, x: NDArray[Number], fill: float) -> NDArray[Number]:
         """Returns the elements of each window, [N, C, *out, *kernel], with ``fill`` outside of x."""
         padding = [(0, 0), (0, 0), *self._padding()]
         padded = np.pad(x, padding, constant_values=fill)
-        axes = tuple(range(2, x.ndim))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, self._dilated_kernel(), axes)
-        steps: list[slice] = [slice(0, (o - 1) * s + 1, s) for o, s in zip(self.out, self.stride, strict=True)]
-        every: Index = (slice(None), slice(None), *steps, *(slice(None, None, d) for d in self.dilation))
+        lengths = [axis.length for axis in self.axes]
+        windows = np.lib.stride_tricks.sliding_window_view(padded, lengths, tuple(range(2, x.ndim)))
+        steps: list[slice] = [slice(0, (axis.out - 1) * axis.stride + 1, axis.stride) for axis in self.axes]
+        taps: list[slice] = [slice(None, None, axis.dilation) for axis in self.axes]
+        every: Index = (slice(None), slice(None), *steps, *taps)
         return windows[every]
 
     def scatter(self, columns: Array) -> Array:
@@ -55,13 +61,14 @@ class Windows:
         padding = self._padding()
         padded_sizes = [n + before + after for n, (before, after) in zip(self.sizes, padding, strict=True)]
         padded = np.zeros([*columns.shape[:2], *padded_sizes], columns.dtype)
-        for element in itertools.product(*map(range, self.kernel)):
+        for element in itertools.product(*(range(axis.kernel) for axis in self.axes)):
             here: Index = (..., *element)
+            first = [k * axis.dilation for k, axis in zip(element, self.axes, strict=True)]
             there: Index = (
                 ...,
                 *(
-                    slice(k * d, k * d + (o - 1) * s + 1, s)
-                    for k, d, o, s in zip(element, self.dilation, self.out, self.stride, strict=True)
+                    slice(at, at + (axis.out - 1) * axis.stride + 1, axis.stride)
+                    for at, axis in zip(first, self.axes, strict=True)
                 ),
             )
             padded[there] += columns[here]
@@ -74,24 +81,15 @@ class Windows:
     def counts(self, *, include_pad: bool) -> Integers:
         """Returns the number of elements of each window in x, or in x and its declared padding: [*out]."""
         counts: Integers = np.ones([], np.int64)
-        for n, k, s, d, begin, end, o in zip(
-            self.sizes, self.kernel, self.stride, self.dilation, self.begin, self.end, self.out, strict=True
-        ):
+        for n, k, s, d, begin, end, o in self.axes:
             low, high = (-begin, n + end) if include_pad else (0, n)
             positions = np.arange(o)[:, None] * s - begin + np.arange(k) * d
             counts = np.multiply.outer(counts, ((positions >= low) & (positions < high)).sum(axis=1))
         return counts
 
-    def _dilated_kernel(self) -> tuple[int, ...]:
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
-
     def _padding(self) -> list[tuple[int, int]]:
-        """Returns the padding that all windows need, which is more than declared if ceil_mode rounded up."""
-        needed = [(o - 1) * s + k for o, s, k in zip(self.out, self.stride, self._dilated_kernel(), strict=True)]
-        return [
-            (begin, max(end, need - n - begin))
-            for n, begin, end, need in zip(self.sizes, self.begin, self.end, needed, strict=True)
-        ]
+        """The padding that all windows need, which is more than declared if ceil_mode rounded up."""
+        return [(axis.begin, axis.end + axis.excess) for axis in self.axes]
 
 
 def slide(
@@ -113,4 +111,4 @@ def slide(
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
     )
-    return Windows(*(tuple(numbers) for numbers in zip(*axes, strict=True)))
+    return Windows(tuple(axes))

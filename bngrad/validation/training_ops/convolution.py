@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bngrad.graph.window_axes import split_padding
+from bngrad.graph.window_axes import WindowAxis, split_padding
 from bngrad.validation.training_ops._windows import Windows, slide
 
 if TYPE_CHECKING:
@@ -118,4 +118,5 @@ def _over_output(
         pairs = [split_padding(n - size, upper=upper) for n, size in zip(whole, target, strict=True)]
         begin, end = ([pair[side] for pair in pairs] for side in (0, 1))
     out = output_shape or tuple(n - before - after for n, before, after in zip(whole, begin, end, strict=True))
-    return Windows(out, kernel, stride, dilation, tuple(begin), tuple(end), sizes)
+    columns = zip(out, kernel, stride, dilation, begin, end, sizes, strict=True)
+    return Windows(tuple(WindowAxis(*column) for column in columns))
