@@ -1,4 +1,4 @@
-"""What PyTorch's exporter writes as nodes that compute other numbers: masks, log_sigmoid, adaptive windows."""
+"""Nodes of PyTorch's exporter that compute other numbers than PyTorch: masks, log_sigmoid, adaptive windows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_torch_numbers(model: ir.Model) -> ir.Model:
 
 
 def _is_finite_mask(node: ir.Node) -> bool:
-    """Whether a Where of attention masks with the lowest finite number: a row without True would be a mean."""
+    """True for a Where that masks attention with the lowest finite number: a row without True would be a mean."""
     if (node.domain, node.op_type) != ("", "Where") or not _is_of(node, "scaled_dot_product_attention"):
         return False
     lowest = constant_value(node.inputs[2]) if node.inputs[2] is not None else None
@@ -50,7 +50,7 @@ def _is_finite_mask(node: ir.Node) -> bool:
 
 
 def _is_log_of_sigmoid(node: ir.Node) -> bool:
-    """Whether a Log of a Sigmoid is PyTorch's log_sigmoid, of a type that ONNX Runtime's Softplus has."""
+    """True for a Log of a Sigmoid that is PyTorch's log_sigmoid, of a type that ONNX Runtime's Softplus has."""
     value = node.inputs[0] if (node.domain, node.op_type) == ("", "Log") else None
     maker = value.producer() if value is not None else None
     return (
