@@ -12,7 +12,7 @@ from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option
 Target = Literal["stock", "training"]
 """What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
 
-Provider = Literal["native", "python", "function"]
+Implementation = Literal["native", "python", "function"]
 """An implementation of the ops; see `bngrad.runtime.session`."""
 
 RunningVariance = Literal["biased", "unbiased"]

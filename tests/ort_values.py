@@ -21,22 +21,22 @@ DTYPES = {
 TOLERANCES = {"float": 1e-6, "double": 1e-14, "float16": 5e-4, "bfloat16": 4e-3}
 """The tolerance of the largest error relative to the largest reference value, by the type of an output."""
 
-PROVIDERS = ["function", "native", "python"]
-"""The ``python`` provider uses onnxruntime-extensions, which has no 16-bit types; `TypedSession` checks that."""
+IMPLEMENTATIONS = ["function", "native", "python"]
+"""The ``python`` implementation uses onnxruntime-extensions, which has no 16-bit types; `TypedSession` checks that."""
 
 
 class TypedSession:
-    """A session with a provider that accepts and returns bfloat16, too.
+    """A session with an implementation that accepts and returns bfloat16, too.
 
-    If the model has 16-bit types, it asserts that the python provider rejects it, and runs the functions instead.
+    If the model has 16-bit types, it asserts that the python implementation rejects it, and runs the functions instead.
     """
 
-    def __init__(self, model: onnx.ModelProto, provider: str = "function") -> None:
-        if provider == "python" and _is_in_16_bits(model):
+    def __init__(self, model: onnx.ModelProto, implementation: str = "function") -> None:
+        if implementation == "python" and _is_in_16_bits(model):
             with pytest.raises(Exception, match=r"tensor\((b?float16)\)|b?float16"):
-                _session(model, provider)
-            provider = "function"
-        self._session = _session(model, provider)
+                _session(model, implementation)
+            implementation = "function"
+        self._session = _session(model, implementation)
 
     def __call__(self, feeds):
         names = [value.name for value in self._session.get_outputs()]
@@ -45,10 +45,10 @@ class TypedSession:
         return {name: _array(value) for name, value in zip(names, results, strict=True)}
 
 
-def _session(model, provider):
+def _session(model, implementation):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    register(options, provider)
+    register(options, implementation)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

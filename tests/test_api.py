@@ -28,7 +28,7 @@ def model():
 CALLS = {
     "differentiate": (bngrad.differentiate, {}),
     "inspect": (bngrad.inspect, {}),
-    "validate": (bngrad.validate, {"against": "numeric", "provider": "function"}),
+    "validate": (bngrad.validate, {"against": "numeric", "implementation": "function"}),
 }
 
 
@@ -68,8 +68,8 @@ def test_a_model_of_pytorch_whose_running_variance_is_not_chosen(model):
     bngrad.differentiate(model, target="ort", running_variance="biased")
     assert [_unbiased(model, running_variance=kind) for kind in (None, "biased", "unbiased")] == [1, 0, 1]
     made = bngrad.differentiate(model)
-    assert bngrad.validate(model, against="numeric", provider="function", rewritten=made).passed
-    assert bngrad.validate(model, against="numeric", provider="function").passed
+    assert bngrad.validate(model, against="numeric", implementation="function", rewritten=made).passed
+    assert bngrad.validate(model, against="numeric", implementation="function").passed
     model.producer_name = "tf2onnx"
     assert _unbiased(model) == 0
 

@@ -117,7 +117,7 @@ def test_every_command(models, external_data, rng, tmp_path):
         ("rewrite", training, "-o", out, *external_data),
         ("differentiate", forward, "--loss", "loss", "-o", out, *external_data),
         ("finalize", forward, "--weights", "w.npz", "--keep", "y", "-o", out, *external_data),
-        ("validate", forward, "--loss", "loss", "--against", "numeric", "--provider", "function"),
+        ("validate", forward, "--loss", "loss", "--against", "numeric", "--implementation", "function"),
     ):
         assert cli.run(list(arguments)) == 0, arguments
         if "-o" in arguments:

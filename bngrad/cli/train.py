@@ -93,7 +93,7 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     help="Threads for one op; 0: ONNX Runtime chooses.",
 )
 @option(
-    "--provider",
+    "--implementation",
     type=click.Choice(["native", "python", "function"]),
     default="native",
     show_default=True,
@@ -230,7 +230,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
     trainer = Trainer(
         step,
         learning_rate=0,
-        provider=options["provider"],
+        implementation=options["implementation"],
         threads=options["threads"],
         comm=ranks.comm,
     )

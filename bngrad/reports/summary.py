@@ -51,7 +51,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield from (_plain(report.reason), "")
     rows = [_check(check) for check in report.checks]
     yield from _table(("check", "result", "comparisons", "failed", "worst", "limit"), rows)
-    yield f"Against {report.against}, seed {report.seed}, providers {', '.join(report.providers)}."
+    yield f"Against {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}."
     yield ""
     found = [finding for finding in findings_of_report(report) if finding.level != "note"]
     if found:

@@ -42,7 +42,7 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
         for name, reason in check.undecided.items():
             line(f"not compared: {name}: {reason}")
     console.print("\n[green]passed[/green]" if report.passed else "\n[red]FAILED[/red]", end="")
-    line(f": {report.against}, seed {report.seed}, providers {', '.join(report.providers)}")
+    line(f": {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}")
     if not report.passed:
         line(report.reason)
 

@@ -1,7 +1,7 @@
-"""Sessions for rewritten models, with one of three implementations (providers) of the ops.
+"""Sessions for rewritten models, with one of three implementations of the ops.
 
 =========== =====================================================================================================
-native      The C++ custom-op library. The fastest provider; works from any language.
+native      The C++ custom-op library. The fastest implementation; works from any language.
 python      onnxruntime-extensions, which calls back into Python. For debugging, or without a C++ compiler.
 function    The functions embedded in the model. Nothing is registered.
 =========== =====================================================================================================
@@ -21,14 +21,14 @@ from onnx.external_data_helper import uses_external_data
 from bngrad.arguments import require_choice
 from bngrad.errors import InputError, LibraryError
 from bngrad.io.files import as_ir, to_proto
-from bngrad.options import Provider
+from bngrad.options import Implementation
 from bngrad.runtime import native_library, versions
 from bngrad.runtime.missing_kernels import no_kernel
 
 if TYPE_CHECKING:
     from bngrad.io.files import AnyModel
 
-PROVIDERS: tuple[Provider, ...] = get_args(Provider)
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 _NO_COLLECTIVE = re.compile(r"(AllGather|AllReduce)\S* is not a registered")
 """What ONNX Runtime says of a collective without the library."""
@@ -43,25 +43,25 @@ def get_library_path() -> str:
     return str(native_library.library_path())
 
 
-def register(session_options: onnxruntime.SessionOptions, provider: Provider = "native") -> None:
+def register(session_options: onnxruntime.SessionOptions, implementation: Implementation = "native") -> None:
     """Registers the ops of ``bngrad`` with the options of a session.
 
     Call it once per `SessionOptions`: ONNX Runtime rejects a second registration of the same domain.
 
     Args:
         session_options: The options to create the session with.
-        provider: The implementation to register: ``native`` or ``python``. ``function`` registers nothing.
+        implementation: The implementation to register: ``native`` or ``python``. ``function`` registers nothing.
 
     Raises:
-        InputError: ``provider`` is unknown.
+        InputError: ``implementation`` is unknown.
         LibraryError: The library is missing, or this ONNX Runtime cannot load it.
         VersionError: A required package is missing, too old, or incompatible with another one.
     """
-    require_choice("provider", provider, PROVIDERS)
+    require_choice("implementation", implementation, IMPLEMENTATIONS)
     versions.check()
-    if provider == "native":
+    if implementation == "native":
         _register_library(session_options, get_library_path())
-    elif provider == "python":
+    elif implementation == "python":
         versions.check("onnxruntime-extensions")
         from bngrad.runtime import extensions  # noqa: PLC0415 - imports onnxruntime-extensions, rarely needed
 
@@ -69,17 +69,19 @@ def register(session_options: onnxruntime.SessionOptions, provider: Provider = "
         _register_library(session_options, extensions.library_path())
 
 
-def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0) -> onnxruntime.InferenceSession:
+def session(
+    model: AnyModel, implementation: Implementation = "native", *, threads: int = 0
+) -> onnxruntime.InferenceSession:
     """Creates a CPU session for a rewritten model, with session options suitable for training graphs.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
-        provider: The implementation of the ops: ``native``, ``python`` or ``function``.
+        implementation: The implementation of the ops: ``native``, ``python`` or ``function``.
         threads: Number of intra-op threads; 0 lets ONNX Runtime choose.
 
     Raises:
-        InputError: ``model`` is not a model, or ``provider`` is unknown.
-        LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the provider is
+        InputError: ``model`` is not a model, or ``implementation`` is unknown.
+        LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the implementation is
             ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
             ``function`` and the model has collectives, which have no functions.
         UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
@@ -90,19 +92,19 @@ def session(model: AnyModel, provider: Provider = "native", *, threads: int = 0)
     options.enable_mem_pattern = False
     # ORT would warn about each weight, which is an input with a default; and what fails is raised.
     options.log_severity_level = 4
-    register(options, provider)
+    register(options, implementation)
     try:
         return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        if provider == "python" and "float16" in str(error):
+        if implementation == "python" and "float16" in str(error):
             raise LibraryError(
-                "the python provider supports only float and double, because onnxruntime-extensions has no "
+                "the python implementation supports only float and double, because onnxruntime-extensions has no "
                 f"float16 or bfloat16; use native or function ({' '.join(str(error).split())})"
             ) from error
-        if provider == "function" and _NO_COLLECTIVE.search(str(error)):
+        if implementation == "function" and _NO_COLLECTIVE.search(str(error)):
             raise LibraryError(
                 "the model was made with --sync: its AllGather and AllReduce, which exchange data with other "
-                "processes, need the library; use the provider native, or make the model without --sync"
+                "processes, need the library; use the native implementation, or make the model without --sync"
             ) from error
         if (refusal := no_kernel(as_ir(model), error)) is not None:
             raise refusal from error

@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from bngrad.errors import VersionError
 
 IMPORTED = ("numpy", "onnx", "onnx-ir", "onnxruntime", "onnxscript")
-"""Packages that are always needed; onnxruntime-extensions is needed by the python provider only."""
+"""Packages that are always needed; onnxruntime-extensions is needed by the python implementation only."""
 
 OTHER_NAMES = {
     "onnxruntime": (

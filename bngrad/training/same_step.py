@@ -12,7 +12,7 @@ from bngrad.errors import InputError
 from bngrad.io.files import as_ir, to_proto
 
 if TYPE_CHECKING:
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
     from bngrad.training.ranks import Ranks
     from bngrad.training.training_step import TrainingStep
 
@@ -32,17 +32,17 @@ def require_alone(step: TrainingStep) -> None:
         )
 
 
-def require_same_step(ranks: Ranks, step: TrainingStep, provider: Provider, rate: float) -> None:
+def require_same_step(ranks: Ranks, step: TrainingStep, implementation: Implementation, rate: float) -> None:
     """Checks that several ranks can train together. The version of bngrad is compared with each collective.
 
     Args:
         ranks: The ranks.
         step: The training step of this rank.
-        provider: The implementation of its ops.
+        implementation: The implementation of its ops.
         rate: Its first learning rate.
 
     Raises:
-        InputError: The step or the provider is for one rank alone.
+        InputError: The step or the implementation is for one rank alone.
         DistributedError: The ranks differ; see also `Communicator`.
     """
     with ranks.together("synchronized step"):
@@ -51,13 +51,13 @@ def require_same_step(ranks: Ranks, step: TrainingStep, provider: Provider, rate
                 "the training step is not synchronized, so each rank would train by itself; make it with "
                 "bngrad step --sync"
             )
-        if provider == "function":
+        if implementation == "function":
             raise InputError(
-                "the provider is function, which has no collectives; expected native or python with several ranks"
+                "the implementation is function, which has no collectives; expected native or python with several ranks"
             )
     values = {
         "ONNX Runtime": onnxruntime.__version__,
-        "the provider": provider,
+        "the implementation": implementation,
         "the fingerprint of the training step": hash_of_model(step),
         "the learning rate": rate,
     }

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from bngrad.autodiff.size_conditions import Condition
     from bngrad.distributed import Communicator
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
     from bngrad.training.schedules import Schedule
     from bngrad.training.state_buffers import StateBuffers
     from bngrad.training.step_info import StepInfo
@@ -60,7 +60,7 @@ class Trainer:
     Args:
         step: A training step, or the path of one.
         learning_rate: A number, or a function of the number of updates, such as `CosineSchedule`.
-        provider: The implementation of the ops; see `session`.
+        implementation: The implementation of the ops; see `session`.
         threads: The number of intra-op threads; 0 lets ONNX Runtime choose.
         comm: The ranks that train together; None for one alone. More than one need a synchronized step.
 
@@ -77,20 +77,20 @@ class Trainer:
         step: TrainingStep | str | os.PathLike[str],
         *,
         learning_rate: float | Schedule,
-        provider: Provider = "native",
+        implementation: Implementation = "native",
         threads: int = 0,
         comm: Communicator | MPI.Intracomm | None = None,
     ) -> None:
         self.ranks = Ranks(comm)
         """The ranks that train together, with the ``rank`` of this one and their number, the ``size``."""
-        self._make_session = partial(session, provider=provider, threads=threads)
+        self._make_session = partial(session, implementation=implementation, threads=threads)
         with self.ranks.together("training step"):
             self._schedule = as_schedule(learning_rate)
             step = step if isinstance(step, TrainingStep) else read_training_step(step)
         if comm is None:
             require_alone(step)
         elif self.ranks.size > 1:
-            require_same_step(self.ranks, step, provider, self._schedule(0))
+            require_same_step(self.ranks, step, implementation, self._schedule(0))
         self._training_step = step
         self.ranks.attach()  # before the session is made, which may compute constants with collectives
         with self.ranks.alone(), self.ranks.errors():

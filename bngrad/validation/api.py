@@ -32,7 +32,7 @@ def validate(
             builder; or, for ``numeric``, any training graph for stock ONNX Runtime. It is not modified.
         against: ``ort``, ``reference``, ``numeric`` or ``torch``. If ORT's builder does not support the model,
             ``ort`` becomes ``reference``, with a note in the report.
-        provider: The implementations of the ops to check.
+        implementation: The implementations of the ops to check.
         builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.
         rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
         inputs: Arrays by input name; other inputs are random.
@@ -65,7 +65,7 @@ def validate(
         UnsupportedNodeError: For ``torch``, an op has no equivalent in PyTorch.
         VersionError: For ``torch``, PyTorch is missing.
         OracleError: The oracle is needed, but cannot be installed or failed.
-        LibraryError: The provider is ``native``, and its library is missing.
+        LibraryError: The implementation is ``native``, and its library is missing.
 
     Warns:
         BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.

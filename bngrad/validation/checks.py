@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
     from bngrad.oracle import Oracle
     from bngrad.validation.lockstep import Tolerance
     from bngrad.validation.sites import Site
@@ -49,7 +49,7 @@ class Checks:
 
     Args:
         subject: The training graph and what it is compared with.
-        providers: The implementations of the ops of ``bngrad`` to run.
+        implementations: The implementations of the ops of ``bngrad`` to run.
         seed: Seed of all random values.
         tolerance: Replaces the derived error bounds of the lock-step check.
         oracle: Returns ONNX Runtime's training build, started on first use.
@@ -59,13 +59,13 @@ class Checks:
     def __init__(
         self,
         subject: Subject,
-        providers: Sequence[Provider],
+        implementations: Sequence[Implementation],
         seed: int,
         tolerance: Tolerance | None,
         oracle: Callable[[], Oracle],
         progress: Progress,
     ) -> None:
-        self._subject, self._providers = subject, providers
+        self._subject, self._implementations = subject, implementations
         self._seed, self._tolerance, self._oracle, self._progress = seed, tolerance, oracle, progress
         self._kinds = output_kinds(subject.original, subject.gradients.values())
         self.notes: list[str] = []
@@ -139,7 +139,7 @@ class Checks:
                 subject.tested,
                 targets,
                 from_ort if by_ort else from_numpy,
-                providers=self._providers,
+                implementations=self._implementations,
                 against="ort" if by_ort else EXACT,
                 tolerance=self._tolerance,
                 progress=self._shown("nodes in lock-step"),
@@ -155,7 +155,7 @@ class Checks:
             self._subject.tested,
             self._subject.feeds,
             kinds=self._kinds,
-            providers=self._providers,
+            implementations=self._implementations,
             seed=self._seed,
             progress=self._shown("whole graphs against the noise floor"),
         )
@@ -188,7 +188,7 @@ class Checks:
             reference,
             subject.feeds,
             kinds={name: kind for name, kind in kinds.items() if name not in check.undecided},
-            providers=self._providers,
+            implementations=self._implementations,
             seed=self._seed,
             against=PYTORCH,
             progress=self._shown("stock ONNX Runtime against PyTorch"),
@@ -239,7 +239,7 @@ class Checks:
             kinds={name: self._kinds.get(name, "other output") for name in names},
             against=EXACT,
             skipped=too_large(self._subject.feeds),
-            providers=self._providers,
+            implementations=self._implementations,
             seed=self._seed,
             progress=self._shown("stock ONNX Runtime against float64"),
         )

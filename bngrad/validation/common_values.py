@@ -19,7 +19,7 @@ class Frontier(NamedTuple):
     reads: list[str]
     """The nearest preceding values that both graphs have."""
     own_nodes: list[ir.Node]
-    """The nodes of ``bngrad`` ops in between, which depend on the provider."""
+    """The nodes of ``bngrad`` ops in between, which depend on the implementation."""
 
 
 class CommonValues:

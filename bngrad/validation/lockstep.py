@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnxruntime import InferenceSession
 
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
 
     Array = NDArray[Any]
     Capture = Callable[[Sequence[str]], Iterator[dict[str, Array]]]
@@ -49,7 +49,7 @@ def lock_step(
     sites: Sequence[Site | Step],
     capture: Capture,
     *,
-    providers: Sequence[Provider],
+    implementations: Sequence[Implementation],
     against: str,
     tolerance: Tolerance | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
@@ -60,7 +60,7 @@ def lock_step(
         rewritten: The rewritten model.
         sites: The batch norms of the original, and its other steps, which are not compared with float64.
         capture: Returns the original's values.
-        providers: The implementations to run, each on the installed ONNX Runtime.
+        implementations: The implementations to run, each on the installed ONNX Runtime.
         against: The name of the captured values in the report; `EXACT` if captured outputs must not be compared
             with, because they were computed in float64 from inputs that were not rounded.
         tolerance: Replaces the derived bounds.
@@ -72,7 +72,7 @@ def lock_step(
     """
     check, worst = Check("lock-step", unit="of its bound", limit=1.0), WorstSubjects()
     for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
-        rows = _compare(rewritten, site, values, providers, against, tolerance)
+        rows = _compare(rewritten, site, values, implementations, against, tolerance)
         check.rows += rows
         for row in rows:
             worst.offer(site.name, row.measure, partial(_tensors, site, values))
@@ -110,23 +110,26 @@ def _compare(
     rewritten: ir.Model,
     site: Site | Step,
     values: Mapping[str, Array],
-    providers: Sequence[Provider],
+    implementations: Sequence[Implementation],
     against: str,
     tolerance: Tolerance | None,
 ) -> list[Row]:
-    """Returns the rows of a site: each output, by each provider, against the captured and the exact value."""
+    """Returns the rows of a site: each output, by each implementation, against the captured and the exact value."""
     names = list(site.outputs.values())
     if isinstance(site, Step) and not site.own_nodes:
-        # Standard ONNX does not depend on the provider.
-        providers = ("function",)
+        # Standard ONNX does not depend on the implementation.
+        implementations = ("function",)
     try:
         model = ir.to_proto(replacement(rewritten, site, values))
     except ValueError as error:
-        return [_failed(site, names[0], provider, against, _one_line(error)) for provider in providers]
+        return [
+            _failed(site, names[0], implementation, against, _one_line(error))
+            for implementation in implementations
+        ]
     rows = []
-    for provider in providers:
+    for implementation in implementations:
         try:
-            runner = session(model, provider, threads=0)
+            runner = session(model, implementation, threads=0)
             # Weights are inputs with defaults, and the bounds are computed by feeding other values.
             inputs = (*runner.get_inputs(), *runner.get_overridable_initializers())
             feeds = {i.name: values[i.name] for i in inputs}
@@ -137,11 +140,11 @@ def _compare(
             results = run(feeds)
             targets = list(_targets(site, run, feeds, values, against))
         except Exception as error:  # noqa: BLE001 - any error is a finding of this node
-            rows.append(_failed(site, names[0], provider, against, _one_line(error)))
+            rows.append(_failed(site, names[0], implementation, against, _one_line(error)))
             continue
         for name, other, want, bound in targets:
             allowed = bound if tolerance is None else tolerance.atol + tolerance.rtol * np.abs(want)
-            rows.append(_row(site, name, provider, other, results[name], want, allowed))
+            rows.append(_row(site, name, implementation, other, results[name], want, allowed))
     return rows
 
 
@@ -169,23 +172,31 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _failed(site: Site | Step, tensor: str, provider: str, against: str, note: str) -> Row:
+def _failed(site: Site | Step, tensor: str, implementation: str, against: str, note: str) -> Row:
     """Returns the row of a comparison that failed with an error."""
     op_type, inf = site.node.op_type, float(np.inf)
-    return Row(site.name, tensor, op_type, provider, against, inf, inf, inf, passed=False, note=note)
+    return Row(site.name, tensor, op_type, implementation, against, inf, inf, inf, passed=False, note=note)
 
 
 def _row(
-    site: Site | Step, tensor: str, provider: str, against: str, got: Array, want: Array, allowed: Array
+    site: Site | Step, tensor: str, implementation: str, against: str, got: Array, want: Array, allowed: Array
 ) -> Row:
     if got.shape != want.shape:
         note = f"shape {list(got.shape)}; expected {list(want.shape)}"
-        return _failed(site, tensor, provider, against, note)
+        return _failed(site, tensor, implementation, against, note)
     max_abs, relative = differences(got, want)
     # Results below the smallest normal number may be flushed to zero, except in float16.
     half = got.dtype == np.float16
     floor = float(np.finfo(np.float16).smallest_subnormal if half else np.finfo(np.float32).tiny)
     measure = float(np.max(absolute_difference(got, want) / (np.nan_to_num(allowed) + floor), initial=0.0))
     return Row(
-        site.name, tensor, site.node.op_type, provider, against, max_abs, relative, measure, passed=measure <= 1.0
+        site.name,
+        tensor,
+        site.node.op_type,
+        implementation,
+        against,
+        max_abs,
+        relative,
+        measure,
+        passed=measure <= 1.0,
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
     from bngrad.oracle import Oracle
 
     Array = NDArray[Any]
@@ -58,7 +58,7 @@ def noise_floor(
     feeds: Mapping[str, Array],
     *,
     kinds: Mapping[str, str],
-    providers: Sequence[Provider],
+    implementations: Sequence[Implementation],
     seed: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
@@ -70,7 +70,7 @@ def noise_floor(
         rewritten: A training graph with the same gradients for stock ONNX Runtime.
         feeds: The inputs.
         kinds: The kind of each output of the original.
-        providers: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
+        implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
             on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
         progress: Called with the number of completed runs and of all runs.
@@ -79,21 +79,21 @@ def noise_floor(
         The check. A row's measure is the 2-norm of the difference of the closest results over the noise floor.
     """
     check = Check("whole graph", unit="x noise floor", limit=LIMIT)
-    total, done = 2 * (PERTURBATIONS + 1) + 2 * (len(providers) - 1), itertools.count(1)
+    total, done = 2 * (PERTURBATIONS + 1) + 2 * (len(implementations) - 1), itertools.count(1)
     expected = []
     with oracle.load(ir.to_proto(original)) as original_session:
         for perturbed in perturbed_inputs(feeds, seed):
             expected.append(original_session.run(feeds_of(original, perturbed)))
             progress(next(done), total)
     floor, worst = noise_floors(expected, kinds), WorstSubjects()
-    for index, provider in enumerate(providers):
+    for index, implementation in enumerate(implementations):
         closest: dict[str, Closest] = {}
-        runner = session(rewritten, provider)
+        runner = session(rewritten, implementation)
         for perturbed in itertools.islice(perturbed_inputs(feeds, seed), PERTURBATIONS + 1 if index == 0 else 2):
             result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, perturbed)), strict=True))
             update_closest(closest, result, expected)
             progress(next(done), total)
-        add_rows(check, worst, closest, floor, kinds, provider, "ort")
+        add_rows(check, worst, closest, floor, kinds, implementation, "ort")
     check.statistics = worst.worst_first()
     return check
 
@@ -104,14 +104,14 @@ def add_rows(
     closest: Mapping[str, Closest],
     floor: Mapping[str, float],
     kinds: Mapping[str, str],
-    provider: str,
+    implementation: str,
     against: str,
 ) -> None:
     """Adds the row of each output to a check, given its closest pair of results and its noise floor."""
     for name, pair in closest.items():
-        row = comparison_row(name, kinds[name], provider, against, pair, floor[name])
+        row = comparison_row(name, kinds[name], implementation, against, pair, floor[name])
         check.rows.append(row)
-        worst.offer(name, row.measure, partial(expected_and_computed, name, pair.want, pair.got, provider))
+        worst.offer(name, row.measure, partial(expected_and_computed, name, pair.want, pair.got, implementation))
 
 
 def noise_floors(results: Sequence[Mapping[str, Array]], kinds: Mapping[str, str]) -> dict[str, float]:
@@ -173,15 +173,15 @@ def update_closest(
         closest[name] = min([*best, *pairs], key=lambda pair: pair.distance)
 
 
-def comparison_row(name: str, kind: str, provider: str, against: str, pair: Closest, floor: float) -> Row:
+def comparison_row(name: str, kind: str, implementation: str, against: str, pair: Closest, floor: float) -> Row:
     """Returns the row of an output, given its closest pair of results and its noise floor."""
     got, want = pair.got, pair.want
     if got.shape != want.shape:
         inf, note = float(np.inf), f"shape {list(got.shape)}; expected {list(want.shape)}"
-        return Row(name, name, kind, provider, against, inf, inf, inf, passed=False, note=note)
+        return Row(name, name, kind, implementation, against, inf, inf, inf, passed=False, note=note)
     measure = 0.0 if pair.distance == 0 else pair.distance / floor if floor else float(np.inf)
     note = f"noise floor {floor / (norm(want) or 1.0):.1e}"
-    return Row(name, name, kind, provider, against, *differences(got, want), measure, measure <= LIMIT, note)
+    return Row(name, name, kind, implementation, against, *differences(got, want), measure, measure <= LIMIT, note)
 
 
 def perturbed_inputs(feeds: Mapping[str, Array], seed: int, unit: float = 0.0) -> Iterator[dict[str, Array]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bngrad.option_fields import option
-from bngrad.options import Provider
+from bngrad.options import Implementation
 from bngrad.training.options import Builder, LossKeywords, LossOptions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ValidateKeywords(LossKeywords, total=False):
     """The fields of `ValidateOptions`."""
 
     against: Against
-    provider: Literal[Provider, "all"]
+    implementation: Literal[Implementation, "all"]
     builder: Builder
     rewritten: "AnyModel | None"
     inputs: "Mapping[str, NDArray[Any]] | None"
@@ -44,7 +44,7 @@ class ValidateOptions(LossOptions):
         "in float64 (torch), which needs PyTorch (`pip install 'bngrad[torch]'`). The last three need no oracle "
         "and accept any MODEL that differentiate accepts, torch if PyTorch has its ops.",
     )
-    provider: Literal[Provider, "all"] = option("all", "Implementation of the ops to validate.")
+    implementation: Literal[Implementation, "all"] = option("all", "Implementation of the ops to validate.")
     builder: Builder = option(
         "bngrad",
         "Builder of a forward model's training graph: this package, or ONNX Runtime followed by rewrite.",

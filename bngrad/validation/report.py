@@ -30,7 +30,7 @@ class Row:
     kind: str
     """The kind of the tensor: ``loss``, ``gradient``, ...; for a node its op type."""
     implementation: str
-    """What computed the tensor: a provider, or `float64, function` in the checks in double."""
+    """What computed the tensor: an implementation, or `float64, function` in the checks in double."""
     against: str
     """What the tensor was compared with."""
     max_abs: float
@@ -107,7 +107,7 @@ class Report:
     """The number of batch-norm nodes of the original, by op type."""
     against: str
     """What the gradients were compared with."""
-    providers: list[str]
+    implementations: list[str]
     """The implementations of the ops that were validated."""
     seed: int
     """The seed of random values."""

@@ -31,7 +31,7 @@ class Step:
     outputs: dict[int, str]
     """The names of the node's outputs that the graph under test has too, by position."""
     own_nodes: list[ir.Node]
-    """The nodes of ``bngrad`` ops in the step, which depend on the provider."""
+    """The nodes of ``bngrad`` ops in the step, which depend on the implementation."""
 
     @property
     def name(self) -> str:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
 
     Array = NDArray[Any]
 
@@ -52,7 +52,7 @@ def on_stock(
     feeds: Mapping[str, Array],
     *,
     kinds: Mapping[str, str],
-    providers: Sequence[Provider],
+    implementations: Sequence[Implementation],
     seed: int,
     against: str,
     skipped: str = "",
@@ -65,7 +65,7 @@ def on_stock(
         in_float64: Computes outputs in float64, for inputs and the names of outputs.
         feeds: The inputs; others are ignored.
         kinds: The kinds of the outputs to compare.
-        providers: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
+        implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
             on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
         against: What computes the outputs in float64, for the report.
@@ -80,7 +80,7 @@ def on_stock(
     if check.skipped:
         return check
     feeds, names = feeds_of(tested, feeds), list(kinds)
-    total, done = 2 * (PERTURBATIONS + 1) + 2 * (len(providers) - 1), itertools.count(1)
+    total, done = 2 * (PERTURBATIONS + 1) + 2 * (len(implementations) - 1), itertools.count(1)
     unit, exact = _spacing(tested), []
     try:
         for perturbed in perturbed_inputs(feeds, seed, unit):
@@ -94,11 +94,11 @@ def on_stock(
         return check
     floor: dict[str, float] = {}
     worst = WorstSubjects()
-    for provider in providers:
+    for implementation in implementations:
         results: list[dict[str, Array]] = []
         closest: dict[str, Closest] = {}
         try:
-            runner = session(tested, provider)
+            runner = session(tested, implementation)
             for perturbed in itertools.islice(
                 perturbed_inputs(feeds, seed, unit), 2 if floor else PERTURBATIONS + 1
             ):
@@ -106,10 +106,10 @@ def on_stock(
                 update_closest(closest, results[-1], exact)
                 progress(next(done), total)
         except Exception as error:  # noqa: BLE001 - any error is a finding
-            check.rows.append(_failed(provider, against, " ".join(str(error).split())))
+            check.rows.append(_failed(implementation, against, " ".join(str(error).split())))
             continue
         floor = floor or noise_floors(results, kinds)
-        add_rows(check, worst, closest, floor, kinds, provider, against)
+        add_rows(check, worst, closest, floor, kinds, implementation, against)
     check.statistics = worst.worst_first()
     return check
 
@@ -132,6 +132,6 @@ def _spacing(model: ir.Model) -> float:
     return max((spacing for dtype, spacing in _SPACINGS.items() if dtype in types), default=0.0)
 
 
-def _failed(provider: str, against: str, note: str) -> Row:
+def _failed(implementation: str, against: str, note: str) -> Row:
     inf, graph = float(np.inf), "training graph"
-    return Row(graph, graph, "graph", provider, against, inf, inf, inf, passed=False, note=note)
+    return Row(graph, graph, "graph", implementation, against, inf, inf, inf, passed=False, note=note)

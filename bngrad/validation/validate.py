@@ -35,7 +35,7 @@ from bngrad.opset.functions import DOMAIN
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.runtime import native_library
 from bngrad.runtime.environment import environment
-from bngrad.runtime.session import PROVIDERS
+from bngrad.runtime.session import IMPLEMENTATIONS
 from bngrad.validation.autograd import load_autograd
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.find_subject import find_subject
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from bngrad.io.files import AnyModel
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
     from bngrad.oracle import Oracle
     from bngrad.validation.checks import Progress
 
@@ -73,7 +73,7 @@ def validate(
     """
     if options.against == "torch":
         load_autograd()  # before the work, if PyTorch is missing
-    providers, notes = _providers(options.provider)
+    implementations, notes = _implementations(options.implementation)
     rtol, atol = options.rtol, options.atol
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     own = as_ir(model)
@@ -88,12 +88,12 @@ def validate(
         if isinstance(options.rewritten, str | Path):
             notes.append(f"the training graph that was validated is {str(options.rewritten)!r}")
         subject = find_subject(name, source, options, oracle)
-        providers, unsupported = _supported_providers(providers, subject.tested)
+        implementations, unsupported = _supported_implementations(implementations, subject.tested)
         report = Report(
             model=name,
             batch_norms=_batch_norms(subject.original),
             against=subject.against,
-            providers=list(providers),
+            implementations=list(implementations),
             seed=options.seed,
             inputs={name: list(value.shape) for name, value in subject.feeds.items()},
             notes=notes + subject.notes + unsupported,
@@ -106,7 +106,7 @@ def validate(
                 f"{len(inside)} batch norms are in subgraphs or functions, where lock-step cannot check them: "
                 f"{inside[0]!r}"
             )
-        checks = Checks(subject, providers, options.seed, tolerance, oracle, progress)
+        checks = Checks(subject, implementations, options.seed, tolerance, oracle, progress)
         report.checks += checks.run()
         report.notes += checks.notes
     return report
@@ -131,31 +131,35 @@ class _Lazy:
         return self._oracle
 
 
-def _providers(provider: Provider | Literal["all"]) -> tuple[Sequence[Provider], list[str]]:
-    if provider == "all":
+def _implementations(
+    implementation: Implementation | Literal["all"],
+) -> tuple[Sequence[Implementation], list[str]]:
+    if implementation == "all":
         try:
             native_library.library_path()
         except LibraryError as error:
-            return ("python", "function"), [f"the native provider was not checked: {error}"]
-        return PROVIDERS, []
-    if provider == "native":
+            return ("python", "function"), [f"the native implementation was not checked: {error}"]
+        return IMPLEMENTATIONS, []
+    if implementation == "native":
         native_library.library_path()
-    return (provider,), []
+    return (implementation,), []
 
 
-def _supported_providers(providers: Sequence[Provider], model: ir.Model) -> tuple[Sequence[Provider], list[str]]:
-    """Drops the providers that cannot run a model, each with a note; refuses if none is left."""
+def _supported_implementations(
+    implementations: Sequence[Implementation], model: ir.Model
+) -> tuple[Sequence[Implementation], list[str]]:
+    """Drops the implementations that cannot run a model, each with a note; refuses if none is left."""
     unsupported: dict[str, str] = {}
     if has_type(model, SIXTEEN_BITS):
         unsupported["python"] = "does not support float16 and bfloat16"
     if any(is_collective(node) for node in all_nodes(model)):
         unsupported["function"] = "does not support the collectives of a model made with --sync"
-    supported = tuple(provider for provider in providers if provider not in unsupported)
+    supported = tuple(implementation for implementation in implementations if implementation not in unsupported)
     if not supported:
-        (provider,) = providers
-        raise InputError(f"the {provider} provider {unsupported[provider]}; use native")
-    left_out = [provider for provider in providers if provider in unsupported]
-    return supported, [f"the {each} provider was not checked: it {unsupported[each]}" for each in left_out]
+        (implementation,) = implementations
+        raise InputError(f"the {implementation} implementation {unsupported[implementation]}; use native")
+    left_out = [implementation for implementation in implementations if implementation in unsupported]
+    return supported, [f"the {each} implementation was not checked: it {unsupported[each]}" for each in left_out]
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:

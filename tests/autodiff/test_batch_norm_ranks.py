@@ -71,8 +71,8 @@ def test_a_rank_that_only_the_run_knows(frozen, shape, rng):
     names = [f"{name}_grad" for name in wrt]
     want = bngrad.session(bngrad.differentiate(known, loss="loss", wrt=wrt)).run(names, feeds)
     training = bngrad.differentiate(unknown, loss="loss", wrt=wrt)
-    for provider in ("function", "native"):
-        got = bngrad.session(training, provider).run(names, {**feeds, "shape": np.array(shape, np.int64)})
+    for implementation in ("function", "native"):
+        got = bngrad.session(training, implementation).run(names, {**feeds, "shape": np.array(shape, np.int64)})
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -99,8 +99,8 @@ def test_an_input_without_a_shape(frozen, rng):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("provider", ["function", "native"])
-def test_a_vector_is_rewritten_to_what_stock_ort_computes(provider, rng):
+@pytest.mark.parametrize("implementation", ["function", "native"])
+def test_a_vector_is_rewritten_to_what_stock_ort_computes(implementation, rng):
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         g (float[N] x, float[1] s, float[1] c, float[1] m, float[1] v)
             => (float[N] y, float[1] new_mean, float[1] new_var) {
@@ -108,7 +108,7 @@ def test_a_vector_is_rewritten_to_what_stock_ort_computes(provider, rng):
     feeds = {name: rng.uniform(0.5, 2, 1).astype(np.float32) for name in "scmv"}
     feeds["x"] = rng.standard_normal(9).astype(np.float32)
     want = bngrad.session(model, "function").run(None, feeds)
-    got = bngrad.session(bngrad.rewrite(model), provider).run(None, feeds)
+    got = bngrad.session(bngrad.rewrite(model), implementation).run(None, feeds)
     for one, other in zip(got, want, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.oracle import prepare_forward
-from bngrad.runtime.session import PROVIDERS, session
+from bngrad.runtime.session import IMPLEMENTATIONS, session
 from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import Evaluator
 from bngrad.validation.forward import forward_part
@@ -63,9 +63,9 @@ def test_central_differences(made, tested, feeds):
     assert not check.failures, check.failures[:3]
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_on_stock(made, feeds, exact, provider):
-    runner = session(made.model, provider)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_on_stock(made, feeds, exact, implementation):
+    runner = session(made.model, implementation)
     names = [output.name for output in runner.get_outputs()]
     for name, got in zip(names, runner.run(names, feeds), strict=True):
         scale = np.max(np.abs(exact[name]))

@@ -7,7 +7,7 @@ import pytest
 
 import bngrad
 from autodiff.small_models import model
-from bngrad.runtime.session import PROVIDERS
+from bngrad.runtime.session import IMPLEMENTATIONS
 from bngrad.validation.float64 import Evaluator
 
 STEP = 1e-6
@@ -65,8 +65,8 @@ def test_gradients(name, loss, rng):
         want = float(np.sum(gradients[f"{given}_grad"] * direction))
         assert (ahead - behind) / (2 * STEP) == pytest.approx(want, rel=1e-6, abs=1e-8), given
     single = {key: array.astype(np.float32) for key, array in feeds.items()}
-    for provider in PROVIDERS:
-        got = bngrad.session(training, provider).run([f"{given}_grad" for given in wrt], single)
+    for implementation in IMPLEMENTATIONS:
+        got = bngrad.session(training, implementation).run([f"{given}_grad" for given in wrt], single)
         for given, array in zip(wrt, got, strict=True):
             want = gradients[f"{given}_grad"]
             np.testing.assert_allclose(

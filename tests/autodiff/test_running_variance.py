@@ -8,7 +8,7 @@ import pytest
 import bngrad
 from autodiff.small_models import summed
 from bngrad.errors import InputError
-from bngrad.runtime.session import PROVIDERS
+from bngrad.runtime.session import IMPLEMENTATIONS
 from bngrad.validation.float64 import evaluate
 
 MOMENTUM = 0.75
@@ -33,13 +33,13 @@ def test_against_numpy(shape, rng):
     x = (3 * rng.standard_normal(shape) + 5).astype(np.float32)
     model = forward(", ".join(["N", *map(str, shape[1:])]))
     training = {kind: bngrad.differentiate(model, running_variance=kind) for kind in DDOF}
-    for provider in PROVIDERS:
+    for implementation in IMPLEMENTATIONS:
         results = {
-            kind: bngrad.session(training[kind], provider).run(["v_new", "m_new", "s_grad"], {"x": x})
+            kind: bngrad.session(training[kind], implementation).run(["v_new", "m_new", "s_grad"], {"x": x})
             for kind in DDOF
         }
         for kind, (variance, *others) in results.items():
-            message = f"{kind}, {provider}"
+            message = f"{kind}, {implementation}"
             np.testing.assert_allclose(variance, expected(x, DDOF[kind]), rtol=1e-6, err_msg=message)
             # Nothing else depends on it.
             for other, plain in zip(others, results[None][1:], strict=True):

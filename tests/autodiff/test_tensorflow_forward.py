@@ -11,7 +11,7 @@ import pytest
 
 import bngrad
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.runtime.session import PROVIDERS
+from bngrad.runtime.session import IMPLEMENTATIONS
 from bngrad.training.differentiate import differentiate
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.options import ValidateOptions
@@ -59,15 +59,15 @@ def both(mode):
     )
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("mode", MODES)
-def test_as_onnx_batch_norm(mode, provider, rng):
+def test_as_onnx_batch_norm(mode, implementation, rng):
     theirs, ours = both(mode)
     assert list(theirs.gradients) == ["s", "b"] == list(ours.gradients)
     assert list(theirs.running_statistics) == list(ours.running_statistics)
     x = (2 * rng.standard_normal((4, 2, 3, 2)) + 1).astype(np.float32)
     got, want = (
-        bngrad.session(made.model, provider).run(
+        bngrad.session(made.model, implementation).run(
             [made.loss, *made.gradients.values(), *made.running_statistics.values()], {"x": x}
         )
         for made in (theirs, ours)
@@ -80,7 +80,7 @@ def test_as_onnx_batch_norm(mode, provider, rng):
 def test_central_differences(mode, rng):
     feeds = {"x": rng.standard_normal((3, 2, 3, 2)).astype(np.float32)}
     forward = ir.from_proto(model(MODES[mode][0]))
-    options = ValidateOptions(against="numeric", provider="function", wrt=["x", "s", "b"], inputs=feeds)
+    options = ValidateOptions(against="numeric", implementation="function", wrt=["x", "s", "b"], inputs=feeds)
     report = validate(forward, options)
     (check,) = (check for check in report.checks if check.name == "central differences")
     assert len(check.rows) == 3

@@ -29,9 +29,9 @@ ROUNDS = 60
 UNCOUNTED = 10
 
 
-def in_python(folder, provider, threads):
+def in_python(folder, implementation, threads):
     training = Training(folder)
-    training.session = session(folder / "step.onnx", provider, threads=threads)
+    training.session = session(folder / "step.onnx", implementation, threads=threads)
     state = training.files.info.flatten(training.files.state)
     flat = training.info.flat
 
@@ -69,9 +69,11 @@ def main():
         prepare(folder, "flat")
         url = stack.enter_context(served(folder))
         ways = {
-            f"Python, {provider}, {threads} thread{'s' * (threads > 1)}": in_python(folder, provider, threads)
+            f"Python, {implementation}, {threads} thread{'s' * (threads > 1)}": in_python(
+                folder, implementation, threads
+            )
             for threads in (1, 2)
-            for provider in ("native", "function")
+            for implementation in ("native", "function")
         }
         scripts = {
             "Node, 1 thread": ["node", folder, 1],

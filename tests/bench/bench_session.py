@@ -4,8 +4,8 @@
 
 Small: a chain of 200 nodes of 64 elements each, beside the same chain of an op that looks at its inputs, makes its
 outputs, and does nothing; and of one that does nothing and borrows its inputs' shapes, as ours do where they can.
-Large: one node of 8x64x56x56 by each of the providers, and by a function in Python that hands its inputs over as
-outputs, which is the least that onnxruntime-extensions takes. In turns, in one process; the provider in Python has
+Large: one node of 8x64x56x56 by each of the implementations, and by a function in Python that hands its inputs over as
+outputs, which is the least that onnxruntime-extensions takes. In turns, in one process; the implementation in Python has
 the session's threads, too.
 """
 
@@ -47,17 +47,17 @@ def main() -> None:
         chains = {
             "does nothing": session(chain("nothing", "Nothing", CHAIN), feeds, library=library),
             **borrowing,
-            "native": session(chain("bngrad", "BatchNormalizationGrad", CHAIN), feeds, provider="native"),
+            "native": session(chain("bngrad", "BatchNormalizationGrad", CHAIN), feeds, implementation="native"),
         }
         print(f"\na node of {'x'.join(map(str, SMALL))}, in a chain of {CHAIN}, microseconds")
         show(chains, 1e6 / CHAIN, "does nothing")
     feeds = make_feeds(LARGE)
     graph = chain("bngrad", "BatchNormalizationGrad", 1)
     nodes = {
-        "native": session(graph, feeds, provider="native"),
-        "python": session(graph, feeds, provider="python"),
+        "native": session(graph, feeds, implementation="native"),
+        "python": session(graph, feeds, implementation="python"),
         "python alone": session(chain("nothing", "HandedOver", 1), feeds, library=define_handed_over()),
-        "function": session(bngrad.rewrite(graph), feeds, provider="function"),
+        "function": session(bngrad.rewrite(graph), feeds, implementation="function"),
     }
     print(f"\none node of {'x'.join(map(str, LARGE))}, milliseconds")
     show(nodes, 1e3, "native")
@@ -96,10 +96,10 @@ def chain(domain, op_type, length):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def session(model, feeds, *, provider=None, library=None):
+def session(model, feeds, *, implementation=None, library=None):
     """A call that runs a model with everything bound beforehand."""
     if library is None:
-        made = bngrad.session(model, provider)
+        made = bngrad.session(model, implementation)
     else:
         options = onnxruntime.SessionOptions()
         options.enable_mem_pattern = False  # as in our sessions

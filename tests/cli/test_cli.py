@@ -213,7 +213,7 @@ def test_rewrite(command):
     assert [node.domain for node in written.graph.node] == ["", "bngrad", "bngrad"]
     assert len(written.functions) == 2
     feeds = {"dy": (2, 3, 4, 4), "x": (2, 3, 4, 4), "s": 3, "b": 3, "m": 3, "v": 3}
-    session = bngrad.session("out.onnx", provider="function")
+    session = bngrad.session("out.onnx", implementation="function")
     assert len(session.run(None, {name: np.ones(shape, np.float32) for name, shape in feeds.items()})) == 5
 
 
@@ -327,10 +327,10 @@ ERRORS = {
         ["rewrite", "model.onnx", *OUT, "--target", "cuda"],
         "Invalid value for '--target': 'cuda' is not one of 'stock', 'training' (see bngrad rewrite --help)",
     ),
-    "unknown-provider": (
-        ["validate", "model.onnx", "--provider", "cuda"],
+    "unknown-implementation": (
+        ["validate", "model.onnx", "--implementation", "cuda"],
         (
-            "Invalid value for '--provider': 'cuda' is not one of 'native', 'python', 'function', 'all' "
+            "Invalid value for '--implementation': 'cuda' is not one of 'native', 'python', 'function', 'all' "
             "(see bngrad validate --help)"
         ),
     ),

@@ -22,7 +22,7 @@ from training.trainer_cases import samples
 
 GENERATOR = generator("json_schemas")
 SCHEMAS = {name: GENERATOR.schema(document) for name, document in GENERATOR.DOCUMENTS.items()}
-NUMERIC = ["validate", "model.onnx", "--against", "numeric", "--provider", "function", "--dim", "N=2"]
+NUMERIC = ["validate", "model.onnx", "--against", "numeric", "--implementation", "function", "--dim", "N=2"]
 TRAIN = ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", "--epochs", "2"]
 REWRITE = ["rewrite", "training_model.onnx", "-o", "out.onnx"]
 ADAMW_STEP = """step network.onnx -o new.onnx --loss-fn cross_entropy --optimizer adamw --layout flat --clip-norm 1

@@ -87,7 +87,7 @@ def plain(text):
 TWO_EPOCHS = ["--epochs", "2", "-o", "o.onnx"]
 TABLES = {
     "inspect": ["inspect", "long.onnx", "long_forward.onnx"],
-    "validate-ort": ["validate", "long.onnx", "--dim", "N=2", "--provider", "function"],
+    "validate-ort": ["validate", "long.onnx", "--dim", "N=2", "--implementation", "function"],
     "validate-reference": ["validate", "long_forward.onnx", "--against", "reference", "--dim", "N=2"],
     "bench": ["bench", "--shape", "32x64x7x7", "--shape", "128x2048x1x1", "--repeats", "1"],
     "train": ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", *TWO_EPOCHS],
@@ -194,7 +194,16 @@ SHOWN = r"evil\x1b]0;title\x07\x1b[31m\nFAKE: passed\u202e"
 NAMED = {
     "inspect": ["inspect", "odd.onnx"],
     "hazard": ["inspect", "hazard.onnx", "--fail-on", "hazard"],
-    "validate": ["validate", "odd_forward.onnx", "--against", "numeric", "--dim", "N=2", "--provider", "function"],
+    "validate": [
+        "validate",
+        "odd_forward.onnx",
+        "--against",
+        "numeric",
+        "--dim",
+        "N=2",
+        "--implementation",
+        "function",
+    ],
     "differentiate": ["differentiate", "odd_forward.onnx", "-o", "o.onnx"],
     "step": ["step", "odd_forward.onnx", "-o", "o.onnx"],
 }

@@ -63,7 +63,10 @@ ERRORS = {
     "other-step": (RANKS, "ranks 0 and 1 do not match: the fingerprint of the training step is"),
     "missing-step": (["train", "nix.onnx", *RANKS[2:]], "nix.onnx does not exist"),
     "not-synchronized": (["train", "plain.onnx", *RANKS[2:]], "the training step is not synchronized.* --sync"),
-    "function": ([*RANKS, "--provider", "function"], "the provider is function, which has no collectives"),
+    "function": (
+        [*RANKS, "--implementation", "function"],
+        "the implementation is function, which has no collectives",
+    ),
     "output-folder": ([*RANKS, "-o", "nix/out.onnx"], "output folder nix does not exist; create it first"),
     "small-batch": (replaced(batch_size="1"), "a batch has 1 sample for 2 ranks; expected one for each: give "),
     "small-last-batch": (replaced(batch_size="43"), "the last batch of an epoch has 1 sample .*--drop-last"),

@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_training_graph_passes_with_every_provider(capsys):
+def test_a_training_graph_passes_with_every_implementation(capsys):
     assert run(["validate", "model.onnx", "--rows", "2"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -49,7 +49,7 @@ def test_a_training_graph_passes_with_every_provider(capsys):
 )
 def test_the_digits_network_passes_against_everything(against, capsys):
     Path("digits.onnx").write_bytes(digits_resnet20.build().SerializeToString())
-    arguments = ["--against", against, "--provider", "function", "--json", "--dim", "N=2"]
+    arguments = ["--against", against, "--implementation", "function", "--json", "--dim", "N=2"]
     assert run(["validate", "digits.onnx", *arguments]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["passed"] is True
@@ -97,13 +97,13 @@ def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
 
 def test_inputs_from_a_file_are_taken(capsys):
     np.savez("given.npz", x=np.full((5, 3, 4, 4), 7, np.float32))
-    assert run(["validate", "model.onnx", "--inputs", "given.npz", "--json", "--provider", "function"]) == 0
+    assert run(["validate", "model.onnx", "--inputs", "given.npz", "--json", "--implementation", "function"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["inputs"]["x"] == report["inputs"]["dy"] == [5, 3, 4, 4]
 
 
 def test_a_plain_tolerance_replaces_the_bounds(capsys):
-    arguments = ["validate", "model.onnx", "--provider", "function", "--json"]
+    arguments = ["validate", "model.onnx", "--implementation", "function", "--json"]
     assert run([*arguments, "--rtol", "0", "--atol", "0"]) == 1
     capsys.readouterr()
     assert run([*arguments, "--rtol", "1e-3", "--atol", "1e-3"]) == 0
@@ -307,7 +307,7 @@ def test_nothing_compared_is_a_finding(capsys):
         "[forward]", "loss = ReduceSum<keepdims = 0>(x)  [forward]"
     )
     onnx.save(onnx.parser.parse_model(text), "model.onnx")
-    assert run(["validate", "model.onnx", "--against", "numeric", "--provider", "function"]) == 1
+    assert run(["validate", "model.onnx", "--against", "numeric", "--implementation", "function"]) == 1
     assert "central differences: nothing was compared" in capsys.readouterr().out
 
 
@@ -339,7 +339,7 @@ def test_an_output_overwrites_nothing_that_is_read(options, message, folder, cap
     np.savez("in.npz", x=np.zeros(3))
     before = {path: path.read_bytes() for path in folder.iterdir()}
     capsys.readouterr()
-    assert run(["validate", "model.onnx", "--provider", "function", *options]) == 2
+    assert run(["validate", "model.onnx", "--implementation", "function", *options]) == 2
     out, err = capsys.readouterr()
     assert (out, message in err) == ("", True), err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
@@ -352,6 +352,6 @@ def test_an_output_overwrites_nothing_that_is_read(options, message, folder, cap
     ids=["text-pipe", "json-closed", "text-stderr-closed"],
 )
 def test_a_failure_stays_one_where_nobody_reads_it(form, reader):
-    wrong = f"{sys.executable} -m bngrad validate model.onnx --provider function --rtol 0 --atol 0 {form} {reader}"
+    wrong = f"{sys.executable} -m bngrad validate model.onnx --implementation function --rtol 0 --atol 0 {form} {reader}"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {wrong}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")

@@ -72,7 +72,7 @@ COMMANDS = {
     "finalize": ["finalize", "forward.onnx", "--weights", "weights.npz", "-o", "out", "--keep", "loss"],
 }
 COMMANDS["finalize-copied"] = [*COMMANDS["finalize"], *COPIED]
-VALIDATE = ["validate", "forward.onnx", "--against", "reference", "--provider", "function"]
+VALIDATE = ["validate", "forward.onnx", "--against", "reference", "--implementation", "function"]
 
 
 @pytest.mark.parametrize("case", COMMANDS)

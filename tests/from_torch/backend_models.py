@@ -42,7 +42,7 @@ def end_of(test) -> str:
         report = bngrad.validate(
             case.model,
             against="torch",
-            provider="function",
+            implementation="function",
             loss="loss",
             wrt=wrt,
             inputs={name: array for name, array in case.feeds.items() if name in names},

@@ -108,7 +108,7 @@ MODELS = {
 
 
 def validate(model, **options):
-    return bngrad.validate(model, against="torch", **{"provider": "function", "wrt": ["x"], **options})
+    return bngrad.validate(model, against="torch", **{"implementation": "function", "wrt": ["x"], **options})
 
 
 @pytest.mark.parametrize(("model", "options"), MODELS.values(), ids=MODELS)
@@ -128,7 +128,7 @@ def test_pytorch_agrees(model, options):
 def test_the_digits_network(tmp_path, capsys):
     model = tmp_path / "digits.onnx"
     model.write_bytes(digits_resnet20.build().SerializeToString())
-    options = ["--against", "torch", "--dim", "N=2", "--provider", "native", "--json"]
+    options = ["--against", "torch", "--dim", "N=2", "--implementation", "native", "--json"]
     assert run(["validate", str(model), *options]) == 0
     exact, stock = json.loads(capsys.readouterr().out)["checks"]
     kinds = Counter(row["kind"] for row in exact["rows"])

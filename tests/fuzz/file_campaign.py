@@ -27,7 +27,7 @@ from fuzz.mutate_files import mutate_file
 
 RESUME = (*TRAIN, "--resume", "run.safetensors", "--epochs", "3", "--checkpoint", "out.safetensors")
 REPORTS = ("--html", "out.html", "--sarif", "out.sarif", "--annotations", "out.txt")
-NUMERIC = ("--against", "numeric", "--provider", "function", "--dim", "N=4")
+NUMERIC = ("--against", "numeric", "--implementation", "function", "--dim", "N=4")
 ARRAYS = ("train", "step.onnx", "--data", "x=x.npy", "--data", "labels=labels.npy")
 ONE_EPOCH = (*TRAIN, "--learning-rate", "0.05", "--epochs", "1")
 COMMANDS = {

@@ -165,10 +165,10 @@ def _run(
     results: dict[str, Arrays] = {}
     content = training.SerializeToString()
     for way in ways:
-        provider, level = WAYS[way]
-        called = f"{provider}, {'default' if level == ALL else 'no'} optimizations"
+        implementation, level = WAYS[way]
+        called = f"{implementation}, {'default' if level == ALL else 'no'} optimizations"
         try:
-            session = session_of(content, level, provider)
+            session = session_of(content, level, implementation)
             results[called] = dict(
                 zip(["loss", *names], session.run(["loss", *names], dict(case.feeds)), strict=True)
             )

@@ -16,14 +16,14 @@ from gradient_fuzz.interpreter import wide
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bngrad.options import Provider
+    from bngrad.options import Implementation
     from gradient_fuzz.cases import Case
 
     Arrays = Mapping[str, np.ndarray]
 
 DISABLED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-WAYS: tuple[tuple[Provider, onnxruntime.GraphOptimizationLevel], ...] = (
+WAYS: tuple[tuple[Implementation, onnxruntime.GraphOptimizationLevel], ...] = (
     ("native", ALL),
     ("function", DISABLED),
     ("function", ALL),
@@ -33,14 +33,14 @@ SIXTEEN_BITS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
 def session_of(
-    content: bytes, level: onnxruntime.GraphOptimizationLevel, provider: Provider = "function"
+    content: bytes, level: onnxruntime.GraphOptimizationLevel, implementation: Implementation = "function"
 ) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_mem_pattern = False
     options.log_severity_level = 4
     options.graph_optimization_level = level
-    bngrad.register(options, provider)
+    bngrad.register(options, implementation)
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 

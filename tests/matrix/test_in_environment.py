@@ -1,4 +1,4 @@
-"""What must work wherever bngrad is installed: every op by every provider, and every command on a small network.
+"""What must work wherever bngrad is installed: every op by every implementation, and every command on a small network.
 
 Imports pytest and what bngrad itself depends on: `make matrix` runs this very file in environments with other
 releases of those, with the wheel.
@@ -23,7 +23,7 @@ from bngrad.opset import reference
 from bngrad.runtime import native_library
 from op_models import CASES, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
-PROVIDERS = ["native", "python", "function"]
+IMPLEMENTATIONS = ["native", "python", "function"]
 EPSILON, MOMENTUM = float(np.float32(1e-3)), float(np.float32(0.9))
 AXES = (0, 2, 3)
 
@@ -63,10 +63,10 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_an_op_computes_what_the_reference_does(provider, case, dtype):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_an_op_computes_what_the_reference_does(implementation, case, dtype):
     op, attributes = CASES[case]
-    session = bngrad.session(op_model(op, attributes, dtype=dtype), provider)
+    session = bngrad.session(op_model(op, attributes, dtype=dtype), implementation)
     names = [output.name for output in session.get_outputs()]
     rng = np.random.default_rng(7)
     for layout, (shape, axes) in LAYOUTS.items():
@@ -147,9 +147,9 @@ def truth(feeds, values):
     return {"loss": np.sum(z * target), "z": z, "new_mean": new_mean, "new_var": new_var, **gradients}
 
 
-def assert_trains_as_the_truth(model, provider):
+def assert_trains_as_the_truth(model, implementation):
     """Runs a training step; float sums of 60 and 240 products are what the tolerance is for."""
-    session = bngrad.session(model, provider)
+    session = bngrad.session(model, implementation)
     feeds = make_feeds()
     want = truth(feeds, make_values())
     got = dict(zip(want, session.run(list(want), feeds), strict=True))
@@ -225,15 +225,15 @@ def test_inspect(folder):
 
 def test_differentiate(folder):
     bngrad_command("differentiate", "forward.onnx", "-o", "train.onnx", "--loss", "loss", cwd=folder)
-    for provider in PROVIDERS:
-        assert_trains_as_the_truth(folder / "train.onnx", provider)
+    for implementation in IMPLEMENTATIONS:
+        assert_trains_as_the_truth(folder / "train.onnx", implementation)
 
 
 @pytest.mark.parametrize("layout", ["named", "flat"])
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_step(provider, layout, folder):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_step(implementation, layout, folder):
     bngrad_command("step", "forward.onnx", "-o", "step.onnx", "--momentum", "0.5", "--layout", layout, cwd=folder)
-    trainer = bngrad.Trainer(folder / "step.onnx", learning_rate=0.01, provider=provider)
+    trainer = bngrad.Trainer(folder / "step.onnx", learning_rate=0.01, implementation=implementation)
     feeds, values = make_feeds(), make_values()
     want = truth(feeds, values)
     np.testing.assert_allclose(trainer.step(**feeds), want["loss"], rtol=1e-4)
@@ -243,7 +243,7 @@ def test_step(provider, layout, folder):
         np.testing.assert_allclose(state[name], new, rtol=1e-4, atol=1e-4, err_msg=name)
     np.testing.assert_allclose(state["mean"], want["new_mean"], rtol=1e-5, atol=1e-5)
     trainer.save(folder / "checkpoint.safetensors")
-    again = bngrad.Trainer(folder / "step.onnx", learning_rate=0.01, provider=provider)
+    again = bngrad.Trainer(folder / "step.onnx", learning_rate=0.01, implementation=implementation)
     again.load(folder / "checkpoint.safetensors")
     assert trainer.step(**feeds) == again.step(**feeds)
 
@@ -252,8 +252,8 @@ def test_step(provider, layout, folder):
 def test_rewrite(fuse, folder):
     bngrad_command("rewrite", "ort.onnx", "-o", "stock.onnx", fuse, cwd=folder)
     assert json.loads(bngrad_command("inspect", "stock.onnx", "--json", cwd=folder))["not_in_stock"] == {}
-    for provider in PROVIDERS:
-        assert_trains_as_the_truth(folder / "stock.onnx", provider)
+    for implementation in IMPLEMENTATIONS:
+        assert_trains_as_the_truth(folder / "stock.onnx", implementation)
 
 
 def test_finalize(folder):
@@ -276,7 +276,7 @@ def test_validate(model, folder):
         if model == "ort.onnx" and against == "numeric":
             continue  # it takes a forward model
         said = bngrad_command("validate", model, "--against", against, cwd=folder)
-        assert f"passed: {against}, seed 0, providers native, python, function" in said
+        assert f"passed: {against}, seed 0, implementations native, python, function" in said
 
 
 @pytest.mark.parametrize("kind", ["path", "proto", "ir"])

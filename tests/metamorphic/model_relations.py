@@ -90,7 +90,7 @@ def dialect(run):
 
 def functions(run):
     """The ops may run as functions, without a registered library."""
-    return nearly(run, run.step(provider="function")(run.feeds), run.outputs)
+    return nearly(run, run.step(implementation="function")(run.feeds), run.outputs)
 
 
 def permuted_batch(run):

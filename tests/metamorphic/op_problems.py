@@ -125,7 +125,7 @@ class Problem:
 
     arrays: Mapping[str, np.ndarray]
     axes: tuple[int, ...]
-    provider: str = "native"
+    implementation: str = "native"
 
     @cached_property
     def reduced(self):
@@ -142,7 +142,7 @@ class Problem:
 
     def run(self, op, *, threads=1, **options):
         """Runs an op and returns its outputs by name."""
-        if self.provider == "function":
+        if self.implementation == "function":
             return _function_session(op.op_type, self.types, **{**op.options, **options})(self.feeds(op))
         arguments = [self.arrays[name] for name in op.inputs]
         results = op.function(*arguments, self.axes, **{**op.options, **options}, num_threads=threads)
@@ -157,7 +157,7 @@ class Problem:
     @property
     def precision_of_sums(self):
         """The rounding of the sums relative to their largest term: in double; those of functions in their type."""
-        return 2.0**-24 if self.provider == "function" and self.arrays["X"].dtype != np.float64 else 2.0**-48
+        return 2.0**-24 if self.implementation == "function" and self.arrays["X"].dtype != np.float64 else 2.0**-48
 
     def feeds(self, op):
         """Returns the inputs of a model with the op, one axis of which is negative."""
@@ -203,7 +203,7 @@ def _function_session(op_type, types, **options):
     return TypedSession(typed_model(op_type, types, **options), "function")
 
 
-def draw(pattern, type_name, seed=0, provider="native"):
+def draw(pattern, type_name, seed=0, implementation="native"):
     """Draws inputs of about 1; Z is the output of a ReLU."""
     shape, axes = PATTERNS[pattern]
     rng = np.random.default_rng([seed, zlib.crc32(pattern.encode())])
@@ -216,7 +216,7 @@ def draw(pattern, type_name, seed=0, provider="native"):
         away_from_zero = name in ("inv_std", "running_var", "scale")
         drawn = rng.uniform(0.5, 2, kept) if away_from_zero else rng.standard_normal(kept)
         arrays[name] = drawn.astype(statistic)
-    return Problem(arrays, axes, provider)
+    return Problem(arrays, axes, implementation)
 
 
 def with_own_statistics(problem):

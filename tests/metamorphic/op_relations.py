@@ -114,7 +114,7 @@ def problems(relation):
     return [(op, pattern, t) for op in relation.ops for pattern in relation.patterns for t in relation.types]
 
 
-def comparisons(name, op, pattern, type_name, provider="native"):
+def comparisons(name, op, pattern, type_name, implementation="native"):
     """Returns the comparisons of a relation on one problem."""
     rng = np.random.default_rng(11)
-    return RELATIONS[name].compare(draw(pattern, type_name, provider=provider), OPS[op], rng)
+    return RELATIONS[name].compare(draw(pattern, type_name, implementation=implementation), OPS[op], rng)

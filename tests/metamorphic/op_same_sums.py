@@ -176,7 +176,7 @@ def interfaces(problem, op, _rng):
     """The C interface, the custom op in ONNX Runtime and the op's function agree."""
     model = typed_model(op.op_type, problem.types, **op.options)
     got, native = problem.run(op), TypedSession(model, "native")(problem.feeds(op))
-    function = replace(problem, provider="function").run(op)
+    function = replace(problem, implementation="function").run(op)
     return [*exactly(native, got, "native"), *nearly(problem, op, function, got)]
 
 

@@ -23,13 +23,21 @@ class Step:
         frozen: Whether its batch norms use their running statistics.
         fuse: Whether to fuse the gradients of a ReLU and a batch norm.
         route: ``stock`` differentiates for stock ONNX Runtime; ``dialect`` for ORT's dialect, and then rewrites.
-        provider: The implementation of the ops.
+        implementation: The implementation of the ops.
         threads: The number of threads per op.
         transposed: Whether to swap the spatial dimensions.
     """
 
     def __init__(
-        self, model, *, frozen=False, fuse=True, route="stock", provider="native", threads=1, transposed=False
+        self,
+        model,
+        *,
+        frozen=False,
+        fuse=True,
+        route="stock",
+        implementation="native",
+        threads=1,
+        transposed=False,
     ):
         forward = model.proto(transposed=transposed)
         options = {"loss": "loss", "wrt": list(model.wrt), "frozen": ["bn*"] if frozen else []}
@@ -38,7 +46,7 @@ class Step:
         else:
             self.proto = bngrad.rewrite(bngrad.differentiate(forward, target="ort", **options))
         self.names = [value.name for value in self.proto.graph.output]
-        self._session = _session(self.proto, provider, threads)
+        self._session = _session(self.proto, implementation, threads)
         self._inputs = {value.name for value in self._session.get_inputs()}
 
     def __call__(self, feeds):
@@ -46,11 +54,11 @@ class Step:
         return dict(zip(self.names, self._session.run(self.names, given), strict=True))
 
 
-def _session(proto, provider, threads):
+def _session(proto, implementation, threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    bngrad.register(options, provider)
+    bngrad.register(options, implementation)
     return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

@@ -9,15 +9,15 @@ from metamorphic.op_relations import FEW, OF_FUNCTIONS, RELATIONS, comparisons, 
 
 
 @pytest.mark.parametrize(
-    ("name", "provider"),
+    ("name", "implementation"),
     [*((name, "native") for name in RELATIONS), *((name, "function") for name in OF_FUNCTIONS)],
 )
-def test_relation(name, provider):
+def test_relation(name, implementation):
     tried = 0
     for op, pattern, type_name in problems(RELATIONS[name]):
-        if provider == "function" and pattern not in FEW:
+        if implementation == "function" and pattern not in FEW:
             continue
-        for comparison in comparisons(name, op, pattern, type_name, provider):
+        for comparison in comparisons(name, op, pattern, type_name, implementation):
             check(comparison._replace(name=f"{op} {pattern} {type_name}: {comparison.name}"))
             tried += 1
     assert tried, "the relation compares nothing"

@@ -72,7 +72,9 @@ def test_the_function_gives_the_same_bits(dtype):
     """Both round after every operation, in the same order; so a model may move between runtimes."""
     model = op_model(ADAM, {}, dtype=dtype)
     feeds = dict(zip(INPUTS, (*adam_inputs((1000,), dtype), np.array(CASES["clipped"])), strict=True))
-    by_function, by_native = (session(model, provider).run(None, feeds) for provider in ("function", "native"))
+    by_function, by_native = (
+        session(model, implementation).run(None, feeds) for implementation in ("function", "native")
+    )
     for one, other in zip(by_function, by_native, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -17,7 +17,7 @@ from bngrad.opset.axes import parameter_shape
 from bngrad.opset.functions import DOMAIN, VERSION
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from op_models import EXTENTS, subsets
-from ort_values import DTYPES, PROVIDERS, TypedSession
+from ort_values import DTYPES, IMPLEMENTATIONS, TypedSession
 from pairwise import pairwise
 from typed_ops import TYPE_NAMES, assert_accurate, typed_feeds, typed_model
 
@@ -111,21 +111,21 @@ LAYOUTS = {
 }
 
 
-@pairwise(types=TYPE_NAMES, training=MODE_NAMES, provider=PROVIDERS)
-def test_the_function_in_every_type(types, training, provider, rng):
-    run = TypedSession(typed_model(RELU_GRAD, types, training_mode=training), provider)
+@pairwise(types=TYPE_NAMES, training=MODE_NAMES, implementation=IMPLEMENTATIONS)
+def test_the_function_in_every_type(types, training, implementation, rng):
+    run = TypedSession(typed_model(RELU_GRAD, types, training_mode=training), implementation)
     for shape, axes in LAYOUTS.values():
         feeds = with_relu(typed_feeds(RELU_GRAD, types, shape, axes, rng), rng)
         assert_accurate(RELU_GRAD, types, run(feeds), feeds, {"training_mode": training})
 
 
-@pairwise(types=TYPE_NAMES, training=MODE_NAMES, provider=PROVIDERS)
-def test_it_is_bit_for_bit_the_gradient_of_the_masked_dz(types, training, provider, rng):
+@pairwise(types=TYPE_NAMES, training=MODE_NAMES, implementation=IMPLEMENTATIONS)
+def test_it_is_bit_for_bit_the_gradient_of_the_masked_dz(types, training, implementation, rng):
     feeds = with_relu(typed_feeds(RELU_GRAD, types, (4, 3, 5, 6), (0, 2, 3), rng), rng)
-    got = TypedSession(typed_model(RELU_GRAD, types, training_mode=training), provider)(feeds)
+    got = TypedSession(typed_model(RELU_GRAD, types, training_mode=training), implementation)(feeds)
     dy = np.where(feeds["Z"] > 0, feeds["dZ"], np.zeros((), DTYPES[types[0]]))
     rest = {name: array for name, array in feeds.items() if name not in ("dZ", "Z")}
-    want = TypedSession(typed_model(GRAD, types, training_mode=training), provider)({"dY": dy, **rest})
+    want = TypedSession(typed_model(GRAD, types, training_mode=training), implementation)({"dY": dy, **rest})
     for name, value in want.items():
         np.testing.assert_array_equal(got[name].astype(np.float64), value.astype(np.float64), err_msg=name)
 
@@ -133,8 +133,8 @@ def test_it_is_bit_for_bit_the_gradient_of_the_masked_dz(types, training, provid
 EDGES = {"zero": 0.0, "negative-zero": -0.0, "negative": -1.0, "nan": np.nan, "minus-infinity": -np.inf}
 
 
-@pairwise(edge=list(EDGES), dtype=list(DTYPES), bad=[0.5, np.nan, np.inf], provider=PROVIDERS)
-def test_where_z_is_not_positive_nothing_comes_through(edge, dtype, bad, provider, rng):
+@pairwise(edge=list(EDGES), dtype=list(DTYPES), bad=[0.5, np.nan, np.inf], implementation=IMPLEMENTATIONS)
+def test_where_z_is_not_positive_nothing_comes_through(edge, dtype, bad, implementation, rng):
     """This includes NaN, because dZ is selected and not multiplied."""
     types = (dtype,) * 3
     feeds = with_relu(typed_feeds(RELU_GRAD, types, (4, 3, 5), (0, 2), rng), rng)
@@ -143,19 +143,19 @@ def test_where_z_is_not_positive_nothing_comes_through(edge, dtype, bad, provide
         {name: a if name == "axes" else a.astype(np.float64) for name, a in feeds.items()}, training=1
     )
     assert all(np.isfinite(value).all() for value in want)
-    got = TypedSession(typed_model(RELU_GRAD, types, training_mode=1), provider)(feeds)
+    got = TypedSession(typed_model(RELU_GRAD, types, training_mode=1), implementation)(feeds)
     assert_accurate(RELU_GRAD, types, got, feeds, {"training_mode": 1})
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("types", [(t, t, t) for t in DTYPES], ids="-".join)
-def test_the_smallest_positive_z_lets_all_through(types, provider, rng):
+def test_the_smallest_positive_z_lets_all_through(types, implementation, rng):
     dtype = DTYPES[types[0]]
     feeds = typed_feeds(RELU_GRAD, types, (4, 3, 5), (0, 2), rng)
     smallest = np.ones(1, f"u{dtype.itemsize}").view(dtype)
     assert smallest[0] > 0
     feeds["Z"][:] = smallest
-    run = TypedSession(typed_model(RELU_GRAD, types, training_mode=0), provider)
+    run = TypedSession(typed_model(RELU_GRAD, types, training_mode=0), implementation)
     got = run(feeds)
     feeds["Z"][:] = np.inf
     for name, value in run(feeds).items():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bngrad.errors import InputError
 from bngrad.opset import reference
 from op_models import EXTENTS, subsets
-from ort_values import PROVIDERS, TypedSession
+from ort_values import IMPLEMENTATIONS, TypedSession
 from pairwise import pairwise
 from typed_ops import TYPE_NAMES, assert_accurate, typed_feeds, typed_model
 
@@ -225,34 +225,34 @@ LAYOUTS = {
 }
 
 
-@pairwise(types=TYPE_NAMES, training=MODE_NAMES, provider=PROVIDERS)
-def test_the_function_in_every_type(types, training, provider, rng):
+@pairwise(types=TYPE_NAMES, training=MODE_NAMES, implementation=IMPLEMENTATIONS)
+def test_the_function_in_every_type(types, training, implementation, rng):
     """A mean of 1000 costs few digits."""
     attributes = {"training_mode": training}
-    run = TypedSession(typed_model(GRAD_GRAD, types, **attributes), provider)
+    run = TypedSession(typed_model(GRAD_GRAD, types, **attributes), implementation)
     far = 1e-14 if types[0] == "double" else 1e-5
     for (mean, tolerance), (shape, axes) in product(((0, None), (1000, far)), LAYOUTS.values()):
         feeds = typed_feeds(GRAD_GRAD, types, shape, axes, rng, mean=mean)
         assert_accurate(GRAD_GRAD, types, run(feeds), feeds, attributes, tolerance)
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @MODES
-def test_an_empty_batch(training, provider):
+def test_an_empty_batch(training, implementation):
     types = ("float", "float", "float")
     attributes = {"training_mode": training}
     feeds = typed_feeds(GRAD_GRAD, types, (0, 3, 2), (0, 2), np.random.default_rng(0))
-    got = TypedSession(typed_model(GRAD_GRAD, types, **attributes), provider)(feeds)
+    got = TypedSession(typed_model(GRAD_GRAD, types, **attributes), implementation)(feeds)
     assert got["d_dY"].shape == got["d_X"].shape == (0, 3, 2)
     np.testing.assert_array_equal(got["d_scale"], np.zeros(3))
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_frozen_statistics_do_not_see_an_infinity_of_the_sums(provider, rng):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_frozen_statistics_do_not_see_an_infinity_of_the_sums(implementation, rng):
     types = ("float", "float", "float")
     feeds = typed_feeds(GRAD_GRAD, types, (4, 1), (0,), rng)
     feeds["dY"][:] = np.finfo(np.float32).max / 2
     feeds["ddscale"][:] = feeds["inv_std"][:] = 1
-    got = TypedSession(typed_model(GRAD_GRAD, types, training_mode=0), provider)(feeds)
+    got = TypedSession(typed_model(GRAD_GRAD, types, training_mode=0), implementation)(feeds)
     np.testing.assert_array_equal(got["d_X"], feeds["dY"])
     assert np.isfinite(got["d_dY"]).all()

@@ -396,7 +396,7 @@ def test_differentiate_refuses_and_names_the_builder_that_is_right(name):
 @pytest.mark.parametrize("name", WITH_A_RULE)
 def test_validate_compares_otherwise_and_says_so(name):
     given, _ = REFUSED[name]
-    report = bngrad.validate(given, loss="loss", wrt=["x"], provider="function")
+    report = bngrad.validate(given, loss="loss", wrt=["x"], implementation="function")
     assert report.passed, report.reason
     assert report.against == "reference"
     (note,) = (note for note in report.notes if "gradient builder does not support the model" in note)
@@ -408,7 +408,7 @@ def test_validate_compares_otherwise_and_says_so(name):
     "name", ["mean of a frozen batch norm", "constant class weights", "running mean that moves"]
 )
 def test_validate_asks_the_builder_where_it_is_right(name):
-    report = bngrad.validate(ACCEPTED[name], loss="loss", wrt=["x"], provider="function")
+    report = bngrad.validate(ACCEPTED[name], loss="loss", wrt=["x"], implementation="function")
     assert report.passed, report.reason
     assert report.against == "ort"
 
@@ -416,7 +416,7 @@ def test_validate_asks_the_builder_where_it_is_right(name):
 @pytest.mark.parametrize("names", [["rm"], ["rv", "s", "x"]])
 def test_validate_by_statistics_of_a_frozen_batch_norm(names):
     given = two_ways("y = BatchNormalization (x, s, b, rm, rv)", f"{NORM}, {STATISTICS}")
-    report = bngrad.validate(given, loss="loss", wrt=names, frozen=["*"], provider="function")
+    report = bngrad.validate(given, loss="loss", wrt=names, frozen=["*"], implementation="function")
     assert report.passed, report.reason
     assert report.against == "ort"
 

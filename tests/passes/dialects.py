@@ -1,4 +1,4 @@
-"""What the tests of the import passes share: a foreign node as a model, rewritten, and run by each provider."""
+"""What the tests of the import passes share: a foreign node as a model, rewritten, and run by each implementation."""
 
 from __future__ import annotations
 
@@ -64,9 +64,11 @@ def rewritten(model: ir.Model, import_pass: ir.passes.InPlacePass) -> ir.Model:
     return model
 
 
-def run(model: ir.Model, feeds: Mapping[str, np.ndarray], provider: str = "function") -> dict[str, np.ndarray]:
+def run(
+    model: ir.Model, feeds: Mapping[str, np.ndarray], implementation: str = "function"
+) -> dict[str, np.ndarray]:
     """The outputs of a model by name; feeds that are no graph inputs are left out."""
-    return TypedSession(ir.to_proto(model), provider)(feeds)
+    return TypedSession(ir.to_proto(model), implementation)(feeds)
 
 
 def worst_error(got: np.ndarray, want: np.ndarray) -> float:

@@ -8,7 +8,7 @@ import pytest
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.imports.directml import ImportDirectmlPass
 from dialects import node_model, rewritten, run, worst_error
-from ort_values import DTYPES, PROVIDERS, TOLERANCES
+from ort_values import DTYPES, IMPLEMENTATIONS, TOLERANCES
 from pass_models import content, model
 
 OP = "DML_BATCH_NORMALIZATION_GRAD"
@@ -58,13 +58,13 @@ def check(original, inputs, want, tolerance, feeds=None, terms=0.0):
         terms: How large the terms are that may cancel in a sum.
     """
     result = rewritten(original, ImportDirectmlPass())
-    for provider in PROVIDERS:
-        got = run(result, feeds or inputs, provider)
+    for implementation in IMPLEMENTATIONS:
+        got = run(result, feeds or inputs, implementation)
         assert set(got) == set(want)
         for name, value in want.items():
             assert got[name].dtype == inputs["Input"].dtype
             allowed = tolerance * max(1.0, terms / (np.max(np.abs(value), initial=0.0) or 1.0))
-            assert worst_error(got[name], value) <= allowed, (provider, name)
+            assert worst_error(got[name], value) <= allowed, (implementation, name)
     return result
 
 

@@ -110,11 +110,11 @@ def check(got, want, dtypes):
         assert worst_error(got[name], value) <= TOLERANCES[dtypes[name]], name
 
 
-def run_node(op_type, import_pass, inputs, outputs, provider="function", **attributes):
+def run_node(op_type, import_pass, inputs, outputs, implementation="function", **attributes):
     """A model of one node, rewritten and run."""
     model = node_model(op_type, inputs, outputs, domain="miopen", **attributes)
     feeds = {name: array for name, array in inputs.items() if array is not None}
-    return run(rewritten(model, import_pass), feeds, provider)
+    return run(rewritten(model, import_pass), feeds, implementation)
 
 
 def content(model):

@@ -9,7 +9,7 @@ import pytest
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.imports.ngraph import ImportNgraphPass
 from dialects import node_model, rewritten, run, worst_error
-from ort_values import DTYPES, PROVIDERS, TOLERANCES
+from ort_values import DTYPES, IMPLEMENTATIONS, TOLERANCES
 from pass_models import content, proto
 
 FORWARD = "BatchNormTraining"
@@ -86,12 +86,12 @@ def check(model, inputs, want, tolerance, terms=0.0):
         terms: How large the terms are that may cancel in a sum.
     """
     result = rewritten(model, ImportNgraphPass())
-    for provider in PROVIDERS:
-        got = run(result, inputs, provider)
+    for implementation in IMPLEMENTATIONS:
+        got = run(result, inputs, implementation)
         for name, value in want.items():
             assert got[name].dtype == inputs["input"].dtype
             allowed = tolerance * max(1.0, terms / (np.max(np.abs(value), initial=0.0) or 1.0))
-            assert worst_error(got[name], value) <= allowed, (provider, name)
+            assert worst_error(got[name], value) <= allowed, (implementation, name)
     return result
 
 

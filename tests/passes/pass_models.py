@@ -92,12 +92,12 @@ def close(got, want, tolerance=1e-5):
         np.testing.assert_allclose(got[name], value, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-def run(graph, feeds, provider="function"):
+def run(graph, feeds, implementation="function"):
     """Runs a proto on the installed, stock ONNX Runtime."""
     from bngrad.runtime.session import session
 
     names = [output.name for output in graph.graph.output]
-    return dict(zip(names, session(graph, provider).run(names, feeds), strict=True))
+    return dict(zip(names, session(graph, implementation).run(names, feeds), strict=True))
 
 
 def lines(graph):

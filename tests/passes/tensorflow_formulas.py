@@ -101,10 +101,16 @@ def converted(op_type, inputs, outputs=None, *, domain=DOMAIN, **attributes):
 
 
 def check_gradient(
-    inputs, *, op_type="FusedBatchNormGradV3", domain=DOMAIN, provider="function", tolerance=None, **attributes
+    inputs,
+    *,
+    op_type="FusedBatchNormGradV3",
+    domain=DOMAIN,
+    implementation="function",
+    tolerance=None,
+    **attributes,
 ):
     """Runs a rewritten gradient and compares it with the formulas."""
-    got = run(converted(op_type, inputs, domain=domain, **attributes), inputs, provider)
+    got = run(converted(op_type, inputs, domain=domain, **attributes), inputs, implementation)
     want = gradient(*list(inputs.values())[:5], **attributes_with_defaults(attributes))
     compare(got, want, inputs["x"].dtype, tolerance)
     return got, want

@@ -23,15 +23,15 @@ def graph(body, results=RESULTS):
 
 
 @pytest.mark.parametrize("mode", [1, 0], ids=["training", "frozen"])
-@pytest.mark.parametrize("provider", ["function", "native", "python"])
-def test_fused_computes_the_same(mode, provider, rng):
+@pytest.mark.parametrize("implementation", ["function", "native", "python"])
+def test_fused_computes_the_same(mode, implementation, rng):
     original = proto(graph(BACKWARD.replace("MODE", str(mode))))
     fused = rewrite(ir.from_proto(original)).model
     apart = rewrite(ir.from_proto(original), fuse=False).model
     assert [op for op in ops(fused) if "bngrad" in op] == ["bngrad.BatchNormalizationReluGrad"]
     assert [op for op in ops(apart) if "bngrad" in op] == ["bngrad.BatchNormalizationGrad"]
     feeds = feeds_for(original, rng)
-    close(run(ir.to_proto(fused), feeds, provider), run(ir.to_proto(apart), feeds, provider), 1e-6)
+    close(run(ir.to_proto(fused), feeds, implementation), run(ir.to_proto(apart), feeds, implementation), 1e-6)
 
 
 def test_names_stay():

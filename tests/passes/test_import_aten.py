@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bngrad.errors import UnsupportedNodeError
 from bngrad.passes.imports.aten.gradients import ImportAtenPass
 from dialects import node_model, rewritten, run, worst_error
-from ort_values import DTYPES, PROVIDERS, TOLERANCES
+from ort_values import DTYPES, IMPLEMENTATIONS, TOLERANCES
 from pairwise import pairwise
 from pass_models import content, find, model, ops
 
@@ -133,9 +133,9 @@ def feeds(t):
     return {**t, **{name: t[role] for name, role in ALIASES.items() if role in t}}
 
 
-def check(before, t, want, *, dtypes, provider="function"):
+def check(before, t, want, *, dtypes, implementation="function"):
     """``dtypes`` are those that grad_input, grad_weight and grad_bias must have."""
-    got = run(rewritten(before, ImportAtenPass()), feeds(t), provider)
+    got = run(rewritten(before, ImportAtenPass()), feeds(t), implementation)
     assert set(got) <= set(want)
     for name, value in got.items():
         assert value.dtype == DTYPES[dtypes[OUTPUTS.index(name)]], name
@@ -159,18 +159,24 @@ def refused(before):
 FORMS = ("ATen", "aten ", "pkg.onnxscript.torch_lib aten_", "my.domain aten::", " ")
 
 
-@pairwise(mode=MODE_NAMES, form=FORMS, provider=PROVIDERS)
-def test_every_op_mode_and_spelling(mode, form, provider, rng):
+@pairwise(mode=MODE_NAMES, form=FORMS, implementation=IMPLEMENTATIONS)
+def test_every_op_mode_and_spelling(mode, form, implementation, rng):
     op, train = mode
     t = tensors(rng, (4, 3, 5, 2))
-    check(node(op, t, form, train=train), t, aten(t, train), dtypes=["float"] * 3, provider=provider)
+    check(node(op, t, form, train=train), t, aten(t, train), dtypes=["float"] * 3, implementation=implementation)
 
 
-@pairwise(mode=MODE_NAMES, types={"-".join(types): types for types in TYPES}, provider=PROVIDERS)
-def test_every_type(mode, types, provider, rng):
+@pairwise(mode=MODE_NAMES, types={"-".join(types): types for types in TYPES}, implementation=IMPLEMENTATIONS)
+def test_every_type(mode, types, implementation, rng):
     (op, train), (data, parameter) = mode, types
     t = tensors(rng, (8, 3, 4, 4), data, parameter)
-    check(node(op, t, train=train), t, aten(t, train), dtypes=[data, parameter, parameter], provider=provider)
+    check(
+        node(op, t, train=train),
+        t,
+        aten(t, train),
+        dtypes=[data, parameter, parameter],
+        implementation=implementation,
+    )
 
 
 @pytest.mark.parametrize("rank", range(2, 11))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bngrad.passes.imports.miopen.activation import ImportMiopenActivationPass
 from dialects import node_model, rewritten
 from miopen_reference import MODES, SHAPES, backward, check, ncs, of_ncs, parameter, run_node, tensors
-from ort_values import DTYPES, PROVIDERS, TOLERANCES
+from ort_values import DTYPES, IMPLEMENTATIONS, TOLERANCES
 from pairwise import pairwise
 from pass_models import find, ops
 
@@ -95,12 +95,12 @@ def make(rng, name, layout, mode, types, numbers=NUMBERS, form="full"):
     return t, want(t["y"].astype(np.float64)), want(exact)
 
 
-def run_fused(t, name, *, with_y=True, provider="function", **attributes):
+def run_fused(t, name, *, with_y=True, implementation="function", **attributes):
     inputs = {key: t[key] for key in ("dy", "x", "y", "scale", "bias", "mean", "inv")}
     if not with_y:
         inputs["y"] = None
     attributes = NUMBERS | {"activ_mode": name} | attributes
-    return run_node(OP, ImportMiopenActivationPass(), inputs, OUTPUTS, provider, **attributes)
+    return run_node(OP, ImportMiopenActivationPass(), inputs, OUTPUTS, implementation, **attributes)
 
 
 def dtypes_of(types):
@@ -110,10 +110,10 @@ def dtypes_of(types):
 WITH_Y = {"y": True, "no-y": False}
 
 
-@pairwise(name=NAMES, mode=MODES, layout=list(SHAPES), with_y=WITH_Y, provider=PROVIDERS)
-def test_every_activation(name, mode, layout, with_y, provider, rng):
+@pairwise(name=NAMES, mode=MODES, layout=list(SHAPES), with_y=WITH_Y, implementation=IMPLEMENTATIONS)
+def test_every_activation(name, mode, layout, with_y, implementation, rng):
     t, given_y, computed_y = make(rng, name, layout, mode, TYPES["double"])
-    got = run_fused(t, name, with_y=with_y, provider=provider, bn_mode=mode, layout=layout)
+    got = run_fused(t, name, with_y=with_y, implementation=implementation, bn_mode=mode, layout=layout)
     want = given_y if with_y else computed_y
     for output in OUTPUTS:
         # Three elements a statistic cancel to a tenth of their size.

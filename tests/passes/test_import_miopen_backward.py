@@ -22,7 +22,7 @@ from miopen_reference import (
     run_node,
     tensors,
 )
-from ort_values import DTYPES, PROVIDERS
+from ort_values import DTYPES, IMPLEMENTATIONS
 from pairwise import pairwise
 from pass_models import attributes_of, axes_of, find, ops
 
@@ -50,9 +50,9 @@ def node_inputs(t, *, saved=True, old=None):
     return inputs | (old or {})
 
 
-def run_backward(t, *, op_type=OPS[0], saved=True, old=None, provider="function", **attributes):
+def run_backward(t, *, op_type=OPS[0], saved=True, old=None, implementation="function", **attributes):
     inputs = node_inputs(t, saved=saved, old=old)
-    return run_node(op_type, ImportMiopenBackwardPass(), inputs, OUTPUTS, provider, **attributes)
+    return run_node(op_type, ImportMiopenBackwardPass(), inputs, OUTPUTS, implementation, **attributes)
 
 
 def want_of(t, layout, mode, mean=None, inv=None):
@@ -74,10 +74,10 @@ def layout_attribute(layout):
     return {} if layout in ("NCHW", "NCDHW") else {"layout": layout}
 
 
-@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, provider=PROVIDERS)
-def test_saved_statistics(mode, layout, form, provider, rng):
+@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, implementation=IMPLEMENTATIONS)
+def test_saved_statistics(mode, layout, form, implementation, rng):
     t = tensors(rng, layout, mode, TYPES["float"], form)
-    got = run_backward(t, provider=provider, bn_mode=mode, **layout_attribute(layout))
+    got = run_backward(t, implementation=implementation, bn_mode=mode, **layout_attribute(layout))
     check(got, want_of(t, layout, mode), dtypes_of(TYPES["float"]))
 
 

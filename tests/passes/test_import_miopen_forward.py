@@ -23,7 +23,7 @@ from miopen_reference import (
     run_node,
     tensors,
 )
-from ort_values import DTYPES, PROVIDERS
+from ort_values import DTYPES, IMPLEMENTATIONS
 from pairwise import pairwise
 from pass_models import attributes_of, find, ops
 
@@ -74,14 +74,14 @@ def want_trained(t, layout, mode, factor=FACTOR, epsilon=EPSILON):
     return {"y": normalize(t, layout, mode, mean, variance, epsilon), **result}
 
 
-def run_training(t, *, op_type=TRAINING[0], outputs=TRAINED, old=None, provider="function", **attributes):
+def run_training(t, *, op_type=TRAINING[0], outputs=TRAINED, old=None, implementation="function", **attributes):
     attributes = {"epsilon": EPSILON, "expAvgFactor": FACTOR} | attributes
-    return run_node(op_type, ImportMiopenForwardPass(), t | (old or {}), outputs, provider, **attributes)
+    return run_node(op_type, ImportMiopenForwardPass(), t | (old or {}), outputs, implementation, **attributes)
 
 
-def run_inference(t, *, op_type=INFERENCE[0], old=None, provider="function", **attributes):
+def run_inference(t, *, op_type=INFERENCE[0], old=None, implementation="function", **attributes):
     attributes = {"epsilon": EPSILON} | attributes
-    return run_node(op_type, ImportMiopenForwardPass(), t | (old or {}), ["y"], provider, **attributes)
+    return run_node(op_type, ImportMiopenForwardPass(), t | (old or {}), ["y"], implementation, **attributes)
 
 
 def dtypes_of(types):
@@ -91,10 +91,10 @@ def dtypes_of(types):
 # ---- training ----
 
 
-@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, provider=PROVIDERS)
-def test_training(mode, layout, form, provider, rng):
+@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, implementation=IMPLEMENTATIONS)
+def test_training(mode, layout, form, implementation, rng):
     t = forward_tensors(rng, layout, mode, TYPES["float"], form)
-    got = run_training(t, provider=provider, bn_mode=mode, layout=layout)
+    got = run_training(t, implementation=implementation, bn_mode=mode, layout=layout)
     check(got, want_trained(t, layout, mode), dtypes_of(TYPES["float"]))
 
 
@@ -198,10 +198,10 @@ def test_what_becomes_of_training(rng):
 # ---- inference ----
 
 
-@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, provider=PROVIDERS)
-def test_inference(mode, layout, form, provider, rng):
+@pairwise(mode=MODES, layout=list(SHAPES), form=FORMS, implementation=IMPLEMENTATIONS)
+def test_inference(mode, layout, form, implementation, rng):
     t = forward_tensors(rng, layout, mode, TYPES["float"], form)
-    got = run_inference(t, provider=provider, bn_mode=mode, layout=layout)
+    got = run_inference(t, implementation=implementation, bn_mode=mode, layout=layout)
     mean, variance = (parameter(t[name], layout, mode) for name in ("mean", "var"))
     check(got, {"y": normalize(t, layout, mode, mean, variance)}, {"y": "float"})
 

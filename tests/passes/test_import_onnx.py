@@ -63,8 +63,8 @@ def test_the_same_numbers_as_stock_ort_where_that_is_safe(rank, opset, dtype, rn
     original = proto(batch_norm(rank, dtype), opset)
     feeds = feeds_for(original, rng, DTYPES[dtype])
     want = run(original, feeds)
-    for provider in ("function", "native"):
-        close(run(rewritten(original), feeds, provider), want, 1e-5 if dtype == "float" else 1e-12)
+    for implementation in ("function", "native"):
+        close(run(rewritten(original), feeds, implementation), want, 1e-5 if dtype == "float" else 1e-12)
 
 
 def test_inputs_attributes_and_names():
@@ -93,14 +93,14 @@ HAZARDS = {
 
 
 @pytest.mark.parametrize("case", HAZARDS)
-@pytest.mark.parametrize("provider", ["function", "python", "native"])
-def test_what_is_not_safe_on_stock_ort_is_after_the_rewrite(case, provider, rng):
+@pytest.mark.parametrize("implementation", ["function", "python", "native"])
+def test_what_is_not_safe_on_stock_ort_is_after_the_rewrite(case, implementation, rng):
     text = f"""g (float[{dims(4)}] x, float[3] p, float[3] q, float[3] m, float[3] var) => (float[{dims(4)}] y)
         {{ {HAZARDS[case]} }}"""
     original = proto(text)
     feeds = feeds_for(original, rng)
     kept = {name: value.copy() for name, value in feeds.items()}
-    got = run(rewritten(original), feeds, provider)
+    got = run(rewritten(original), feeds, implementation)
     arguments = (feeds[name] for name in ("x", "p", "q", "m", "var"))
     want = reference.batch_normalization_training(*arguments, (0, 2, 3), 1e-5, 0.9, unbiased_running_var=False)
     close(got, {"y": want.Y})
@@ -118,8 +118,8 @@ def test_equal_initializers_are_not_overwritten(rng):
     want = reference.batch_normalization_training(feeds["x"], one, zero, zero, one, (0, 2, 3), 1e-5, 0.9, False).Y
     from bngrad.runtime.session import session
 
-    for provider in ("function", "native"):
-        again = session(rewritten(original), provider)
+    for implementation in ("function", "native"):
+        again = session(rewritten(original), implementation)
         for _ in range(3):
             close({"y": again.run(["y"], feeds)[0]}, {"y": want})
 

@@ -55,8 +55,8 @@ def test_the_same_numbers_as_ort(rank, oracle, rng):
     rewritten = ir.to_proto(rewrite(ir.from_proto(original)).model)
     feeds = feeds_for(original, rng, N=3)
     want = oracle.run(original, feeds)
-    for provider in ("function", "native"):
-        close(run(rewritten, feeds, provider), want)
+    for implementation in ("function", "native"):
+        close(run(rewritten, feeds, implementation), want)
     close(oracle.run(rewritten, feeds), want)
 
 
@@ -238,8 +238,8 @@ def test_outputs_that_are_left_out_get_names(rng):
     feeds = feeds_for(original, rng)
     want = run(ir.to_proto(rewrite(ir.from_proto(full)).model), feeds)
     del want["dscale"], want["dbias"]
-    for provider in ("function", "python", "native"):
-        close(run(result, feeds, provider), want)
+    for implementation in ("function", "python", "native"):
+        close(run(result, feeds, implementation), want)
 
 
 TAKEN = {

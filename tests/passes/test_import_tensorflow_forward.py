@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bngrad.graph.nodes import all_nodes
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
-from ort_values import DTYPES, PROVIDERS
+from ort_values import DTYPES, IMPLEMENTATIONS
 from pairwise import pairwise
 from pass_models import find, ops
 from tensorflow_formulas import (
@@ -35,8 +35,8 @@ NOT_SAVED = FORWARD_OUTPUTS[:4]
 """The outputs without the variance that is saved, which costs nodes of its own."""
 
 
-def check_forward(inputs, outputs=None, *, op_type="FusedBatchNormV3", provider="function", **attributes):
-    got = run(converted(op_type, inputs, outputs, **attributes), inputs, provider)
+def check_forward(inputs, outputs=None, *, op_type="FusedBatchNormV3", implementation="function", **attributes):
+    got = run(converted(op_type, inputs, outputs, **attributes), inputs, implementation)
     want = forward(*inputs.values(), **attributes_with_defaults(attributes))
     compare(got, want, inputs["x"].dtype)
     return got
@@ -47,12 +47,12 @@ def check_forward(inputs, outputs=None, *, op_type="FusedBatchNormV3", provider=
     data_format=FORMATS,
     mode=list(MODES),
     outputs={"saved-variance": FORWARD_OUTPUTS, "no-saved-variance": NOT_SAVED},
-    provider=PROVIDERS,
+    implementation=IMPLEMENTATIONS,
 )
-def test_every_format_type_and_mode(dtype, data_format, mode, outputs, provider, rng):
+def test_every_format_type_and_mode(dtype, data_format, mode, outputs, implementation, rng):
     inputs = forward_inputs(rng, shape_of(data_format), data_format, dtype)
     attributes = {"data_format": data_format, "is_training": MODES[mode], "epsilon": TINY}
-    got = check_forward(inputs, outputs, provider=provider, **attributes, exponential_avg_factor=0.25)
+    got = check_forward(inputs, outputs, implementation=implementation, **attributes, exponential_avg_factor=0.25)
     assert got["y"].dtype == DTYPES[dtype]
     assert {got[name].dtype for name in outputs[1:]} == {DTYPES["float"]}
 

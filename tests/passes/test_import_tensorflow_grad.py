@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from dialects import rewritten, run, worst_error
-from ort_values import DTYPES, PROVIDERS
+from ort_values import DTYPES, IMPLEMENTATIONS
 from pairwise import pairwise
 from tensorflow_formulas import (
     FORMATS,
@@ -28,13 +28,15 @@ from tensorflow_formulas import (
 )
 
 
-@pairwise(dtype=["float", "float16", "bfloat16"], data_format=FORMATS, mode=list(MODES), provider=PROVIDERS)
-def test_every_format_type_and_mode(dtype, data_format, mode, provider, rng):
+@pairwise(
+    dtype=["float", "float16", "bfloat16"], data_format=FORMATS, mode=list(MODES), implementation=IMPLEMENTATIONS
+)
+def test_every_format_type_and_mode(dtype, data_format, mode, implementation, rng):
     inputs = gradient_inputs(rng, shape_of(data_format), data_format, dtype)
     attributes = {"data_format": data_format, "is_training": MODES[mode], "epsilon": TINY}
     # The functions add in float, the ops in double.
-    tolerance = 2e-6 if (provider, dtype) == ("function", "float") else None
-    got, _ = check_gradient(inputs, provider=provider, tolerance=tolerance, **attributes)
+    tolerance = 2e-6 if (implementation, dtype) == ("function", "float") else None
+    got, _ = check_gradient(inputs, implementation=implementation, tolerance=tolerance, **attributes)
     assert {name: value.dtype for name, value in got.items()} == {
         "x_backprop": DTYPES[dtype],
         "scale_backprop": DTYPES["float"],
@@ -66,8 +68,8 @@ def test_the_defaults_of_the_attributes(rng):
 def test_double_is_ours_alone(rng):
     """TensorFlow's ops have no double; data in double gets gradients in double."""
     inputs = {name: np.float64(a) for name, a in gradient_inputs(rng, (2, 4, 5, 3), "NHWC", "double").items()}
-    for provider in PROVIDERS:
-        check_gradient(inputs, provider=provider, tolerance=1e-14, epsilon=0.5)
+    for implementation in IMPLEMENTATIONS:
+        check_gradient(inputs, implementation=implementation, tolerance=1e-14, epsilon=0.5)
 
 
 @pytest.mark.parametrize("mode", MODES)

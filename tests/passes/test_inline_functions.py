@@ -53,9 +53,9 @@ def test_each_call_has_its_own_attributes(case, rng):
     assert not [f.name for f in result.functions if f.domain == "f"]
     assert ops(ir.from_proto(result)).count("bngrad.BatchNormalizationTraining") == 1
     feeds = feeds_for(result, rng)
-    for provider in ("function", "native"):
+    for implementation in ("function", "native"):
         close(
-            run(result, feeds, provider),
+            run(result, feeds, implementation),
             {"y": spelled_out(feeds, training=True), "z": spelled_out(feeds, training=False)},
         )
 

@@ -183,7 +183,7 @@ def test_every_opset_is_rewritten_and_runs(opset, rng):
 def test_double(rng):
     after = rewritten(proto(internal_and_grad(4, "double")))
     feeds_ = feeds_for(after, rng, np.float64)
-    one, other = (run(after, feeds_, provider) for provider in ("function", "native"))
+    one, other = (run(after, feeds_, implementation) for implementation in ("function", "native"))
     assert all(value.dtype == np.float64 for value in one.values())
     close(one, other, 1e-12)
 

@@ -49,8 +49,8 @@ def _batch_norm(x, dy, epsilon=1e-5):
     return mean, var, (dy * xhat).sum((0, 2))
 
 
-@pytest.mark.parametrize("provider", ["function", "native"])
-def test_steps_that_feed_the_state_back(provider, rng):
+@pytest.mark.parametrize("implementation", ["function", "native"])
+def test_steps_that_feed_the_state_back(implementation, rng):
     """Two steps that accumulate, then one that begins anew."""
     model, answer = rewritten(ARTIFACT)
     feeds = feeds_for(model, rng)
@@ -59,7 +59,7 @@ def test_steps_that_feed_the_state_back(provider, rng):
     for reset in (False, False, True):
         feeds["X"], feeds["dY"] = (rng.standard_normal((3, 2, 4)).astype(np.float32) for _ in "xy")
         feeds["lazy_reset_grad"] = np.array([reset])
-        got = run(model, feeds, provider)
+        got = run(model, feeds, implementation)
         batch_mean, batch_var, gradient = _batch_norm(*(feeds[n].astype(np.float64) for n in ("X", "dY")))
         mean, var = 0.9 * mean + 0.1 * batch_mean, 0.9 * var + 0.1 * batch_var
         total = gradient if reset else total + gradient

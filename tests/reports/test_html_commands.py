@@ -19,7 +19,7 @@ g (float[N,3,4,4] x) => (float loss)
     loss = ReduceMean<keepdims = 0>(q)
 }"""
 COMMANDS = {
-    "validate": ["validate", "model.onnx", "--against", "numeric", "--provider", "function"],
+    "validate": ["validate", "model.onnx", "--against", "numeric", "--implementation", "function"],
     "inspect": ["inspect", "model.onnx"],
     "bench": ["bench", "model.onnx", "--repeats", "1"],
 }

@@ -35,9 +35,9 @@ from op_models import (
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
 
 
-def run(op, attributes, feeds, dtype, provider="python"):
+def run(op, attributes, feeds, dtype, implementation="python"):
     names = signature(op)[1]
-    values = session(op_model(op, attributes, dtype=dtype), provider).run(names, feeds)
+    values = session(op_model(op, attributes, dtype=dtype), implementation).run(names, feeds)
     return dict(zip(names, values, strict=True))
 
 
@@ -293,7 +293,8 @@ def test_a_library_that_cannot_be_used_is_an_error_not_numpy(tmp_path):
     library = tmp_path / "text.so"
     library.write_text("not a library")
     done = python(
-        "import onnxruntime, bngrad\nbngrad.register(onnxruntime.SessionOptions(), provider='python')", library
+        "import onnxruntime, bngrad\nbngrad.register(onnxruntime.SessionOptions(), implementation='python')",
+        library,
     )
     assert done.returncode == 1
     assert f"bngrad.errors.LibraryError: {library} cannot be loaded as bngrad's native library" in done.stderr

@@ -15,7 +15,7 @@ from bngrad.errors import InputError, LibraryError
 from bngrad.opset import reference
 from bngrad.opset.functions import FUNCTIONS, function_proto
 from bngrad.runtime import native_library
-from bngrad.runtime.session import PROVIDERS, get_library_path, register, session
+from bngrad.runtime.session import IMPLEMENTATIONS, get_library_path, register, session
 from op_models import CASES, GRAD, TOLERANCES, assert_matches, expected, op_feeds, op_model
 
 # Contains every op; each reads outputs of another.
@@ -63,18 +63,20 @@ def all_expected(feeds):
 
 
 @DTYPES
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_each_provider_computes_what_the_reference_does(provider, dtype, rng):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_each_implementation_computes_what_the_reference_does(implementation, dtype, rng):
     feeds = all_feeds(rng, dtype)
-    values = session(all_ops(dtype), provider).run(list(OUTPUTS), feeds)
+    values = session(all_ops(dtype), implementation).run(list(OUTPUTS), feeds)
     assert all(value.dtype == dtype for value in values)
-    assert_matches(dict(zip(OUTPUTS, values, strict=True)), all_expected(feeds), TOLERANCES[dtype], provider)
+    assert_matches(dict(zip(OUTPUTS, values, strict=True)), all_expected(feeds), TOLERANCES[dtype], implementation)
 
 
 @DTYPES
 def test_python_calls_the_very_kernels_of_native(dtype, rng):
     feeds = all_feeds(rng, dtype)
-    native, python = (session(all_ops(dtype), provider).run(None, feeds) for provider in ("native", "python"))
+    native, python = (
+        session(all_ops(dtype), implementation).run(None, feeds) for implementation in ("native", "python")
+    )
     for one, other in zip(native, python, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -95,10 +97,10 @@ EDGES = {
 
 @DTYPES
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_the_edges_of_every_provider(provider, case, dtype, rng):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_edges_of_every_implementation(implementation, case, dtype, rng):
     op, attributes = CASES[case]
-    run = session(op_model(op, attributes, dtype=dtype), provider)
+    run = session(op_model(op, attributes, dtype=dtype), implementation)
     names = [output.name for output in run.get_outputs()]
     for edge, (shape, axes) in EDGES.items():
         feeds = op_feeds(op, shape, axes, rng, dtype)
@@ -106,11 +108,11 @@ def test_the_edges_of_every_provider(provider, case, dtype, rng):
         assert_matches(got, expected(op, feeds, attributes), TOLERANCES[dtype], edge)
 
 
-@pytest.mark.parametrize("provider", ["native", "python"])
-def test_a_registered_op_needs_no_function(provider, rng):
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_a_registered_op_needs_no_function(implementation, rng):
     feeds = all_feeds(rng)
-    bare = session(all_ops(functions=False), provider).run(None, feeds)
-    carrying = session(all_ops(), provider).run(None, feeds)
+    bare = session(all_ops(functions=False), implementation).run(None, feeds)
+    carrying = session(all_ops(), implementation).run(None, feeds)
     for one, other in zip(bare, carrying, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -122,9 +124,9 @@ def test_the_registered_op_is_taken_not_the_function(rng):
     product.op_type = "Sub"
     feeds = op_feeds(GRAD, (4, 3), (0,), rng)
     want = expected(GRAD, feeds, {"training_mode": 0})["dX"]
-    for provider in PROVIDERS:
-        right = np.allclose(session(model, provider).run(["dX"], feeds)[0], want, atol=1e-5)
-        assert right == (provider != "function"), provider
+    for implementation in IMPLEMENTATIONS:
+        right = np.allclose(session(model, implementation).run(["dX"], feeds)[0], want, atol=1e-5)
+        assert right == (implementation != "function"), implementation
 
 
 def test_without_functions_nothing_runs_unregistered():
@@ -137,16 +139,16 @@ def test_without_functions_nothing_runs_unregistered():
 )
 def test_a_session_takes_the_domain_once(pair):
     options = onnxruntime.SessionOptions()
-    for provider in pair:
-        register(options, provider)
+    for implementation in pair:
+        register(options, implementation)
     with pytest.raises(Exception, match=r"Domain already set in registry|Conflicting with a registered kernel"):
         onnxruntime.InferenceSession(all_ops().SerializeToString(), options)
 
 
-@pytest.mark.parametrize("provider", ["native", "python"])
-def test_many_sessions_in_one_process(provider, rng):
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_many_sessions_in_one_process(implementation, rng):
     feeds = all_feeds(rng)
-    first, second = session(all_ops(), provider), session(all_ops(), provider)
+    first, second = session(all_ops(), implementation), session(all_ops(), implementation)
     for one, other in zip(first.run(None, feeds), second.run(None, feeds), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -177,10 +179,10 @@ def test_the_options_of_a_session():
 
 @pytest.mark.parametrize("call", [lambda p: register(onnxruntime.SessionOptions(), p), lambda p: session("x", p)])
 @pytest.mark.parametrize("name", ["cuda", "Native", ""])
-def test_an_unknown_provider(call, name):
+def test_an_unknown_implementation(call, name):
     with pytest.raises(InputError) as error:
         call(name)
-    assert str(error.value) == f"provider is {name!r}; expected one of native, python, function"
+    assert str(error.value) == f"implementation is {name!r}; expected one of native, python, function"
 
 
 def test_an_argument_that_is_no_model():
@@ -241,7 +243,7 @@ def test_a_library_that_is_none(monkeypatch, tmp_path):
     assert "\n" not in message
 
 
-def test_the_function_provider_needs_no_library(monkeypatch, tmp_path, rng):
+def test_the_function_implementation_needs_no_library(monkeypatch, tmp_path, rng):
     monkeypatch.setenv("BNGRAD_LIBRARY", str(tmp_path / "none.so"))
     feeds = all_feeds(rng)
     (y,) = session(all_ops(), "function").run(["Y"], feeds)

@@ -138,7 +138,7 @@ def test_a_tree_that_was_not_installed_asks_for_nothing(install, monkeypatch):
     versions.check()
 
 
-def test_the_extensions_are_asked_about_by_their_provider_alone(install):
+def test_the_extensions_are_asked_about_by_their_implementation_alone(install):
     install({"onnxruntime-extensions": "0.12.0"})
     bngrad.register(onnxruntime.SessionOptions(), "native")
     bngrad.register(onnxruntime.SessionOptions(), "function")

@@ -80,7 +80,7 @@ def test_training_graphs(name):
 @pytest.mark.parametrize("name", VALIDATED)
 def test_validate(name):
     proto = CASES[name].model()
-    require_unchanged(lambda model: bngrad.validate(model, against="reference", provider="function"), proto)
+    require_unchanged(lambda model: bngrad.validate(model, against="reference", implementation="function"), proto)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -195,12 +195,12 @@ def test_a_step_of_every_kind(options):
             np.testing.assert_array_equal(state[name], states[0][name])  # every rank has the same bits
 
 
-@pytest.mark.parametrize("provider", ["native", "python"])
-def test_one_rank_alone_trains_as_without_sync(provider):
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_one_rank_alone_trains_as_without_sync(implementation):
     model = network(dtype="float")
     data = {"x": batch()["x"].astype(np.float32), "labels": batch()["labels"]}
     one, whole = (
-        bngrad.Trainer(bngrad.training_step(model, sync=sync), learning_rate=0.1, provider=provider)
+        bngrad.Trainer(bngrad.training_step(model, sync=sync), learning_rate=0.1, implementation=implementation)
         for sync in (True, False)
     )
     losses = [[trainer.step(**data) for trainer in (one, whole)] for _ in range(5)]
@@ -217,7 +217,7 @@ def test_no_synchronized_model_runs_without_the_library(make):
     assert collectives(result)
     with pytest.raises(Exception, match=r"All\w+.* is not a registered function/op"):
         onnxruntime.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
-    with pytest.raises(bngrad.LibraryError, match=r"made with --sync: .* use the provider native"):
+    with pytest.raises(bngrad.LibraryError, match=r"made with --sync: .* use the native implementation"):
         bngrad.session(result, "function")
     assert bngrad.session(result, "native").get_outputs()
 
@@ -319,10 +319,14 @@ def test_validate_runs_it_on_one_rank(against):
         else bngrad.validate(model, against=against, rewritten=made, dims={"N": 4})
     )
     assert report.passed
-    assert "function" not in report.providers
-    assert "the function provider was not checked: it does not support the collectives" in "".join(report.notes)
-    with pytest.raises(InputError, match="the function provider does not support the collectives of a model made"):
-        bngrad.validate(made, against="numeric", dims={"N": 4}, provider="function")
+    assert "function" not in report.implementations
+    assert "the function implementation was not checked: it does not support the collectives" in "".join(
+        report.notes
+    )
+    with pytest.raises(
+        InputError, match="the function implementation does not support the collectives of a model made"
+    ):
+        bngrad.validate(made, against="numeric", dims={"N": 4}, implementation="function")
 
 
 OPTIONS = {

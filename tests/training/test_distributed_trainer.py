@@ -38,9 +38,9 @@ def test_the_results_of_one_process_on_the_whole_batch(job, name):
         np.testing.assert_allclose(state[tensor], array, rtol=1e-3, atol=1e-5, err_msg=tensor)
 
 
-def test_the_python_provider(job):
+def test_the_python_implementation(job):
     for rank in job[1]:
-        np.testing.assert_allclose(rank["python_provider"], rank["sgd"]["losses"], rtol=1e-5)
+        np.testing.assert_allclose(rank["python_implementation"], rank["sgd"]["losses"], rtol=1e-5)
 
 
 def test_one_rank_alone_has_the_bits_of_no_communicator():
@@ -99,10 +99,10 @@ EVERYWHERE = {
     "made-with-another-rate": f"{MISMATCH}the learning rate is 0.1 on rank 0 and 0.2 on rank 1; expected the same "
     "training step, versions and learning rate on all ranks",
     "another-model": f"{MISMATCH}the fingerprint of the training step is ",
-    "another-provider": f"{MISMATCH}the provider is native on rank 0 and python on rank 1",
+    "another-implementation": f"{MISMATCH}the implementation is native on rank 0 and python on rank 1",
     "a-wrong-rate-on-rank-1": "InputError: rank 1: learning_rate is 'a'; expected a number or a schedule",
     "not-synchronized": "InputError: the training step is not synchronized, .*; make it with bngrad step --sync",
-    "function": "InputError: the provider is function, which has no collectives; expected native",
+    "function": "InputError: the implementation is function, which has no collectives; expected native",
     "no-step": "InputError: .*/missing.onnx does not exist",
 }
 

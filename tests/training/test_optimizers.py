@@ -53,10 +53,10 @@ def step_of(case, dtype, **options):
     )
 
 
-def train(step, calls, dtype, provider="native"):
+def train(step, calls, dtype, implementation="native"):
     """Runs a step; returns the last state."""
     info = step.info
-    session = bngrad.session(step.model, provider)
+    session = bngrad.session(step.model, implementation)
     names = [value.name for value in session.get_outputs()]
     state = info.flatten(step.state) if info.layout == "flat" else dict(step.state)
     for call in range(calls):
@@ -81,14 +81,14 @@ def test_hundred_updates_equal_those_of_torch(name, dtype, layout):
         np.testing.assert_allclose(state[weight], np.array(expected), rtol=0, atol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("provider", ["function", "python"])
+@pytest.mark.parametrize("implementation", ["function", "python"])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["optimizer"].startswith("adam")])
-def test_every_provider_makes_the_updates_of_torch(name, provider):
+def test_every_implementation_makes_the_updates_of_torch(name, implementation):
     """The updates of Adam are an op of ours."""
     case = CASES[name]
     step = step_of(case, "float32")
     assert [node.op_type for node in step.model.graph.node if node.domain == "bngrad"] == ["AdamUpdate"] * 4
-    state = train(step, UPDATES * case.get("accumulate", 1), "float32", provider)
+    state = train(step, UPDATES * case.get("accumulate", 1), "float32", implementation)
     for weight, expected in TRAINED[name]["float32"].items():
         np.testing.assert_allclose(state[weight], np.array(expected), rtol=0, atol=TOLERANCE["float32"])
 

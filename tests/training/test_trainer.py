@@ -131,9 +131,9 @@ def test_a_path(tmp_path):
     assert trainer.step(**batch()) == other.step(**batch())
 
 
-@pytest.mark.parametrize("provider", ["native", "python", "function"])
-def test_providers(provider):
-    trainer = bngrad.Trainer(step_of(), learning_rate=0.1, provider=provider, threads=1)
+@pytest.mark.parametrize("implementation", ["native", "python", "function"])
+def test_implementations(implementation):
+    trainer = bngrad.Trainer(step_of(), learning_rate=0.1, implementation=implementation, threads=1)
     other = bngrad.Trainer(step_of(), learning_rate=0.1)
     for index in range(3):
         assert trainer.step(**batch(index)) == pytest.approx(other.step(**batch(index)), rel=1e-5)
@@ -473,7 +473,7 @@ def test_refused_arguments(tmp_path):
         bngrad.save(network(), tmp_path / name)
     with pytest.raises(ModelError, match=r"has no metadata 'bngrad.step'"):
         bngrad.Trainer(tmp_path / "m.onnx", learning_rate=0.1)
-    with pytest.raises(InputError, match="provider is 'gpu'"):
-        bngrad.Trainer(step_of(), learning_rate=0.1, provider="gpu")
+    with pytest.raises(InputError, match="implementation is 'gpu'"):
+        bngrad.Trainer(step_of(), learning_rate=0.1, implementation="gpu")
     with pytest.raises(InputError, match=r"output folder .* does not exist"):
         bngrad.Trainer(step_of(), learning_rate=0.1).finalize(tmp_path / "none" / "m.onnx")

@@ -73,8 +73,8 @@ class Cases:
             np.savez(self.folder / f"{name}.npz", **trainer.state_dict())
         return {"losses": losses, "state": digest(trainer.state_dict()), "calls": trainer.calls}
 
-    def python_provider(self):
-        trainer = self.trainer(step_of(sync=True, **OPTIMIZERS["sgd"]), provider="python")
+    def python_implementation(self):
+        trainer = self.trainer(step_of(sync=True, **OPTIMIZERS["sgd"]), implementation="python")
         return [trainer.step(**part(data, cut, self.rank)) for data, cut in batches()]
 
     def resumed(self):
@@ -128,10 +128,10 @@ class Cases:
             "refused-by-onnxruntime": self.too_long,
             "made-with-another-rate": lambda: self.trainer(learning_rate=RATE * (1 + self.rank)),
             "another-model": lambda: self.trainer(step_of(sync=True, optimizer=("adam", "adamw")[self.rank])),
-            "another-provider": lambda: self.trainer(provider=("native", "python")[self.rank]),
+            "another-implementation": lambda: self.trainer(implementation=("native", "python")[self.rank]),
             "a-wrong-rate-on-rank-1": lambda: self.trainer(learning_rate=(RATE, "a")[self.rank]),
             "not-synchronized": lambda: self.trainer(step_of()),
-            "function": lambda: self.trainer(provider="function"),
+            "function": lambda: self.trainer(implementation="function"),
             "no-step": lambda: self.trainer(self.folder / "missing.onnx"),
         }.items():
             try:
@@ -191,7 +191,7 @@ def main():
     cases = Cases(Communicator(timeout=60), Path(sys.argv[1]))
     results = {name: cases.train(name) for name in OPTIMIZERS}
     for name in (
-        "python_provider",
+        "python_implementation",
         "resumed",
         "finalized",
         "outputs",

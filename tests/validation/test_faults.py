@@ -62,7 +62,7 @@ def test_injected_fault_is_found_and_named(networks, network, fault):
     name = node.name
     FAULTS[fault](wrong, node)
 
-    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, provider="function")
+    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, implementation="function")
 
     assert not report.passed
     lock_step = next(check for check in report.checks if check.name == "lock-step")
@@ -72,7 +72,7 @@ def test_injected_fault_is_found_and_named(networks, network, fault):
 @pytest.mark.parametrize("network", ["digits_resnet20", pytest.param("shufflenet", marks=LONG)])
 def test_right_rewrite_passes(networks, network):
     original, feeds = networks(network)
-    report = bngrad.validate(original, inputs=feeds, provider="function")
+    report = bngrad.validate(original, inputs=feeds, implementation="function")
     assert report.passed
     assert [check.skipped for check in report.checks] == ["", "", ""]
 
@@ -87,7 +87,9 @@ def test_float64_finds_a_fault_in_a_whole_graph(networks, fault):
     original, feeds = networks("digits_resnet20")
     wrong = rewrite(original, target="training").model
     FAULTS[fault](wrong, _last_gradient(wrong, 10))
-    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, against="reference", provider="function")
+    report = bngrad.validate(
+        original, rewritten=wrong, inputs=feeds, against="reference", implementation="function"
+    )
     whole = next(check for check in report.checks if check.name == "float64")
     assert whole.failures
 
@@ -97,5 +99,5 @@ def test_central_differences_find_a_fault(networks, fault):
     original, feeds = networks("digits_resnet20")
     wrong = rewrite(original, target="training").model
     FAULTS[fault](wrong, _last_gradient(wrong, 10))
-    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, against="numeric", provider="function")
+    report = bngrad.validate(original, rewritten=wrong, inputs=feeds, against="numeric", implementation="function")
     assert not report.passed

@@ -66,7 +66,7 @@ def training():
 
 @pytest.mark.parametrize("against", AGAINST)
 def test_the_right_graph_passes(training, against):
-    report = bngrad.validate(network(), rewritten=training, against=against, provider="function")
+    report = bngrad.validate(network(), rewritten=training, against=against, implementation="function")
     assert report.passed, report.reason
     assert report.against == against
     gradients = {row.tensor for check in report.checks for row in check.rows if row.kind == "gradient"}
@@ -77,7 +77,7 @@ def test_the_right_graph_passes(training, against):
 @pytest.mark.parametrize("name", WRT)
 def test_one_percent_in_a_gradient_is_found(training, name, against):
     wrong = scaled(training, f"{name}_grad")
-    report = bngrad.validate(network(), rewritten=wrong, against=against, provider="function")
+    report = bngrad.validate(network(), rewritten=wrong, against=against, implementation="function")
     failed = {check.name: {row.tensor for row in check.failures} for check in report.checks if check.failures}
     # By the check that each of them makes of gradients, and nothing else is called wrong.
     decisive = "central differences" if against == "numeric" else "float64"
@@ -110,7 +110,7 @@ def scaling_rule(rule):
 def test_one_percent_in_a_rule_is_found(op_type, against, monkeypatch):
     monkeypatch.setitem(RULES, ("", op_type), scaling_rule(RULES["", op_type]))
     assert edges.RULES is RULES
-    report = bngrad.validate(network(), wrt=WRT, against=against, provider="function")
+    report = bngrad.validate(network(), wrt=WRT, against=against, implementation="function")
     assert report.against == against
     assert not report.passed
     failed = {check.name for check in report.checks if check.failures}
@@ -120,7 +120,7 @@ def test_one_percent_in_a_rule_is_found(op_type, against, monkeypatch):
 @pytest.mark.parametrize("against", ["reference", "numeric"])
 def test_a_mode_that_is_not_obeyed_is_found(against, monkeypatch):
     monkeypatch.setattr(forward, "set_modes", lambda *_arguments: None)
-    report = bngrad.validate(network(), frozen=["one"], against=against, provider="function")
+    report = bngrad.validate(network(), frozen=["one"], against=against, implementation="function")
     assert {check.name for check in report.checks if check.failures} == {
         "forward in float64",
         "central differences",
@@ -145,7 +145,7 @@ class OnePercentOff:
 def test_one_percent_by_onnxruntime_is_found(name, against, monkeypatch):
     right = stock.session
     monkeypatch.setattr(stock, "session", lambda *arguments: OnePercentOff(right(*arguments), f"{name}_grad"))
-    report = bngrad.validate(network(), wrt=WRT, against=against, provider="function")
+    report = bngrad.validate(network(), wrt=WRT, against=against, implementation="function")
     failed = {check.name: {row.tensor for row in check.failures} for check in report.checks if check.failures}
     assert failed == {"on stock ONNX Runtime": {f"{name}_grad"}}
 
@@ -155,6 +155,6 @@ def test_what_onnxruntime_does_not_run_is_found(monkeypatch):
         raise RuntimeError("no kernel\nfor this")
 
     monkeypatch.setattr(stock, "session", refuse)
-    report = bngrad.validate(network(), against="numeric", provider="function")
+    report = bngrad.validate(network(), against="numeric", implementation="function")
     check = next(check for check in report.checks if check.name == "on stock ONNX Runtime")
     assert [(row.implementation, row.note) for row in check.failures] == [("function", "no kernel for this")]

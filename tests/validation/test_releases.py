@@ -32,4 +32,4 @@ def test_a_network_passes(python, builder, tmp_path, request):
     model.write_bytes(digits_resnet20.build().SerializeToString())
     command = [python, "-m", "bngrad", "validate", model, "--dim", "N=2", "--builder", builder]
     report = run(*command, cwd=request.config.rootpath)
-    assert "passed: ort, seed 0, providers native, python, function" in report
+    assert "passed: ort, seed 0, implementations native, python, function" in report

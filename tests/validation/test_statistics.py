@@ -80,7 +80,7 @@ g (float[N,3,4,4] x) => (float loss)
 def test_each_check_describes_its_worst_subjects():
     given = {"x": np.linspace(-1, 3, 96, dtype=np.float32).reshape(2, 3, 4, 4)}
     model = onnx.parser.parse_model(MODEL)
-    report = validate(model, against="reference", provider="function", inputs=given)
+    report = validate(model, against="reference", implementation="function", inputs=given)
     assert report.passed
     found = {check.name: check for check in report.checks}
     roles = {name: {t.role for ts in check.statistics.values() for t in ts} for name, check in found.items()}

@@ -128,7 +128,7 @@ def measures(case, injected: float) -> list[float]:
     def capture(_names):
         yield {**arrays, name: result}
 
-    check = lock_step(ir.from_proto(tested), steps, capture, providers=["native", "function"], against="ort")
+    check = lock_step(ir.from_proto(tested), steps, capture, implementations=["native", "function"], against="ort")
     assert check.rows
     return [row.measure for row in check.rows]
 

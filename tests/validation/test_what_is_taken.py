@@ -150,7 +150,7 @@ def no_oracle(monkeypatch):
 @pytest.mark.parametrize("case", ["half", "half-data-float-parameters", "half-inside", "training", "double"])
 def test_right_answers_pass_with_other_inputs(case):
     for seed in range(1, 6):
-        report = bngrad.validate(copy(TAKEN[case]), against="numeric", seed=seed, provider="function")
+        report = bngrad.validate(copy(TAKEN[case]), against="numeric", seed=seed, implementation="function")
         assert report.passed, (seed, report.reason)
 
 
@@ -188,7 +188,7 @@ NOT_BY_ORT = {
 
 @pytest.mark.parametrize("case", BY_ORT)
 def test_ort_is_asked_where_its_builder_is_right(case):
-    report = bngrad.validate(copy(TAKEN[case]), **OPTIONS.get(case, {}), provider="function")
+    report = bngrad.validate(copy(TAKEN[case]), **OPTIONS.get(case, {}), implementation="function")
     assert report.passed, report.reason
     assert report.against == "ort"
     assert [check.name for check in report.checks] == ["lock-step", "whole graph", "float64"]
@@ -197,7 +197,7 @@ def test_ort_is_asked_where_its_builder_is_right(case):
 
 @pytest.mark.parametrize("case", NOT_BY_ORT)
 def test_what_ort_does_not_take_is_compared_otherwise_and_says_so(case):
-    report = bngrad.validate(copy(TAKEN[case]), **OPTIONS.get(case, {}), provider="function")
+    report = bngrad.validate(copy(TAKEN[case]), **OPTIONS.get(case, {}), implementation="function")
     assert report.passed, report.reason
     assert report.against == "reference"
     (note,) = (note for note in report.notes if "gradient builder" in note)
@@ -239,7 +239,7 @@ TWO_MODES = f"""g (float[N,3,4] x) => (float loss) {BATCH_NORM.replace(">", f", 
 @pytest.mark.parametrize("case", MODES)
 def test_batch_norms_are_in_the_mode_asked_for(case, against):
     options, counts = MODES[case]
-    report = bngrad.validate(parse(TWO_MODES), against=against, provider="function", **options)
+    report = bngrad.validate(parse(TWO_MODES), against=against, implementation="function", **options)
     assert report.passed, report.reason
     if against != "ort":  # where frozen ones are spelled out
         assert report.batch_norms == counts
@@ -250,7 +250,7 @@ def test_a_wrong_mode_is_found(tmp_path):
     wrong = bngrad.differentiate(parse(TWO_MODES), frozen=["one"])
     onnx.save(wrong, tmp_path / "wrong.onnx")
     report = bngrad.validate(
-        parse(TWO_MODES), rewritten=tmp_path / "wrong.onnx", against="numeric", provider="function"
+        parse(TWO_MODES), rewritten=tmp_path / "wrong.onnx", against="numeric", implementation="function"
     )
     assert f"the training graph that was validated is '{tmp_path / 'wrong.onnx'}'" in report.notes
     failed = {check.name for check in report.checks if check.failures}
@@ -305,7 +305,7 @@ STATISTICS = TWO_MODES.replace("(float loss)", "(float loss, float[3] r1)")
 @pytest.mark.parametrize("against", ["numeric", "reference", "ort"])
 @pytest.mark.parametrize("running_variance", ["biased", "unbiased"])
 def test_the_running_variance_is_the_one_asked_for(running_variance, against):
-    options = {"against": against, "provider": "function"}
+    options = {"against": against, "implementation": "function"}
     report = bngrad.validate(parse(STATISTICS), running_variance=running_variance, **options)
     assert report.passed, report.reason
     training = bngrad.differentiate(parse(STATISTICS), running_variance=running_variance)
@@ -324,7 +324,7 @@ COM_MICROSOFT = ', "com.microsoft" : 1'
 
 
 def test_a_training_graph_without_gradients_does_not_pass():
-    report = bngrad.validate(parse_training(NO_GRADIENT), against="numeric", provider="function")
+    report = bngrad.validate(parse_training(NO_GRADIENT), against="numeric", implementation="function")
     assert not report.passed
     assert report.reason == (
         "central differences: nothing was compared (gradients: the model has no gradient outputs; expected "
@@ -397,9 +397,9 @@ def test_options_of_forward_models_are_refused_for_training_graphs(option):
         bngrad.validate(parse_training(NO_GRADIENT), against="numeric", **{option: ["x"]})
 
 
-def test_the_python_provider_takes_no_16_bits():
-    with pytest.raises(InputError, match="the python provider does not support float16"):
-        bngrad.validate(copy(TAKEN["half"]), against="numeric", provider="python")
+def test_the_python_implementation_takes_no_16_bits():
+    with pytest.raises(InputError, match="the python implementation does not support float16"):
+        bngrad.validate(copy(TAKEN["half"]), against="numeric", implementation="python")
 
 
 def test_a_loss_that_is_not_finite_is_not_compared():
@@ -417,7 +417,7 @@ def test_a_loss_that_is_not_finite_is_not_compared():
 @pytest.mark.parametrize("against", ["numeric", "reference"])
 def test_a_model_too_large_for_differences_does_not_pass(against, monkeypatch):
     monkeypatch.setattr(numeric, "MAX_ELEMENTS", 20)
-    report = bngrad.validate(parse(TWO_MODES), against=against, provider="function")
+    report = bngrad.validate(parse(TWO_MODES), against=against, implementation="function")
     assert not report.passed
     assert report.reason.startswith("central differences: skipped, the inputs and parameters have ")
 
@@ -440,7 +440,7 @@ def test_external_data_beside_a_model_in_another_folder(against, tmp_path, monke
     elsewhere.mkdir()
     onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     monkeypatch.chdir(elsewhere)
-    report = bngrad.validate(folder / "m.onnx", against=against, provider="function")
+    report = bngrad.validate(folder / "m.onnx", against=against, implementation="function")
     assert report.passed, report.reason
     assert report.against == against
 
@@ -448,7 +448,7 @@ def test_external_data_beside_a_model_in_another_folder(against, tmp_path, monke
 def test_a_loss_and_a_gradient_of_zero():
     """A measure of zero by zero is zero, and not an error."""
     given = {name: np.zeros_like(array) for name, array in ANY.items()}
-    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=given, provider="function")
+    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=given, implementation="function")
     assert report.passed, report.reason
 
 
@@ -463,7 +463,7 @@ TWICE = f"""g (float[N,3] x) => (float loss, float[3] p, float[3] q) {BATCH_NORM
 @pytest.mark.parametrize("against", ["numeric", "reference"])
 def test_shared_statistics_are_updated_as_asked_for(against):
     chain = bngrad.differentiate(parse(TWICE), shared_statistics="chain")
-    options = {"against": against, "provider": "function"}
+    options = {"against": against, "implementation": "function"}
     assert bngrad.validate(parse(TWICE), shared_statistics="chain", rewritten=chain, **options).passed
     assert bngrad.validate(parse(TWICE), shared_statistics="chain", **options).passed
     report = bngrad.validate(parse(TWICE), rewritten=chain, **options)

@@ -61,13 +61,13 @@ TYPES = {"float": (np.float32, 2e-6), "double": (np.float64, 1e-13)}
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "apart"])
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("provider", ["native", "python"])
-def test_one_rank_computes_what_the_batch_norms_do(provider, dtype, fuse, rng):
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_one_rank_computes_what_the_batch_norms_do(implementation, dtype, fuse, rng):
     kind, tolerance = TYPES[dtype]
     text = proto(WHOLE.replace("float[", f"{dtype}["))
     feeds = feeds_for(text, rng, kind, N=5)
     one, whole = (rewrite(ir.from_proto(text), fuse=fuse, sync=sync).model for sync in (True, False))
-    close(run(ir.to_proto(one), feeds, provider), run(ir.to_proto(whole), feeds, provider), tolerance)
+    close(run(ir.to_proto(one), feeds, implementation), run(ir.to_proto(whole), feeds, implementation), tolerance)
 
 
 def test_no_session_without_the_library():
