@@ -22,13 +22,13 @@ TOLERANCES = {"float": 1e-6, "double": 1e-14, "float16": 5e-4, "bfloat16": 4e-3}
 """The tolerance of the largest error relative to the largest reference value, by the type of an output."""
 
 IMPLEMENTATIONS = ["function", "native", "python"]
-"""The ``python`` implementation uses onnxruntime-extensions, which has no 16-bit types; `TypedSession` checks that."""
+"""The implementation ``python`` uses onnxruntime-extensions without 16-bit types; `TypedSession` checks that."""
 
 
 class TypedSession:
     """A session with an implementation that accepts and returns bfloat16, too.
 
-    If the model has 16-bit types, it asserts that the python implementation rejects it, and runs the functions instead.
+    If the model has 16-bit types, it asserts that the python implementation rejects it, and runs the functions.
     """
 
     def __init__(self, model: onnx.ModelProto, implementation: str = "function") -> None:

@@ -22,7 +22,7 @@ g (float[2,3,4] dY, float[2,3,4] X, float[3] scale, float[3] mean, float[3] inv_
 feeds = {v.name: np.random.default_rng(0).random([d.dim_value for d in v.type.tensor_type.shape.dim], np.float32)
          for v in model.graph.input}
 rewritten = bngrad.rewrite(model)
-answers = [bngrad.session(rewritten, implementation).run(None, feeds) for implementation in ("native", "python", "function")]
+answers = [bngrad.session(rewritten, name).run(None, feeds) for name in ("native", "python", "function")]
 for answer in answers[1:]:
     for one, other in zip(answers[0], answer):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

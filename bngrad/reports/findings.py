@@ -39,8 +39,8 @@ class Finding:
 def findings_of_report(report: Report) -> list[Finding]:
     """Returns the findings of a validation, errors first; one at least is an error if it did not pass.
 
-    A node or an output that failed a check is one finding, whatever the number of its tensors and implementations. What
-    was not compared is a note; a required check that was skipped is an error.
+    A node or an output that failed a check is one finding, whatever the number of its tensors and implementations.
+    What was not compared is a note; a required check that was skipped is an error.
     """
     found = [finding for check in report.checks for finding in _of_check(report.model, check)]
     found += _of_texts(report.model, report.warnings)

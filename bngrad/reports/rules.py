@@ -97,8 +97,8 @@ CHECKS = {
         "A training graph on stock ONNX Runtime differs from itself in float64.",
         "An output differs by more than the noise floor: its change if the inputs change by one unit in the last "
         "place. The implementation of an op is wrong, or the graph is numerically unstable.",
-        "Look at the lock-step check, which names the node. If it passes, compare the implementations: an error that "
-        "all have in common is in ONNX Runtime or in the graph.",
+        "Look at the lock-step check, which names the node. If it passes, compare the implementations: an error "
+        "that all have in common is in ONNX Runtime or in the graph.",
     ),
 }
 """The rule of each check, by `bngrad.validation.report.Check.name`."""

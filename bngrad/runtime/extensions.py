@@ -4,8 +4,8 @@ The native kernels compute the results, or NumPy if the native library was not b
 onnxruntime-extensions:
 
 * It supports float and double only. ONNX Runtime refuses to create a session for a model with float16 or bfloat16
-  data ("Type 'tensor(float16)' of input parameter ... is invalid"). Use the native implementation for such models, or
-  the functions embedded in them.
+  data ("Type 'tensor(float16)' of input parameter ... is invalid"). Use the native implementation for such models,
+  or the functions embedded in them.
 * Attributes are passed as text with six digits.
 * An exception in an op ends the process. An op that fails therefore logs the reason and returns NaN.
 """

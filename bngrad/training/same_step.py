@@ -53,7 +53,8 @@ def require_same_step(ranks: Ranks, step: TrainingStep, implementation: Implemen
             )
         if implementation == "function":
             raise InputError(
-                "the implementation is function, which has no collectives; expected native or python with several ranks"
+                "the implementation is function, which has no collectives; expected native or python with several "
+                "ranks"
             )
     values = {
         "ONNX Runtime": onnxruntime.__version__,

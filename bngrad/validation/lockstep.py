@@ -114,7 +114,7 @@ def _compare(
     against: str,
     tolerance: Tolerance | None,
 ) -> list[Row]:
-    """Returns the rows of a site: each output, by each implementation, against the captured and the exact value."""
+    """Returns the rows of a site: each output by each implementation, against the captured and the exact value."""
     names = list(site.outputs.values())
     if isinstance(site, Step) and not site.own_nodes:
         # Standard ONNX does not depend on the implementation.

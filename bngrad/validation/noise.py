@@ -70,8 +70,8 @@ def noise_floor(
         rewritten: A training graph with the same gradients for stock ONNX Runtime.
         feeds: The inputs.
         kinds: The kind of each output of the original.
-        implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
-            on the unperturbed and one perturbed input.
+        implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the
+            others on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
         progress: Called with the number of completed runs and of all runs.
 

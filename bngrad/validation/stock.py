@@ -65,8 +65,8 @@ def on_stock(
         in_float64: Computes outputs in float64, for inputs and the names of outputs.
         feeds: The inputs; others are ignored.
         kinds: The kinds of the outputs to compare.
-        implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the others
-            on the unperturbed and one perturbed input.
+        implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the
+            others on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
         against: What computes the outputs in float64, for the report.
         skipped: Why the check is to be skipped; empty if it is not.

@@ -1,4 +1,4 @@
-"""What must work wherever bngrad is installed: every op by every implementation, and every command on a small network.
+"""Works wherever bngrad is installed: every op by every implementation, and every command on a small network.
 
 Imports pytest and what bngrad itself depends on: `make matrix` runs this very file in environments with other
 releases of those, with the wheel.

@@ -1,4 +1,4 @@
-"""What the tests of the import passes share: a foreign node as a model, rewritten, and run by each implementation."""
+"""Helpers of the tests of the import passes: a foreign node as a model, rewritten, run by each implementation."""
 
 from __future__ import annotations
 
