@@ -185,7 +185,7 @@ PASSES = (
         ('"LessOrEqual": (False, None),', '"LessOrEqual": (True, None),', "a mask is inverted", (_RECOGNIZE,)),
     )
     + of(
-        "bngrad/passes/imports/decomposed/parts.py",
+        "bngrad/passes/imports/decomposed/split_form.py",
         (
             "through = scaled(add(dbias_of(algebra, group), projection), 1 / count, times(ONE, sizes, -1))",
             "through = scaled(projection, 1 / count, times(ONE, sizes, -1))",
@@ -201,7 +201,7 @@ PASSES = (
     )
     + of(
         "bngrad/passes/imports/decomposed/graph_rewrite.py",
-        ("if apart > tolerance_of(value):", "if apart < 0:", "nothing is proven", (_RECOGNIZE,)),
+        ("if difference > tolerance_of(value):", "if difference < 0:", "nothing is proven", (_RECOGNIZE,)),
     )
     + of(
         "bngrad/passes/optimize/chain_sums.py",

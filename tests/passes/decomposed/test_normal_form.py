@@ -9,7 +9,7 @@ import pytest
 from bngrad.passes.imports.decomposed.algebra import Algebra
 from bngrad.passes.imports.decomposed.axes import Axes
 from bngrad.passes.imports.decomposed.constants import meant_number
-from bngrad.passes.imports.decomposed.polynomial import add, atom, equal, multiply, number, ratio, scaled
+from bngrad.passes.imports.decomposed.polynomial import add, equal, multiply, number, power_of, ratio, scaled
 
 
 class Values:
@@ -104,8 +104,8 @@ EQUAL = {
 @pytest.mark.parametrize("case", EQUAL)
 def test_equal_expressions_have_equal_forms(case, batch):
     values = Values(batch)
-    one, other = (make(values) for make in EQUAL[case])
-    assert equal(one, other)
+    first, second = (make(values) for make in EQUAL[case])
+    assert equal(first, second)
 
 
 def test_the_root_of_a_square_is_no_form():
@@ -115,9 +115,9 @@ def test_the_root_of_a_square_is_no_form():
 
 
 def test_division_by_a_single_term():
-    p = add(atom(0), atom(1))
+    p = add(power_of(0), power_of(1))
     assert ratio(multiply(p, {((2, 2),): 3.0}), p) == (((2, 2),), 3.0)
-    assert ratio(p, add(atom(0), atom(2))) is None
+    assert ratio(p, add(power_of(0), power_of(2))) is None
 
 
 @pytest.mark.parametrize("number_", [1 / 49, 1 / 802816, -2 / 3, 0.9, 1e-5, 7.0, 0.0])

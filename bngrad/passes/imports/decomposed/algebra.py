@@ -20,10 +20,10 @@ from bngrad.passes.imports.decomposed.polynomial import (
     WHOLE,
     Polynomial,
     add,
-    atom,
     equal,
     multiply,
     part,
+    power_of,
     scaled,
     substitute,
     times,
@@ -90,41 +90,41 @@ class Algebra:
         """A value that is not explained."""
         if value not in self._leaves:
             self._leaves[value] = self._new(_Atom(varies, leaf=value))
-        return atom(self._leaves[value])
+        return power_of(self._leaves[value])
 
-    def leaf_of(self, one: Atom) -> ir.Value | None:
+    def leaf_of(self, atom: Atom) -> ir.Value | None:
         """The value of an atom that is a leaf."""
-        return self._atoms[one].leaf
+        return self._atoms[atom].leaf
 
-    def sum_of(self, one: Atom) -> tuple[Monomial, Over] | None:
+    def sum_of(self, atom: Atom) -> tuple[Monomial, Over] | None:
         """What an atom is the sum of, and over which axes."""
-        info = self._atoms[one]
+        info = self._atoms[atom]
         return None if info.summed is None else (info.summed, info.over)
 
     def sums_in(self, form: Iterable[Monomial]) -> Iterator[tuple[Monomial, Atom, Monomial, Over]]:
         """The sums that are factors of monomials: the monomial, the atom, what is summed, and over which axes."""
         for monomial in form:
-            for one, exponent in monomial:
-                info = self._atoms[one]
+            for atom, exponent in monomial:
+                info = self._atoms[atom]
                 if info.summed is not None and exponent == WHOLE:
-                    yield monomial, one, info.summed, info.over
+                    yield monomial, atom, info.summed, info.over
 
     def varies(self, monomial: Monomial) -> Over:
         """The axes that a monomial varies along."""
-        return frozenset().union(*(self._atoms[one].varies for one, _ in monomial))
+        return frozenset().union(*(self._atoms[atom].varies for atom, _ in monomial))
 
-    def is_power_base(self, one: Atom) -> bool:
+    def is_power_base(self, atom: Atom) -> bool:
         """Whether an atom is a sum that was taken to a power: a variance plus epsilon, or alike."""
-        info = self._atoms[one]
-        return info.positive and one not in self._size_atoms
+        info = self._atoms[atom]
+        return info.positive and atom not in self._size_atoms
 
-    def base(self, one: Atom) -> Polynomial | None:
+    def base(self, atom: Atom) -> Polynomial | None:
         """The sum that an atom stands for, if it is one that was taken to a power and no variance."""
-        return self._rules.get(one) if self.is_power_base(one) else None
+        return self._rules.get(atom) if self.is_power_base(atom) else None
 
     def bases(self) -> Iterator[tuple[Polynomial, Atom]]:
         """All sums that were taken to a power, but variances of data, and the atoms for them."""
-        return (pair for known in self._bases.values() for pair in known)
+        return (pair for pairs in self._bases.values() for pair in pairs)
 
     def extent(self, dimension: tuple[int, ...]) -> Polynomial:
         """The size of a dimension."""
@@ -144,7 +144,7 @@ class Algebra:
         """The sum along axes, with all factors in front of it that do not vary along them."""
         result: Polynomial = {}
         for monomial, value in p.items():
-            inner, outer = part(monomial, lambda one: bool(self._atoms[one].varies & over))
+            inner, outer = part(monomial, lambda atom: bool(self._atoms[atom].varies & over))
             along = self.varies(inner) & over
             count, sizes = self.count(over - along)
             term = {times(outer, sizes): value * count}
@@ -158,7 +158,7 @@ class Algebra:
 
     def deviation(self, variance: Variance) -> Polynomial:
         """The variance without epsilon."""
-        return add(atom(variance.atom), {ONE: variance.epsilon}, -1.0)
+        return add(power_of(variance.atom), {ONE: variance.epsilon}, -1.0)
 
     def normal(self, p: Polynomial) -> Polynomial:
         """A polynomial without the atoms that others express."""
@@ -180,9 +180,9 @@ class Algebra:
             return p
         whole = halves % WHOLE == 0
         for sign in (1.0, -1.0) if whole else (1.0,):
-            found = self._find_variance(scaled(p, sign))
-            if found is not None:
-                variance, factor, by = found
+            match = self._find_variance(scaled(p, sign))
+            if match is not None:
+                variance, factor, by = match
                 self._register(variance)
                 return self._power_of_monomial(times(by, ((variance.atom, WHOLE),)), sign * factor, halves)
         if whole and halves > 0:
@@ -194,17 +194,17 @@ class Algebra:
 
     def is_positive(self, p: Polynomial) -> bool:
         """Whether a polynomial adds positive products of sizes and of variances plus epsilon."""
-        return all(value > 0 and all(self._atoms[one].positive for one, _ in m) for m, value in p.items())
+        return all(value > 0 and all(self._atoms[atom].positive for atom, _ in m) for m, value in p.items())
 
     def is_variance(self, p: Polynomial) -> bool:
         """Whether a polynomial is a positive multiple of a variance, without epsilon."""
         p = self.normal(p)
         for monomial, factor in p.items():
-            one = self.variance_of.get(monomial[0][0]) if len(monomial) == 1 else None
-            if one is not None and factor > 0 and equal(p, scaled(self.deviation(one), factor)):
+            variance = self.variance_of.get(monomial[0][0]) if len(monomial) == 1 else None
+            if variance is not None and factor > 0 and equal(p, scaled(self.deviation(variance), factor)):
                 return True
-        found = self._find_variance(p, create=False)
-        return found is not None and found[0].epsilon == 0
+        match = self._find_variance(p, create=False)
+        return match is not None and match[0].epsilon == 0
 
     def _new(self, info: _Atom) -> Atom:
         self._atoms.append(info)
@@ -233,18 +233,18 @@ class Algebra:
         key = inner, over
         if key not in self._sums:
             self._sums[key] = self._new(_Atom(self.varies(inner) - over, summed=inner, over=over))
-        return atom(self._sums[key])
+        return power_of(self._sums[key])
 
     def _power_of_monomial(self, monomial: Monomial, value: float, halves: int) -> Polynomial | None:
         odd = halves % WHOLE != 0
         if value < 0 and odd:
             return None
-        signed = [exponent for one, exponent in monomial if not self._atoms[one].positive]
+        signed = [exponent for atom, exponent in monomial if not self._atoms[atom].positive]
         if odd and (len(signed) > 1 or any(exponent % (2 * WHOLE) != WHOLE for exponent in signed)):
             return None  # the root of x * x is |x|
         if any(exponent * halves % WHOLE for _, exponent in monomial):
             return None
-        powers = tuple((one, exponent * halves // WHOLE) for one, exponent in monomial)
+        powers = tuple((atom, exponent * halves // WHOLE) for atom, exponent in monomial)
         return {tuple(sorted(powers)): abs(value) ** (halves / WHOLE) * (-1 if value < 0 and halves % 4 else 1)}
 
     def _power_of_sum(self, p: Polynomial, halves: int) -> Polynomial | None:
@@ -252,14 +252,14 @@ class Algebra:
         if lead < 0 and halves % WHOLE:
             return None
         base = scaled(p, 1 / lead)
-        known = self._bases.setdefault(frozenset(base), [])
-        one = next((one for other, one in known if equal(base, other)), None)
-        if one is None:
-            one = self._new(_Atom(frozenset().union(*map(self.varies, base)), positive=True))
-            known.append((base, one))
-            self._rules[one] = base
+        candidates = self._bases.setdefault(frozenset(base), [])
+        atom = next((atom for other, atom in candidates if equal(base, other)), None)
+        if atom is None:
+            atom = self._new(_Atom(frozenset().union(*map(self.varies, base)), positive=True))
+            candidates.append((base, atom))
+            self._rules[atom] = base
         sign = -1 if lead < 0 and halves % (2 * WHOLE) else 1
-        return {((one, halves),): sign * abs(lead) ** (halves / WHOLE)}
+        return {((atom, halves),): sign * abs(lead) ** (halves / WHOLE)}
 
     def _find_variance(self, p: Polynomial, *, create: bool = True) -> tuple[Variance, float, Monomial] | None:
         """The variance plus epsilon, number and monomial whose product a polynomial is; None if it is none."""
@@ -268,10 +268,10 @@ class Algebra:
                 info = self._atoms[power[0]]
                 if info.summed is None or power[1] != WHOLE or any(e % (2 * WHOLE) for _, e in info.summed):
                     continue
-                x = tuple((one, exponent // 2) for one, exponent in info.summed)
+                x = tuple((atom, exponent // 2) for atom, exponent in info.summed)
                 count, sizes = self.count(info.over)
                 by, factor = times(times(monomial, (power,), -1), sizes), value * count
-                if factor <= 0 or not all(self._atoms[one].positive for one, _ in by):
+                if factor <= 0 or not all(self._atoms[atom].positive for atom, _ in by):
                     continue
                 rest = add(p, scaled(self._variance(x, info.over, power[0]), factor, by), -1.0)
                 epsilon = rest.get(by, 0.0) / factor
@@ -290,9 +290,9 @@ class Algebra:
 
     def _register(self, variance: Variance) -> None:
         """Makes the sum of squares an expression of the variance."""
-        x, over, _, one = variance
+        x, over, _, atom = variance
         self.variances[x, over] = variance
-        self.variance_of[one] = variance
+        self.variance_of[atom] = variance
         for base, _ in x:
             self.variances_with.setdefault(base, []).append(variance)
         count, sizes = self.count(over)

@@ -11,8 +11,8 @@ from bngrad.passes.imports.decomposed.layouts import Layouts
 from bngrad.passes.imports.decomposed.ops.moves import MOVES
 from bngrad.passes.imports.decomposed.ops.record import op_of
 from bngrad.passes.imports.decomposed.ops.reductions import REDUCTIONS, reduced_dimensions
-from bngrad.passes.imports.decomposed.parts import split
 from bngrad.passes.imports.decomposed.polynomial import add, as_number, atoms
+from bngrad.passes.imports.decomposed.split_form import split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -51,28 +51,30 @@ class Analysis:
         for node in nodes:
             self.forms.visit(node)
             for value in node.outputs:
-                if value in self.forms.found:
+                if value in self.forms.by_value:
                     self._finish(value)
-        variances = {one.statistics.variance for each in self.results.values() for one in each.forward}
-        for value in list(self.forms.found):
-            found = self._inner(value, affine=not inner)
-            if found is not None and not variances & {one.statistics.variance for one in found.forward}:
-                variances |= {one.statistics.variance for one in found.forward}
-                self.results[value] = found
+        variances = {forward.statistics.variance for result in self.results.values() for forward in result.forward}
+        for value in list(self.forms.by_value):
+            match = self._inner(value, affine=not inner)
+            if match is not None and not variances & {forward.statistics.variance for forward in match.forward}:
+                variances |= {forward.statistics.variance for forward in match.forward}
+                self.results[value] = match
 
     @property
     def groups(self) -> dict[object, Group]:
         """The gradients that have a dX, by their keys."""
-        return {one.group.key: one.group for each in self.results.values() for one in each.backward}
+        return {
+            backward.group.key: backward.group for result in self.results.values() for backward in result.backward
+        }
 
     def is_read_elsewhere(self, value: ir.Value) -> bool:
         """Whether something other than arithmetic reads a value, perhaps in another shape."""
         waiting = [value]
         while waiting:
-            one = waiting.pop()
-            if one.is_graph_output():
+            current = waiting.pop()
+            if current.is_graph_output():
                 return True
-            for node, _ in one.uses():
+            for node, _ in current.uses():
                 if node not in self.layouts.explained or op_of(node).chooses:
                     return True
                 if node.op_type in MOVES:
@@ -81,18 +83,20 @@ class Analysis:
 
     def reduces_batch(self, x: Monomial, over: Over) -> bool:
         """Whether the reduced axes are those of a batch norm: the first dimension is among them, not all are."""
-        leaves = [value for one, _ in x if (value := self.algebra.leaf_of(one)) is not None]
+        leaves = [value for atom, _ in x if (value := self.algebra.leaf_of(atom)) is not None]
         value = max(leaves, key=lambda leaf: len(self.forms.varies(leaf)), default=None)
         layout = None if value is None else self.layouts.of(value)
         if not layout or value is None:
             return False
         if not layout[0]:
-            return any(not one[0] and 0 in dimensions for one, dimensions in self._reductions(x))
+            return any(not input_layout[0] and 0 in dimensions for input_layout, dimensions in self._reductions(x))
         if not set(layout[0]) <= over:
             return False
         if not set().union(*layout) <= over:
             return True
-        return () in layout and all(len(dimensions) < len(one) for one, dimensions in self._reductions(x))
+        return () in layout and all(
+            len(dimensions) < len(input_layout) for input_layout, dimensions in self._reductions(x)
+        )
 
     def _reductions(self, x: Monomial) -> Iterator[tuple[Layout, list[int]]]:
         """The layouts of the values that are the data and are reduced, and the dimensions that are."""
@@ -109,52 +113,58 @@ class Analysis:
         16 bits next. A batch norm without them keeps its form: it may be what a gradient is written with.
         """
         read_elsewhere = self.is_read_elsewhere(value)
-        found = self._split(value) if read_elsewhere or len(self.forms.found[value]) >= _FEWEST_TERMS else None
+        result = self._split(value) if read_elsewhere or len(self.forms.by_value[value]) >= _FEWEST_TERMS else None
         whole = (
-            found is not None and _is_whole(found) and not any(node.op_type == "Cast" for node, _ in value.uses())
+            result is not None
+            and _is_whole(result)
+            and not any(node.op_type == "Cast" for node, _ in value.uses())
         )
-        if found is None or not (read_elsewhere or whole):
+        if result is None or not (read_elsewhere or whole):
             return
-        self.results[value] = found
-        if found.backward or found.rest or any(_is_affine(one) for one in found.forward):
+        self.results[value] = result
+        if result.backward or result.rest or any(_is_affine(forward) for forward in result.forward):
             self.forms.make_leaf(value)
 
     def _finish_factor(self, value: ir.Value, other: ir.Value) -> None:
         """The same for a dX that is multiplied by data, such as the mask of a ReLU, before that is done."""
-        if value not in self.forms.found or len(self.forms.found[value]) < _FEWEST_TERMS:
+        if value not in self.forms.by_value or len(self.forms.by_value[value]) < _FEWEST_TERMS:
             return
-        found = self._split(value)
-        if found is not None and any(
-            one.group.statistics.over & self.forms.varies(other) for one in found.backward
+        result = self._split(value)
+        if result is not None and any(
+            backward.group.statistics.over & self.forms.varies(other) for backward in result.backward
         ):
-            self.results[value] = found
+            self.results[value] = result
             self.forms.make_leaf(value)
 
     def _inner(self, value: ir.Value, *, affine: bool) -> Split | None:
         """A forward batch norm that is part of a product, so that only arithmetic reads it."""
         outputs = [node.outputs[0] for node, _ in readers(value) if node.outputs]
-        if value in self.results or all(self.forms.is_leaf(one) for one in outputs):
+        if value in self.results or all(self.forms.is_leaf(output) for output in outputs):
             return None
-        found = self._split(value)
-        if found is None or found.backward or (affine and not all(map(_is_affine, found.forward))):
+        result = self._split(value)
+        if result is None or result.backward or (affine and not all(map(_is_affine, result.forward))):
             return None
-        return found if any(not self.forms.is_leaf(one) and self._split(one) is None for one in outputs) else None
+        return (
+            result
+            if any(not self.forms.is_leaf(output) and self._split(output) is None for output in outputs)
+            else None
+        )
 
     def _split(self, value: ir.Value) -> Split | None:
         form = self.forms.of(value)
-        if len(form) < 2 or all(self.algebra.leaf_of(one) is not None for one in atoms(form)):
+        if len(form) < 2 or all(self.algebra.leaf_of(atom) is not None for atom in atoms(form)):
             return None
-        found = split(self.algebra, form)
-        if found is None:
+        result = split(self.algebra, form)
+        if result is None:
             # The a * dY of a dX may be in a sum with other data.
             leaves = sorted(form.keys() & self.forms.plain_sums.keys())
-            found = split(self.algebra, self._with_summands(form, leaves)) if leaves else None
-            if found is not None:
-                self.forms.opened.update(self.algebra.leaf_of(one) for one in atoms(leaves))
-        if found is None:
+            result = split(self.algebra, self._with_summands(form, leaves)) if leaves else None
+            if result is not None:
+                self.forms.opened.update(self.algebra.leaf_of(atom) for atom in atoms(leaves))
+        if result is None:
             return None
-        if all(self.reduces_batch(one.x, one.over) for one in found.statistics):
-            return found
+        if all(self.reduces_batch(statistics.x, statistics.over) for statistics in result.statistics):
+            return result
         return None
 
     def _with_summands(self, form: Polynomial, leaves: Collection[Monomial]) -> Polynomial:
@@ -165,13 +175,13 @@ class Analysis:
         return form
 
 
-def _is_affine(one: Forward) -> bool:
+def _is_affine(forward: Forward) -> bool:
     """Whether a batch norm has a scale or a bias."""
-    return as_number(one.scale) is None or bool(one.bias)
+    return as_number(forward.scale) is None or bool(forward.bias)
 
 
-def _is_whole(found: Split) -> bool:
+def _is_whole(result: Split) -> bool:
     """Whether a value is one batch norm with scale and bias."""
-    if found.backward or found.rest or len(found.forward) != 1:
+    if result.backward or result.rest or len(result.forward) != 1:
         return False
-    return as_number(found.forward[0].scale) is None and bool(found.forward[0].bias)
+    return as_number(result.forward[0].scale) is None and bool(result.forward[0].bias)

@@ -49,7 +49,7 @@ class Axes:
         """A dimension as axes that are not made of others."""
         if not any(axis in self._made_of for axis in dimension):
             return dimension
-        return tuple(one for axis in dimension for one in self._parts(axis))
+        return tuple(part for axis in dimension for part in self._parts(axis))
 
     def resolve(self, layout: Layout) -> Layout:
         """A layout as axes that are not made of others."""
@@ -67,27 +67,27 @@ class Axes:
         symbols = sorted(size for size in sizes if isinstance(size, str))
         return Extent(prod(size for size in sizes if isinstance(size, int)), tuple(symbols))
 
-    def equate(self, one: Dimension, other: Dimension) -> bool:
+    def equate(self, left: Dimension, right: Dimension) -> bool:
         """Makes two dimensions one; returns whether their sizes allow it."""
-        one, other = self.basic(one), self.basic(other)
-        if one == other:
+        left, right = self.basic(left), self.basic(right)
+        if left == right:
             return True
-        extent = self.extent(one)
-        if extent is None or extent != self.extent(other) or set(one) & set(other):
+        extent = self.extent(left)
+        if extent is None or extent != self.extent(right) or set(left) & set(right):
             return False
-        if len(one) == 1:
-            self._made_of[one[0]] = other
-        elif len(other) == 1:
-            self._made_of[other[0]] = one
+        if len(left) == 1:
+            self._made_of[left[0]] = right
+        elif len(right) == 1:
+            self._made_of[right[0]] = left
         else:
-            return self._equate_first(one, other) or self._equate_first(other, one)
+            return self._equate_first(left, right) or self._equate_first(right, left)
         return True
 
-    def _equate_first(self, one: Dimension, other: Dimension) -> bool:
+    def _equate_first(self, left: Dimension, right: Dimension) -> bool:
         """Equates the first axis of one dimension with the first ones of another, and what follows."""
-        first = self.extent(one[:1])
-        place = next((place for place in range(1, len(other)) if self.extent(other[:place]) == first), None)
-        return place is not None and self.equate(one[:1], other[:place]) and self.equate(one[1:], other[place:])
+        first = self.extent(left[:1])
+        place = next((place for place in range(1, len(right)) if self.extent(right[:place]) == first), None)
+        return place is not None and self.equate(left[:1], right[:place]) and self.equate(left[1:], right[place:])
 
     def broadcast(self, layouts: Sequence[Layout]) -> Layout | None:
         """The layout of an elementwise result; None if sizes do not match, or may not."""
@@ -113,11 +113,11 @@ class Axes:
     def _take(self, left: list[int], shape: list[Size], *, from_end: bool) -> list[Dimension]:
         """Matches dimensions with axes from one end as far as possible, and removes both from their lists."""
         place = -1 if from_end else 0
-        found: list[Dimension] = []
+        dimensions: list[Dimension] = []
         while shape and (dimension := self._match(left, shape[place], from_end=from_end)) is not None:
             shape.pop(place)
-            found.append(dimension)
-        return found[::-1] if from_end else found
+            dimensions.append(dimension)
+        return dimensions[::-1] if from_end else dimensions
 
     def _match(self, left: list[int], size: Size, *, from_end: bool) -> Dimension | None:
         """Removes the axes of a dimension from the list of those that are left; None if none fit."""
@@ -131,24 +131,28 @@ class Axes:
         taken: list[int] = []
         rest, needed = list(left), size
         while needed != 1:
-            known = self._sizes[rest[place]] if rest else None
-            if not isinstance(known, int) or not known or (known % needed if known > needed else needed % known):
+            available = self._sizes[rest[place]] if rest else None
+            if (
+                not isinstance(available, int)
+                or not available
+                or (available % needed if available > needed else needed % available)
+            ):
                 return None
-            if known > needed:
+            if available > needed:
                 parts = self._split(rest.pop(place), needed, from_end=from_end)
                 rest = [*rest, *parts] if from_end else [*parts, *rest]
-                known = needed
-            needed //= known
+                available = needed
+            needed //= available
             taken.append(rest.pop(place))
         left[:] = rest
         return tuple(taken[::-1] if from_end else taken)
 
     def _split(self, axis: int, size: int, *, from_end: bool) -> list[int]:
         """Makes an axis of two others, of which the one at an end has a size."""
-        known = self._sizes[axis]
-        assert isinstance(known, int), "see `_match`"  # noqa: S101
-        sizes = [known // size, size] if from_end else [size, known // size]
-        parts = [self.new(one)[0] for one in sizes]
+        total = self._sizes[axis]
+        assert isinstance(total, int), "see `_match`"  # noqa: S101
+        sizes = [total // size, size] if from_end else [size, total // size]
+        parts = [self.new(part_size)[0] for part_size in sizes]
         self._made_of[axis] = tuple(parts)
         return parts
 
@@ -157,14 +161,14 @@ class Axes:
         waiting = [axis]
         while waiting:
             parts = self._made_of.get(waiting[-1], ())
-            made = [part for part in parts if part in self._made_of]
-            longer = [part for part in made if any(one in self._made_of for one in self._made_of[part])]
+            composite = [part for part in parts if part in self._made_of]
+            longer = [part for part in composite if any(inner in self._made_of for inner in self._made_of[part])]
             if longer:
                 waiting += longer
                 continue
-            if made:
+            if composite:
                 self._made_of[waiting[-1]] = tuple(
-                    one for part in parts for one in self._made_of.get(part, (part,))
+                    basic for part in parts for basic in self._made_of.get(part, (part,))
                 )
             waiting.pop()
         return self._made_of.get(axis, (axis,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bngrad.opset.functions import DOMAIN
-from bngrad.passes.imports.decomposed.polynomial import ONE, add, atom, atoms, times
+from bngrad.passes.imports.decomposed.polynomial import ONE, add, atoms, power_of, times
 
 if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.algebra import Algebra, Over, Variance
@@ -70,21 +70,24 @@ class Split(NamedTuple):
     @property
     def statistics(self) -> list[Statistics]:
         """Those of all batch norms."""
-        return [*(one.statistics for one in self.forward), *(one.group.statistics for one in self.backward)]
+        return [
+            *(forward.statistics for forward in self.forward),
+            *(backward.group.statistics for backward in self.backward),
+        ]
 
 
-def given_variance(algebra: Algebra, one: Atom) -> tuple[Polynomial, float] | None:
+def given_variance(algebra: Algebra, atom: Atom) -> tuple[Polynomial, float] | None:
     """The variance and the epsilon whose sum an atom is, where the variance is not computed from the data."""
-    base = algebra.base(one)
+    base = algebra.base(atom)
     if base is None or len(base) != 2 or ONE not in base or base[ONE] < 0:
         return None
     variance = {monomial: value for monomial, value in base.items() if monomial != ONE}
     return (variance, base[ONE]) if all(is_given(algebra, leaf) for leaf in atoms(variance)) else None
 
 
-def is_given(algebra: Algebra, one: Atom) -> bool:
+def is_given(algebra: Algebra, atom: Atom) -> bool:
     """Whether an atom is a leaf, and no statistic that an op of ours computes."""
-    value = algebra.leaf_of(one)
+    value = algebra.leaf_of(atom)
     maker = None if value is None else value.producer()
     return value is not None and (maker is None or maker.domain != DOMAIN)
 
@@ -104,7 +107,7 @@ def dbias_of(algebra: Algebra, group: Group) -> Polynomial:
 def batch_statistics(algebra: Algebra, variance: Variance) -> Statistics:
     """The statistics of the batch."""
     mean = algebra.mean(variance.x, variance.over)
-    return Statistics(variance.x, variance.over, mean, atom(variance.atom, -1), variance)
+    return Statistics(variance.x, variance.over, mean, power_of(variance.atom, -1), variance)
 
 
 def is_of_channels(algebra: Algebra, form: Polynomial, over: Over) -> bool:
@@ -114,4 +117,4 @@ def is_of_channels(algebra: Algebra, form: Polynomial, over: Over) -> bool:
 
 def divides(x: Monomial, inner: Monomial) -> bool:
     """Whether a product has all factors of another."""
-    return all(dict(inner).get(one, 0) >= exponent > 0 for one, exponent in x)
+    return all(dict(inner).get(atom, 0) >= exponent > 0 for atom, exponent in x)

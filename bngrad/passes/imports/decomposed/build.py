@@ -34,7 +34,7 @@ class Data(NamedTuple):
     """The layout of its parameters."""
 
 
-class Made(NamedTuple):
+class BuiltOp(NamedTuple):
     """An op, and what its outputs are."""
 
     data: Data
@@ -55,49 +55,56 @@ class Builder:
 
     def __init__(self, forms: Forms, *, differentiable: bool) -> None:
         self._forms, self._algebra, self._differentiable = forms, forms.algebra, differentiable
-        self._made: dict[object, Made] = {}
+        self._made: dict[object, BuiltOp] = {}
         self.data: set[ir.Value] = set()
         """The values that ops take as data."""
-        self.statistics: dict[int, Made] = {}
+        self.statistics: dict[int, BuiltOp] = {}
         """The proven forward op of each variance, by its atom."""
 
-    def result(self, make: Expressions, value: ir.Value, found: Split, axes: AxesOf) -> ir.Value:
+    def result(self, make: Expressions, value: ir.Value, split: Split, axes: AxesOf) -> ir.Value:
         """A value that is a sum of batch norms."""
         layout = self._forms.layouts.of(value)
         assert layout is not None, "it has a form"  # noqa: S101
         dtype = self.dtype(value)
-        terms = [self.forward(make, one, dtype, layout, axes).outputs[0] for one in found.forward]
-        terms += [self.backward(make, one.group, dtype, layout, axes, of=one).outputs[0] for one in found.backward]
+        terms = [self.forward(make, forward, dtype, layout, axes).outputs[0] for forward in split.forward]
+        terms += [
+            self.backward(make, backward.group, dtype, layout, axes, of=backward).outputs[0]
+            for backward in split.backward
+        ]
         total = make.total([make.moved(term, layout) for term in terms], layout, dtype)
-        for monomial, number in found.rest.items():
+        for monomial, number in split.rest.items():
             term = make.product(monomial, abs(number), layout, dtype)
-            total = make.made(make.op("Add" if number > 0 else "Sub", total, term), layout, dtype)
+            total = make.declare(make.op("Add" if number > 0 else "Sub", total, term), layout, dtype)
         return total
 
-    def forward(self, make: Expressions, one: Forward, dtype: ir.DataType, like: Layout, axes: AxesOf) -> Made:
+    def forward(
+        self, make: Expressions, batch_norm: Forward, dtype: ir.DataType, like: Layout, axes: AxesOf
+    ) -> BuiltOp:
         """The op of a forward batch norm: Y, and its statistics if they are the batch's."""
-        key = (one.key, dtype)
+        key = (batch_norm.key, dtype)
         if key in self._made:
             return self._made[key]
-        data = self._data(make, one.statistics, dtype, like)
-        variance = one.statistics.variance
+        data = self._data(make, batch_norm.statistics, dtype, like)
+        variance = batch_norm.statistics.variance
         if variance is None:
-            made = self._inference(make, one, data)
+            built = self._inference(make, batch_norm, data)
         else:
-            made = self._training(make, one, data, variance, axes)
-        self._made[key] = made
-        return made
+            built = self._training(make, batch_norm, data, variance, axes)
+        self._made[key] = built
+        return built
 
-    def confirm(self, found: Split, dtype: ir.DataType) -> None:
+    def confirm(self, split: Split, dtype: ir.DataType) -> None:
         """Lets gradients take their statistics from the forward ops of a value."""
-        for one in found.forward:
-            if one.statistics.variance is not None:
-                made = self._made[(one.key, dtype)]
-                self.statistics.setdefault(one.statistics.variance.atom, made)
+        for forward in split.forward:
+            if forward.statistics.variance is not None:
+                built = self._made[(forward.key, dtype)]
+                self.statistics.setdefault(forward.statistics.variance.atom, built)
 
-    def _training(self, make: Expressions, one: Forward, data: Data, variance: Variance, axes: AxesOf) -> Made:
+    def _training(
+        self, make: Expressions, batch_norm: Forward, data: Data, variance: Variance, axes: AxesOf
+    ) -> BuiltOp:
         kind = statistics_dtype(data.value)
-        parameters = [make.vector(form, data.channels, data.dtype) for form in (one.scale, one.bias)]
+        parameters = [make.vector(form, data.channels, data.dtype) for form in (batch_norm.scale, batch_norm.bias)]
         zeros = [make.filled(0.0, data.channels, kind) for _ in range(2)]
         outputs = make.bngrad(
             "BatchNormalizationTraining",
@@ -109,26 +116,28 @@ class Builder:
             momentum=0.0,
             unbiased_running_var=0,
         )
-        make.made(outputs[0], data.layout, data.dtype)
+        make.declare(outputs[0], data.layout, data.dtype)
         for output in outputs[1:]:
-            make.made(output, data.channels, kind)
+            make.declare(output, data.channels, kind)
         deviation = self._algebra.deviation(variance)
-        mean, inv_std = one.statistics.mean, one.statistics.inv_std
+        mean, inv_std = batch_norm.statistics.mean, batch_norm.statistics.inv_std
         running = [mean, deviation, None, None]
-        return Made(data, outputs, running if self._differentiable else [None, deviation, mean, inv_std])
+        return BuiltOp(data, outputs, running if self._differentiable else [None, deviation, mean, inv_std])
 
-    def _inference(self, make: Expressions, one: Forward, data: Data) -> Made:
+    def _inference(self, make: Expressions, batch_norm: Forward, data: Data) -> BuiltOp:
         """ONNX's own op, whose channels are dimension 1."""
-        if one.running_variance is None:
+        if batch_norm.running_variance is None:
             raise UnexpressedError("its variance is not given")
         kept = tuple(axis for dimension in data.channels for axis in dimension)
         reduced = [data.layout[place] for place in data.axes]
         layout = (*reduced[:1], kept, *reduced[1:])
         x = make.moved(data.value, layout)
-        forms = (one.scale, one.bias, one.statistics.mean, one.running_variance)
+        forms = (batch_norm.scale, batch_norm.bias, batch_norm.statistics.mean, batch_norm.running_variance)
         parameters = [make.vector(form, (kept,), data.dtype) for form in forms]
-        y = make.made(make.op("BatchNormalization", x, *parameters, epsilon=one.epsilon), layout, data.dtype)
-        return Made(data, [make.moved(y, data.layout)], [])
+        y = make.declare(
+            make.op("BatchNormalization", x, *parameters, epsilon=batch_norm.epsilon), layout, data.dtype
+        )
+        return BuiltOp(data, [make.moved(y, data.layout)], [])
 
     def backward(
         self,
@@ -139,7 +148,7 @@ class Builder:
         axes: AxesOf,
         *,
         of: Backward | None = None,
-    ) -> Made:
+    ) -> BuiltOp:
         """The op of a gradient: dX, dscale, dbias.
 
         Args:
@@ -170,36 +179,36 @@ class Builder:
             axes=axes(data.axes),
             training_mode=int(training),
         )
-        make.made(outputs[0], data.layout, dtype)
+        make.declare(outputs[0], data.layout, dtype)
         for output in outputs[1:]:
-            make.made(output, data.channels, dtype)
-        made = Made(data, outputs, [dscale_of(self._algebra, group), dbias_of(self._algebra, group)], unit)
-        self._made[key] = made
-        return made
+            make.declare(output, data.channels, dtype)
+        built = BuiltOp(data, outputs, [dscale_of(self._algebra, group), dbias_of(self._algebra, group)], unit)
+        self._made[key] = built
+        return built
 
     def _statistics(
-        self, make: Expressions, one: Statistics, data: Data, axes: AxesOf
+        self, make: Expressions, statistics: Statistics, data: Data, axes: AxesOf
     ) -> tuple[ir.Value, ir.Value]:
         """The mean and inv_std of a gradient, from the forward op if there is one."""
         kind = statistics_dtype(data.value)
-        if one.variance is None:
-            mean = make.vector(one.mean, data.channels, kind)
-            return mean, self._inverse(make, one.inv_std, data, kind)
-        forward = self.statistics.get(one.variance.atom)
+        if statistics.variance is None:
+            mean = make.vector(statistics.mean, data.channels, kind)
+            return mean, self._inverse(make, statistics.inv_std, data, kind)
+        forward = self.statistics.get(statistics.variance.atom)
         if forward is not None:
             saved = [make.moved(make.typed(value, kind), data.channels) for value in forward.outputs[3:5]]
             return saved[0], saved[1]
         outputs = make.bngrad(
-            "BatchNormalizationStatistics", data.value, axes=axes(data.axes), epsilon=one.variance.epsilon
+            "BatchNormalizationStatistics", data.value, axes=axes(data.axes), epsilon=statistics.variance.epsilon
         )
         for output in outputs:
-            make.made(output, data.channels, kind)
+            make.declare(output, data.channels, kind)
         return outputs[0], outputs[1]
 
     def _inverse(self, make: Expressions, form: Polynomial, data: Data, kind: ir.DataType) -> ir.Value:
         """A given inv_std: a leaf, or 1 / sqrt of a given sum."""
         ((monomial, number),) = form.items()
-        roots = [one for one, exponent in monomial if exponent % WHOLE and self._algebra.base(one)]
+        roots = [atom for atom, exponent in monomial if exponent % WHOLE and self._algebra.base(atom)]
         if not roots:
             return make.vector(form, data.channels, kind)
         existing = make.existing(form, data.channels)
@@ -208,23 +217,23 @@ class Builder:
         base = self._algebra.base(roots[0])
         if base is None or monomial != ((roots[0], -1),):
             raise UnexpressedError("inv_std is no reciprocal root of one sum")
-        root = make.made(make.op("Sqrt", make.vector(base, data.channels, kind)), data.channels, kind)
-        inverse = make.made(make.op("Reciprocal", root), data.channels, kind)
+        root = make.declare(make.op("Sqrt", make.vector(base, data.channels, kind)), data.channels, kind)
+        inverse = make.declare(make.op("Reciprocal", root), data.channels, kind)
         if number != 1.0:
             factor = make.filled(number, data.channels, kind)
-            inverse = make.made(make.op("Mul", inverse, factor), data.channels, kind)
+            inverse = make.declare(make.op("Mul", inverse, factor), data.channels, kind)
         return inverse
 
-    def _data(self, make: Expressions, one: Statistics, dtype: ir.DataType, like: Layout) -> Data:
-        value, unit = make.data(one.x, dtype, self._algebra.varies(one.x), like)
+    def _data(self, make: Expressions, statistics: Statistics, dtype: ir.DataType, like: Layout) -> Data:
+        value, unit = make.data(statistics.x, dtype, self._algebra.varies(statistics.x), like)
         if unit != 1.0:
             raise UnexpressedError("no value is the data alone")
         layout = self._forms.layouts.of(value)
         assert layout is not None, "see `Expressions.data`"  # noqa: S101
-        if any(set(dimension) & one.over and not set(dimension) <= one.over for dimension in layout):
+        if any(set(dimension) & statistics.over and not set(dimension) <= statistics.over for dimension in layout):
             value = make.moved(value, singles(layout))
             layout = singles(layout)
-        axes, kept = channels(layout, one.over)
+        axes, kept = channels(layout, statistics.over)
         self.data.add(value)
         return Data(value, dtype, axes, layout, kept)
 

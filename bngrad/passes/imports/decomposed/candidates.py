@@ -31,18 +31,20 @@ class Candidate(NamedTuple):
 
 def lookalikes(analysis: Analysis) -> list[Candidate]:
     """The variances that normalize data, and the sums for a gradient, that are part of no batch norm."""
-    forward = {one.statistics.variance for each in analysis.results.values() for one in each.forward}
+    forward = {
+        batch_norm.statistics.variance for result in analysis.results.values() for batch_norm in result.forward
+    }
     variances = analysis.algebra.variances.values()
-    found = [
-        Candidate(_node_name(analysis, one.atom), "forward", False, _reason(analysis, one))
-        for one in variances
-        if one not in forward
+    candidates = [
+        Candidate(_node_name(analysis, variance.atom), "forward", False, _reason(analysis, variance))
+        for variance in variances
+        if variance not in forward
     ]
-    for base, one in analysis.algebra.bases():
+    for base, atom in analysis.algebra.bases():
         reason = _no_variance(analysis, base)
         if reason:
-            found.append(Candidate(_node_name(analysis, one), "forward", False, reason))
-    return [*found, *_unfinished(analysis)]
+            candidates.append(Candidate(_node_name(analysis, atom), "forward", False, reason))
+    return [*candidates, *_unfinished(analysis)]
 
 
 def name_of(value: ir.Value) -> str:
@@ -65,7 +67,7 @@ def _no_variance(analysis: Analysis, base: Polynomial) -> str:
     for _, _, inner, _ in analysis.algebra.sums_in(base):
         if any(exponent % (2 * WHOLE) for _, exponent in inner):
             continue
-        text = _text(analysis, tuple((one, exponent // 2) for one, exponent in inner))
+        text = _text(analysis, tuple((atom, exponent // 2) for atom, exponent in inner))
         if len(base.keys() - {ONE}) == 1:
             return f"it does not subtract the mean of {text}: an RMS normalization"
         return f"it is not the mean of ({text} - mean)^2 plus epsilon over one set of axes"
@@ -75,12 +77,12 @@ def _no_variance(analysis: Analysis, base: Polynomial) -> str:
 def _unfinished(analysis: Analysis) -> Iterator[Candidate]:
     """Data that is computed of a variance and of S(dY * x), but is no dX."""
     seen: set[tuple[Monomial, Over]] = set()
-    for value, form in list(analysis.forms.found.items()):
+    for value, form in list(analysis.forms.by_value.items()):
         marked = atoms(form) & analysis.algebra.variance_of.keys()
         if value in analysis.results or not marked or not analysis.is_read_elsewhere(value):
             continue
-        for one in marked:
-            x, over, _, _ = analysis.algebra.variance_of[one]
+        for atom in marked:
+            x, over, _, _ = analysis.algebra.variance_of[atom]
             if (
                 (x, over) in seen
                 or not analysis.reduces_batch(x, over)
@@ -100,11 +102,11 @@ def _has_product(analysis: Analysis, form: Polynomial, x: Monomial, over: Over) 
     return any(dY and dY != x and all(exponent > 0 for _, exponent in dY) for dY in products)
 
 
-def _node_name(analysis: Analysis, one: int) -> str:
-    node = analysis.algebra.maker[one]
+def _node_name(analysis: Analysis, atom: int) -> str:
+    node = analysis.algebra.maker[atom]
     return "" if node is None else node.name or str(node.outputs[0].name)
 
 
 def _text(analysis: Analysis, x: Monomial) -> str:
-    values = (analysis.algebra.leaf_of(one) for one, _ in x)
+    values = (analysis.algebra.leaf_of(atom) for atom, _ in x)
     return " * ".join(str(value.name) if value is not None else "x" for value in values)

@@ -24,9 +24,9 @@ from bngrad.passes.imports.decomposed.polynomial import (
     Monomial,
     Polynomial,
     add,
-    atom,
     atoms,
     part,
+    power_of,
     ratio,
     scaled,
     times,
@@ -49,9 +49,9 @@ class Gradients(NamedTuple):
 
 def gradient_groups(analysis: Analysis) -> list[Group]:
     """The gradients of a graph: those with a dX, and those of which something reads dscale and nothing else."""
-    found = analysis.groups
+    groups = analysis.groups
     data_with = _sums_in_data(analysis)
-    for value in list(analysis.forms.found):
+    for value in list(analysis.forms.by_value):
         form = analysis.forms.of(value)
         if len(form) < 2 or not _has_sum(analysis, form) or not analysis.is_read_elsewhere(value):
             continue
@@ -60,20 +60,20 @@ def gradient_groups(analysis: Analysis) -> list[Group]:
                 continue
             gradients = as_gradients(analysis, form, group)
             if gradients is not None and gradients.factor:
-                found.setdefault(group.key, group)
-    return list(found.values())
+                groups.setdefault(group.key, group)
+    return list(groups.values())
 
 
 def _sums_in_data(analysis: Analysis) -> set[int]:
     """The sums that data other than results is computed of: something like a dX, which is none."""
-    found = set()
-    for value in list(analysis.forms.found):
+    sums = set()
+    for value in list(analysis.forms.by_value):
         form = analysis.forms.of(value)
         if value not in analysis.results and analysis.is_read_elsewhere(value):
-            for _, one, _, over in analysis.algebra.sums_in(form):
+            for _, atom, _, over in analysis.algebra.sums_in(form):
                 if any(analysis.algebra.varies(m) & over for m in form):
-                    found.add(one)
-    return found
+                    sums.add(atom)
+    return sums
 
 
 def marks_of(analysis: Analysis, group: Group) -> set[int]:
@@ -102,33 +102,33 @@ def as_gradients(analysis: Analysis, form: Polynomial, group: Group) -> Gradient
     rest = add(rest, algebra.product(shift, dbias_of(algebra, group)), -1.0)
     if not factor and not shift:
         return None
-    leaves = (one for each in (factor, shift, rest) for one in atoms(each))
-    return Gradients(factor, shift, rest) if all(algebra.leaf_of(one) is not None for one in leaves) else None
+    leaves = (atom for polynomial in (factor, shift, rest) for atom in atoms(polynomial))
+    return Gradients(factor, shift, rest) if all(algebra.leaf_of(atom) is not None for atom in leaves) else None
 
 
 def frozen_scale(analysis: Analysis, form: Polynomial, group: Group) -> tuple[Polynomial, Polynomial] | None:
     """The scale of scale * inv_std * dY in a form, and what is left; None if it has no such term."""
     roots = atoms(group.statistics.inv_std)
-    wanted = {
+    terms = {
         monomial: value
         for monomial, value in form.items()
         if roots <= atoms((monomial,))
-        and part(monomial, lambda one: bool(analysis.algebra.varies(((one, 1),)) & group.statistics.over))[0]
+        and part(monomial, lambda atom: bool(analysis.algebra.varies(((atom, 1),)) & group.statistics.over))[0]
         == group.dY
     }
-    if not wanted:
+    if not terms:
         return None
     ((inverse, number),) = group.statistics.inv_std.items()
-    scale = {times(times(m, group.dY, -1), inverse, -1): value / number for m, value in wanted.items()}
-    if any(analysis.algebra.leaf_of(one) is None for one in atoms(scale)):
+    scale = {times(times(m, group.dY, -1), inverse, -1): value / number for m, value in terms.items()}
+    if any(analysis.algebra.leaf_of(atom) is None for atom in atoms(scale)):
         return None
-    return scale, {monomial: value for monomial, value in form.items() if monomial not in wanted}
+    return scale, {monomial: value for monomial, value in form.items() if monomial not in terms}
 
 
 def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
     """The gradients whose dscale a form may have: S(dY * x) * inv_std, minus a mean."""
     algebra = analysis.algebra
-    for _, one, inner, over in algebra.sums_in(form):
+    for _, atom, inner, over in algebra.sums_in(form):
         for x in _candidates(analysis, inner, over):
             dY = times(inner, x, -1)
             if not dY or dY == x:
@@ -139,16 +139,16 @@ def _groups_of(analysis: Analysis, form: Polynomial) -> Iterator[Group]:
             if variance is not None:
                 yield Group(batch_statistics(algebra, variance), dY)
                 continue
-            frozen = _frozen_statistics(analysis, form, one, (x, over, dY))
+            frozen = _frozen_statistics(analysis, form, atom, (x, over, dY))
             if frozen is not None:
                 yield Group(frozen, dY)
 
 
 def _candidates(analysis: Analysis, inner: Monomial, over: Over) -> list[Monomial]:
     """The parts of a product that may be x: those with a variance, else each factor that is data."""
-    with_variance = [one for base, _ in inner for one in analysis.algebra.variances_with.get(base, ())]
-    known = [one.x for one in with_variance if one.over == over and divides(one.x, inner)]
-    return list(dict.fromkeys(known)) or [((one, WHOLE),) for one, exponent in inner if exponent >= WHOLE]
+    with_variance = [variance for base, _ in inner for variance in analysis.algebra.variances_with.get(base, ())]
+    normalized = [variance.x for variance in with_variance if variance.over == over and divides(variance.x, inner)]
+    return list(dict.fromkeys(normalized)) or [((atom, WHOLE),) for atom, exponent in inner if exponent >= WHOLE]
 
 
 def _frozen_statistics(
@@ -162,30 +162,30 @@ def _frozen_statistics(
     mean = ratio(by_total, by_product) if by_total and by_product else None
     if mean is None or mean[1] >= 0 or len(by_product) != 1:
         return None
-    if not mean[0] or not all(is_given(analysis.algebra, one) for one in atoms((mean[0],))):
+    if not mean[0] or not all(is_given(analysis.algebra, atom) for atom in atoms((mean[0],))):
         return None
     (monomial,) = by_product
-    roots = [one for one, _ in monomial if given_variance(analysis.algebra, one) is not None]
-    given = [one for one, exponent in monomial if is_given(analysis.algebra, one) and exponent > 0]
+    roots = [atom for atom, _ in monomial if given_variance(analysis.algebra, atom) is not None]
+    leaves = [atom for atom, exponent in monomial if is_given(analysis.algebra, atom) and exponent > 0]
     if len(roots) == 1 and (roots[0], -1) in monomial:
-        inv_std = atom(roots[0], -1)
-    elif not roots and len(given) == len(monomial) == 1:
-        inv_std = atom(given[0])
+        inv_std = power_of(roots[0], -1)
+    elif not roots and len(leaves) == len(monomial) == 1:
+        inv_std = power_of(leaves[0])
     else:
         return None
     return Statistics(x, over, {mean[0]: -mean[1]}, inv_std, None)
 
 
 def _has_sum(analysis: Analysis, form: Polynomial) -> bool:
-    return any(analysis.algebra.sum_of(one) is not None for one in atoms(form))
+    return any(analysis.algebra.sum_of(atom) is not None for atom in atoms(form))
 
 
 def _sum_atom(analysis: Analysis, of: Monomial, over: Over) -> int:
     form = analysis.algebra.sum_over({of: 1.0}, over)
-    return next((one for monomial in form for one, _ in monomial), -1) if len(form) == 1 else -1
+    return next((atom for monomial in form for atom, _ in monomial), -1) if len(form) == 1 else -1
 
 
-def _coefficient(form: Polynomial, one: int) -> Polynomial:
+def _coefficient(form: Polynomial, atom: int) -> Polynomial:
     """What multiplies an atom."""
-    power = ((one, WHOLE),)
+    power = ((atom, WHOLE),)
     return {times(monomial, power, -1): value for monomial, value in form.items() if power[0] in monomial}

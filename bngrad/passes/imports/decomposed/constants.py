@@ -52,8 +52,8 @@ def meant_number(number: float, dtype: ir.DataType | None) -> float:
         return number
     exact = Fraction(abs(number))
     margin = exact * _HALF_ULP.get(dtype or ir.DataType.FLOAT, Fraction(1, 1 << 24))
-    found = float(_simplest(exact - margin, exact + margin))
-    return found if number > 0 else -found
+    simplest = float(_simplest(exact - margin, exact + margin))
+    return simplest if number > 0 else -simplest
 
 
 def _simplest(low: Fraction, high: Fraction) -> Fraction:

@@ -38,8 +38,8 @@ def values_in_cycle(replaced: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
                 maker = replaced.get(old, old).producer()
                 if maker in path:
                     places = list(path)
-                    found = [*(path[one] for one in places[places.index(maker) + 1 :]), old]
-                    return [one for one in found if one is not None and one in replaced]
+                    cycle = [*(path[visited] for visited in places[places.index(maker) + 1 :]), old]
+                    return [value for value in cycle if value is not None and value in replaced]
                 if maker is not None and maker not in done:
                     following = maker, old
                     break

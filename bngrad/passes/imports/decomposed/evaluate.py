@@ -50,7 +50,9 @@ class Evaluator:
         """The shape of a value here."""
         layout = None if value is None else self._forms.layouts.of(value)
         assert layout is not None, "what a form explains has a layout"  # noqa: S101
-        return tuple(int(np.prod([self._size_of(axis) for axis in one], dtype=np.int64)) for one in layout)
+        return tuple(
+            int(np.prod([self._size_of(axis) for axis in dimension], dtype=np.int64)) for dimension in layout
+        )
 
     def run(self, value: ir.Value) -> Array:
         """The elements of a value, which is computed even if it is a leaf to its readers."""
@@ -101,8 +103,8 @@ class Evaluator:
 
     def _whole(self, value: ir.Value) -> Array:
         """A value in its shape, even if it is one number."""
-        found = self._found[value]
-        return found if found.ndim or found.dtype.kind in "iu" else np.broadcast_to(found, self.shape(value))
+        array = self._found[value]
+        return array if array.ndim or array.dtype.kind in "iu" else np.broadcast_to(array, self.shape(value))
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

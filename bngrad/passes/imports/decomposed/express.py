@@ -47,7 +47,7 @@ class Expressions(NodeMaker):
     def _place(self, node: ir.Node) -> None:
         self._nodes.append(node)
 
-    def made(self, value: ir.Value, layout: Layout, dtype: ir.DataType | None) -> ir.Value:
+    def declare(self, value: ir.Value, layout: Layout, dtype: ir.DataType | None) -> ir.Value:
         """Gives a new value its layout, shape and type."""
         self._layouts.assign(value, layout)
         if dtype is not None:
@@ -78,32 +78,36 @@ class Expressions(NodeMaker):
         Raises:
             UnexpressedError: There is none, and it cannot be made.
         """
-        wanted = atoms((monomial,))
-        found = [one for one in self._forms.multiples(monomial, axes) if self._is_made_of(one[0], wanted)]
-        if not found and like is not None:
-            made = self.product(monomial, 1.0, like, dtype)
-            have = self._layouts.of(made)
-            return self._expanded(made, like) if have != like else made, 1.0
-        if not found:
+        allowed = atoms((monomial,))
+        candidates = [
+            candidate
+            for candidate in self._forms.multiples(monomial, axes)
+            if self._is_made_of(candidate[0], allowed)
+        ]
+        if not candidates and like is not None:
+            product = self.product(monomial, 1.0, like, dtype)
+            have = self._layouts.of(product)
+            return self._expanded(product, like) if have != like else product, 1.0
+        if not candidates:
             raise UnexpressedError("no value is the data alone")
 
-        def rank(one: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
-            return one[1] != 1.0, one[0].dtype != dtype, self._layouts.of(one[0]) != like
+        def rank(candidate: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
+            return candidate[1] != 1.0, candidate[0].dtype != dtype, self._layouts.of(candidate[0]) != like
 
-        value, factor = min(found, key=rank)
+        value, factor = min(candidates, key=rank)
         return self.typed(value, dtype), factor
 
-    def _is_made_of(self, value: ir.Value, wanted: set[int]) -> bool:
+    def _is_made_of(self, value: ir.Value, allowed: set[int]) -> bool:
         """Whether a value is computed of some atoms alone: x + mean(x - mean) is x, but needs the mean."""
         waiting, seen = [value], set[ir.Value]()
         while waiting:
-            one = waiting.pop()
-            node = one.producer()
-            if not atoms(self._forms.of(one)) <= wanted:
+            current = waiting.pop()
+            node = current.producer()
+            if not atoms(self._forms.of(current)) <= allowed:
                 return False
-            if node is not None and one not in seen and not self._forms.is_leaf(one):
-                waiting += [each for each in node.inputs[: op_of(node).operands] if each is not None]
-            seen.add(one)
+            if node is not None and current not in seen and not self._forms.is_leaf(current):
+                waiting += [operand for operand in node.inputs[: op_of(node).operands] if operand is not None]
+            seen.add(current)
         return True
 
     def typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -112,7 +116,7 @@ class Expressions(NodeMaker):
             return value
         layout = self._layouts.of(value)
         assert layout is not None, "it has a form"  # noqa: S101
-        return self.made(self.cast(value, dtype), layout, dtype)
+        return self.declare(self.cast(value, dtype), layout, dtype)
 
     def moved(self, value: ir.Value, layout: Layout) -> ir.Value:
         """A value in another layout of the same axes.
@@ -125,14 +129,14 @@ class Expressions(NodeMaker):
         if have == layout:
             return value
         flat = [axis for dimension in have for axis in dimension]
-        wanted = [axis for dimension in layout for axis in dimension]
-        if set(flat) != set(wanted):
+        target = [axis for dimension in layout for axis in dimension]
+        if set(flat) != set(target):
             raise UnexpressedError("a value is repeated along an axis")
-        if flat != wanted:
+        if flat != target:
             value = self._reshaped(value, tuple((axis,) for axis in flat))
-            order = [flat.index(axis) for axis in wanted]
-            single = tuple((axis,) for axis in wanted)
-            value = self.made(self.op("Transpose", value, perm=order), single, value.dtype)
+            order = [flat.index(axis) for axis in target]
+            single = tuple((axis,) for axis in target)
+            value = self.declare(self.op("Transpose", value, perm=order), single, value.dtype)
         return self._reshaped(value, layout)
 
     def vector(self, form: Polynomial, layout: Layout, dtype: ir.DataType) -> ir.Value:
@@ -146,12 +150,12 @@ class Expressions(NodeMaker):
         Raises:
             UnexpressedError: It cannot be made.
         """
-        known = as_number(form)
-        if known is not None:
-            return self.filled(known, layout, dtype)
-        found = self.existing(form, layout)
-        if found is not None:
-            return self.moved(self.typed(found, dtype), layout)
+        constant = as_number(form)
+        if constant is not None:
+            return self.filled(constant, layout, dtype)
+        existing = self.existing(form, layout)
+        if existing is not None:
+            return self.moved(self.typed(existing, dtype), layout)
         terms = [self._term(monomial, value, layout, dtype) for monomial, value in form.items()]
         return self.total(terms, layout, dtype)
 
@@ -159,7 +163,7 @@ class Expressions(NodeMaker):
         """The sum of values, of which there is one at least."""
         result = terms[0]
         for term in terms[1:]:
-            result = self.made(self.op("Add", result, term), layout, dtype)
+            result = self.declare(self.op("Add", result, term), layout, dtype)
         return result
 
     def scaled(self, value: ir.Value, factor: Polynomial, layout: Layout, dtype: ir.DataType) -> ir.Value:
@@ -170,7 +174,7 @@ class Expressions(NodeMaker):
         """
         if as_number(factor) == 1.0:
             return value
-        return self.made(self.op("Mul", value, self.vector(factor, layout, dtype)), layout, dtype)
+        return self.declare(self.op("Mul", value, self.vector(factor, layout, dtype)), layout, dtype)
 
     def product(self, monomial: Monomial, number: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
         """A term of leaves, in a layout whose other axes it is broadcast along.
@@ -179,21 +183,21 @@ class Expressions(NodeMaker):
             UnexpressedError: A factor is no leaf.
         """
         result: ir.Value | None = None
-        for one, exponent in monomial:
-            leaf = self._forms.algebra.leaf_of(one)
+        for atom, exponent in monomial:
+            leaf = self._forms.algebra.leaf_of(atom)
             if leaf is None or exponent != WHOLE:
                 raise UnexpressedError("what is added to it is no product of values")
             axes = _axes_of(self._layouts.of(leaf) or ())
-            partial = tuple(tuple(axis for axis in one if axis in axes) for one in layout)
+            partial = tuple(tuple(axis for axis in dimension if axis in axes) for dimension in layout)
             factor = self.moved(self.typed(leaf, dtype), partial)
-            result = factor if result is None else self.made(self.op("Mul", result, factor), layout, dtype)
+            result = factor if result is None else self.declare(self.op("Mul", result, factor), layout, dtype)
         if result is None:
             return self._scalar(number, dtype)
         if number == 1.0:
             return result
         have = self._layouts.of(result)
         assert have is not None, "it was made here"  # noqa: S101
-        return self.made(self.op("Mul", result, self._scalar(number, dtype)), have, dtype)
+        return self.declare(self.op("Mul", result, self._scalar(number, dtype)), have, dtype)
 
     def filled(self, number: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
         """A constant of a layout.
@@ -201,39 +205,39 @@ class Expressions(NodeMaker):
         Raises:
             UnexpressedError: The size of a dimension is not known.
         """
-        return self.made(self.constant(np.full(self._numbers(layout), number), dtype), layout, dtype)
+        return self.declare(self.constant(np.full(self._numbers(layout), number), dtype), layout, dtype)
 
     def existing(self, form: Polynomial, layout: Layout) -> ir.Value | None:
         """A value of a form that has leaves alone, which varies along no more axes than the layout has."""
-        if any(self._forms.algebra.leaf_of(one) is None for one in atoms(form)):
+        if any(self._forms.algebra.leaf_of(atom) is None for atom in atoms(form)):
             return None
         axes = _axes_of(layout)
-        found = (value for value in self._forms.with_form(form) if self._forms.varies(value) == axes)
-        return next(found, None)
+        values = (value for value in self._forms.with_form(form) if self._forms.varies(value) == axes)
+        return next(values, None)
 
     def _term(self, monomial: Monomial, value: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
         result: ir.Value | None = None
-        for one, exponent in monomial:
-            leaf = self._forms.algebra.leaf_of(one)
+        for atom, exponent in monomial:
+            leaf = self._forms.algebra.leaf_of(atom)
             if leaf is None or exponent % WHOLE:
                 raise UnexpressedError("a factor depends on the statistics of other data")
             operand = self._broadcast(self.typed(leaf, dtype), layout)
             for _ in range(abs(exponent) // WHOLE):
                 if result is None and exponent < 0:
-                    result = self.made(self.op("Reciprocal", operand), layout, dtype)
+                    result = self.declare(self.op("Reciprocal", operand), layout, dtype)
                 elif result is None:
                     result = operand
                 else:
                     kind = "Mul" if exponent > 0 else "Div"
-                    result = self.made(self.op(kind, result, operand), layout, dtype)
+                    result = self.declare(self.op(kind, result, operand), layout, dtype)
         if result is None:
             return self.filled(value, layout, dtype)
         if value != 1.0:
-            result = self.made(self.op("Mul", result, self._scalar(value, dtype)), layout, dtype)
+            result = self.declare(self.op("Mul", result, self._scalar(value, dtype)), layout, dtype)
         return result
 
     def _scalar(self, value: float, dtype: ir.DataType) -> ir.Value:
-        return self.made(self.constant(value, dtype), (), dtype)
+        return self.declare(self.constant(value, dtype), (), dtype)
 
     def _broadcast(self, value: ir.Value, layout: Layout) -> ir.Value:
         """A value that varies along some axes of a layout, in it."""
@@ -242,18 +246,18 @@ class Expressions(NodeMaker):
             raise UnexpressedError(f"{value.name!r} varies along other axes than the channels")
         if _axes_of(have) == _axes_of(layout):
             return self.moved(value, layout)
-        partial = tuple(tuple(axis for axis in one if axis in _axes_of(have)) for one in layout)
+        partial = tuple(tuple(axis for axis in dimension if axis in _axes_of(have)) for dimension in layout)
         return self._expanded(self.moved(value, partial), layout)
 
     def _expanded(self, value: ir.Value, layout: Layout) -> ir.Value:
-        return self.made(self.op("Expand", value, self.int64(self._numbers(layout))), layout, value.dtype)
+        return self.declare(self.op("Expand", value, self.int64(self._numbers(layout))), layout, value.dtype)
 
     def _numbers(self, layout: Layout) -> list[int]:
         sizes = [self.size(dimension) for dimension in layout]
-        known = [size for size in sizes if isinstance(size, int)]
-        if len(known) < len(sizes):
+        numbers = [size for size in sizes if isinstance(size, int)]
+        if len(numbers) < len(sizes):
             raise UnexpressedError("the number of channels is not known")
-        return known
+        return numbers
 
     def _reshaped(self, value: ir.Value, layout: Layout) -> ir.Value:
         """A value whose axes keep their order."""
@@ -267,17 +271,17 @@ class Expressions(NodeMaker):
         if len(unknown) > 1:
             raise UnexpressedError("more than one dimension is not known")
         target = [-1 if place in unknown else size for place, size in enumerate(sizes)]
-        return self.made(self.op("Reshape", value, self.int64(target)), layout, value.dtype)
+        return self.declare(self.op("Reshape", value, self.int64(target)), layout, value.dtype)
 
     def _with_units(self, value: ir.Value, have: Layout, layout: Layout) -> ir.Value:
         """A value with other dimensions of size 1."""
         units = [place for place, dimension in enumerate(have) if not dimension]
         if units:
             bare = tuple(filter(None, have))
-            value = self.made(self.op("Squeeze", value, self.int64(units)), bare, value.dtype)
+            value = self.declare(self.op("Squeeze", value, self.int64(units)), bare, value.dtype)
         units = [place for place, dimension in enumerate(layout) if not dimension]
         if units:
-            value = self.made(self.op("Unsqueeze", value, self.int64(units)), layout, value.dtype)
+            value = self.declare(self.op("Unsqueeze", value, self.int64(units)), layout, value.dtype)
         return value
 
 
@@ -289,11 +293,11 @@ def channels(layout: Layout, over: Over) -> tuple[list[int], Layout]:
     Raises:
         UnexpressedError: A dimension is made of axes of both kinds, or all of them are reduced.
     """
-    kept = [place for place, one in enumerate(layout) if one and not set(one) & over]
-    if any(set(one) & over and not set(one) <= over for one in layout):
+    kept = [place for place, dimension in enumerate(layout) if dimension and not set(dimension) & over]
+    if any(set(dimension) & over and not set(dimension) <= over for dimension in layout):
         raise UnexpressedError("a dimension has reduced axes and others")
     if not kept:
-        kept = [place for place, one in enumerate(layout) if place and not one][:1]
+        kept = [place for place, dimension in enumerate(layout) if place and not dimension][:1]
     if not kept:
         raise UnexpressedError("all axes are reduced")
     return [place for place in range(len(layout)) if place not in kept], tuple(layout[place] for place in kept)

@@ -35,7 +35,7 @@ class Forms:
     def __init__(self, layouts: Layouts, algebra: Algebra, *, guards: bool) -> None:
         self.layouts, self.algebra, self.guards = layouts, algebra, guards
         self.sizes = Sizes(layouts, algebra)
-        self.found: dict[ir.Value, Polynomial] = {}
+        self.by_value: dict[ir.Value, Polynomial] = {}
         self.plain_sums: dict[Monomial, Polynomial] = {}
         """The leaves that are sums of data, and those."""
         self.opened: set[ir.Value | None] = set()
@@ -52,13 +52,13 @@ class Forms:
 
     def of(self, value: ir.Value) -> Polynomial:
         """The form of a value."""
-        if value not in self.found:
+        if value not in self.by_value:
             filled = self.layouts.filled(value)
             if filled is not None and value.dtype in (*FLOATS, ir.DataType.BOOL):
-                self.found[value] = number(meant_number(filled, value.dtype))
+                self.by_value[value] = number(meant_number(filled, value.dtype))
             else:
                 self.make_leaf(value)
-        return self.algebra.normal(self.found[value])
+        return self.algebra.normal(self.by_value[value])
 
     def of_input(self, node: ir.Node, index: int = 0) -> Polynomial | None:
         """The form of an input; None if the node does not have it."""
@@ -72,12 +72,12 @@ class Forms:
     def multiples(self, monomial: Monomial, axes: Over) -> list[tuple[ir.Value, float]]:
         """The values of some axes that are a monomial times a number, and the number."""
         values = self._by_terms.get(frozenset((monomial,)), ())
-        found = ((value, self.of(value)) for value in values if self.varies(value) == axes)
-        return [(value, form[monomial]) for value, form in found if form.keys() == {monomial}]
+        pairs = ((value, self.of(value)) for value in values if self.varies(value) == axes)
+        return [(value, form[monomial]) for value, form in pairs if form.keys() == {monomial}]
 
     def is_leaf(self, value: ir.Value) -> bool:
         """Whether a value is not explained by others."""
-        return value not in self.found or self.found[value] == self._leaf(value)
+        return value not in self.by_value or self.by_value[value] == self._leaf(value)
 
     def make_leaf(self, value: ir.Value) -> None:
         """Makes a value an atom for all nodes that are visited from now on."""
@@ -113,7 +113,7 @@ class Forms:
         return frozenset() if layout is None else frozenset(axis for dimension in layout for axis in dimension)
 
     def _find(self, value: ir.Value, form: Polynomial) -> None:
-        self.found[value] = form
+        self.by_value[value] = form
         self._by_terms.setdefault(frozenset(form), []).append(value)
 
     def _leaf(self, value: ir.Value) -> Polynomial:
@@ -124,17 +124,19 @@ class Forms:
 
         Terms that share data, but for a factor that is one number a channel, may be x * dY - mean * dY.
         """
-        if len(form) < 2 or any(self.algebra.leaf_of(one) is None for one in atoms(form)):
+        if len(form) < 2 or any(self.algebra.leaf_of(atom) is None for atom in atoms(form)):
             return False
-        varies = {one: self.algebra.varies(((one, 1),)) for one in atoms(form)}
+        varies = {atom: self.algebra.varies(((atom, 1),)) for atom in atoms(form)}
         whole = frozenset().union(*varies.values())
         if not whole:
             return False
-        data = [each for monomial in form if (each := {one for one, _ in monomial if varies[one] == whole})]
+        data = [
+            factors for monomial in form if (factors := {atom for atom, _ in monomial if varies[atom] == whole})
+        ]
         if len(data) == 1 and self._adds_bias(form):
             return True
-        alone = bool(whole & self._batch_axes) and all(varies[one] == whole for one in atoms(form))
-        return len(data) > 1 and (alone or any(not one & other for one in data for other in data))
+        alone = bool(whole & self._batch_axes) and all(varies[atom] == whole for atom in atoms(form))
+        return len(data) > 1 and (alone or any(not left & right for left in data for right in data))
 
     def _adds_bias(self, form: Polynomial) -> bool:
         """Whether a form is data plus one number for each channel, whose gradient may be asked for."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bngrad.graph.fresh_names import Names
     from bngrad.passes.imports.decomposed.algebra import Over, Variance
     from bngrad.passes.imports.decomposed.batch_norm import Group, Statistics
-    from bngrad.passes.imports.decomposed.build import Made
+    from bngrad.passes.imports.decomposed.build import BuiltOp
     from bngrad.passes.imports.decomposed.polynomial import Monomial
 
 _CYCLE = "its scale or bias depends on its statistics"
@@ -71,20 +71,24 @@ class GraphRewrite:
     def run(self) -> list[Candidate]:
         """Rewrites the graph, and returns what was taken."""
         # Forward first: gradients take their statistics from there.
-        for value, found in sorted(self._analysis.results.items(), key=lambda item: bool(item[1].backward)):
-            if not (self._forward_only and found.backward):
-                self._take(value, found)
+        for value, split in sorted(self._analysis.results.items(), key=lambda item: bool(item[1].backward)):
+            if not (self._forward_only and split.backward):
+                self._take(value, split)
         with_atom = self._values_by_atom()
         if not self._forward_only:
             for group in gradient_groups(self._analysis):
-                marked = (with_atom.get(one, ()) for one in marks_of(self._analysis, group))
+                marked = (with_atom.get(atom, ()) for atom in marks_of(self._analysis, group))
                 for value in dict.fromkeys(value for values in marked for value in values):
                     self._take_gradient(value, group)
-        for one, made in self._builder.statistics.items():
-            sums = (each for each in atoms(made.forms[2] or {}) if self._analysis.algebra.sum_of(each) is not None)
-            marked = (with_atom.get(each, ()) for each in (one, *sums))
+        for atom, built in self._builder.statistics.items():
+            sums = (
+                candidate
+                for candidate in atoms(built.forms[2] or {})
+                if self._analysis.algebra.sum_of(candidate) is not None
+            )
+            marked = (with_atom.get(mark, ()) for mark in (atom, *sums))
             for value in dict.fromkeys(value for values in marked for value in values):
-                self._take_statistic(value, made, self._analysis.algebra.variance_of[one])
+                self._take_statistic(value, built, self._analysis.algebra.variance_of[atom])
         self._break_cycles()
         self.refused += lookalikes(self._analysis)
         self._commit()
@@ -92,44 +96,44 @@ class GraphRewrite:
 
     def _values_by_atom(self) -> dict[int, list[ir.Value]]:
         """The values, in the order of the graph, by the atoms of their forms."""
-        found: dict[int, list[ir.Value]] = {}
-        for value in list(self._forms.found):
+        values: dict[int, list[ir.Value]] = {}
+        for value in list(self._forms.by_value):
             if value not in self._analysis.results:
-                for one in atoms(self._forms.of(value)):
-                    found.setdefault(one, []).append(value)
-        return found
+                for atom in atoms(self._forms.of(value)):
+                    values.setdefault(atom, []).append(value)
+        return values
 
-    def _take(self, value: ir.Value, found: Split) -> None:
+    def _take(self, value: ir.Value, split: Split) -> None:
         """Replaces a value that is a sum of batch norms."""
-        make, kind = self._maker(value), _kind(found.statistics[0], forward=bool(found.forward))
+        make, kind = self._maker(value), _kind(split.statistics[0], forward=bool(split.forward))
         try:
             dtype = self._builder.dtype(value)
-            new = self._builder.result(make, value, found, self._axes_of)
+            new = self._builder.result(make, value, split, self._axes_of)
         except UnexpressedError as error:
             self._refuse(value, kind, str(error))
             return
-        if self._put(value, new, found.statistics[0], kind):
-            self._builder.confirm(found, dtype)
-            for one in found.forward:
-                kind = _kind(one.statistics, forward=True)
-                self._taken.setdefault(one.key, Candidate(name_of(value), kind, True, ""))
-            for each in found.backward:
-                self._take_group(value, each.group)
+        if self._put(value, new, split.statistics[0], kind):
+            self._builder.confirm(split, dtype)
+            for forward in split.forward:
+                kind = _kind(forward.statistics, forward=True)
+                self._taken.setdefault(forward.key, Candidate(name_of(value), kind, True, ""))
+            for backward in split.backward:
+                self._take_group(value, backward.group)
 
     def _take_gradient(self, value: ir.Value, group: Group) -> None:
         """Replaces a value that is an output of a gradient, other than the dX of training."""
         form = self._forms.of(value)
         if value in self._replaced or not form:
             return
-        make, frozen, found = self._maker(value), None, None
+        make, frozen, split = self._maker(value), None, None
         if group.statistics.variance is None and self._analysis.is_read_elsewhere(value):
             frozen = frozen_scale(self._analysis, form, group)
         kind = _kind(group.statistics, forward=False)
         try:
             if frozen is not None:
-                found = Split([], [Backward(group, frozen[0], training=False)], frozen[1])
+                split = Split([], [Backward(group, frozen[0], training=False)], frozen[1])
             result = self._builder.result
-            new = result(make, value, found, self._axes_of) if found else self._combined(make, value, group)
+            new = result(make, value, split, self._axes_of) if split else self._combined(make, value, group)
         except UnexpressedError as error:
             self._refuse(value, kind, str(error))
             return
@@ -143,32 +147,32 @@ class GraphRewrite:
 
     def _combined(self, make: Expressions, value: ir.Value, group: Group) -> ir.Value | None:
         """A value by the dscale and the dbias of a gradient; None if it is not to be replaced."""
-        found = as_gradients(self._analysis, self._forms.of(value), group)
+        gradients = as_gradients(self._analysis, self._forms.of(value), group)
         layout = self._forms.layouts.of(value)
-        if found is None or layout is None:
+        if gradients is None or layout is None:
             return None
-        factors = [as_number(found.factor), as_number(found.shift)]
-        exact = not found.rest and sorted(map(str, factors)) == ["0.0", "1.0"]
+        factors = [as_number(gradients.factor), as_number(gradients.shift)]
+        exact = not gradients.rest and sorted(map(str, factors)) == ["0.0", "1.0"]
         if not exact and not self._analysis.is_read_elsewhere(value):
             return None
         dtype = self._builder.dtype(value)
-        made = self._builder.backward(make, group, dtype, layout, self._axes_of)
+        built = self._builder.backward(make, group, dtype, layout, self._axes_of)
         terms = [
-            make.scaled(make.moved(output, layout), scaled(factor, 1 / made.unit), layout, dtype)
-            for output, factor in zip(made.outputs[1:], (found.factor, found.shift), strict=True)
+            make.scaled(make.moved(output, layout), scaled(factor, 1 / built.unit), layout, dtype)
+            for output, factor in zip(built.outputs[1:], (gradients.factor, gradients.shift), strict=True)
             if factor
         ]
-        if found.rest:
-            terms.append(make.vector(found.rest, layout, dtype))
+        if gradients.rest:
+            terms.append(make.vector(gradients.rest, layout, dtype))
         return make.total(terms, layout, dtype)
 
-    def _take_statistic(self, value: ir.Value, made: Made, variance: Variance) -> None:
+    def _take_statistic(self, value: ir.Value, built: BuiltOp, variance: Variance) -> None:
         """Replaces a value that is a statistic of a forward op."""
         form, layout = self._forms.of(value), self._forms.layouts.of(value)
         if value in self._replaced or layout is None or value.dtype is None:
             return
-        for output, wanted in zip(made.outputs[1:], made.forms, strict=True):
-            if wanted is None or not equal(form, wanted) or self._depends(output.producer(), value):
+        for output, output_form in zip(built.outputs[1:], built.forms, strict=True):
+            if output_form is None or not equal(form, output_form) or self._depends(output.producer(), value):
                 continue
             make = self._maker(value)
             try:
@@ -184,12 +188,12 @@ class GraphRewrite:
         if key not in self._proofs:
             self._proofs[key] = Proof(self._forms, *key)
         try:
-            apart = self._proofs[key].difference(value, new)
+            difference = self._proofs[key].difference(value, new)
         except (ArithmeticError, AssertionError, BngradError, LookupError, TypeError, ValueError) as error:
             self._refuse(value, kind, f"it cannot be run in float64: {error!r}")
             return False
-        if apart > tolerance_of(value):
-            self._refuse(value, kind, f"it differs from the op by {apart:.1e} in float64")
+        if difference > tolerance_of(value):
+            self._refuse(value, kind, f"it differs from the op by {difference:.1e} in float64")
             return False
         if self._depends(new.producer(), value):
             self._refuse(value, kind, _CYCLE)
@@ -205,16 +209,16 @@ class GraphRewrite:
         data = self._builder.data
         place = self._place(value)
         seen: set[ir.Value] = set()
-        waiting = [] if node is None else [one for one in node.inputs if one is not None]
+        waiting = [] if node is None else [operand for operand in node.inputs if operand is not None]
         while waiting:
-            one = waiting.pop()
-            if one is value:
+            current = waiting.pop()
+            if current is value:
                 return True
-            maker = one.producer()
+            maker = current.producer()
             # Nodes in front of the value do not read it; new ones have no place.
-            if one not in seen and one not in data and maker is not None and self._place(one) >= place:
-                waiting += [each for each in maker.inputs if each is not None]
-            seen.add(one)
+            if current not in seen and current not in data and maker is not None and self._place(current) >= place:
+                waiting += [operand for operand in maker.inputs if operand is not None]
+            seen.add(current)
         return False
 
     def _place(self, value: ir.Value) -> int:
@@ -240,11 +244,11 @@ class GraphRewrite:
         """Leaves values alone whose replacements depend on each other: statistics first."""
         while cycle := values_in_cycle(self._replaced):
             results = self._analysis.results
-            value = next((one for one in cycle if one not in results), cycle[0])
+            value = next((candidate for candidate in cycle if candidate not in results), cycle[0])
             del self._replaced[value]
             if value in results:
                 name = name_of(value)
-                self._taken = {key: one for key, one in self._taken.items() if one.name != name}
+                self._taken = {key: candidate for key, candidate in self._taken.items() if candidate.name != name}
                 self._refuse(
                     value, _kind(results[value].statistics[0], forward=bool(results[value].forward)), _CYCLE
                 )

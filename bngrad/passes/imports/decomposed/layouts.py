@@ -75,8 +75,8 @@ class Layouts:
 
     def batch_axes(self) -> frozenset[int]:
         """The axes that are reduced along with the first dimension of data: parameters do not have them."""
-        dimensions = (self.axes.basic(one) for layout in self._reduced for one in layout)
-        return frozenset(axis for one in dimensions for axis in one)
+        dimensions = (self.axes.basic(dimension) for layout in self._reduced for dimension in layout)
+        return frozenset(axis for dimension in dimensions for axis in dimension)
 
     def note_reduction(self, reduced: Layout, kept: Layout) -> None:
         """Takes note of a reduction whose first dimension is reduced."""

@@ -33,9 +33,9 @@ def number(value: float) -> Polynomial:
     return {ONE: value} if value else {}
 
 
-def atom(one: Atom, exponent: int = WHOLE) -> Polynomial:
+def power_of(atom: Atom, exponent: int = WHOLE) -> Polynomial:
     """A power of an atom."""
-    return {((one, exponent),): 1.0}
+    return {((atom, exponent),): 1.0}
 
 
 def as_number(p: Polynomial) -> float | None:
@@ -61,22 +61,22 @@ def add(p: Polynomial, q: Polynomial, factor: float = 1.0) -> Polynomial:
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
     """P * q."""
     result: Polynomial = {}
-    for one, value in p.items():
-        result = add(result, {times(one, other): value * factor for other, factor in q.items()})
+    for monomial, value in p.items():
+        result = add(result, {times(monomial, other): value * factor for other, factor in q.items()})
     return result
 
 
 def scaled(p: Polynomial, factor: float, by: Monomial = ONE) -> Polynomial:
     """P * factor * a monomial."""
-    return {times(one, by): value * factor for one, value in p.items()} if factor else {}
+    return {times(monomial, by): value * factor for monomial, value in p.items()} if factor else {}
 
 
-def times(one: Monomial, other: Monomial, exponent: int = 1) -> Monomial:
+def times(left: Monomial, right: Monomial, exponent: int = 1) -> Monomial:
     """One * other ** exponent."""
-    if not other:
-        return one
-    powers = dict(one)
-    for base, power in other:
+    if not right:
+        return left
+    powers = dict(left)
+    for base, power in right:
         total = powers.get(base, 0) + power * exponent
         if total:
             powers[base] = total
@@ -94,13 +94,13 @@ def equal(p: Polynomial, q: Polynomial) -> bool:
 
 def atoms(p: Polynomial | Iterable[Monomial]) -> set[Atom]:
     """All atoms."""
-    return {one for monomial in p for one, _ in monomial}
+    return {atom for monomial in p for atom, _ in monomial}
 
 
-def part(monomial: Monomial, wanted: Callable[[Atom], bool]) -> tuple[Monomial, Monomial]:
+def part(monomial: Monomial, predicate: Callable[[Atom], bool]) -> tuple[Monomial, Monomial]:
     """A monomial as a product: of the atoms that are wanted, and of the others."""
-    inside = tuple(power for power in monomial if wanted(power[0]))
-    return inside, tuple(power for power in monomial if not wanted(power[0]))
+    inside = tuple(power for power in monomial if predicate(power[0]))
+    return inside, tuple(power for power in monomial if not predicate(power[0]))
 
 
 def ratio(p: Polynomial, q: Polynomial) -> tuple[Monomial, float] | None:
@@ -117,17 +117,17 @@ def ratio(p: Polynomial, q: Polynomial) -> tuple[Monomial, float] | None:
 
 def substitute(p: Polynomial, values: Mapping[Atom, Polynomial]) -> Polynomial:
     """Replaces atoms, in monomials that have them with a positive whole exponent, by polynomials."""
-    if not any(one in values for one in atoms(p)):
+    if not any(atom in values for atom in atoms(p)):
         return p
     result: Polynomial = {}
     for monomial, value in p.items():
-        inside, rest = part(monomial, lambda one: one in values)
+        inside, rest = part(monomial, lambda atom: atom in values)
         term: Polynomial = {rest: value}
-        for one, exponent in inside:
+        for atom, exponent in inside:
             if exponent < 0 or exponent % WHOLE:
-                term = multiply(term, atom(one, exponent))
+                term = multiply(term, power_of(atom, exponent))
                 continue
             for _ in range(exponent // WHOLE):
-                term = multiply(term, values[one])
+                term = multiply(term, values[atom])
         result = add(result, term)
     return result

@@ -61,7 +61,7 @@ class Proof:
 
     def __init__(self, forms: Forms, x: Monomial, over: Over) -> None:
         self._forms, self._over = forms, over
-        leaves = (forms.algebra.leaf_of(one) for one, _ in x)
+        leaves = (forms.algebra.leaf_of(atom) for atom, _ in x)
         self._data = {value for value in leaves if value is not None}
         self._positive = _variances(forms)
         sizes = {axis: forms.layouts.axes.size(axis) for axis in sorted(over)}
@@ -89,12 +89,12 @@ class Proof:
             with ieee_warnings_off():
                 a, b = np.broadcast_arrays(evaluator.run(old), evaluator.run(new))
                 if draw == "zero":  # without epsilon, both may be 0 / 0
-                    a, b = (np.where(np.isfinite(a) | np.isfinite(b), each, 0.0) for each in (a, b))
+                    a, b = (np.where(np.isfinite(a) | np.isfinite(b), array, 0.0) for array in (a, b))
                 largest = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0), _SMALLEST)
-                apart = float(np.abs(a - b).max(initial=0.0) / largest)
-            if not np.isfinite(apart):
+                difference = float(np.abs(a - b).max(initial=0.0) / largest)
+            if not np.isfinite(difference):
                 return float("inf")
-            worst = max(worst, apart)
+            worst = max(worst, difference)
         return worst
 
     def _channel_size(self) -> int:
@@ -131,7 +131,7 @@ class Proof:
     def _hard(self, value: ir.Value, array: NDArray[np.float64], draw: str) -> NDArray[np.float64]:
         """Data whose channels have other means and variances."""
         layout = self._forms.layouts.of(value) or ()
-        kept = [place for place, one in enumerate(layout) if one and not set(one) & self._over]
+        kept = [place for place, dimension in enumerate(layout) if dimension and not set(dimension) & self._over]
         shift, factor = {"mean": (1000.0, 1.0), "variance": (0.0, 1e-4), "zero": (0.0, 0.0)}.get(draw, (0.5, 1.0))
         array = array * factor + shift
         if kept and draw in ("plain", "one element") and array.shape[kept[0]] >= _CHANNELS:
@@ -143,7 +143,7 @@ class Proof:
 
 def _variances(forms: Forms) -> set[ir.Value]:
     """The leaves that roots are taken of, which are positive."""
-    found = set()
+    values = set()
     for form, _ in forms.algebra.bases():
-        found |= {value for one in atoms(form) if (value := forms.algebra.leaf_of(one)) is not None}
-    return found
+        values |= {value for atom in atoms(form) if (value := forms.algebra.leaf_of(atom)) is not None}
+    return values

@@ -9,12 +9,12 @@
     dX, dscale, dbias, the gradients of that, in any spelling
     =>  dX, dscale, dbias = bngrad.BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes)
 
-With a momentum of 0 the new running statistics are those of the batch, which what is behind them reads: running
-averages stay the primitives that they are. A batch norm with given statistics becomes ONNX's BatchNormalization,
-and its gradient a BatchNormalizationGrad with training_mode = 0.
+With a momentum of 0 the op returns the batch's statistics as the new running ones. The nodes that update running
+averages read these, and stay primitives. A batch norm with given statistics becomes ONNX's BatchNormalization, and
+its gradient a BatchNormalizationGrad with training_mode = 0.
 
-A value is a batch norm if its normal form is (see `algebra` and `parts`), so that all spellings of a formula are
-one, and if the primitives and the op give the same numbers in float64 (see `proof`).
+A value is a batch norm if its normal form is (`algebra`, `split_form`), whatever its spelling, and if the primitives
+and the op compute the same numbers in float64 (`proof`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def candidates_of(model: ir.Model) -> list[Candidate]:
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, its subgraphs, and those of functions other than the definitions of our ops."""
-    roots = [model.graph, *(one.graph for one in model.functions.values() if one.domain != DOMAIN)]
+    roots = [model.graph, *(function.graph for function in model.functions.values() if function.domain != DOMAIN)]
     while roots:
         graph = roots.pop()
         yield graph

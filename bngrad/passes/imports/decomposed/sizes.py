@@ -35,7 +35,7 @@ class Sizes:
         array = constant_of(value)
         if array is None or array.ndim > 1 or array.size > _LONGEST:
             return None
-        return [number(float(one)) for one in array.ravel()]
+        return [number(float(element)) for element in array.ravel()]
 
     def knows(self, node: ir.Node) -> bool:
         """Whether a node reads sizes that a node before it gave."""
@@ -50,9 +50,9 @@ class Sizes:
             return
         operands = [self.of(value) for value in node.inputs[: op.operands]]
         try:
-            found = None if None in operands else op.sizes(self, node, *operands)
+            vector = None if None in operands else op.sizes(self, node, *operands)
         except (UnsupportedNodeError, IndexError, TypeError):
             # The node is malformed, such as one without an operand, or its attributes are those of a function.
             return
-        if found is not None and len(found) <= _LONGEST:
-            self._found[node.outputs[0]] = found
+        if vector is not None and len(vector) <= _LONGEST:
+            self._found[node.outputs[0]] = vector

@@ -21,72 +21,72 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.polynomial import Polynomial
 
 
-def _variance_kept(known: Forms, node: ir.Node) -> Polynomial | None:
+def _variance_kept(forms: Forms, node: ir.Node) -> Polynomial | None:
     """A variance that is kept from being negative is the variance."""
-    forms = [known.of(value) for value in node.inputs if value is not None]
+    operands = [forms.of(value) for value in node.inputs if value is not None]
     if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
         return None
-    moving = [form for form in forms if form]
-    if node.op_type in ("Clip", "Max") and (len(forms) != 2 or len(moving) != 1):
+    moving = [form for form in operands if form]
+    if node.op_type in ("Clip", "Max") and (len(operands) != 2 or len(moving) != 1):
         return None
-    return moving[0] if len(moving) == 1 and known.algebra.is_variance(moving[0]) else None
+    return moving[0] if len(moving) == 1 and forms.algebra.is_variance(moving[0]) else None
 
 
-def _where(known: Forms, node: ir.Node) -> Polynomial | None:
+def _where(forms: Forms, node: ir.Node) -> Polynomial | None:
     condition = node.inputs[0]
-    flag = None if condition is None else as_number(known.of(condition))
+    flag = None if condition is None else as_number(forms.of(condition))
     if flag is not None:
-        return known.of_input(node, 1 if flag else 2)
-    return _guarded(known, node)
+        return forms.of_input(node, 1 if flag else 2)
+    return _guarded(forms, node)
 
 
-def _guarded(known: Forms, node: ir.Node) -> Polynomial | None:
+def _guarded(forms: Forms, node: ir.Node) -> Polynomial | None:
     """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
     test = None if node.inputs[0] is None else node.inputs[0].producer()
     if (
-        not known.guards
+        not forms.guards
         or test is None
         or (test.domain, test.op_type) != ("", "Equal")
-        or known.of_input(node, 1) != {}
+        or forms.of_input(node, 1) != {}
     ):
         return None
     factor, zero, product = (
-        known.of_input(test, 0),
-        known.of_input(test, 1),
-        known.of_input(node, 2),
+        forms.of_input(test, 0),
+        forms.of_input(test, 1),
+        forms.of_input(node, 2),
     )
     if not factor or zero != {} or product is None:
         return None
-    known.compares_with_zero = True
+    forms.compares_with_zero = True
     if len(factor) == 1:
         (monomial,) = factor
-        signed = [(one, exponent) for one, exponent in monomial if not known.algebra.is_power_base(one)]
-        multiple = all(dict(term).get(one, 0) >= exponent > 0 for term in product for one, exponent in signed)
+        signed = [(atom, exponent) for atom, exponent in monomial if not forms.algebra.is_power_base(atom)]
+        multiple = all(dict(term).get(atom, 0) >= exponent > 0 for term in product for atom, exponent in signed)
         return product if multiple else None
     return product if ratio(product, factor) is not None else None
 
 
-def _compare(known: Forms, node: ir.Node) -> Polynomial | None:
+def _compare(forms: Forms, node: ir.Node) -> Polynomial | None:
     """A comparison of constants, of sizes with 0, or that only a variance of 0 decides.
 
     The last is taken for positive: x - mean, which all that depends on it is multiplied with, is 0 there.
     """
-    a, b = known.of_input(node, 0), known.of_input(node, 1)
+    a, b = forms.of_input(node, 0), forms.of_input(node, 1)
     if a is None or b is None or node.inputs[0] is None or node.inputs[0].dtype not in FLOATS:
         return None
     difference = add(a, b, -1.0)
     sign = as_number(difference)
     if sign is None and (not a or not b):
-        varies = known.guards and known.algebra.is_variance(a or b)
-        known.compares_with_zero |= varies
-        sign = (1.0 if a else -1.0) if varies or known.algebra.is_positive(a or b) else None
-    if sign is None or (not difference and as_number(a) is None and not known.algebra.is_variance(a)):
+        varies = forms.guards and forms.algebra.is_variance(a or b)
+        forms.compares_with_zero |= varies
+        sign = (1.0 if a else -1.0) if varies or forms.algebra.is_positive(a or b) else None
+    if sign is None or (not difference and as_number(a) is None and not forms.algebra.is_variance(a)):
         return None
     return number(float(_COMPARISONS[node.op_type](sign, 0.0)))
 
 
-def _logic(known: Forms, node: ir.Node) -> Polynomial | None:
-    flags = [as_number(known.of(value)) for value in node.inputs if value is not None]
+def _logic(forms: Forms, node: ir.Node) -> Polynomial | None:
+    flags = [as_number(forms.of(value)) for value in node.inputs if value is not None]
     if not flags or None in flags:
         return None
     if node.op_type == "Not":

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.sizes import Sizes
 
 
-def _shape(known: Sizes, node: ir.Node) -> Vector | None:
-    layout = None if node.inputs[0] is None else known.layouts.of(node.inputs[0])
+def _shape(sizes: Sizes, node: ir.Node) -> Vector | None:
+    layout = None if node.inputs[0] is None else sizes.layouts.of(node.inputs[0])
     if layout is None:
         return None
     if node.op_type == "Size":
-        return [known.algebra.extent(sum(layout, ()))]
-    return [known.algebra.extent(dimension) for dimension in layout[_part(node, len(layout))]]
+        return [sizes.algebra.extent(sum(layout, ()))]
+    return [sizes.algebra.extent(dimension) for dimension in layout[_part(node, len(layout))]]
 
 
-def _shape_array(known: Evaluator, node: ir.Node) -> Array:
-    shape = known.shape(node.inputs[0])
+def _shape_array(evaluator: Evaluator, node: ir.Node) -> Array:
+    shape = evaluator.shape(node.inputs[0])
     return np.asarray(np.prod(shape, dtype=np.int64) if node.op_type == "Size" else shape[_part(node, len(shape))])
 
 
@@ -40,19 +40,19 @@ def _part(node: ir.Node, rank: int) -> slice:
     return slice(read_attribute(node, "start", 0), read_attribute(node, "end", rank))
 
 
-def _gather(known: Sizes, node: ir.Node, vector: Vector, *_: Vector) -> Vector | None:  # noqa: ARG001
+def _gather(sizes: Sizes, node: ir.Node, vector: Vector, *_: Vector) -> Vector | None:  # noqa: ARG001
     indices = known_integers(node, 1)
     return None if indices is None else [vector[index] for index in indices]
 
 
-def _slice(known: Sizes, node: ir.Node, vector: Vector) -> Vector | None:  # noqa: ARG001
+def _slice(sizes: Sizes, node: ir.Node, vector: Vector) -> Vector | None:  # noqa: ARG001
     bounds = _bounds(node)
     if any(bound is None or len(bound) != 1 for bound in bounds):
         return None
     return vector[slice(*(bound[0] for bound in bounds if bound is not None))]
 
 
-def _sliced(known: Evaluator, node: ir.Node, x: Array) -> Array:  # noqa: ARG001
+def _sliced(evaluator: Evaluator, node: ir.Node, x: Array) -> Array:  # noqa: ARG001
     return x[slice(*(bound[0] for bound in _bounds(node) if bound))]
 
 
@@ -61,23 +61,23 @@ def _bounds(node: ir.Node) -> list[list[int] | None]:
     return [known_integers(node, index) for index in range(1, len(node.inputs)) if index != 3]
 
 
-def _concat(known: Sizes, node: ir.Node, *vectors: Vector) -> Vector | None:  # noqa: ARG001
+def _concat(sizes: Sizes, node: ir.Node, *vectors: Vector) -> Vector | None:  # noqa: ARG001
     return [size for vector in vectors for size in vector]
 
 
-def _reduce_prod(known: Sizes, node: ir.Node, vector: Vector) -> Vector | None:  # noqa: ARG001
+def _reduce_prod(sizes: Sizes, node: ir.Node, vector: Vector) -> Vector | None:  # noqa: ARG001
     result = number(1.0)
     for size in vector:
         result = multiply(result, size)
     return [result]
 
 
-def _filled(known: Layouts, node: ir.Node, layout: Layout | None = None) -> Layout | None:  # noqa: ARG001
+def _filled(layouts: Layouts, node: ir.Node, layout: Layout | None = None) -> Layout | None:  # noqa: ARG001
     sizes = sizes_of(node.outputs[0])
-    return None if sizes is None else known.axes.layout(sizes)
+    return None if sizes is None else layouts.axes.layout(sizes)
 
 
-def _fill(known: Forms, node: ir.Node) -> Polynomial | None:  # noqa: ARG001
+def _fill(forms: Forms, node: ir.Node) -> Polynomial | None:  # noqa: ARG001
     value = node.attributes.get("value")
     if node.outputs[0].dtype not in FLOATS or (value is not None and value.is_ref()):
         return None
@@ -102,7 +102,7 @@ register(
         "ConstantOfShape": Op(
             _filled,
             _fill,
-            evaluate=lambda known, node: np.asarray(_fill_number(node)),  # noqa: ARG005
+            evaluate=lambda evaluator, node: np.asarray(_fill_number(node)),  # noqa: ARG005
             operands=0,
         ),
     }

@@ -45,12 +45,12 @@ class Op(NamedTuple):
     float_sizes: bool = False
     """Whether the op also gives sizes as floats."""
 
-    def compute(self, known: object, node: ir.Node, *operands: Array) -> Array:
+    def compute(self, evaluator: object, node: ir.Node, *operands: Array) -> Array:
         """The output in NumPy."""
         if self.numpy is not None:
             return self.numpy(*operands)
         assert self.evaluate is not None, "a node that a form explains has a function"  # noqa: S101
-        return self.evaluate(known, node, *operands)
+        return self.evaluate(evaluator, node, *operands)
 
 
 def sizes_of(value: ir.Value) -> list[Size] | None:

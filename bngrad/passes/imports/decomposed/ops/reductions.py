@@ -39,13 +39,13 @@ def reduced_dimensions(node: ir.Node, rank: int) -> list[int] | None:
     return sorted({axis % rank for axis in axes}) if all(-rank <= axis < rank for axis in axes) else None
 
 
-def _reduction(known: Layouts, node: ir.Node, layout: Layout) -> Layout | None:
+def _reduction(layouts: Layouts, node: ir.Node, layout: Layout) -> Layout | None:
     dimensions = reduced_dimensions(node, len(layout))
     if dimensions is None:
         return None
     if 0 in dimensions:
         kept = tuple(dimension for place, dimension in enumerate(layout) if place not in dimensions)
-        known.note_reduction(tuple(layout[place] for place in dimensions), kept)
+        layouts.note_reduction(tuple(layout[place] for place in dimensions), kept)
     keep = read_attribute(node, "keepdims", 1)
     return tuple(
         () if place in dimensions else dimension
@@ -54,32 +54,32 @@ def _reduction(known: Layouts, node: ir.Node, layout: Layout) -> Layout | None:
     )
 
 
-def _reduce(known: Forms, node: ir.Node) -> Polynomial | None:
+def _reduce(forms: Forms, node: ir.Node) -> Polynomial | None:
     x = node.inputs[0]
-    layout = None if x is None else known.layouts.at(x)
+    layout = None if x is None else forms.layouts.at(x)
     if x is None or layout is None or node.outputs[0].dtype not in FLOATS:
         return None
     dimensions = reduced_dimensions(node, len(layout))
     if dimensions is None:
         return None
-    return _reduced(known, known.of(x), [layout[place] for place in dimensions], node.op_type)
+    return _reduced(forms, forms.of(x), [layout[place] for place in dimensions], node.op_type)
 
 
 def _reduced(
-    known: Forms, form: Polynomial, dimensions: Iterable[tuple[int, ...]], op_type: str
+    forms: Forms, form: Polynomial, dimensions: Iterable[tuple[int, ...]], op_type: str
 ) -> Polynomial | None:
     over = frozenset(axis for dimension in dimensions for axis in dimension)
     if op_type == "ReduceSumSquare":
-        form = known.algebra.product(form, form)
-    total = known.algebra.sum_over(form, over)
+        form = forms.algebra.product(form, form)
+    total = forms.algebra.sum_over(form, over)
     if op_type != "ReduceMean":
         return total
-    share = known.algebra.power(known.algebra.extent(tuple(over)), -2)
-    return None if share is None else known.algebra.product(total, share)
+    share = forms.algebra.power(forms.algebra.extent(tuple(over)), -2)
+    return None if share is None else forms.algebra.product(total, share)
 
 
-def _reduced_array(known: Evaluator, node: ir.Node, x: Array) -> Array:
-    shape = known.shape(node.inputs[0])
+def _reduced_array(evaluator: Evaluator, node: ir.Node, x: Array) -> Array:
+    shape = evaluator.shape(node.inputs[0])
     axes = tuple(reduced_dimensions(node, len(shape)) or ())
     x = np.broadcast_to(x, shape) if x.ndim == 0 else x
     keep = bool(read_attribute(node, "keepdims", 1))
@@ -88,51 +88,51 @@ def _reduced_array(known: Evaluator, node: ir.Node, x: Array) -> Array:
     return (np.mean if node.op_type == "ReduceMean" else np.sum)(x, axes, keepdims=keep)
 
 
-def _pooled(known: Layouts, node: ir.Node, layout: Layout) -> Layout | None:  # noqa: ARG001
+def _pooled(layouts: Layouts, node: ir.Node, layout: Layout) -> Layout | None:  # noqa: ARG001
     return None if len(layout) < 3 else (*layout[:2], *[()] * (len(layout) - 2))
 
 
-def _pool(known: Forms, node: ir.Node) -> Polynomial | None:
+def _pool(forms: Forms, node: ir.Node) -> Polynomial | None:
     x = node.inputs[0]
-    layout = None if x is None else known.layouts.of(x)
-    return None if x is None or layout is None else _reduced(known, known.of(x), layout[2:], "ReduceMean")
+    layout = None if x is None else forms.layouts.of(x)
+    return None if x is None or layout is None else _reduced(forms, forms.of(x), layout[2:], "ReduceMean")
 
 
-def _is_sum_by_matmul(known: Layouts, node: ir.Node) -> bool:
+def _is_sum_by_matmul(layouts: Layouts, node: ir.Node) -> bool:
     """Whether a MatMul sums: one operand is filled with one number, or both are vectors in the end."""
-    if any(known.filled(value) is not None for value in node.inputs):
+    if any(layouts.filled(value) is not None for value in node.inputs):
         return True
     a, b = (None if value is None else sizes_of(value) for value in node.inputs)
     return a is not None and b is not None and len(a) > 1 and len(b) > 1 and a[-2] == b[-1] == 1
 
 
-def _matmul_layout(known: Layouts, node: ir.Node, a: Layout) -> Layout | None:
-    b = known.of_input(node, 1)
-    if b is None or not a or not b or not _is_sum_by_matmul(known, node):
+def _matmul_layout(layouts: Layouts, node: ir.Node, a: Layout) -> Layout | None:
+    b = layouts.of_input(node, 1)
+    if b is None or not a or not b or not _is_sum_by_matmul(layouts, node):
         return None
     left, right = (a if len(a) > 1 else ((), *a)), (b if len(b) > 1 else (*b, ()))
-    if not known.axes.equate(left[-1], right[-2]):
+    if not layouts.axes.equate(left[-1], right[-2]):
         return None
-    batch = known.axes.broadcast([left[:-2], right[:-2]]) if len(left) > 2 or len(right) > 2 else ()
+    batch = layouts.axes.broadcast([left[:-2], right[:-2]]) if len(left) > 2 or len(right) > 2 else ()
     if batch is None:
         return None
     return (*batch, *(left[-2:-1] if len(a) > 1 else ()), *(right[-1:] if len(b) > 1 else ()))
 
 
-def _matmul(known: Forms, node: ir.Node) -> Polynomial | None:
+def _matmul(forms: Forms, node: ir.Node) -> Polynomial | None:
     a, b = node.inputs
-    layouts = [None if value is None else known.layouts.of(value) for value in (a, b)]
+    layouts = [None if value is None else forms.layouts.of(value) for value in (a, b)]
     if a is None or b is None:
         return None
-    place, data = (-2, b) if known.layouts.filled(a) is not None else (-1, a)
+    place, data = (-2, b) if forms.layouts.filled(a) is not None else (-1, a)
     layout = layouts[1] if data is b else layouts[0]
     if layout is None or not layout:
         return None
-    product = known.algebra.product(known.of(a), known.of(b))
-    return known.algebra.sum_over(product, frozenset(layout[place if len(layout) > 1 else -1]))
+    product = forms.algebra.product(forms.of(a), forms.of(b))
+    return forms.algebra.sum_over(product, frozenset(layout[place if len(layout) > 1 else -1]))
 
 
-def _einsum(known: Forms, node: ir.Node) -> Polynomial | None:
+def _einsum(forms: Forms, node: ir.Node) -> Polynomial | None:
     parsed = _equation_of(node)
     if parsed is None:
         return None
@@ -140,24 +140,24 @@ def _einsum(known: Forms, node: ir.Node) -> Polynomial | None:
     over: set[int] = set()
     product = number(1.0)
     seen: set[str] = set()
-    data_first = sorted(range(len(terms)), key=lambda index: known.layouts.filled(node.inputs[index]) is not None)
+    data_first = sorted(range(len(terms)), key=lambda index: forms.layouts.filled(node.inputs[index]) is not None)
     for index in data_first:
         value = node.inputs[index]
-        layout: Layout | None = None if value is None else known.layouts.at(value)
+        layout: Layout | None = None if value is None else forms.layouts.at(value)
         if value is None or layout is None:
             return None
-        product = known.algebra.product(product, known.of(value))
+        product = forms.algebra.product(product, forms.of(value))
         for letter, dimension in zip(terms[index], layout, strict=True):
             if letter not in output and letter not in seen:
                 over |= set(dimension)
             seen.add(letter)
-    return known.algebra.sum_over(product, frozenset(over))
+    return forms.algebra.sum_over(product, frozenset(over))
 
 
-def _matmul_array(known: Evaluator, node: ir.Node, a: Array, b: Array) -> Array:
+def _matmul_array(evaluator: Evaluator, node: ir.Node, a: Array, b: Array) -> Array:
     if a.ndim == 0 or b.ndim == 0:
         data, other, place = (b, a, 0) if a.ndim == 0 else (a, b, 1)
-        shape = list(known.shape(node.inputs[place]))
+        shape = list(evaluator.shape(node.inputs[place]))
         shape[-1 if place == 0 else max(-2, -len(shape))] = data.shape[max(-2, -data.ndim) if place == 0 else -1]
         filled = np.broadcast_to(other, shape)
         a, b = (filled, data) if place == 0 else (data, filled)
@@ -174,19 +174,19 @@ def _equation_of(node: ir.Node) -> tuple[list[str], str] | None:
     return (terms, output) if all(len(set(term)) == len(term) for term in (*terms, output)) else None
 
 
-def _einsum_layout(known: Layouts, node: ir.Node, first: Layout) -> Layout | None:  # noqa: ARG001
+def _einsum_layout(layouts: Layouts, node: ir.Node, first: Layout) -> Layout | None:  # noqa: ARG001
     parsed = _equation_of(node)
     if parsed is None:
         return None
     terms, output = parsed
     dimensions: dict[str, Any] = {}
     for index, term in enumerate(terms):
-        layout = known.of_input(node, index)
-        filled = known.filled(node.inputs[index]) is not None
+        layout = layouts.of_input(node, index)
+        filled = layouts.filled(node.inputs[index]) is not None
         if layout is None or len(layout) != len(term) or not (filled or _divides(term, output)):
             return None
         for letter, dimension in zip(term, layout, strict=True):
-            if not known.axes.equate(dimensions.setdefault(letter, dimension), dimension):
+            if not layouts.axes.equate(dimensions.setdefault(letter, dimension), dimension):
                 return None
     return tuple(dimensions[letter] for letter in output) if set(output) <= set(dimensions) else None
 
@@ -196,11 +196,11 @@ def _divides(term: str, output: str) -> bool:
     return set(output) <= set(term) or set(term) <= set(output)
 
 
-def _einsum_array(known: Evaluator, node: ir.Node, *arrays: Array) -> Array:
+def _einsum_array(evaluator: Evaluator, node: ir.Node, *arrays: Array) -> Array:
     terms, output = _equation_of(node) or ([], "")
     sizes: dict[str, int] = {}
     for term, value, array in zip(terms, node.inputs, arrays, strict=True):
-        shape = known.shape(value) if array.ndim == 0 else array.shape
+        shape = evaluator.shape(value) if array.ndim == 0 else array.shape
         for letter, size in zip(term, shape, strict=True):
             if array.ndim or letter not in sizes:
                 sizes[letter] = size

@@ -33,10 +33,10 @@ from bngrad.passes.imports.decomposed.polynomial import (
     WHOLE,
     add,
     as_number,
-    atom,
     atoms,
     multiply,
     part,
+    power_of,
     ratio,
     scaled,
     times,
@@ -53,19 +53,19 @@ def split(algebra: Algebra, form: Polynomial) -> Split | None:
     """Returns the batch norms that a form adds up; None if it has none, or only pieces of one."""
     backward: list[Backward] = []
     for candidate in list(_gradients(algebra, form)):
-        found = _backward(algebra, form, *candidate)
-        if found is not None:
-            backward.append(found[0])
-            form = found[1]
+        backward_match = _backward(algebra, form, *candidate)
+        if backward_match is not None:
+            backward.append(backward_match[0])
+            form = backward_match[1]
     forward: list[Forward] = []
-    for one in sorted(atoms(form) & algebra.variance_of.keys()):
-        found_forward = _forward(algebra, form, algebra.variance_of[one])
-        if found_forward is not None:
-            forward.append(found_forward[0])
-            form = found_forward[1]
+    for atom in sorted(atoms(form) & algebra.variance_of.keys()):
+        forward_match = _forward(algebra, form, algebra.variance_of[atom])
+        if forward_match is not None:
+            forward.append(forward_match[0])
+            form = forward_match[1]
     if not forward and not backward:
         return _frozen(algebra, form)
-    unfinished = any(one in atoms(form) for one in _marks(algebra, forward, backward))
+    unfinished = any(atom in atoms(form) for atom in _marks(algebra, forward, backward))
     return None if unfinished else Split(forward, backward, form)
 
 
@@ -101,13 +101,13 @@ def _backward(
     if variance is not None:
         statistics = batch_statistics(algebra, variance)
         a = scaled(by_product, -count, times(sizes, ((variance.atom, WHOLE),)))
-        inverse_variance = atom(variance.atom, -WHOLE)
+        inverse_variance = power_of(variance.atom, -WHOLE)
     else:
         a = coefficient(algebra, form, dY, over)
-        given = _given_statistics(algebra, of_x, by_product, a, (x, over, dY))
-        if given is None:
+        given_statistics = _given_statistics(algebra, of_x, by_product, a, (x, over, dY))
+        if given_statistics is None:
             return None
-        statistics, inverse_variance = given
+        statistics, inverse_variance = given_statistics
     scale = _divided(a, statistics.inv_std)
     if not a or scale is None or not is_of_channels(algebra, a, over):
         return None
@@ -117,7 +117,7 @@ def _backward(
     centered = add({x: 1.0}, statistics.mean, -1.0)
     projection = algebra.product(
         algebra.product(centered, inverse_variance),
-        add(atom(product[0][0]), algebra.product(statistics.mean, dbias_of(algebra, group)), -1.0),
+        add(power_of(product[0][0]), algebra.product(statistics.mean, dbias_of(algebra, group)), -1.0),
     )
     through = scaled(add(dbias_of(algebra, group), projection), 1 / count, times(ONE, sizes, -1))
     rest = add(form, algebra.product(a, add({dY: 1.0}, through, -1.0)), -1.0)
@@ -136,13 +136,13 @@ def _given_statistics(
     """The mean and inv_std of a gradient whose forward pass is not in the graph."""
     x, over, dY = term
     count, sizes = algebra.count(over)
-    found = ratio(by_product, a) if by_product and a else None
-    if found is None or found[1] >= 0:
+    quotient = ratio(by_product, a) if by_product and a else None
+    if quotient is None or quotient[1] >= 0:
         return None
-    monomial, factor = times(found[0], sizes), -found[1] * count
+    monomial, factor = times(quotient[0], sizes), -quotient[1] * count
     if any(exponent % WHOLE for _, exponent in monomial) or not _is_one_value(algebra, monomial, factor):
         return None
-    inv_std = {tuple((one, exponent // 2) for one, exponent in monomial): factor**0.5}
+    inv_std = {tuple((atom, exponent // 2) for atom, exponent in monomial): factor**0.5}
     ((total, repeats),) = algebra.sum_over({dY: 1.0}, over).items()
     by_total = {times(m, total, -1): v / repeats for m, v in of_x.items() if set(total) <= set(m)}
     shift = ratio(by_total, by_product) if by_total else None
@@ -156,8 +156,8 @@ def _is_one_value(algebra: Algebra, squared: Monomial, factor: float) -> bool:
     """Whether the square of an inv_std is that of one value, or the reciprocal of a given sum."""
     if len(squared) != 1:
         return False
-    ((one, exponent),) = squared
-    leaf = algebra.leaf_of(one) is not None
+    ((atom, exponent),) = squared
+    leaf = algebra.leaf_of(atom) is not None
     return (exponent == 2 * WHOLE and abs(factor - 1) <= ROUNDING) if leaf else exponent == -WHOLE
 
 
@@ -169,7 +169,7 @@ def _forward(algebra: Algebra, form: Polynomial, variance: Variance) -> tuple[Fo
     scale = _divided(a, statistics.inv_std)
     if not a or scale is None or variance.atom in atoms(scale):
         return None
-    if any(algebra.sum_of(one) is not None for one in atoms(scale)):
+    if any(algebra.sum_of(atom) is not None for atom in atoms(scale)):
         return None
     rest = add(form, algebra.product(a, add({variance.x: 1.0}, statistics.mean, -1.0)), -1.0)
     forward = Forward(statistics, scale, {}, epsilon=variance.epsilon)
@@ -181,30 +181,30 @@ def _forward(algebra: Algebra, form: Polynomial, variance: Variance) -> tuple[Fo
 
 def _frozen(algebra: Algebra, form: Polynomial) -> Split | None:
     """A form as a batch norm with a given mean and variance, and what is left."""
-    for one in atoms(form):
-        given = given_variance(algebra, one)
-        if given is None:
+    for atom in atoms(form):
+        variance_and_epsilon = given_variance(algebra, atom)
+        if variance_and_epsilon is None:
             continue
-        kept = algebra.varies(((one, 1),))
+        kept = algebra.varies(((atom, 1),))
         data = [_data(algebra, monomial, kept) for monomial in form]
         over = frozenset().union(*map(algebra.varies, data)) - kept
-        inv_std = atom(one, -1)
-        for x in {each for each in data if each}:
-            a = {m: v for m, v in coefficient(algebra, form, x, over).items() if one in atoms((m,))}
+        inv_std = power_of(atom, -1)
+        for x in {product for product in data if product}:
+            a = {m: v for m, v in coefficient(algebra, form, x, over).items() if atom in atoms((m,))}
             scale = _divided(a, inv_std)
-            if not a or scale is None or one in atoms(scale):
+            if not a or scale is None or atom in atoms(scale):
                 continue
-            shift = {m: v for m, v in form.items() if one in atoms((m,)) and not algebra.varies(m) & over}
+            shift = {m: v for m, v in form.items() if atom in atoms((m,)) and not algebra.varies(m) & over}
             mean = ratio(shift, a) if shift else None
-            if mean is None or not all(is_given(algebra, each) for each in atoms((mean[0],))):
+            if mean is None or not all(is_given(algebra, factor) for factor in atoms((mean[0],))):
                 continue
             statistics = Statistics(x, over, {mean[0]: -mean[1]}, inv_std, None)
             centered = add({x: 1.0}, statistics.mean, -1.0)
             rest = add(form, multiply(a, centered), -1.0)
-            if one in atoms(rest) or as_number(coefficient(algebra, rest, x, over)) is None:
+            if atom in atoms(rest) or as_number(coefficient(algebra, rest, x, over)) is None:
                 continue
             bias, rest = _bias(algebra, rest, statistics)
-            return Split([Forward(statistics, scale, bias, *given)], [], rest)
+            return Split([Forward(statistics, scale, bias, *variance_and_epsilon)], [], rest)
     return None
 
 
@@ -214,31 +214,36 @@ def _bias(algebra: Algebra, rest: Polynomial, statistics: Statistics) -> tuple[P
     bias = {
         monomial: value
         for monomial, value in rest.items()
-        if algebra.varies(monomial) <= kept and all(algebra.leaf_of(one) is not None for one, _ in monomial)
+        if algebra.varies(monomial) <= kept and all(algebra.leaf_of(atom) is not None for atom, _ in monomial)
     }
     return bias, {monomial: value for monomial, value in rest.items() if monomial not in bias}
 
 
 def _varying(algebra: Algebra, monomial: Monomial, over: Over) -> Monomial:
     """The factors of a monomial that vary along axes."""
-    return part(monomial, lambda one: bool(algebra.varies(((one, 1),)) & over))[0]
+    return part(monomial, lambda atom: bool(algebra.varies(((atom, 1),)) & over))[0]
 
 
 def _data(algebra: Algebra, monomial: Monomial, kept: Over) -> Monomial:
     """The factors of a monomial that vary along other axes than the channels'."""
-    return part(monomial, lambda one: bool(algebra.varies(((one, 1),)) - kept))[0]
+    return part(monomial, lambda atom: bool(algebra.varies(((atom, 1),)) - kept))[0]
 
 
 def _marks(algebra: Algebra, forward: list[Forward], backward: list[Backward]) -> set[Atom]:
     """The atoms that nothing is to be left of."""
-    found = {_only_atom(algebra.sum_over({one.statistics.x: 1.0}, one.statistics.over)) for one in forward}
-    found |= {one.statistics.variance.atom for one in forward if one.statistics.variance is not None}
-    for one in backward:
-        x, over, _, _, variance = one.group.statistics
-        found.add(_only_atom(algebra.sum_over({times(one.group.dY, x): 1.0}, over)))
-        found.add(_only_atom(dbias_of(algebra, one.group)))
-        found |= {variance.atom} if variance is not None else set()
-    return found - {-1}
+    marks = {
+        _only_atom(algebra.sum_over({batch_norm.statistics.x: 1.0}, batch_norm.statistics.over))
+        for batch_norm in forward
+    }
+    marks |= {
+        batch_norm.statistics.variance.atom for batch_norm in forward if batch_norm.statistics.variance is not None
+    }
+    for gradient in backward:
+        x, over, _, _, variance = gradient.group.statistics
+        marks.add(_only_atom(algebra.sum_over({times(gradient.group.dY, x): 1.0}, over)))
+        marks.add(_only_atom(dbias_of(algebra, gradient.group)))
+        marks |= {variance.atom} if variance is not None else set()
+    return marks - {-1}
 
 
 def _only_atom(form: Polynomial) -> Atom:
