@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bngrad.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CALLER_OF_A_PUBLIC_FUNCTION = 3
 
 
 def require_choice(argument: str, value: str | None, choices: Iterable[str]) -> None:
@@ -57,3 +64,32 @@ def require_no_mask(name: str, array: object) -> None:
     """
     if hasattr(array, "mask") and hasattr(array, "filled"):
         raise InputError(f"{name!r} is a masked array; expected an array without a mask, such as {name}.filled(0)")
+
+
+def rename_keyword(keywords: dict[str, Any], old: str, new: str) -> None:
+    """Moves the value of a keyword from its old name to its new one, with a warning for the caller's caller.
+
+    Raises:
+        InputError: Both names are given.
+    """
+    if old not in keywords:
+        return
+    if new in keywords:
+        raise InputError(f"{new} and {old}, its old name, are both given; expected {new}")
+    message = f"the keyword {old} is deprecated and will be removed in the next version; use {new}"
+    warnings.warn(message, DeprecationWarning, stacklevel=_CALLER_OF_A_PUBLIC_FUNCTION)
+    keywords[new] = keywords.pop(old)
+
+
+def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Lets a function take a keyword by its old name, too; see `rename_keyword`."""
+
+    def accept_both(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def renamed(*arguments: P.args, **keywords: P.kwargs) -> R:
+            rename_keyword(keywords, old, new)
+            return function(*arguments, **keywords)
+
+        return renamed
+
+    return accept_both

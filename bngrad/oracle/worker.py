@@ -96,6 +96,7 @@ def _session(spec: Job) -> ort.InferenceSession:
     model = Path(spec["model"]).read_bytes()
     if spec["patch"] is not None:
         model += Path(spec["patch"]).read_bytes()
+    # bngrad.runtime.device, which has the execution providers, cannot be imported here.
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     if spec["keep"]:
         _sessions[name] = session

@@ -18,11 +18,12 @@ import onnx
 import onnxruntime
 from onnx.external_data_helper import uses_external_data
 
-from bngrad.arguments import require_choice
+from bngrad.arguments import renamed_keyword, require_choice
 from bngrad.errors import InputError, LibraryError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.options import Implementation
 from bngrad.runtime import native_library, versions
+from bngrad.runtime.device import CPU, execution_providers
 from bngrad.runtime.missing_kernels import no_kernel
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def get_library_path() -> str:
     return str(native_library.library_path())
 
 
+@renamed_keyword("provider", "implementation")
 def register(session_options: onnxruntime.SessionOptions, implementation: Implementation = "native") -> None:
     """Registers the ops of ``bngrad`` with the options of a session.
 
@@ -69,23 +71,26 @@ def register(session_options: onnxruntime.SessionOptions, implementation: Implem
         _register_library(session_options, extensions.library_path())
 
 
+@renamed_keyword("provider", "implementation")
 def session(
-    model: AnyModel, implementation: Implementation = "native", *, threads: int = 0
+    model: AnyModel, implementation: Implementation = "native", *, device: str = CPU, threads: int = 0
 ) -> onnxruntime.InferenceSession:
-    """Creates a CPU session for a rewritten model, with session options suitable for training graphs.
+    """Creates a session for a rewritten model, with session options suitable for training graphs.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         implementation: The implementation of the ops: ``native``, ``python`` or ``function``.
+        device: The device to run on: ``cpu``.
         threads: Number of intra-op threads; 0 lets ONNX Runtime choose.
 
     Raises:
-        InputError: ``model`` is not a model, or ``implementation`` is unknown.
+        InputError: ``model`` is not a model, or ``implementation`` or ``device`` is unknown.
         LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the implementation is
             ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
             ``function`` and the model has collectives, which have no functions.
         UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
     """
+    providers = execution_providers(device)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     # A training graph keeps many small tensors alive; one preplanned memory block increases the peak.
@@ -94,7 +99,7 @@ def session(
     options.log_severity_level = 4
     register(options, implementation)
     try:
-        return onnxruntime.InferenceSession(_source(model), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(_source(model), options, providers=providers)
     except Exception as error:
         if implementation == "python" and "float16" in str(error):
             raise LibraryError(

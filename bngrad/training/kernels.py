@@ -9,6 +9,7 @@ import onnxruntime
 from bngrad.errors import LibraryError
 from bngrad.io.files import to_proto
 from bngrad.passes.prepare.large_initializers import hide_initializers, is_large
+from bngrad.runtime.device import execution_providers
 from bngrad.runtime.missing_kernels import no_kernel
 from bngrad.runtime.session import register
 
@@ -34,9 +35,7 @@ def refuse_without_kernels(model: ir.Model) -> None:
     hide_initializers(bare.graph, is_large)
     try:
         register(options)
-        onnxruntime.InferenceSession(
-            to_proto(bare).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        onnxruntime.InferenceSession(to_proto(bare).SerializeToString(), options, providers=execution_providers())
     except LibraryError:
         return
     except Exception as error:  # what else is in the way, the session of the training loop tells

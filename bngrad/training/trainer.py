@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bngrad.arguments import require_number
+from bngrad.arguments import renamed_keyword, require_number
 from bngrad.errors import BngradError, InputError, TrainingError, warn
 from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
+from bngrad.runtime.device import CPU, Device
 from bngrad.runtime.ort_values import to_array, to_ort_value
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data
@@ -61,6 +62,7 @@ class Trainer:
         step: A training step, or the path of one.
         learning_rate: A number, or a function of the number of updates, such as `CosineSchedule`.
         implementation: The implementation of the ops; see `session`.
+        device: The device to run on; see `session`.
         threads: The number of intra-op threads; 0 lets ONNX Runtime choose.
         comm: The ranks that train together; None for one alone. More than one need a synchronized step.
 
@@ -72,19 +74,22 @@ class Trainer:
         LibraryError: See `session`.
     """
 
+    @renamed_keyword("provider", "implementation")
     def __init__(
         self,
         step: TrainingStep | str | os.PathLike[str],
         *,
         learning_rate: float | Schedule,
         implementation: Implementation = "native",
+        device: str = CPU,
         threads: int = 0,
         comm: Communicator | MPI.Intracomm | None = None,
     ) -> None:
         self.ranks = Ranks(comm)
         """The ranks that train together, with the ``rank`` of this one and their number, the ``size``."""
-        self._make_session = partial(session, implementation=implementation, threads=threads)
+        self._make_session = partial(session, implementation=implementation, device=device, threads=threads)
         with self.ranks.together("training step"):
+            Device.of(device)
             self._schedule = as_schedule(learning_rate)
             step = step if isinstance(step, TrainingStep) else read_training_step(step)
         if comm is None:

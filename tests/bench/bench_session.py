@@ -1,11 +1,11 @@
-"""What BatchNormalizationGrad costs in a session of the installed ONNX Runtime.
+"""Times BatchNormalizationGrad in a session of the installed ONNX Runtime.
 
     python tests/bench/bench_session.py
 
 Small: a chain of 200 nodes of 64 elements each, beside the same chain of an op that looks at its inputs, makes its
 outputs, and does nothing; and of one that does nothing and borrows its inputs' shapes, as ours do where they can.
-Large: one node of 8x64x56x56 by each of the implementations, and by a function in Python that hands its inputs over
-as outputs, which is the least that onnxruntime-extensions takes. In turns, in one process; the implementation in
+Large: one node of 8x64x56x56 by each of the implementations, and by a function in Python that hands its inputs
+over as outputs, which is the least that onnxruntime-extensions takes. In turns, in one process; the implementation in
 Python has the session's threads, too.
 """
 
@@ -99,20 +99,22 @@ def chain(domain, op_type, length):
 def session(model, feeds, *, implementation=None, library=None):
     """A call that runs a model with everything bound beforehand."""
     if library is None:
-        made = bngrad.session(model, implementation)
+        session = bngrad.session(model, implementation)
     else:
         options = onnxruntime.SessionOptions()
         options.enable_mem_pattern = False  # as in our sessions
         options.register_custom_ops_library(str(library))
-        made = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    binding = made.io_binding()
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    binding = session.io_binding()
     for name, array in feeds.items():
         binding.bind_cpu_input(name, array)
     output = np.empty_like(feeds["X"])
-    (value,) = made.get_outputs()
+    (value,) = session.get_outputs()
     binding.bind_output(value.name, "cpu", 0, np.float32, output.shape, output.ctypes.data)
     kept = feeds, output  # the binding has addresses only
-    return lambda: (made.run_with_iobinding(binding), kept)
+    return lambda: (session.run_with_iobinding(binding), kept)
 
 
 def define_handed_over():

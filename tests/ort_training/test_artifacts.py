@@ -478,7 +478,7 @@ BEHIND = """m (float[2, 2] x) => (float[2, 2] y) <float[2, 2] z> {
 
 
 def test_custom_ops(tmp_path):
-    # In a process of its own: here extensions' library may also have the ops of bngrad, for implementation="python".
+    # In its own process: here extensions' library may have the ops of bngrad too, for implementation="python".
     code = "import pathlib, sys; from ort_training import test_artifacts as tests; "
     code += "tests.train_with_custom_ops(pathlib.Path(sys.argv[1]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

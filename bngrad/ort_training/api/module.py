@@ -12,7 +12,8 @@ from bngrad.ort_training.api.export import export_for_inference
 from bngrad.ort_training.api.graphs import read_eval_graph, read_training_graph
 from bngrad.ort_training.api.stateful_session import StatefulSession
 from bngrad.ort_training.api.user_inputs import feeds_of
-from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError
+from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError, as_ort_training_error
+from bngrad.runtime.device import CPU, Device
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,7 +33,7 @@ class Module:
         train_model_uri: The path of the training model.
         state: The state, which training changes.
         eval_model_uri: The path of the evaluation model, if the module is to evaluate or to be exported.
-        device: ``cpu`` or ``cpu:0``.
+        device: The device to run on; see `bngrad.session`.
         session_options: Options for the sessions of this module and of its `Optimizer`.
 
     Raises:
@@ -46,14 +47,14 @@ class Module:
         train_model_uri: str | bytes | os.PathLike[str],
         state: CheckpointState,
         eval_model_uri: str | bytes | os.PathLike[str] | None = None,
-        device: str = "cpu",
+        device: str = CPU,
         session_options: onnxruntime.SessionOptions | None = None,
     ) -> None:
-        if device not in ("cpu", "cpu:0"):
-            raise OrtTrainingError(f"device is {device!r}; expected 'cpu'")
+        with as_ort_training_error():
+            Device.of(device)
         self.training = True
         self._state = state._state  # noqa: SLF001 - what the objects of a training run share
-        self._session_options = session_options
+        self._device, self._session_options = device, session_options
         self._graph = read_training_graph(os.fsdecode(train_model_uri), self._state.names())
         self._statistics = {str(v.name): _initial(v) for v in self._graph.statistics}
         self._reset = np.zeros(1, np.bool_)
@@ -63,7 +64,7 @@ class Module:
         gradients = {buffer: self._state.gradients[name] for name, buffer in self._graph.buffers.items()}
         resets = {} if self._graph.resets is None else {self._graph.resets: self._reset}
         self._train = StatefulSession(
-            self._graph.model, bound | gradients | resets, self._graph.updates, session_options
+            self._graph.model, bound | gradients | resets, self._graph.updates, device, session_options
         )
         self._eval_graph = self._eval = None
         if eval_model_uri is not None:
@@ -71,7 +72,7 @@ class Module:
                 os.fsdecode(eval_model_uri), self._parameter_names(), self._statistics
             )
             read = {name: bound[name] for name in self._eval_graph.parameters}
-            self._eval = StatefulSession(self._eval_graph.model, read, {}, session_options)
+            self._eval = StatefulSession(self._eval_graph.model, read, {}, device, session_options)
 
     def __call__(self, *user_inputs: Array | OrtValue) -> Any:  # noqa: ANN401 - one output, or a tuple of them
         """Runs a training step or an evaluation.

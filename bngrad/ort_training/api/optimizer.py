@@ -53,6 +53,7 @@ class Optimizer:
             graph.model,
             {name: vectors[name] for name in graph.vectors},
             graph.updates,
+            module._device,  # noqa: SLF001
             module._session_options,  # noqa: SLF001
         )
 

@@ -11,6 +11,7 @@ from onnxruntime import OrtValue
 
 from bngrad.io.files import to_proto
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
+from bngrad.runtime.device import execution_providers
 from bngrad.runtime.session import register
 from bngrad.runtime.session import session as new_session
 
@@ -35,6 +36,7 @@ class StatefulSession:
         model: The model; it runs on stock ONNX Runtime.
         state: The value of each input that is state. They are read at every run, so writing to them changes it.
         updates: The output that is the next value of such an input.
+        device: The device to run on; see `bngrad.session`.
         options: The user's session options, if there are any.
     """
 
@@ -43,10 +45,11 @@ class StatefulSession:
         model: ir.Model,
         state: Mapping[str, Array],
         updates: Mapping[str, str],
+        device: str,
         options: onnxruntime.SessionOptions | None,
     ) -> None:
         with as_ort_training_error():
-            self._session = _open(model, options)
+            self._session = _open(model, device, options)
             self._binding = self._session.io_binding()
             self._state = dict(state)  # the binding does not keep memory alive
             self._updates = list(updates.values())
@@ -104,11 +107,13 @@ def value_of(name: str, array: Array) -> OrtValue:
         ) from error
 
 
-def _open(model: ir.Model, options: onnxruntime.SessionOptions | None) -> onnxruntime.InferenceSession:
+def _open(
+    model: ir.Model, device: str, options: onnxruntime.SessionOptions | None
+) -> onnxruntime.InferenceSession:
     if options is None:
-        return new_session(model)
+        return new_session(model, device=device)
     if options not in _registered:
         register(options)
         _registered.add(options)
     content = to_proto(model).SerializeToString()
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(content, options, providers=execution_providers(device))

@@ -193,7 +193,7 @@ def test_an_eval_model_that_is_missing(linear, state):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu:1", "CPU", "xpu"])
 def test_other_devices_are_refused(device, linear, state):
-    with pytest.raises(RuntimeError, match=f"device is '{device}'; expected 'cpu'"):
+    with pytest.raises(RuntimeError, match=f"device '{device}' is not supported; expected 'cpu'"):
         Module(linear / "training_model.onnx", state, device=device)
 
 
