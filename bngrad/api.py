@@ -251,8 +251,8 @@ def finalize(
         # The result shares memory with its arguments, and a training loop may update its arrays in place.
         copies = {name: np.array(array) for name, array in weights.items()}
         return finalize_ir(model, copies, outputs=outputs, batch_statistics=batch_statistics).model
-    made = finalize_ir(as_ir(model), weights, outputs=outputs, batch_statistics=batch_statistics)
-    return to_proto(made.model)
+    result = finalize_ir(as_ir(model), weights, outputs=outputs, batch_statistics=batch_statistics)
+    return to_proto(result.model)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:
@@ -270,9 +270,9 @@ def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspe
     """
     from bngrad.inspection.inspect import inspect as inspect_ir  # noqa: PLC0415 - rarely needed
 
-    found = inspect_ir(as_ir(model))
-    warn(found.warnings)
-    return found
+    inspection = inspect_ir(as_ir(model))
+    warn(inspection.warnings)
+    return inspection
 
 
 def save(

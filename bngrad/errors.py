@@ -19,7 +19,7 @@ class BngradError(Exception):
     """Base class of all errors caused by user input or the environment."""
 
     on_all_ranks = False
-    """Whether all ranks of a distributed run raise this error, with this message."""
+    """True if all ranks of a distributed run raise this error, with this message."""
 
 
 class ModelError(BngradError):

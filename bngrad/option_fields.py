@@ -56,17 +56,17 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for one in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value, kind = getattr(self, one.name), value_type(one.type)
+        for option in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value, kind = getattr(self, option.name), value_type(option.type)
             if kind == Sequence[str]:
-                require_names(**{one.name: value})
-            elif get_origin(kind) is Literal and not (value is None and one.default is None):
-                require_choice(one.metadata["called"] or one.name, value, get_args(kind))
+                require_names(**{option.name: value})
+            elif get_origin(kind) is Literal and not (value is None and option.default is None):
+                require_choice(option.metadata["called"] or option.name, value, get_args(kind))
 
 
 def values_of(kind: type, options: Options) -> dict[str, Any]:
     """Returns the values of the options that a dataclass, one of their bases, has."""
-    return {one.name: getattr(options, one.name) for one in fields(kind)}
+    return {option.name: getattr(options, option.name) for option in fields(kind)}
 
 
 def takes_keywords(options: type) -> Callable[[F], F]:
@@ -77,9 +77,11 @@ def takes_keywords(options: type) -> Callable[[F], F]:
         *own, _ = signature.parameters.values()
         names = {parameter.name for parameter in own}
         keywords = [
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
-            for one in fields(options)
-            if one.name not in names
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
+            )
+            for option in fields(options)
+            if option.name not in names
         ]
         function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         return function

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option
 
 Target = Literal["stock", "training"]
-"""What a rewritten model has to run on: any ONNX Runtime, or a training build of it."""
+"""The system that runs a rewritten model: any ONNX Runtime, or a training build of it."""
 
 Implementation = Literal["native", "python", "function"]
 """An implementation of the ops; see `bngrad.runtime.session`."""
@@ -23,7 +23,7 @@ of PyTorch, TensorFlow and MIOpen.
 """
 
 SharedStatistics = Literal["separate", "chain"]
-"""How batch norms in training mode that read the same running statistic are separated.
+"""The separation of batch norms in training mode that read the same running statistic.
 
 ``separate``: each gets its own. ``chain``: they share one, which each updates in turn, as in PyTorch where a
 module is called several times. By default, those that PyTorch's exporter records as calls of one module share one,
@@ -43,7 +43,7 @@ class GraphKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions(Options):
-    """How a training graph is written."""
+    """Options that decide the ops and nodes of a training graph."""
 
     functions: bool = option(
         True,
@@ -97,7 +97,7 @@ class ForwardKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardOptions(Options):
-    """How a forward model is differentiated; `bngrad.differentiate` describes each option."""
+    """Options of the differentiation of a forward model; `bngrad.differentiate` describes them."""
 
     loss: str | None = option(
         None, "Float scalar to differentiate.  [default: the only one of MODEL]", metavar="NAME"
@@ -145,5 +145,5 @@ class ForwardOptions(Options):
 
     @property
     def unbiased(self) -> bool:
-        """Whether running variances are updated with the unbiased variance of the batch."""
+        """True if running variances are updated with the unbiased variance of the batch."""
         return self.running_variance == "unbiased"

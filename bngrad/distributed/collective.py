@@ -81,7 +81,7 @@ def interrupts(transport: Transport) -> Iterator[None]:
 
 
 def is_foreign() -> bool:
-    """Whether the library exchanges values through a function that no communicator of this process gave it."""
+    """Tests whether the library exchanges values through a function that no communicator of this process set."""
     try:
         return not _attached and collective_ranks() > 1
     except LibraryError:

@@ -113,8 +113,8 @@ class Communicator:
         except Exception as error:
             if (interrupt := self._transport.take_interrupt()) is not None:
                 raise interrupt from None
-            if found := (_CALL if isinstance(error, LibraryError) else _NODE).search(str(error)):
-                raise DistributedError(" ".join(found[1].split())) from None
+            if match := (_CALL if isinstance(error, LibraryError) else _NODE).search(str(error)):
+                raise DistributedError(" ".join(match[1].split())) from None
             raise
 
     def all_gather(self, key: str, value: ArrayLike) -> Array:
@@ -132,7 +132,7 @@ class Communicator:
         if array.dtype.hasobject:
             raise InputError(f"{key}: the value has dtype {array.dtype}; expected numbers, or text of fixed size")
         gathered = np.empty((self.size, *array.shape), array.dtype)
-        pointers = [ctypes.c_void_p(each.ctypes.data) for each in (array, gathered)]
+        pointers = [ctypes.c_void_p(part.ctypes.data) for part in (array, gathered)]
         self.attach()
         with self.errors():
             native_library.call("bngrad_all_gather", key.encode(), ctypes.c_int64(array.nbytes), *pointers)
@@ -167,14 +167,14 @@ class Communicator:
         """
         names = sorted(arrays)
         self._require_same(key, [f"{name} {arrays[name].dtype.name}{list(arrays[name].shape)}" for name in names])
-        made = {}
+        results = {}
         for name in names:
-            made[name] = array = np.array(arrays[name], order="C")
+            results[name] = array = np.array(arrays[name], order="C")
             self._transport.broadcast(array.ctypes.data, array.nbytes)
-        return {name: made[name] for name in arrays}
+        return {name: results[name] for name in arrays}
 
     def agree(self, key: str, flag: bool) -> bool:
-        """Whether a flag is true on any rank.
+        """Returns whether a flag is true on any rank.
 
         Args:
             key: Names the operation in messages; the same on all ranks.

@@ -1,4 +1,4 @@
-"""Whether a launcher of MPI jobs started this process, without MPI."""
+"""Detects without MPI that a launcher of MPI jobs started this process."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 _MPICH_OF_DEBIAN = "libmpich.so.12"
-"""What Debian and Ubuntu call the library that mpi4py's wheel knows as libmpi.so.12."""
+"""The name of libmpi.so.12, which mpi4py's wheel asks for, on Debian and Ubuntu."""
 
 
 class _State:
     complete = True
-    """Whether all operations of this process completed."""
+    """True if all operations of this process completed."""
     finalizes = False
-    """Whether this module calls MPI_Finalize, not mpi4py."""
+    """True if this module calls MPI_Finalize, not mpi4py."""
 
 
 _state = _State()
@@ -131,12 +131,12 @@ def check_thread() -> None:
 
 
 def finalizes() -> bool:
-    """Whether this package calls MPI_Finalize when the process ends, and not mpi4py or the program."""
+    """Tests whether this package calls MPI_Finalize when the process ends, and not mpi4py or the program."""
     return _state.finalizes
 
 
 def ends_normally() -> bool:
-    """Whether all operations completed, and no exception was left uncaught."""
+    """Tests whether all operations completed and no exception was left uncaught."""
     return _state.complete and not hasattr(sys, "last_type")
 
 

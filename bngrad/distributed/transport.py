@@ -102,17 +102,17 @@ class Transport:
         return taken
 
     def _duplicate(self, comm: MPI.Intracomm) -> MPI.Intracomm:
-        made: list[MPI.Intracomm] = []
+        duplicates: list[MPI.Intracomm] = []
 
         def start() -> MPI.Request:
             duplicate, request = comm.Idup()
-            made.append(duplicate)
+            duplicates.append(duplicate)
             return request
 
         self._run(start)
         # An error of a communicator whose user wants it to abort the job is an exception here.
-        made[0].Set_errhandler(self._mpi.ERRORS_RETURN)
-        return made[0]
+        duplicates[0].Set_errhandler(self._mpi.ERRORS_RETURN)
+        return duplicates[0]
 
     def _meet_at_end(self) -> None:
         """Waits for the other ranks, because MPI_Finalize has no time-out; without them it is not called."""

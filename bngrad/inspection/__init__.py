@@ -1,1 +1,1 @@
-"""What is in a model."""
+"""The inspection of models: batch norms, ops, versions, files, and warnings."""

@@ -1,4 +1,4 @@
-"""What identifies a model: its files with their hashes, and its versions."""
+"""The identity of a model: its files with their hashes, and its versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HashedFile:
 
 @dataclass(frozen=True)
 class Identity:
-    """What identifies a model."""
+    """The identity of a model."""
 
     files: list[HashedFile]
     """The model file, followed by its external data; empty for a model in memory."""

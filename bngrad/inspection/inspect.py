@@ -1,4 +1,4 @@
-"""What a model has of batch norms, and what of it stock ONNX Runtime cannot run, or runs wrongly."""
+"""Lists a model's batch norms, and the nodes that stock ONNX Runtime cannot run, or runs wrongly."""
 
 from __future__ import annotations
 
@@ -56,13 +56,12 @@ class BatchNorm:
     op: str
     """The op, with its domain if that is not ai.onnx."""
     mode: str
-    """How it is used.
+    """The statistics that it uses.
 
-    ``training``: with the statistics of the batch, in the file or, as the file records, in PyTorch;
-    ``synchronized``: with those of the whole batch of a distributed run; ``frozen``: with given statistics;
-    ``gradient``: the forward node is not in the model; ``foreign``: an op of another system that `rewrite`
-    replaces; ``unknown``: an attribute of the function that it is in decides, or the node, of an opset below
-    7, says both.
+    ``training``: those of the batch, in the file or, as the file records, in PyTorch; ``synchronized``: those of
+    the whole batch of a distributed run; ``frozen``: given ones; ``gradient``: the forward node is not in the
+    model; ``foreign``: an op of another system that `rewrite` replaces; ``unknown``: an attribute of the function
+    that it is in decides, or the node, of an opset below 7, states both.
     """
     axes: list[int] | None
     """The reduction axes; None where neither they nor the rank are known."""
@@ -73,7 +72,7 @@ class BatchNorm:
     gradient: str
     """The op that computes its gradient; empty if nothing does."""
     hazards: list[Diagnostic] = field(default_factory=list)
-    """What stock ONNX Runtime does wrong with it."""
+    """Errors of stock ONNX Runtime that affect it."""
     position: int = 0
     """Its position among all nodes, not counting constants, in graph order."""
 
@@ -85,7 +84,7 @@ class BatchNorm:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` found."""
+    """The result of `inspect`."""
 
     opset: int
     """The version of ai.onnx; 0 if it is not imported."""
@@ -98,9 +97,9 @@ class Inspection:
     in_primitives: dict[str, int] = field(default_factory=dict)
     """The number of batch norms of each kind in primitives, such as Sub and ReduceMean."""
     warnings: list[Diagnostic] = field(default_factory=list)
-    """What is probably wrong with a forward model that will be trained."""
+    """Warnings of probable faults in a forward model that will be trained."""
     notes: list[str] = field(default_factory=list)
-    """What differentiation changes in a forward model."""
+    """Changes that differentiation makes to a forward model."""
     nodes: int = 0
     """The number of nodes, including those of subgraphs and functions, not counting constants."""
 
@@ -143,16 +142,16 @@ def inspect(model: ir.Model) -> Inspection:
 
 
 def _in_primitives(model: ir.Model) -> dict[str, int]:
-    """How many batch norms `rewrite` recognizes, by kind; the model is rewritten."""
+    """Counts the batch norms that `rewrite` recognizes, by kind; the model is rewritten."""
     try:
         gradients = ImportTensorflowGradientsPass()
         foreign = any(map(gradients.matches, op_nodes(model)))
         model = RaiseOpsetPass(gradients.minimum if foreign else MIN_OPSET)(model).model
-        for one in (InferTypesPass(), gradients, InferTypesPass(), ImportDecomposedPass()):
-            one(model)
+        for run_pass in (InferTypesPass(), gradients, InferTypesPass(), ImportDecomposedPass()):
+            run_pass(model)
     except (ModelError, ir.passes.PassError):  # what rewrite refuses has a message of its own there
         return {}
-    return dict(Counter(one.kind for one in candidates_of(model) if one.taken))
+    return dict(Counter(candidate.kind for candidate in candidates_of(model) if candidate.taken))
 
 
 def _describe(node: ir.Node, path: str, position: int, gradients: list[ir.Node]) -> BatchNorm:
@@ -231,7 +230,7 @@ def _hazards(node: ir.Node) -> list[Diagnostic]:
 
 
 def _belongs(gradient: ir.Node, forward: ir.Node) -> bool:
-    """Whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
+    """Tests whether a gradient is that of a forward node: they share the saved mean, or X and scale."""
     first = _GRADIENT[_key(gradient)]
     saved_mean = _input(gradient, first + 2)
     if saved_mean is not None and saved_mean in forward.outputs[3:4]:

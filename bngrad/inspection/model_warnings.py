@@ -78,7 +78,7 @@ def model_warnings(
         return []
     names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
     shared = _shared_statistics(model, frozen, training) if options.shared_statistics is None else ()
-    found: dict[str, list[Iterable[str]]] = {
+    warnings: dict[str, list[Iterable[str]]] = {
         "folded-batch-norms": [_folded_batch_norms(model, frozen)],
         "frozen-batch-norms": [_batch_norms_in_inference_mode(model, frozen, training)],
         "running-statistics-not-updated": [
@@ -92,22 +92,22 @@ def model_warnings(
         "padding-not-recorded": [padded_tables(model, names)],
         "weights-before-quantization": [weights_before_quantization(model)] if default_wrt else [],
     }
-    return [Diagnostic(text, kind) for kind, texts in found.items() for text in chain(*texts)]
+    return [Diagnostic(text, kind) for kind, texts in warnings.items() for text in chain(*texts)]
 
 
 def mode_notes(model: ir.Model, options: ForwardOptions = ForwardOptions()) -> list[str]:
     """Returns a note on the batch norms that go back to the training mode that PyTorch had them in."""
     chosen = _matching(model, (*options.frozen, *(pattern for pattern in options.training if pattern != AUTO)))
-    found = [
+    recorded = [
         node
         for node in model.graph
         if is_of_onnx(node) and node not in chosen and not is_training_batch_norm(node)
         if recorded_mode(node) and not any(map(_is_computed, node.inputs[3:5]))
     ]
-    if not found:
+    if not recorded:
         return []
     note = (
-        f"PyTorch had {counted(found, 'batch norm')} in training mode, as the file records, and its exporter "
+        f"PyTorch had {counted(recorded, 'batch norm')} in training mode, as the file records, and its exporter "
         "wrote inference mode: put in training mode; --frozen (frozen=) keeps the inference mode"
     )
     return [note]
@@ -128,13 +128,13 @@ def running_variance_warnings(model: ir.Model) -> list[str]:
 def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
     """Layers that an exporter or a tool folded batch norms into: scale, bias and statistics are gone."""
     of_torch = framework_of(model) == "pytorch"
-    found = [
+    candidates = [
         node
         for node in all_nodes(model)
         if is_folded_batch_norm(node) or (of_torch and _is_named_like_a_folded_one(node))
     ]
     accepted = _matching(model, frozen)
-    folded = [node for node in found if not (is_folded_batch_norm(node) and node in accepted)]
+    folded = [node for node in candidates if not (is_folded_batch_norm(node) and node in accepted)]
     if folded:
         yield (
             f"PyTorch's exporter folded batch norms into {counted(folded, 'layer')}, so that they are not "
@@ -143,7 +143,7 @@ def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]
 
 
 def _is_named_like_a_folded_one(node: ir.Node) -> bool:
-    """Whether a layer has the weight or the output that a batch norm was folded into."""
+    """Tests whether a layer has the weight or the output that a batch norm was folded into."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or weight is None:
         return False
@@ -183,16 +183,16 @@ def _batch_norms_without_running_statistics(
 ) -> Iterator[str]:
     """Batch norms of TensorFlow's that return the statistics of the batch, and leave averaging to other ops."""
     to_train, to_freeze = _matching(model, training), _matching(model, frozen)
-    found = [
+    batch_norms = [
         node
         for node in all_nodes(model)
         if node.op_type in FORWARDS
         and not keeps_statistics(node)
         and (node in to_train or (is_training(node) and node not in to_freeze))
     ]
-    if found:
+    if batch_norms:
         yield (
-            f"running statistics are not updated by {counted(found, 'batch norm')} of TensorFlow's, whose "
+            f"running statistics are not updated by {counted(batch_norms, 'batch norm')} of TensorFlow's, whose "
             "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 "
             "for Keras's momentum of 0.99"
         )
@@ -202,18 +202,18 @@ def _running_statistics_in_bodies(model: ir.Model, frozen: Sequence[str]) -> Ite
     """Batch norms in training mode in bodies of If, Loop and Scan, which `differentiate` refuses."""
     main, to_freeze = set(model.graph), _matching(model, frozen)
     bodies = ir.traversal.RecursiveGraphIterator(model.graph)
-    found = [
+    batch_norms = [
         node for node in bodies if node not in main and node not in to_freeze and is_training_batch_norm(node)
     ]
-    if found:
+    if batch_norms:
         yield (
-            f"running statistics cannot be updated by {counted(found, 'batch norm')} in the body of another node; "
-            "move it out of the body, or name it with --frozen (frozen=)"
+            f"running statistics cannot be updated by {counted(batch_norms, 'batch norm')} in the body of another "
+            "node; move it out of the body, or name it with --frozen (frozen=)"
         )
 
 
 def _lost_custom_gradients(model: ir.Model) -> Iterator[str]:
-    """What jax2onnx leaves no trace of."""
+    """Warns of custom gradients, which jax2onnx does not record."""
     if loses_custom_gradients(model):
         yield (
             "jax2onnx does not record custom gradients (jax.custom_vjp, jax.custom_jvp), so that any are lost; "
@@ -239,7 +239,7 @@ def _shared_statistics(model: ir.Model, frozen: Sequence[str], training: Sequenc
 
 
 def _mode(node: ir.Node, opset: int) -> bool | None:
-    """Whether a forward batch norm is in training mode, or its statistics are computed; None for another node."""
+    """Tests whether a forward batch norm is in training mode, or its statistics are computed; None for another."""
     if node.op_type in FORWARDS:
         return is_training(node)
     if (node.domain, node.op_type) == ("bngrad", "BatchNormalizationTraining"):
@@ -256,7 +256,7 @@ def _mode(node: ir.Node, opset: int) -> bool | None:
 
 
 def _is_computed(statistic: ir.Value | None) -> bool:
-    """Whether the model computes a statistic, as PyTorch's does of a module without running statistics."""
+    """Tests whether the model computes a statistic, as PyTorch does for a module without running statistics."""
     node = None if statistic is None else origin(statistic, SAME_VALUES).producer()
     return node is not None and node.op_type != "Constant"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
-"""What exporters call a value that is no parameter of the network: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
+"""Names that exporters give to values other than parameters: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
 
 _NAMED_PARAMETER = re.compile(
     r"weight|bias|scale|gamma|beta|alpha|slope|temperature|kernel|shift|param|logit|gain", re.IGNORECASE
@@ -64,13 +64,13 @@ def tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
 
 def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     """Values that are weights by default, and look as if they were none."""
-    found: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     kinds = recorded_kinds(model.graph)
     for value in _values(model.graph, names):
         reason = None if kinds.get(str(value.name)) == PARAMETER else _why_no_weight(value)
         if reason is not None:
-            found.setdefault(reason, []).append(str(value.name))
-    for reason, values in found.items():
+            names_by_reason.setdefault(reason, []).append(str(value.name))
+    for reason, values in names_by_reason.items():
         looks = "looks" if len(values) == 1 else "look"
         yield (
             f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
@@ -82,13 +82,13 @@ def padded_tables(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
     """Tables of embeddings with one row of zeros, as PyTorch makes them with padding_idx, without a record."""
     if framework_of(model) != "pytorch" or (model.producer_name or "").startswith("bngrad."):
         return
-    found = {
+    padding_rows = {
         str(value.name): row for value in _values(model.graph, names) if (row := _padding_row(value)) is not None
     }
-    if found:
-        name, row = next(iter(found.items()))
+    if padding_rows:
+        name, row = next(iter(padding_rows.items()))
         yield (
-            f"{listed(found)}: row {row} of {name!r} is zeros, as PyTorch's Embedding makes it with "
+            f"{listed(padding_rows)}: row {row} of {name!r} is zeros, as PyTorch's Embedding makes it with "
             f"padding_idx={row}, but the file does not record that, so the row is trained; if it is padding, "
             "export with bngrad.torch or torch.onnx.export(..., dynamo=True, optimize=False)"
         )
@@ -125,33 +125,33 @@ def weights_before_quantization(model: ir.Model) -> Iterator[str]:
 
 def _read_before_quantization(graph: ir.Graph) -> set[ir.Value]:
     """The values that quantized layers of the main graph depend on."""
-    found = {value for node in graph if is_quantization(node) for value in node.inputs if value is not None}
-    waiting = list(found)
+    values = {value for node in graph if is_quantization(node) for value in node.inputs if value is not None}
+    waiting = list(values)
     while waiting:
         maker = waiting.pop().producer()
-        new = set() if maker is None else {value for value in maker.inputs if value is not None} - found
-        found |= new
+        new = set() if maker is None else {value for value in maker.inputs if value is not None} - values
+        values |= new
         waiting += new
-    return found
+    return values
 
 
 def _values(graph: ir.Graph, names: Sequence[str]) -> Iterator[ir.Value]:
     """The inputs and initializers that have these names."""
-    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
-    return (given[name] for name in names if name in given)
+    values = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    return (values[name] for name in names if name in values)
 
 
 def _why_no_weight(value: ir.Value) -> str | None:
-    """What a value looks like that is no weight; None for one that may be."""
+    """Returns the reason why a value is probably not a weight; None if it may be one."""
     name = str(value.name)
     if _NAMED_STATISTIC.search(name):
         return "named like a running statistic"
-    made = _MADE_BY_EXPORTER.fullmatch(name) is not None
+    by_exporter = _MADE_BY_EXPORTER.fullmatch(name) is not None
     slots = {index for node, index in readers(value, SAME_VALUES) if _is_weight_slot(node, index)}
     if slots:
-        zero_bias = made and slots == {2} and has_equal_elements(value, 0.0)
+        zero_bias = by_exporter and slots == {2} and has_equal_elements(value, 0.0)
         return "a bias of zeros named by an exporter" if zero_bias else None
-    if made:
+    if by_exporter:
         return "named like an exporter's constant"
     scalar = value.const_value is not None and value.const_value.size == 1
     if scalar and not _NAMED_PARAMETER.search(name) and "." not in name:

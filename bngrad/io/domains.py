@@ -62,7 +62,7 @@ def import_bngrad(model: ir.Model) -> bool:
 
 
 def _renamed(model: ir.Model) -> bool:
-    """Whether the default domain is called "ai.onnx" in an import or a function; onnx-ir renames that of nodes."""
+    """Tests whether an import or a function calls the default domain "ai.onnx"; onnx-ir renames that of nodes."""
     scopes: list[Scope] = [model, *model.functions.values()]
     return any(_DEFAULT in scope.opset_imports for scope in scopes) or any(
         key[0] == _DEFAULT for key in model.functions

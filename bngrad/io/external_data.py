@@ -85,22 +85,22 @@ def reuse(values: Iterable[ir.Value], new: Path, path: Path) -> None:
             return
 
 
-def create(path: Path, made: list[Path]) -> BinaryIO:
+def create(path: Path, created: list[Path]) -> BinaryIO:
     """Creates a new data file for the model at a path, under the first free name, and opens it for writing.
 
     Args:
         path: The path of the model.
-        made: The file's path is appended to it before the file is created, because an interrupt may come at any
+        created: The file's path is appended to it before the file is created, because an interrupt may come at any
             time.
     """
     for data in data_files(path):
         if data.exists():
             continue
-        made.append(data)
+        created.append(data)
         try:
             return data.open("xb")
         except FileExistsError:  # another process was faster
-            made.remove(data)
+            created.remove(data)
     raise AssertionError("data_files never ends")
 
 
@@ -137,12 +137,12 @@ def write(values: Iterable[ir.Value], file: BinaryIO, data: Path) -> None:
 
 
 def is_external(value: ir.Value) -> bool:
-    """Whether an initializer is external data."""
+    """Tests whether an initializer is external data."""
     return isinstance(value.const_value, ir.ExternalTensor)
 
 
 def is_movable(value: ir.Value) -> bool:
-    """Whether an initializer can be stored as external data and is large enough for it."""
+    """Tests whether an initializer can be stored as external data and is large enough for it."""
     tensor = value.const_value
     return tensor is not None and tensor.nbytes > _MAX_INLINE_BYTES and tensor.dtype != ir.DataType.STRING
 
@@ -237,7 +237,7 @@ def share(model: ir.Model, folder: Path) -> None:
 
 
 def names(path: Path, data: Path) -> bool:
-    """Whether the model at a path refers to a data file beside it.
+    """Tests whether the model at a path refers to a data file beside it.
 
     The file is searched for the serialized entry, because it may be of any size and need not be a valid model.
     """

@@ -94,8 +94,8 @@ def require_entries(tensor: onnx.TensorProto) -> None:
     for key in ("offset", "length"):
         value = entries.get(key, "0")
         if not (value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS):
-            found = f"external data with {key} {value[:40]!r}"
-            raise ValueError(f"tensor {tensor.name!r} is {found}; expected a number of bytes")
+            entry = f"external data with {key} {value[:40]!r}"
+            raise ValueError(f"tensor {tensor.name!r} is {entry}; expected a number of bytes")
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:

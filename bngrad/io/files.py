@@ -120,10 +120,10 @@ def _refuse_two_versions(model: ir.Model, proto: onnx.ModelProto) -> None:
     versions: dict[str, set[int]] = {}
     for entry in proto.opset_import:
         versions.setdefault(entry.domain, set()).add(entry.version)
-    twice = {domain for domain, found in versions.items() if len(found) > 1}
+    twice = {domain for domain, numbers in versions.items() if len(numbers) > 1}
     for domain in twice and {node.domain for node in all_nodes(model)} & twice:
-        found = " and ".join(map(str, sorted(versions[domain])))
-        raise ValueError(f"it imports {domain or 'ai.onnx'} in two versions, {found}; expected one")
+        pair = " and ".join(map(str, sorted(versions[domain])))
+        raise ValueError(f"it imports {domain or 'ai.onnx'} in two versions, {pair}; expected one")
 
 
 def as_ir(model: AnyModel) -> ir.Model:
@@ -202,7 +202,7 @@ def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> No
         ModelError: The content of the model file exceeds protobuf's limit.
     """
     path, output = destination(path), path
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         moved = _arrange(model, path, weights)
     except (OSError, ValueError) as error:
@@ -218,14 +218,14 @@ def save(model: ir.Model, path: Path, weights: ExternalData | None = None) -> No
         try:
             with replacing(path) as temporary:
                 if moved:
-                    with external_data.create(path, made) as file:
-                        _write_data(moved, file, made[-1])
-                    external_data.reuse(moved, made[-1], path)
+                    with external_data.create(path, created) as file:
+                        _write_data(moved, file, created[-1])
+                    external_data.reuse(moved, created[-1], path)
                 temporary.write_bytes(_serialized(model))
         finally:
-            external_data.tidy(path, made)
+            external_data.tidy(path, created)
     finally:  # once more, in case Ctrl-C interrupted the first call
-        external_data.tidy(path, made)
+        external_data.tidy(path, created)
 
 
 def _arrange(model: ir.Model, path: Path, weights: ExternalData | None) -> list[ir.Value]:

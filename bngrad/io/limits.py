@@ -49,12 +49,12 @@ def require_limits(proto: onnx.ModelProto) -> None:
         name = called_function(function.domain, function.name)
         _require_names((function.name, function.domain, *function.input, *function.output), "a function")
         scopes[name] = _Scope(function) if name not in scopes else scopes[name].joined(_Scope(function))
-    _require_names((one.domain for one in proto.opset_import), "an opset import")
+    _require_names((entry.domain for entry in proto.opset_import), "an opset import")
     _require_expansion(main, scopes)
 
 
 class _Scope:
-    """What a graph or a function has, with its subgraphs.
+    """The nodes, subgraphs and sizes of a graph or a function, with its subgraphs.
 
     Raises:
         ValueError: A part of it is beyond a limit.
@@ -67,7 +67,7 @@ class _Scope:
         """The greatest number of subgraphs around a node of each op."""
         self.nesting = 0
         sizes: dict[str, int] = {}  # of constants that may be shapes or axes
-        read: list[str] = []
+        sources: list[str] = []
         waiting: list[tuple[Any, int]] = [(scope, 0)]
         while waiting:
             graph, level = waiting.pop()
@@ -75,7 +75,7 @@ class _Scope:
             self.nesting = max(self.nesting, level)
             if isinstance(graph, onnx.GraphProto):
                 _require_graph(graph)
-                sizes |= {one.name: prod(one.dims) for one in graph.initializer if len(one.dims) == 1}
+                sizes |= {tensor.name: prod(tensor.dims) for tensor in graph.initializer if len(tensor.dims) == 1}
             else:
                 _require_values(graph.value_info)
             for node in graph.node:
@@ -86,8 +86,8 @@ class _Scope:
                 if node.op_type == "Constant" and node.output:
                     sizes[node.output[0]] = max([0, *(max(prod(a.t.dims), len(a.ints)) for a in node.attribute)])
                 index = _SHAPE_INPUTS.get(node.op_type)
-                read += [] if index is None or index >= len(node.input) else [node.input[index]]
-        for name in read:
+                sources += [] if index is None or index >= len(node.input) else [node.input[index]]
+        for name in sources:
             _require_rank(sizes.get(name, 0), name, "elements, and is a shape or its axes")
 
     def joined(self, other: _Scope) -> _Scope:
@@ -111,12 +111,12 @@ def _require_expansion(main: _Scope, scopes: dict[_FunctionName, _Scope]) -> Non
     except CycleError as error:
         cycle = " -> ".join(f"{domain}.{name}" if domain else name for domain, name in error.args[1])
         raise ValueError(f"its functions call each other in a cycle: {cycle}") from None
-    found: dict[_FunctionName, tuple[int, int, int]] = {}
+    totals: dict[_FunctionName, tuple[int, int, int]] = {}
     for name in [*order, None]:
         scope = main if name is None else scopes[name]
         nodes, nesting, depth = 0, scope.nesting, 0
         for key, count in scope.nodes.items():
-            inner = found.get(key, (1, 0, -1))
+            inner = totals.get(key, (1, 0, -1))
             nodes += count * inner[0]
             nesting = max(nesting, scope.levels[key] + inner[1])
             depth = max(depth, inner[2] + 1)
@@ -128,7 +128,7 @@ def _require_expansion(main: _Scope, scopes: dict[_FunctionName, _Scope]) -> Non
             )
         _require_nesting(nesting)
         if name is not None:
-            found[name] = nodes, nesting, depth
+            totals[name] = nodes, nesting, depth
 
 
 def _require_nesting(level: int) -> None:

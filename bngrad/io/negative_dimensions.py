@@ -22,7 +22,7 @@ def clear_negative_dimensions(model: ir.Model) -> None:
 
 
 def has_negative_dimension(shape: ir.Shape) -> bool:
-    """Whether a shape has a negative dimension."""
+    """Tests whether a shape has a negative dimension."""
     return any(map(_is_negative, shape))
 
 

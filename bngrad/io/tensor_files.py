@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _SYSTEM_ERROR = re.compile(r"(?:I/O error: )?(?P<reason>[^:]+) \(os error (?P<number>\d+)\)")
-"""What the library says of an error of the operating system."""
+"""The library's message for an error of the operating system."""
 
 
 def arrays_of(tensors: Mapping[str, ir.TensorProtocol]) -> dict[str, Array]:
@@ -92,5 +92,5 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[s
 
 
 def _as_os_error(error: SafetensorError) -> OSError:
-    found = _SYSTEM_ERROR.search(str(error))
-    return OSError(int(found["number"]), found["reason"].strip()) if found else OSError(str(error))
+    match = _SYSTEM_ERROR.search(str(error))
+    return OSError(int(match["number"]), match["reason"].strip()) if match else OSError(str(error))

@@ -41,7 +41,7 @@ def data_problems(tensor: ir.TensorProtocol, subject: str) -> Iterator[str]:
 
 
 def _lacks_data(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor has elements but no data; onnx-ir would fill it with zeros."""
+    """Tests whether a tensor has elements but no data; onnx-ir would fill it with zeros."""
     if not isinstance(tensor.raw, onnx.TensorProto) or tensor.raw.data_location == onnx.TensorProto.EXTERNAL:
         return False
     return tensor.size > 0 and not any(field.name.endswith("_data") for field, _ in tensor.raw.ListFields())

@@ -150,9 +150,9 @@ def _scope_problems(scope: Scope, preceding: set[ir.Node]) -> Iterator[str]:
             if value.const_value is not None:
                 yield from data_problems(value.const_value, f"its initializer {value.name!r}")
     for node in scope:
-        for read in node.inputs:
-            if read is not None and not _is_given(read) and read.producer() not in preceding:
-                yield f"{_named(node)} reads {read.name!r}, which no preceding node produces"
+        for source in node.inputs:
+            if source is not None and not _is_given(source) and source.producer() not in preceding:
+                yield f"{_named(node)} reads {source.name!r}, which no preceding node produces"
         for subgraph in subgraphs(node):
             yield from _scope_problems(subgraph, preceding)
         preceding.add(node)
@@ -186,7 +186,7 @@ def _tensor_problems(node: ir.Node) -> Iterator[str]:
 
 
 def _is_constant(node: ir.Node) -> bool:
-    """Whether a Constant has exactly one value, of a kind that onnx-ir supports."""
+    """Tests whether a Constant has exactly one value, of a kind that onnx-ir supports."""
     kinds = {"value": ir.AttributeType.TENSOR}
     kinds |= {f"value_{kind}": ir.AttributeType[kind.upper()] for kind in _CONSTANT_KINDS}
     attributes = [*node.attributes.values()]
@@ -208,12 +208,12 @@ def _schema_problems(node: ir.Node, version: int) -> Iterator[str]:
             index >= count or node.inputs[index] is None
         ):
             yield f"{_named(node)} has no input {index}, which is required"
-    for name, known in schema.attributes.items():
+    for name, definition in schema.attributes.items():
         attribute = node.attributes.get(name)
         if attribute is None:
-            if known.required:
+            if definition.required:
                 yield f"{_named(node)} has no attribute {name!r}, which is required"
-        elif (expected := ir.AttributeType(int(known.type))) != attribute.type:
+        elif (expected := ir.AttributeType(int(definition.type))) != attribute.type:
             got = attribute.type.name
             yield f"{_named(node)} has the attribute {name!r} of type {got}; expected {expected.name}"
 

@@ -26,7 +26,7 @@ _MEMORY_DISK = ("/", "dev", "shm")
 """A file system for the files of users."""
 
 _IN_USE = (5, 32)
-"""What Windows says (ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION) of replacing a file that is open."""
+"""Errors of Windows (ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION) where a file to be replaced is open."""
 
 
 def destination(path: Path) -> Path:
@@ -58,7 +58,7 @@ def destination(path: Path) -> Path:
 
 
 def _is_of_the_system(folder: str) -> bool:
-    """Whether a folder has devices, or links to what processes have open, as /dev/stdout is one."""
+    """Tests whether a folder has devices, or links to files that processes have open, as /dev/stdout is one."""
     parts = Path(folder).parts
     return parts[:2] in _SYSTEM_FOLDERS and parts[:3] != _MEMORY_DISK
 

@@ -63,9 +63,9 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     """
     dy = op.Cast(dY, to=COMPUTE)
     inv_std_c = op.Cast(inv_std, to=COMPUTE)
-    one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
+    unit = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
     count = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
-    M = op.Max(count, one)
+    M = op.Max(count, unit)
     centered_x = op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)
     sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
     about = sum_dy / M
@@ -132,9 +132,9 @@ def BatchNormalizationGradGrad(
     ddscale_x = op.Unsqueeze(op.Cast(ddscale, to=COMPUTE), axes)
     ddbias_x = op.Unsqueeze(op.Cast(ddbias, to=COMPUTE), axes)
     xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
-    one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
+    unit = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
     count = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
-    M = op.Max(count, one)
+    M = op.Max(count, unit)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
 
     mean_xhat = op.ReduceSum(xhat, axes, keepdims=0, noop_with_empty_axes=1) / M
@@ -185,7 +185,7 @@ def BatchNormalizationTraining(
     not if it is 0 (ONNX, nGraph). With M = 0 the statistics are NaN.
     """
     x = op.Cast(X, to=COMPUTE)
-    one = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
+    unit = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
     start = axes - axes
     first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
     shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
@@ -203,10 +203,10 @@ def BatchNormalizationTraining(
     Y = op.CastLike(centered * op.Unsqueeze(gain, axes) + op.Unsqueeze(offset_of_y, axes), X)
 
     unbiased = op.Cast(op.Constant(value_int=unbiased_running_var), to=onnx.TensorProto.BOOL)
-    bessel = op.Where(unbiased, M / op.Max(M - one, one), one)
+    bessel = op.Where(unbiased, M / op.Max(M - unit, unit), unit)
     keep = op.Cast(op.Constant(value_float=momentum), to=COMPUTE)
-    next_mean = keep * op.Cast(running_mean, to=COMPUTE) + (one - keep) * mean
-    next_var = keep * op.Cast(running_var, to=COMPUTE) + (one - keep) * (var * bessel)
+    next_mean = keep * op.Cast(running_mean, to=COMPUTE) + (unit - keep) * mean
+    next_var = keep * op.Cast(running_var, to=COMPUTE) + (unit - keep) * (var * bessel)
     new_running_mean = op.CastLike(next_mean, running_mean)
     new_running_var = op.CastLike(next_var, running_mean)
     saved_mean = op.CastLike(mean, running_mean)

@@ -33,8 +33,8 @@ def shape_text(shape: Iterable[int | str | ir.SymbolicDimProtocol | None]) -> st
 
 def size_text(size: int | str | ir.SymbolicDimProtocol | None) -> str:
     """Formats a dimension for messages: its size, its name, or a question mark."""
-    known = size if size is None or isinstance(size, int | str) else size.value
-    return "?" if known is None else str(known)
+    extent = size if size is None or isinstance(size, int | str) else size.value
+    return "?" if extent is None else str(extent)
 
 
 def type_text(value: ir.Value) -> str:

@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal[
     "gathered_sums",
     "gathered",
 ]
-"""How a shape depends on those of the other inputs."""
+"""The relation between a shape and those of the other inputs."""
 
 
 class Quantity(NamedTuple):

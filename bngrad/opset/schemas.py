@@ -224,14 +224,14 @@ def _parameter_shape(
     context: InferenceContext, inputs: list[str], types: Mapping[str, onnx.TypeProto.Tensor]
 ) -> onnx.TypeProto.Tensor | None:
     """Returns a tensor type with the shape of the parameters; None if it is unknown."""
-    known = _shaped(types, "parameter")
+    shaped = _shaped(types, "parameter")
     axes = context.get_input_data(inputs.index("axes")) if "axes" in inputs else None
     if axes is not None and axes.data_type != onnx.TensorProto.INT64:
         got = onnx.TensorProto.DataType.Name(axes.data_type).lower()
         raise onnx.shape_inference.InferenceError(f"axes is {got}; expected int64")
     if axes is not None and types["X"].HasField("shape"):
-        known["X without axes"] = _without(types["X"], onnx.numpy_helper.to_array(axes))
-    return _common_shape(known)
+        shaped["X without axes"] = _without(types["X"], onnx.numpy_helper.to_array(axes))
+    return _common_shape(shaped)
 
 
 def _shaped(types: Mapping[str, onnx.TypeProto.Tensor], kind: str) -> dict[str, onnx.TypeProto.Tensor]:
@@ -243,18 +243,18 @@ def _shaped(types: Mapping[str, onnx.TypeProto.Tensor], kind: str) -> dict[str, 
     }
 
 
-def _common_shape(known: Mapping[str, onnx.TypeProto.Tensor]) -> onnx.TypeProto.Tensor | None:
+def _common_shape(types: Mapping[str, onnx.TypeProto.Tensor]) -> onnx.TypeProto.Tensor | None:
     """Checks that all shapes may be equal, and returns a tensor type with that shape; None if there are none."""
-    first = next(iter(known), None)
+    first = next(iter(types), None)
     if first is None:
         return None
-    for name, tensor in known.items():
-        one, other = _sizes(known[first]), _sizes(tensor)
-        if not may_be_equal(one, other):
+    for name, tensor in types.items():
+        expected, other = _sizes(types[first]), _sizes(tensor)
+        if not may_be_equal(expected, other):
             raise onnx.shape_inference.InferenceError(
-                f"{first} has shape {shape_text(one)} and {name} {shape_text(other)}; expected equal shapes"
+                f"{first} has shape {shape_text(expected)} and {name} {shape_text(other)}; expected equal shapes"
             )
-    return known[first]
+    return types[first]
 
 
 def _without(x: onnx.TypeProto.Tensor, axes: NDArray[np.int64]) -> onnx.TypeProto.Tensor:

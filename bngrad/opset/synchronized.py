@@ -35,10 +35,10 @@ def BatchNormalizationMoments(X, axes):
     start = axes - axes
     first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
     shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
-    one = op.Cast(op.Constant(value_float=1.0), to=DOUBLE)
+    unit = op.Cast(op.Constant(value_float=1.0), to=DOUBLE)
     size = op.Cast(op.Size(x), to=DOUBLE)
-    count = size / op.Max(op.Cast(op.Size(shift), to=DOUBLE), one)
-    M = op.Max(count, one)
+    count = size / op.Max(op.Cast(op.Size(shift), to=DOUBLE), unit)
+    M = op.Max(count, unit)
     shifted = x - op.Unsqueeze(shift, axes)
     offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
     centered = shifted - op.Unsqueeze(offset, axes)
@@ -72,7 +72,7 @@ def BatchNormalizationMergeMoments(
     With batch_count = 0 the statistics are NaN.
     """
     zero = op.Constant(value_int=0)
-    one = op.Cast(op.Constant(value_float=1.0), to=DOUBLE)
+    unit = op.Cast(op.Constant(value_float=1.0), to=DOUBLE)
     ranks = op.Constant(value_ints=[0])
     counts = op.Gather(gathered_moments, zero, axis=1)
     means = op.Gather(gathered_moments, op.Constant(value_int=1), axis=1)
@@ -91,10 +91,10 @@ def BatchNormalizationMergeMoments(
     batch_var = op.Reshape(var, shape, allowzero=1)
     batch_inv_std = op.Reciprocal(op.Sqrt(batch_var + op.Cast(op.Constant(value_float=epsilon), to=DOUBLE)))
     unbiased = op.Cast(op.Constant(value_int=unbiased_running_var), to=onnx.TensorProto.BOOL)
-    bessel = op.Where(unbiased, batch_count / op.Max(batch_count - one, one), one)
+    bessel = op.Where(unbiased, batch_count / op.Max(batch_count - unit, unit), unit)
     keep = op.Cast(op.Constant(value_float=momentum), to=DOUBLE)
-    next_mean = keep * op.Cast(running_mean, to=DOUBLE) + (one - keep) * batch_mean
-    next_var = keep * op.Cast(running_var, to=DOUBLE) + (one - keep) * (batch_var * bessel)
+    next_mean = keep * op.Cast(running_mean, to=DOUBLE) + (unit - keep) * batch_mean
+    next_var = keep * op.Cast(running_var, to=DOUBLE) + (unit - keep) * (batch_var * bessel)
     new_running_mean = op.CastLike(next_mean, running_mean)
     new_running_var = op.CastLike(next_var, running_mean)
     return new_running_mean, new_running_var, batch_mean, batch_inv_std, batch_count
@@ -111,7 +111,7 @@ def BatchNormalizationApply(X, scale, bias, batch_mean, batch_inv_std, axes):
 
 @script(_opset, default_opset=op)
 def BatchNormalizationGradSums(dY, X, scale, batch_mean, batch_inv_std, axes):
-    """What the gradient of batch normalization sums over a rank's part of the batch.
+    """The sums over a rank's part of the batch in the gradient of batch normalization.
 
     sums has the rows sum dY and sum dY * (X - batch_mean) over axes, with a column for each channel, as the
     moments have. dbias, which is the first, and dscale, the second times batch_inv_std, have the type and shape of

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Built(NamedTuple):
-    """What ORT's gradient builder makes of a forward model."""
+    """The training graph that ORT's gradient builder returns for a forward model."""
 
     model: ir.Model
     """The training graph; its outputs are those of the forward model, then the gradients in the order of `wrt`."""

@@ -41,8 +41,8 @@ def sizes(graph: onnx.GraphProto, feeds: Mapping[str, NDArray[Any]]) -> dict[str
 
 def unbound(graph: onnx.GraphProto) -> list[str]:
     """The values whose kernel needs a static shape, and that have none."""
-    wanted = {node.output[0] for node in graph.node if node.op_type in _BOUND_TO_STATIC_SHAPE}
-    if not wanted:
+    outputs = {node.output[0] for node in graph.node if node.op_type in _BOUND_TO_STATIC_SHAPE}
+    if not outputs:
         return []
     static = {
         value.name
@@ -50,7 +50,7 @@ def unbound(graph: onnx.GraphProto) -> list[str]:
         if value.type.tensor_type.HasField("shape")
         and all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
     }
-    return sorted(wanted - static)
+    return sorted(outputs - static)
 
 
 def _dims(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:

@@ -97,7 +97,7 @@ def _dropped(step: Step, reaching: Collection[ir.Value]) -> str | None:
 
 
 def _only_updates(node: ir.Node, index: int) -> bool:
-    """Whether nothing but batch norms in training mode reads a new running statistic, to update it once more."""
+    """Tests whether only batch norms in training mode read a new running statistic, to update it once more."""
     readers = node.outputs[index].uses()
     # Without a reader, it is the loss itself that the output reaches.
     return bool(readers) and all(
@@ -117,8 +117,8 @@ def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
             ]
             dropped = _of(inner, DROPPED_INPUTS)
             outputs = [value for index, value in enumerate(inner.outputs) if index in _of(inner, DROPPED_OUTPUTS)]
-            read = any(value.uses() or value.is_graph_output() for value in outputs)
-            if any(index in dropped for index in moved) or (moved and read):
+            used = any(value.uses() or value.is_graph_output() for value in outputs)
+            if any(index in dropped for index in moved) or (moved and used):
                 return (
                     f"{describe(inner)} in its body, of which ONNX Runtime's "
                     f"gradient builder takes inputs or outputs for constants; {_LEAVE_OUT}"
@@ -127,7 +127,7 @@ def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
 
 
 def _is_made_inside(value: ir.Value, node: ir.Node) -> bool:
-    """Whether a value is computed in a body of a node."""
+    """Tests whether a value is computed in a body of a node."""
     return value.graph is not node.graph and constant_of(value) is None
 
 

@@ -63,12 +63,12 @@ class Status:
 
     @property
     def ready(self) -> bool:
-        """Whether the environment can be used as it is."""
+        """True if the environment can be used as it is."""
         return self.environment is not None
 
     @property
     def installed(self) -> bool:
-        """Whether its folder exists; `installed` and not `ready` means broken."""
+        """True if its folder exists; `installed` and not `ready` means broken."""
         return os.access(self.path, os.F_OK)
 
 
@@ -138,11 +138,11 @@ def install(progress: Progress | None = None, *, replace: Environment | None = N
             _build(partial, report)
             _put_in_place(partial, target)
         _remove_leftovers()  # again: the child of a killed install may have written on
-    made = status()
-    if made.environment is None:
-        raise OracleError(f"the oracle's new environment {made.path} is not usable: {made.problem}")
+    installed = status()
+    if installed.environment is None:
+        raise OracleError(f"the oracle's new environment {installed.path} is not usable: {installed.problem}")
     report("ready", 1.0)
-    return made.environment
+    return installed.environment
 
 
 def remove() -> list[Path]:

@@ -68,8 +68,8 @@ def _candidates(version: tuple[int, int]) -> Iterator[list[str]]:
     """Every command of this version's name on the search path: a working one may come after a broken shim."""
     name = f"python{version[0]}.{version[1]}"
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        if folder and (found := shutil.which(name, path=folder)):
-            yield [found]
+        if folder and (program := shutil.which(name, path=folder)):
+            yield [program]
     if launcher := shutil.which("py"):
         yield [launcher, f"-{version[0]}.{version[1]}"]
 

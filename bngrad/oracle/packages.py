@@ -80,8 +80,8 @@ def _follow(command: list[str], environ: dict[str, str], progress: Progress) -> 
         errors="replace",
     ) as pip:
         for line in pip.stdout or ():
-            if found := _FETCHING.match(line):
-                name, version = (part for part in found.groups() if part)
+            if match := _FETCHING.match(line):
+                name, version = (part for part in match.groups() if part)
                 progress(f"fetching {name.replace('_', '-')} {version}", begun / (total + 1))
                 begun += 1
             elif line.startswith("Installing collected packages"):
@@ -123,9 +123,9 @@ def damage(site_packages: Path) -> str | None:
         for path, _, size in (row for row in rows if len(row) == 3):
             if size and not path.startswith(".."):
                 try:
-                    found = (site_packages / path).stat().st_size
+                    actual = (site_packages / path).stat().st_size
                 except OSError:
                     return f"{path} is missing"
-                if str(found) != size:
-                    return f"{path} has {found} bytes instead of {size}"
+                if str(actual) != size:
+                    return f"{path} has {actual} bytes instead of {size}"
     return None

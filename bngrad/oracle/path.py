@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class GradientPath(NamedTuple):
-    """What lies between a loss and the values that it is differentiated with respect to."""
+    """The values and nodes between a loss and the values that it is differentiated with respect to."""
 
     loss: ir.Value
     reaching: set[ir.Value]
@@ -61,13 +61,13 @@ def gradient_path(graph: ir.Graph, loss: ir.Value, wrt: Sequence[ir.Value]) -> G
 
 
 def _reaching(loss: ir.Value) -> set[ir.Value]:
-    """What the loss depends on; also through pairs that quantize and dequantize, as ORT's builder has it."""
-    found = reaching_values(loss)
-    while new := {node.inputs[0] for node in _fake_quantizers(found)} - found - {None}:
+    """The values that the loss depends on, also through pairs of quantizers, as ORT's builder has it."""
+    values = reaching_values(loss)
+    while new := {node.inputs[0] for node in _fake_quantizers(values)} - values - {None}:
         for value in new:
             if value is not None:
-                found |= reaching_values(value)
-    return found
+                values |= reaching_values(value)
+    return values
 
 
 def _fake_quantizers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:

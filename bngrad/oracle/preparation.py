@@ -1,4 +1,4 @@
-"""What a forward model needs before ORT's gradient builder takes it and gets it right.
+"""Prepares a forward model for ORT's gradient builder, so that it accepts the model and computes it right.
 
 What `differentiate` does to a model comes first: functions are inlined, the opset is raised, and every batch norm
 gets its mode and its own running statistics. Then comes what only ORT 1.19.2 needs: the opset and IR version are
@@ -61,7 +61,7 @@ class Prepared(NamedTuple):
     values: dict[str, NDArray[Any]]
     """The values of the initializers that have become graph inputs; to be fed with the data."""
     notes: list[str]
-    """What was changed, in words."""
+    """The changes, in words."""
 
 
 def prepare_forward(

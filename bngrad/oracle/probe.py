@@ -43,9 +43,9 @@ def check_gradient(python: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="bngrad-oracle-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         with Worker(python, folder) as worker:
-            found = _scale_gradient(worker, folder)
-    if not np.allclose(found, 2, rtol=1e-4):
-        raise OracleError(f"the oracle's gradient builder is broken: d loss / d scale is {found}; expected 2")
+            gradient = _scale_gradient(worker, folder)
+    if not np.allclose(gradient, 2, rtol=1e-4):
+        raise OracleError(f"the oracle's gradient builder is broken: d loss / d scale is {gradient}; expected 2")
 
 
 def _scale_gradient(worker: Worker, folder: Path) -> NDArray[Any]:

@@ -91,7 +91,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is running."""
+        """True if the process is running."""
         return self._process.poll() is None
 
     def ask(self, job: Job, what: str, timeout: float | None) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Worker:
         self._answers.put("")
 
     def _end(self) -> str:
-        """How the process ended, in words."""
+        """Describes how the process ended."""
         try:
             code = self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

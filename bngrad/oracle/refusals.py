@@ -136,7 +136,7 @@ def refuse_path(path: GradientPath) -> None:
 
 
 def _wrong_gradients(node: ir.Node, inputs: Collection[int]) -> Iterator[str]:
-    """What a node has that ORT's kernel or builder computes a wrong gradient for; nothing for most nodes.
+    """The features of a node for which ORT's kernel or builder computes a wrong gradient; none for most nodes.
 
     Args:
         node: A node of the default domain.

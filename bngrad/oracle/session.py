@@ -39,7 +39,7 @@ _LARGEST_ITEM = 8
 
 
 class Host(Protocol):
-    """What a session needs from the oracle."""
+    """The parts of the oracle that a session needs."""
 
     def ask(self, job: Mapping[str, Any], what: str) -> dict[str, Any]:
         """Has the worker do a job."""
@@ -98,17 +98,17 @@ class Session:
             ModelError: The graph has no value of that name.
             OracleError: ORT refuses the model or the feeds.
         """
-        wanted = list(dict.fromkeys(names))
+        unique_names = list(dict.fromkeys(names))
         computed = {name for node in self._graph.node for name in node.output if name}
-        given = self._given(feeds, set(wanted) - computed, computed)
+        fed = self._given(feeds, set(unique_names) - computed, computed)
         with self._host.scratch() as folder:
             files = _save(feeds, folder)
             spec = self._spec(feeds)
-            sizes = {name: value.nbytes for name, value in given.items()}
-            sizes |= self._sizes([name for name in wanted if name in computed], spec, files, folder)
-            for chunk in _chunks(wanted, sizes, max_bytes):
+            sizes = {name: value.nbytes for name, value in fed.items()}
+            sizes |= self._sizes([name for name in unique_names if name in computed], spec, files, folder)
+            for chunk in _chunks(unique_names, sizes, max_bytes):
                 # No variable here holds a chunk, so that the previous one is freed before the next is made.
-                yield self._chunk(chunk, given, spec, files, folder)
+                yield self._chunk(chunk, fed, spec, files, folder)
 
     def _given(
         self, feeds: Mapping[str, Array], names: AbstractSet[str], computed: AbstractSet[str]
@@ -116,31 +116,31 @@ class Session:
         """The values of inputs and initializers."""
         constants = {tensor.name: tensor for tensor in self._graph.initializer}
         inputs = {value.name for value in self._graph.input}
-        given = {}
+        values = {}
         for name in names:
             if name in feeds:
-                given[name] = np.asarray(feeds[name])
+                values[name] = np.asarray(feeds[name])
             elif name in constants:
-                given[name] = numpy_helper.to_array(constants[name])
+                values[name] = numpy_helper.to_array(constants[name])
             elif name in inputs:
                 raise InputError(f"input {name!r} is to be captured and was not fed; give it with the feeds")
             else:
                 raise ModelError(unknown_name(name, computed | inputs | constants.keys(), "a value"))
-        return given
+        return values
 
     def _chunk(
         self,
         names: Sequence[str],
-        given: Mapping[str, Array],
+        fed: Mapping[str, Array],
         spec: Mapping[str, Any],
         files: Mapping[str, str],
         folder: Path,
     ) -> dict[str, Array]:
         """The values of a chunk, from one run."""
-        computed = [name for name in names if name not in given]
+        computed = [name for name in names if name not in fed]
         patch = self._as_outputs(computed)
         values = self._run(_patched(spec, patch, folder), files, computed) if computed else {}
-        return {name: values[name] if name in values else given[name].copy() for name in names}
+        return {name: values[name] if name in values else fed[name].copy() for name in names}
 
     def close(self) -> None:
         """Has the worker drop the model."""
@@ -194,7 +194,7 @@ class Session:
         }
 
     def _as_outputs(self, names: Sequence[str]) -> onnx.GraphProto:
-        """What to add to the graph to make values its outputs; ORT infers their types."""
+        """Returns a graph whose outputs, added to the model's, are the named values; ORT infers their types."""
         outputs = {value.name for value in self._graph.output}
         return onnx.GraphProto(output=[onnx.ValueInfoProto(name=name) for name in names if name not in outputs])
 

@@ -118,16 +118,16 @@ def _answer(line: str) -> Job:
 def _essence(message: str) -> str:
     """The message of an ORT error in one line, without the C++ file, line and function signature before it."""
     message = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(message.split()))
-    while found := re.search(r"\S*onnxruntime\S*\.(?:cc|h|cpp):\d+ ", message):
-        end, depth, closed = found.end(), 0, False
+    while match := re.search(r"\S*onnxruntime\S*\.(?:cc|h|cpp):\d+ ", message):
+        end, depth, closed = match.end(), 0, False
         # The signature ends at the first space after, and outside of, its parentheses.
         while end < len(message) and not (closed and depth == 0 and message[end] == " "):
             depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(message[end], 0)
             closed = closed or message[end] == ")"
             end += 1
         if end == len(message):  # no signature there
-            end = found.end()
-        message = message[: found.start()] + message[end:].strip().removeprefix("const ")
+            end = match.end()
+        message = message[: match.start()] + message[end:].strip().removeprefix("const ")
     return message.strip()
 
 

@@ -127,8 +127,8 @@ def generate_artifacts(
     with tempfile.TemporaryDirectory(prefix=".artifacts-", dir=folder) as name:
         scratch = Path(name)
         stem = Path(f"{prefix}_").name[:-1]
-        for what, made in models.items():
-            _write(made, scratch / f"{stem}{what}.onnx", library, ort_format=ort_format)
+        for what, artifact in models.items():
+            _write(artifact, scratch / f"{stem}{what}.onnx", library, ort_format=ort_format)
         onnxblock.save_checkpoint(training.parameters(), scratch / f"{stem}checkpoint")
         if nominal_checkpoint:
             onnxblock.save_checkpoint(training.parameters(), scratch / f"{stem}nominal_checkpoint", True)
@@ -226,7 +226,7 @@ def _optimizer_model(block: Any, training: _Training, forward: onnx.ModelProto) 
 
 
 def _remarks(model: onnx.ModelProto, trainable: set[str], frozen: set[str]) -> Iterator[str]:
-    """What is probably not intended."""
+    """Warnings about arguments that are probably not intended."""
     names = {tensor.name for tensor in model.graph.initializer}
     if unknown := sorted(frozen - names):
         yield f"frozen_params has {listed(unknown)}, which the model has no initializer of; they are ignored"

@@ -56,7 +56,7 @@ class OptimizerGroup:
     """The state of an optimizer."""
 
     step: int
-    """How many updates were made."""
+    """The number of updates."""
     initial_learning_rate: float
     """The highest learning rate of the last `LinearLRScheduler`; `FIRST_RATE` without one."""
     momentums: dict[str, dict[str, Array]]
@@ -67,14 +67,14 @@ class OptimizerGroup:
 
 @dataclass
 class Checkpoint:
-    """What a checkpoint file holds, in the order of the file."""
+    """The content of a checkpoint file, in the order of the file."""
 
     trainable: dict[str, Array] = field(default_factory=dict)
     """The parameters that require a gradient; in a nominal checkpoint their arrays are empty."""
     frozen: dict[str, Array] = field(default_factory=dict)
     """The parameters that do not, such as running statistics."""
     nominal: bool = False
-    """Whether the file has no values, only names."""
+    """True if the file has no values, only names."""
     groups: dict[str, OptimizerGroup] = field(default_factory=dict)
     """The state of the optimizer: one group named `GROUP`, or none."""
     properties: dict[str, Property] = field(default_factory=dict)
@@ -172,8 +172,8 @@ class _TensorReader:
         if (offset := tensor.get("external_data_offset", -1)) >= 0:
             raw = self._external(offset, size)
         if raw is None or len(raw) != size:
-            found = "none" if raw is None else len(raw)
-            raise MalformedError(f"tensor {name!r} has {found} of its {size} bytes")
+            actual = "none" if raw is None else len(raw)
+            raise MalformedError(f"tensor {name!r} has {actual} of its {size} bytes")
         if len(raw) > self._left:
             raise MalformedError(f"tensor {name!r} shares its bytes with another")
         self._left -= len(raw)
@@ -241,10 +241,10 @@ def _checkpoint(values: Mapping[str, Any], reader: _TensorReader) -> Checkpoint:
         "group", ((g.get("group_name"), _group(g, reader)) for g in values.get("optimizer_groups", []))
     )
     bag = values.get("property_bag", {})
-    found = [
+    properties = [
         (p.get("name"), p.get("value", type_())) for kind, type_ in _PROPERTIES.items() for p in bag.get(kind, [])
     ]
-    result.properties = _by_name("property", found)
+    result.properties = _by_name("property", properties)
     return result
 
 

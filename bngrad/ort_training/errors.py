@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class OrtTrainingError(InputError, RuntimeError):
-    """What `onnxruntime.training` raises as a RuntimeError: a bad file, argument or order of calls."""
+    """A RuntimeError of `onnxruntime.training`: a bad file, argument or order of calls."""
 
 
 class OrtTrainingLookupError(InputError, LookupError):
-    """What `onnxruntime.training` raises as a LookupError: an unknown name."""
+    """A LookupError of `onnxruntime.training`: an unknown name."""
 
 
 class OrtTrainingTypeError(InputError, TypeError):
-    """What `onnxruntime.training` raises as a TypeError: a value of a wrong type."""
+    """A TypeError of `onnxruntime.training`: a value of a wrong type."""
 
 
 class OrtTrainingAttributeError(InputError, AttributeError):
-    """What `onnxruntime.training` raises as an AttributeError: an input that is no OrtValue."""
+    """An AttributeError of `onnxruntime.training`: an input that is not an OrtValue."""
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ _SCALARS = {
 }
 
 Kind: TypeAlias = "str | Schema | list[Schema]"
-"""What a field holds: a key of `_SCALARS`, ``string``, ``bytes``, ``int64s``, a table or a vector of tables."""
+"""The type of a field: a key of `_SCALARS`, ``string``, ``bytes``, ``int64s``, a table or a vector of tables."""
 
 _OFFSET = types.UOffsetTFlags.bytewidth
 

@@ -48,5 +48,5 @@ def write_ort_format(model: ir.Model, path: Path, library: str | None = None) ->
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             reason = " ".join(str(error).split())
             raise OrtTrainingError(f"{path.name} cannot be converted to ORT's format: {reason}") from error
-        for made in (source.with_suffix(".ort"), source.with_suffix(".required_operators.config")):
-            shutil.move(made, path.with_name(made.name))
+        for file in (source.with_suffix(".ort"), source.with_suffix(".required_operators.config")):
+            shutil.move(file, path.with_name(file.name))

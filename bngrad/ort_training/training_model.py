@@ -133,9 +133,9 @@ def with_inputs(forward: ir.Model, parameters: Collection[str]) -> ir.Model:
 
 
 def _require_given(graph: ir.Graph, trainable: Collection[str]) -> None:
-    known = {*graph.initializers, *(str(value.name) for value in graph.inputs)}
-    for name in sorted(set(trainable) - known):
-        raise ModelError(f"{unknown_name(name, known, 'an initializer or input')}; requires_grad names such")
+    names = {*graph.initializers, *(str(value.name) for value in graph.inputs)}
+    for name in sorted(set(trainable) - names):
+        raise ModelError(f"{unknown_name(name, names, 'an initializer or input')}; requires_grad names such")
 
 
 def _differentiated(
@@ -145,8 +145,8 @@ def _differentiated(
     model = inlined(model)
     training = ["*"] if any(is_of_onnx(node) or is_of_tensorflow(node) for node in model.graph) else []
     if wrt:
-        made = training_graph(model, loss=loss, wrt=wrt, training=training, shared_statistics="chain")
-        return made.model, made.gradients, made.running_statistics
+        graph = training_graph(model, loss=loss, wrt=wrt, training=training, shared_statistics="chain")
+        return graph.model, graph.gradients, graph.running_statistics
     model = prepare(model, ForwardOptions(training=training, shared_statistics="chain"))
     stops_to_identity(model)
     return model, {}, {str(old.name): str(new.name) for old, new in new_statistics(model).items()}
@@ -218,9 +218,9 @@ def copied_output(model: ir.Model, name: str) -> str:
 def _arrange(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Makes the named values the inputs and outputs of a model, in this order."""
     graph = model.graph
-    given = {value.name: value for value in (*graph.initializers.values(), *graph.inputs)}
-    made = {
-        value.name: value for value in (*given.values(), *(v for n in graph for v in n.outputs), *graph.outputs)
+    sources = {value.name: value for value in (*graph.initializers.values(), *graph.inputs)}
+    values = {
+        value.name: value for value in (*sources.values(), *(v for n in graph for v in n.outputs), *graph.outputs)
     }
-    graph.inputs[:] = [given[name] for name in inputs]
-    graph.outputs[:] = [made[name] for name in outputs]
+    graph.inputs[:] = [sources[name] for name in inputs]
+    graph.outputs[:] = [values[name] for name in outputs]

@@ -32,13 +32,13 @@ OPSET = of(
     ),
     ("op.Cast(Z, to=COMPUTE) > zero", "op.Cast(Z, to=COMPUTE) >= zero", "a ReLU passes dZ where Z is 0"),
     (
-        "next_mean = keep * op.Cast(running_mean, to=COMPUTE) + (one - keep) * mean",
+        "next_mean = keep * op.Cast(running_mean, to=COMPUTE) + (unit - keep) * mean",
         "next_mean = keep * op.Cast(running_mean, to=COMPUTE) + keep * mean",
         "a running mean whose weights do not sum to 1",
     ),
     (
-        "op.Where(unbiased, M / op.Max(M - one, one), one)",
-        "op.Where(unbiased, one, M / op.Max(M - one, one))",
+        "op.Where(unbiased, M / op.Max(M - unit, unit), unit)",
+        "op.Where(unbiased, unit, M / op.Max(M - unit, unit))",
         "Bessel's correction in the biased variance",
     ),
     (

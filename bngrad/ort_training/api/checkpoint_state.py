@@ -59,7 +59,7 @@ class Parameter:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it is trained."""
+        """True if it is trained."""
         return self._name in self._state.checkpoint.trainable
 
     def __repr__(self) -> str:

@@ -45,12 +45,12 @@ def export_for_inference(
         target = check_output(path)
         model = source.clone()
         graph = model.graph
-        known = {value.name: value for node in graph for value in node.outputs}
-        if missing := [name for name in outputs if name not in known]:
+        computed = {value.name: value for node in graph for value in node.outputs}
+        if missing := [name for name in outputs if name not in computed]:
             raise OrtTrainingError(
-                f"the evaluation model computes no {missing[0]!r}; expected one of {', '.join(map(str, known))}"
+                f"the evaluation model computes no {missing[0]!r}; expected one of {', '.join(map(str, computed))}"
             )
-        graph.outputs[:] = [known[name] for name in outputs]
+        graph.outputs[:] = [computed[name] for name in outputs]
         for value in list(graph.inputs):
             if (array := values.get(str(value.name))) is not None:
                 graph.inputs.remove(value)

@@ -118,10 +118,10 @@ def _recorded(model: ir.Model, path: str | os.PathLike[str]) -> dict[str, str]:
     inputs, outputs = ({value.name for value in values} for values in (model.graph.inputs, model.graph.outputs))
     try:
         updates = dict(json.loads(model.metadata_props[STATE_KEY]))
-        known = inputs >= updates.keys() and outputs >= set(updates.values())
+        valid = inputs >= updates.keys() and outputs >= set(updates.values())
     except (ValueError, TypeError):
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise OrtTrainingError(
             f"{path}: its metadata {STATE_KEY} do not name an output for each input that is state; "
             "make the model again with generate_artifacts"
@@ -153,13 +153,13 @@ def read_eval_graph(
         model = source
         if unknown_to_stock(source) or foreign_nodes(source):
             model, _ = for_target(source, target="stock", custom_ops=True)
-    known = {*parameters, *statistics}
+    state = {*parameters, *statistics}
     return EvalGraph(
         source,
         model,
-        [value for value in model.graph.inputs if value.name not in known],
+        [value for value in model.graph.inputs if value.name not in state],
         [str(value.name) for value in model.graph.outputs],
-        [str(value.name) for value in model.graph.inputs if value.name in known],
+        [str(value.name) for value in model.graph.inputs if value.name in state],
     )
 
 

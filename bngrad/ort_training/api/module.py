@@ -71,8 +71,8 @@ class Module:
             self._eval_graph = read_eval_graph(
                 os.fsdecode(eval_model_uri), self._parameter_names(), self._statistics
             )
-            read = {name: bound[name] for name in self._eval_graph.parameters}
-            self._eval = StatefulSession(self._eval_graph.model, read, {}, device, session_options)
+            parameters = {name: bound[name] for name in self._eval_graph.parameters}
+            self._eval = StatefulSession(self._eval_graph.model, parameters, {}, device, session_options)
 
     def __call__(self, *user_inputs: Array | OrtValue) -> Any:  # noqa: ANN401 - one output, or a tuple of them
         """Runs a training step or an evaluation.

@@ -109,14 +109,14 @@ class Optimizer:
                 for name, shapes in expected.items()
             }
             group = checkpoint.groups[GROUP] = OptimizerGroup(0, FIRST_RATE, zeros)
-        found = {
+        actual = {
             name: {moment: array.shape for moment, array in arrays.items() if array.dtype == np.float32}
             for name, arrays in group.momentums.items()
         }
-        for name in sorted({*expected, *found}):
-            if found.get(name) != expected.get(name):
+        for name in sorted({*expected, *actual}):
+            if actual.get(name) != expected.get(name):
                 raise OrtTrainingError(
                     "the optimizer's state in the checkpoint is of another model or optimizer: for parameter "
-                    f"{name!r} it has {found.get(name, 'nothing')}; expected {expected.get(name, 'nothing')}"
+                    f"{name!r} it has {actual.get(name, 'nothing')}; expected {expected.get(name, 'nothing')}"
                 )
         return group

@@ -54,9 +54,9 @@ def read_optimizer_graph(path: str | os.PathLike[str], size: int) -> OptimizerGr
         InferTypesPass()(model)
         optimizers = [node.op_type for node in model.graph if node.op_type in _OPTIMIZERS]
         if len(optimizers) != 1:
-            found = ", ".join(optimizers) or "none"
+            actual = ", ".join(optimizers) or "none"
             raise OrtTrainingError(
-                f"{path}: of the nodes {' and '.join(_OPTIMIZERS)} it has {found}; expected one"
+                f"{path}: of the nodes {' and '.join(_OPTIMIZERS)} it has {actual}; expected one"
             )
         vectors = _as_vectors(model, size)
         model, _ = for_target(model, target="stock")
@@ -75,9 +75,9 @@ def _as_vectors(model: ir.Model, size: int) -> list[str]:
     for sequence in [value for value in graph.inputs if isinstance(value.type, ir.SequenceType)]:
         vector = ir.Value(name=sequence.name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([size]))
         graph.inputs[graph.inputs.index(sequence)] = vector
-        made = ir.node("SequenceConstruct", [vector], name=names.fresh(f"{sequence.name}_SequenceConstruct"))
-        made.outputs[0].name, made.outputs[0].type = names.fresh(f"{sequence.name}_sequence"), sequence.type
-        sequence.replace_all_uses_with(made.outputs[0])
-        graph.insert_before(graph[0], made)
+        node = ir.node("SequenceConstruct", [vector], name=names.fresh(f"{sequence.name}_SequenceConstruct"))
+        node.outputs[0].name, node.outputs[0].type = names.fresh(f"{sequence.name}_sequence"), sequence.type
+        sequence.replace_all_uses_with(node.outputs[0])
+        graph.insert_before(graph[0], node)
         vectors.append(str(vector.name))
     return vectors

@@ -1,4 +1,4 @@
-"""What the objects of one training run share."""
+"""The state that the objects of one training run share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrainingState:
         self.gradients: dict[str, Array] = {}
         """The gradient of each parameter that a module trains."""
         self.vectors: dict[str, Array] = {}
-        """What an optimizer reads and updates, each as one vector: params, gradients and moments, by name."""
+        """Vectors that an optimizer reads and updates: parameters, gradients and moments, by name."""
         self._gradients: FlatArrays | None = None
         if not checkpoint.nominal:
             self._flatten_parameters()
@@ -80,10 +80,10 @@ class TrainingState:
             name = str(value.name)
             array = self.array(name)
             dtype = array.dtype if value.dtype is None else value.dtype.numpy()
-            known = value.shape is not None and value.shape.is_static()
-            shape = value.shape.numpy() if value.shape is not None and known else array.shape
+            static = value.shape is not None and value.shape.is_static()
+            shape = value.shape.numpy() if value.shape is not None and static else array.shape
             if fill:
-                if not known:
+                if not static:
                     raise OrtTrainingError(f"{path}: the shape of its parameter {name!r} is unknown")
                 held = self.checkpoint.trainable if name in self.checkpoint.trainable else self.checkpoint.frozen
                 held[name] = array = np.zeros(shape, dtype)

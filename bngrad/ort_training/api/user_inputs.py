@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from bngrad.ort_training.checkpoint_file import Array
 
 
-def feeds_of(inputs: Sequence[ir.Value], given: Sequence[Array | OrtValue]) -> dict[str, OrtValue | Array]:
+def feeds_of(inputs: Sequence[ir.Value], arguments: Sequence[Array | OrtValue]) -> dict[str, OrtValue | Array]:
     """Returns the values given for inputs, by name: OrtValues, but arrays of strings as they are.
 
     Args:
         inputs: The inputs of the graph.
-        given: A NumPy array or an OrtValue for each; beside a NumPy array also what NumPy makes one of.
+        arguments: A NumPy array or an OrtValue for each; if one is a NumPy array, also what NumPy converts to one.
 
     Raises:
-        OrtTrainingAttributeError: One is neither, and none is a NumPy array.
-        OrtTrainingError: Their number, a dtype or a shape is another one. A symbolic dimension must be the same
-            wherever it occurs: ONNX Runtime does not check that.
+        OrtTrainingAttributeError: One is neither, and no argument is a NumPy array.
+        OrtTrainingError: Their number, a dtype or a shape differs from the graph's. A symbolic dimension must be
+            the same wherever it occurs: ONNX Runtime does not check that.
     """
     names = [str(value.name) for value in inputs]
-    if len(given) != len(names):
-        raise OrtTrainingError(f"{len(given)} inputs are given; expected {len(names)}: {', '.join(names)}")
-    has_array = any(isinstance(array, np.ndarray) for array in given)
+    if len(arguments) != len(names):
+        raise OrtTrainingError(f"{len(arguments)} inputs are given; expected {len(names)}: {', '.join(names)}")
+    has_array = any(isinstance(array, np.ndarray) for array in arguments)
     feeds: dict[str, OrtValue | Array] = {}
     sizes: dict[str, int] = {}
-    for value, name, one in zip(inputs, names, given, strict=True):
-        if not isinstance(one, OrtValue | np.ndarray) and not has_array:
+    for value, name, argument in zip(inputs, names, arguments, strict=True):
+        if not isinstance(argument, OrtValue | np.ndarray) and not has_array:
             raise OrtTrainingAttributeError(
-                f"input {name!r} is a {type(one).__name__}; expected a NumPy array or an OrtValue"
+                f"input {name!r} is a {type(argument).__name__}; expected a NumPy array or an OrtValue"
             )
-        array = one if isinstance(one, OrtValue) else np.asarray(one)
+        array = argument if isinstance(argument, OrtValue) else np.asarray(argument)
         if isinstance(array, OrtValue):
             feeds[name] = array
         elif value.dtype == ir.DataType.STRING:
@@ -66,8 +66,8 @@ def _check_shape(name: str, expected: ir.Shape, shape: Sequence[int], sizes: dic
         elif dimension.value is not None:
             fits &= sizes.setdefault(dimension.value, size) == size
     if not fits:
-        known = [f"{symbol} = {size}" for symbol, size in sizes.items() if symbol in map(str, expected)]
-        where = f" with {', '.join(known)}" if known else ""
+        bindings = [f"{symbol} = {size}" for symbol, size in sizes.items() if symbol in map(str, expected)]
+        where = f" with {', '.join(bindings)}" if bindings else ""
         raise OrtTrainingError(f"input {name!r} has shape {list(shape)}; expected {_text(expected)}{where}")
 
 

@@ -82,7 +82,7 @@ def append_initializer(model: onnx.ModelProto, token: str, value: NDArray[np.gen
 
 
 def node_arg_exists(model: onnx.ModelProto, name: str) -> bool:
-    """Whether a node reads or makes a value, or the graph has an input of its name."""
+    """Tests whether a node reads or computes a value, or the graph has an input of its name."""
     return any(name in (*node.input, *node.output) for node in model.graph.node) or any(
         name == value.name for value in model.graph.input
     )

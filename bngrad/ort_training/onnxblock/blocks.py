@@ -250,7 +250,7 @@ class LabelEncoder(Block):
         values_strings: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        given = {
+        lists = {
             "keys_floats": keys_floats,
             "keys_int64s": keys_int64s,
             "keys_strings": keys_strings,
@@ -262,7 +262,7 @@ class LabelEncoder(Block):
             "default_float": default_float,
             "default_int64": default_int64,
             "default_string": default_string,
-        } | {name: list(values) for name, values in given.items() if values is not None}
+        } | {name: list(values) for name, values in lists.items() if values is not None}
 
     def build(self, label_encoder_input_name: str) -> str:
         """Appends the node."""

@@ -29,7 +29,7 @@ _SOFTPLUS_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 
 
 class _Loss(Block):
-    """What the losses have in common.
+    """The common base of the losses.
 
     Args:
         reduction: ``mean``, ``sum`` or ``none``.
@@ -197,7 +197,7 @@ class BCEWithLogitsLoss(_Loss):
 
         pos_weight = None if self._pos_weight is None else constant("bceloss.pos_weight", self._pos_weight)
         weight = None if self._weight is None else constant("bceloss.weight", self._weight)
-        one = constant("bceloss.one", [1.0])
+        unit = constant("bceloss.one", [1.0])
         # 1.19.2 takes as many for its form of the loss.
         _graph_utils.skip_names(5 + (pos_weight is None) + (weight is None))
         target = self._target(loss_input_name, target_name)
@@ -206,7 +206,7 @@ class BCEWithLogitsLoss(_Loss):
         positive = mul(_softplus(self.base, blocks.Neg()(loss_input_name)), target)
         if pos_weight is not None:
             positive = mul(positive, pos_weight)
-        negative = mul(_softplus(self.base, loss_input_name), blocks.Sub()(one, target))
+        negative = mul(_softplus(self.base, loss_input_name), blocks.Sub()(unit, target))
         loss = blocks.Add()(positive, negative)
         return self._reduce(loss if weight is None else mul(weight, loss))
 

@@ -49,7 +49,7 @@ class ModelAccessor:
 
     @property
     def has_path(self) -> bool:
-        """Whether the model is from a file."""
+        """True if the model is from a file."""
         return self._path is not None
 
 
@@ -72,7 +72,7 @@ def current() -> ModelAccessor:
 
 
 def has_library() -> bool:
-    """Whether there is a library of custom ops."""
+    """Tests whether there is a library of custom ops."""
     return _library is not None
 
 

@@ -112,8 +112,8 @@ class TrainingBlock(Block):
         """
         forward, output = _built(self, *args, **kwargs)
         trainable, frozen = (
-            {name for name, is_trainable in self._requires_grad.items() if is_trainable is wanted}
-            for wanted in (True, False)
+            {name for name, is_trainable in self._requires_grad.items() if is_trainable is trained}
+            for trained in (True, False)
         )
         initializers = list(self.base.graph.initializer)
         parameters = trainable | frozen or {tensor.name for tensor in initializers}

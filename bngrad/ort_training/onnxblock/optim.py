@@ -202,10 +202,10 @@ def _dtype(trainable: Sequence[onnx.TensorProto]) -> int:
             "or leave the optimizer out"
         )
     if len(types) > 1:
-        found = " and ".join(
+        types_text = " and ".join(
             f"{name!r} is {onnx.TensorProto.DataType.Name(dtype).lower()}" for dtype, name in types.items()
         )
-        raise OrtTrainingError(f"trainable parameters differ in type: {found}; expected one type for all")
+        raise OrtTrainingError(f"trainable parameters differ in type: {types_text}; expected one type for all")
     return next(iter(types))
 
 
