@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bngrad.cli.console import print_line
 from bngrad.cli.out_of_memory import Commands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OPTIONS, COMMON = "Options", "Common options"
+
+_OLD_NAMES = {"--implementation": "--provider"}
+"""The deprecated name of an option, which is accepted but not shown."""
 
 
 class Option(click.Option):
@@ -33,6 +37,30 @@ class Option(click.Option):
     def __init__(self, *declarations: Any, group: str = OPTIONS, **attributes: Any) -> None:  # noqa: ANN401
         super().__init__(*declarations, **attributes)
         self.group = group
+        self._old_name = _OLD_NAMES.get(self.opts[0])
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401 - a private type of click
+        """Lets the command line have the option, also by its old name."""
+        super().add_to_parser(parser, ctx)
+        if self._old_name is not None:
+            parser.add_option(obj=self, opts=[self._old_name], dest=self._old_name)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Takes the value from the command line, also by the old name, with a line on stderr.
+
+        Raises:
+            click.UsageError: The option is given by both names.
+        """
+        if self._old_name is not None and self._old_name in opts:
+            if self.name in opts:
+                raise click.UsageError(
+                    f"{self._old_name} is the old name of {self.opts[0]}; give one of them", ctx
+                )
+            print_line("warning", f"{self._old_name} is deprecated; use {self.opts[0]}")
+            opts = {**opts, str(self.name): opts[self._old_name]}
+        return super().handle_parse_result(ctx, opts, args)
 
 
 class _Described(click.Command):

@@ -14,6 +14,7 @@ from bngrad.cli.options import option
 from bngrad.cli.shell_completion import complete_files
 from bngrad.option_fields import OUTPUT
 from bngrad.reports.visible import visible
+from bngrad.runtime.device import CPU
 
 if TYPE_CHECKING:
     from bngrad.cli.progress import Display
@@ -99,6 +100,7 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     show_default=True,
     help="Implementation of the ops.",
 )
+@option("--device", default=CPU, show_default=True, metavar="DEVICE", help="Device to train on: `cpu`.")
 @option(
     "--learning-rate",
     type=float,
@@ -231,6 +233,7 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
         step,
         learning_rate=0,
         implementation=options["implementation"],
+        device=options["device"],
         threads=options["threads"],
         comm=ranks.comm,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.arguments import rename_keyword
 from bngrad.errors import warn
 from bngrad.option_fields import takes_keywords
 from bngrad.validation.options import ValidateOptions
 from bngrad.validation.validate import validate as report_of
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Any, Unpack
 
     from bngrad.io.files import AnyModel
     from bngrad.validation.checks import Progress
@@ -33,6 +34,7 @@ def validate(
         against: ``ort``, ``reference``, ``numeric`` or ``torch``. If ORT's builder does not support the model,
             ``ort`` becomes ``reference``, with a note in the report.
         implementation: The implementations of the ops to check.
+        device: The device that the checked graph runs on, see `session`.
         builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.
         rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
         inputs: Arrays by input name; other inputs are random.
@@ -70,6 +72,8 @@ def validate(
     Warns:
         BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.
     """
-    report = report_of(model, ValidateOptions(**options), progress)
+    keywords: dict[str, Any] = {**options}
+    rename_keyword(keywords, "provider", "implementation")
+    report = report_of(model, ValidateOptions(**keywords), progress)
     warn(report.warnings)
     return report

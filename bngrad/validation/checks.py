@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bngrad.options import Implementation
     from bngrad.oracle import Oracle
     from bngrad.validation.lockstep import Tolerance
+    from bngrad.validation.options import ValidateOptions
     from bngrad.validation.sites import Site
     from bngrad.validation.steps import Step
     from bngrad.validation.subject import Subject
@@ -50,7 +51,7 @@ class Checks:
     Args:
         subject: The training graph and what it is compared with.
         implementations: The implementations of the ops of ``bngrad`` to run.
-        seed: Seed of all random values.
+        options: The options of the validation.
         tolerance: Replaces the derived error bounds of the lock-step check.
         oracle: Returns ONNX Runtime's training build, started on first use.
         progress: Called with the stage and its completed fraction (None if unknown).
@@ -60,13 +61,13 @@ class Checks:
         self,
         subject: Subject,
         implementations: Sequence[Implementation],
-        seed: int,
+        options: ValidateOptions,
         tolerance: Tolerance | None,
         oracle: Callable[[], Oracle],
         progress: Progress,
     ) -> None:
         self._subject, self._implementations = subject, implementations
-        self._seed, self._tolerance, self._oracle, self._progress = seed, tolerance, oracle, progress
+        self._options, self._tolerance, self._oracle, self._progress = options, tolerance, oracle, progress
         self._kinds = output_kinds(subject.original, subject.gradients.values())
         self.notes: list[str] = []
 
@@ -141,6 +142,7 @@ class Checks:
                 from_ort if by_ort else from_numpy,
                 implementations=self._implementations,
                 against="ort" if by_ort else EXACT,
+                device=self._options.device,
                 tolerance=self._tolerance,
                 progress=self._shown("nodes in lock-step"),
             )
@@ -156,7 +158,8 @@ class Checks:
             self._subject.feeds,
             kinds=self._kinds,
             implementations=self._implementations,
-            seed=self._seed,
+            seed=self._options.seed,
+            device=self._options.device,
             progress=self._shown("whole graphs against the noise floor"),
         )
 
@@ -180,7 +183,7 @@ class Checks:
             kinds=kinds,
             gradients=subject.gradients,
             loss=subject.loss,
-            seed=self._seed,
+            seed=self._options.seed,
         )
         yield check
         yield on_stock(
@@ -189,8 +192,9 @@ class Checks:
             subject.feeds,
             kinds={name: kind for name, kind in kinds.items() if name not in check.undecided},
             implementations=self._implementations,
-            seed=self._seed,
+            seed=self._options.seed,
             against=PYTORCH,
+            device=self._options.device,
             progress=self._shown("stock ONNX Runtime against PyTorch"),
         )
 
@@ -211,7 +215,7 @@ class Checks:
             gradients=subject.gradients,
             forward=forward,
             loss=loss,
-            seed=self._seed,
+            seed=self._options.seed,
             progress=self._shown("central differences"),
         )
 
@@ -240,7 +244,8 @@ class Checks:
             against=EXACT,
             skipped=too_large(self._subject.feeds),
             implementations=self._implementations,
-            seed=self._seed,
+            seed=self._options.seed,
+            device=self._options.device,
             progress=self._shown("stock ONNX Runtime against float64"),
         )
 

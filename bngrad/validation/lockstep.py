@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.runtime.device import CPU
 from bngrad.runtime.session import session
 from bngrad.validation.report import Check, Row, absolute_difference, differences
 from bngrad.validation.sites import Site, replacement
@@ -51,6 +52,7 @@ def lock_step(
     *,
     implementations: Sequence[Implementation],
     against: str,
+    device: str = CPU,
     tolerance: Tolerance | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
@@ -63,6 +65,7 @@ def lock_step(
         implementations: The implementations to run, each on the installed ONNX Runtime.
         against: The name of the captured values in the report; `EXACT` if captured outputs must not be compared
             with, because they were computed in float64 from inputs that were not rounded.
+        device: The device to run on.
         tolerance: Replaces the derived bounds.
         progress: Called with the number of completed sites and of all sites.
 
@@ -72,7 +75,7 @@ def lock_step(
     """
     check, worst = Check("lock-step", unit="of its bound", limit=1.0), WorstSubjects()
     for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
-        rows = _compare(rewritten, site, values, implementations, against, tolerance)
+        rows = _compare(rewritten, site, values, implementations, against, device, tolerance)
         check.rows += rows
         for row in rows:
             worst.offer(site.name, row.measure, partial(_tensors, site, values))
@@ -112,6 +115,7 @@ def _compare(
     values: Mapping[str, Array],
     implementations: Sequence[Implementation],
     against: str,
+    device: str,
     tolerance: Tolerance | None,
 ) -> list[Row]:
     """Returns the rows of a site: each output by each implementation, against the captured and the exact value."""
@@ -129,7 +133,7 @@ def _compare(
     rows = []
     for implementation in implementations:
         try:
-            runner = session(model, implementation, threads=0)
+            runner = session(model, implementation, device=device)
             # Weights are inputs with defaults, and the bounds are computed by feeding other values.
             inputs = (*runner.get_inputs(), *runner.get_overridable_initializers())
             feeds = {i.name: values[i.name] for i in inputs}

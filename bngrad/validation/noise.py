@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.runtime.device import CPU
 from bngrad.runtime.session import session
 from bngrad.validation.inputs import feeds_of
 from bngrad.validation.report import Check, Row, differences, distance, norm
@@ -60,6 +61,7 @@ def noise_floor(
     kinds: Mapping[str, str],
     implementations: Sequence[Implementation],
     seed: int,
+    device: str = CPU,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
     """Runs the original in the oracle and the rewritten graph in the installed ONNX Runtime; compares all outputs.
@@ -73,6 +75,7 @@ def noise_floor(
         implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the
             others on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
+        device: The device that the rewritten graph runs on.
         progress: Called with the number of completed runs and of all runs.
 
     Returns:
@@ -88,7 +91,7 @@ def noise_floor(
     floor, worst = noise_floors(expected, kinds), WorstSubjects()
     for index, implementation in enumerate(implementations):
         closest: dict[str, Closest] = {}
-        runner = session(rewritten, implementation)
+        runner = session(rewritten, implementation, device=device)
         for perturbed in itertools.islice(perturbed_inputs(feeds, seed), PERTURBATIONS + 1 if index == 0 else 2):
             result = dict(zip(floor, runner.run(list(floor), feeds_of(rewritten, perturbed)), strict=True))
             update_closest(closest, result, expected)

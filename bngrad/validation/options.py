@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bngrad.option_fields import option
 from bngrad.options import Implementation
+from bngrad.runtime.device import CPU, Device
 from bngrad.training.options import Builder, LossKeywords, LossOptions
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class ValidateKeywords(LossKeywords, total=False):
 
     against: Against
     implementation: Literal[Implementation, "all"]
+    device: str
     builder: Builder
     rewritten: "AnyModel | None"
     inputs: "Mapping[str, NDArray[Any]] | None"
@@ -45,6 +47,7 @@ class ValidateOptions(LossOptions):
         "and accept any MODEL that differentiate accepts, torch if PyTorch has its ops.",
     )
     implementation: Literal[Implementation, "all"] = option("all", "Implementation of the ops to validate.")
+    device: str = option(CPU, "Device that the validated graph runs on: `cpu`.", metavar="DEVICE")
     builder: Builder = option(
         "bngrad",
         "Builder of a forward model's training graph: this package, or ONNX Runtime followed by rewrite.",
@@ -73,3 +76,7 @@ class ValidateOptions(LossOptions):
         group=TOLERANCE,
         minimum=0,
     )
+
+    def __post_init__(self) -> None:
+        Device.of(self.device)
+        super().__post_init__()

@@ -30,7 +30,7 @@ class Row:
     kind: str
     """The kind of the tensor: ``loss``, ``gradient``, ...; for a node its op type."""
     implementation: str
-    """What computed the tensor: an implementation, or `float64, function` in the checks in double."""
+    """The implementation of the ops that computed the tensor; `float64, function` in the checks in double."""
     against: str
     """What the tensor was compared with."""
     max_abs: float
@@ -127,6 +127,11 @@ class Report:
     """Why the model could not be validated; empty if it was."""
 
     @property
+    def providers(self) -> list[str]:
+        """Deprecated, the same as `implementations`: the next version will not have it."""
+        return self.implementations
+
+    @property
     def passed(self) -> bool:
         """Whether at least one check was run, and all checks that were run or are required passed."""
         return not self.reason
@@ -155,6 +160,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON document of ``--json``; infinities and NaN are given as text."""
         document = asdict(self)
+        document["providers"] = self.providers
         document["passed"] = self.passed
         document["reason"] = self.reason
         for check, content in zip(self.checks, document["checks"], strict=True):

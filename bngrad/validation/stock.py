@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes
+from bngrad.runtime.device import CPU
 from bngrad.runtime.session import session
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.inputs import feeds_of
@@ -55,6 +56,7 @@ def on_stock(
     implementations: Sequence[Implementation],
     seed: int,
     against: str,
+    device: str = CPU,
     skipped: str = "",
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Check:
@@ -69,6 +71,7 @@ def on_stock(
             others on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
         against: What computes the outputs in float64, for the report.
+        device: The device to run on.
         skipped: Why the check is to be skipped; empty if it is not.
         progress: Called with the number of completed runs and of all runs.
 
@@ -98,7 +101,7 @@ def on_stock(
         results: list[dict[str, Array]] = []
         closest: dict[str, Closest] = {}
         try:
-            runner = session(tested, implementation)
+            runner = session(tested, implementation, device=device)
             for perturbed in itertools.islice(
                 perturbed_inputs(feeds, seed, unit), 2 if floor else PERTURBATIONS + 1
             ):

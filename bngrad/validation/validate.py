@@ -106,7 +106,7 @@ def validate(
                 f"{len(inside)} batch norms are in subgraphs or functions, where lock-step cannot check them: "
                 f"{inside[0]!r}"
             )
-        checks = Checks(subject, implementations, options.seed, tolerance, oracle, progress)
+        checks = Checks(subject, implementations, options, tolerance, oracle, progress)
         report.checks += checks.run()
         report.notes += checks.notes
     return report
