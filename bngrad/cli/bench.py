@@ -84,8 +84,8 @@ def bench_command(
 ) -> None:
     """Time the native kernels, for given shapes or for a model.
 
-    MODEL is a forward model or a training graph; every distinct shape of its batch norms is timed. The kernels run on
-    the CPU, without a session of ONNX Runtime. Each case is compared with the memory bandwidth, measured by
+    MODEL is a forward model or a training graph; every distinct shape of its batch norms is timed. The kernels run
+    on the CPU, without a session of ONNX Runtime. Each case is compared with the memory bandwidth, measured by
     c = a + b over arrays of X's size: an op cannot exceed it unless its arrays stay in the caches
     ([performance](../explanation/performance.md)).
     """
