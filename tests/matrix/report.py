@@ -15,7 +15,7 @@ BEGIN, END = "<!-- `make matrix` writes what follows -->", "<!-- `make matrix` w
 
 
 def tables(results: Iterable[Mapping]) -> str:
-    """The rows that have to work, and those that have to be refused."""
+    """The tables of the rows that must work, and of those that must be refused."""
     works, refused = [], []
     for result in results:
         (works if result["expected"] == "works" else refused).append(result)
@@ -64,7 +64,7 @@ def _outcome(result: Mapping) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As code, in one line, without the paths of the machine."""
+    """A message as code, in one line, without the paths of the machine."""
     text = re.sub(r"(?:/[\w.+-]+)+/(?=[\w.-]+\.(?:so|py|xml)\b)", "", " ".join(text.split()))
     return f"`{text.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 

@@ -1,4 +1,4 @@
-"""The environments that `make matrix` tries: which releases, on which Python, and what is expected of them.
+"""The environments that `make matrix` tries: releases, the Python version, and the expected outcome.
 
 The oldest releases are pyproject.toml's floors, read from there: raising a floor changes the row.
 """
@@ -23,7 +23,7 @@ ONNXRUNTIME = {
     "1.29.0": "3.13",
     "1.31.1": "3.11",
 }
-"""The last patch of a release, and a Python that there is a wheel for; the three take turns."""
+"""The last patch of each release, and a Python that it has a wheel for; the three versions alternate."""
 
 TRAINING = {
     ("onnxruntime-training-cpu", "1.17.3"): "3.11",
@@ -31,74 +31,74 @@ TRAINING = {
     ("onnxruntime-training", "1.17.1"): "3.11",
     ("onnxruntime-training", "1.19.2"): "3.11",
 }
-"""The training builds of 1.17 and 1.19, for CPUs and for CUDA; what each is called on the package index."""
+"""The training builds of 1.17 and 1.19, for CPUs and for CUDA, by their names on the package index."""
 
 ENDS = ("numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime-extensions")
-"""The packages that have a row with their oldest release, the others as pip then chooses them."""
+"""The packages that have a row with their oldest release, where pip chooses the other releases."""
 
 NUMPY_1 = "numpy<2"
-"""What ONNX Runtime before 1.19 was built for, and 1.17 does not say: bngrad.runtime.versions does."""
+"""The NumPy that ONNX Runtime before 1.19 was built for. 1.17 does not require it; `versions` does."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """An environment that has to work."""
+    """An environment that must work."""
 
     name: str
     python: str
     pins: tuple[str, ...] = ()
     replaced: str | None = None
-    """A dependency that another distribution stands in for: the training builds install ``onnxruntime`` too."""
+    """A dependency that another distribution replaces: the training builds install ``onnxruntime`` too."""
 
     def requirements(self) -> list[str]:
-        """What pip is asked for, apart from bngrad itself."""
-        return [*(one for name, one in dependencies().items() if name != self.replaced), *self.pins]
+        """The requirements passed to pip, except bngrad itself."""
+        return [*(line for name, line in dependencies().items() if name != self.replaced), *self.pins]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A release that must be refused in one line: put before those of the row ``1.31.1``'s environment."""
+    """A release that must be refused in one line, when it precedes the packages of row ``onnxruntime 1.31.1``."""
 
     package: str
     version: str
     says: str
     native: str | None = None
-    """What the library itself says when ONNX Runtime registers it."""
+    """The library's own message when ONNX Runtime registers it."""
 
     beside: str = ""
-    """What it is refused for, where that is another package."""
+    """The other package that it is refused with, if any, as the end of the name."""
 
     @property
     def name(self) -> str:
-        """What the table calls it; no name of a `Row`."""
+        """The name in the table; different from those of all `Row` objects."""
         return f"{self.package} {self.version}{self.beside}"
 
 
 def dependencies() -> dict[str, str]:
-    """bngrad's requirements by package."""
-    return {Requirement(one).name: one for one in project()["dependencies"]}
+    """The requirements of bngrad, by package."""
+    return {Requirement(requirement).name: requirement for requirement in project()["dependencies"]}
 
 
 def floor(package: str) -> str:
     """The oldest release of a package that pyproject.toml allows."""
     (specifier,) = Requirement(dependencies()[package]).specifier
-    assert specifier.operator == ">=", f"{specifier} of {package} is no floor"
+    assert specifier.operator == ">=", f"{specifier} of {package} is not a lower bound"
     return specifier.version
 
 
 def rows() -> list[Row]:
-    """All of them, in the order of the table."""
-    made = [
+    """All rows, in the order of the table."""
+    result = [
         Row(f"onnxruntime {version}", python, (f"onnxruntime=={version}", *_numpy_for(version)))
         for version, python in ONNXRUNTIME.items()
     ]
-    made += [
+    result += [
         Row(f"{name} {version}", python, (f"{name}=={version}", *_numpy_for(version)), replaced="onnxruntime")
         for (name, version), python in TRAINING.items()
     ]
-    made += [Row(f"oldest {name}", "3.11", (f"{name}=={floor(name)}",)) for name in ENDS]
+    result += [Row(f"oldest {name}", "3.11", (f"{name}=={floor(name)}",)) for name in ENDS]
     oldest = tuple(f"{name}=={floor(name)}" for name in dependencies())
-    return [*made, Row("all oldest", "3.11", oldest), Row("all newest", "3.13"), Row("all newest, 3.12", "3.12")]
+    return [*result, Row("all oldest", "3.11", oldest), Row("all newest", "3.13"), Row("all newest, 3.12", "3.12")]
 
 
 REFUSED = (
@@ -110,7 +110,7 @@ REFUSED = (
     Refusal("onnxscript", "0.5.7", "onnxscript 0.5.7 is unsupported"),
     Refusal("onnxruntime-extensions", "0.12.0", "onnxruntime-extensions 0.12.0 is unsupported"),
 )
-"""The last release before each floor; and ONNX Runtime 1.17 beside NumPy 2, which pip installs without a word."""
+"""The last release before each floor; and ONNX Runtime 1.17 with NumPy 2, which pip installs silently."""
 
 
 def _numpy_for(version: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """`make matrix`: tries the wheel with other releases of its dependencies, and writes docs/reference/versions.md.
 
 Environments are kept under build/matrix, so that the next run only puts a new wheel into them. Exit code 1 if a
-row is not as it has to be.
+row is not as expected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rows import REFUSED, Refusal, Row, rows
 DOCUMENT = ROOT / "docs" / "reference" / "versions.md"
 RESULTS = trial.KEPT / "report.json"
 BASE = "onnxruntime 1.31.1"
-"""The row in whose environment refusals are tried."""
+"""The row whose environment tries the refusals."""
 
 
 def main() -> int:
@@ -42,15 +42,15 @@ def main() -> int:
             RESULTS.write_text(json.dumps(results, indent=2), encoding="utf-8")
     shown = [results.get(name) or _untried(row) for name, row in everything.items()]
     report.write(DOCUMENT, shown)
-    wrong = [one for one in shown if not is_as_expected(one)]
-    print(f"{len(shown) - len(wrong)} of {len(shown)} rows are as they have to be; {DOCUMENT}")
-    for one in wrong:
-        print(f"not so: {one['name']}: {one['outcome']}")
+    wrong = [result for result in shown if not is_as_expected(result)]
+    print(f"{len(shown) - len(wrong)} of {len(shown)} rows are as expected; {DOCUMENT}")
+    for result in wrong:
+        print(f"not as expected: {result['name']}: {result['outcome']}")
     return 1 if wrong else 0
 
 
 def is_as_expected(result: dict) -> bool:
-    """Whether what has to work did, and what has to be refused was; a release that the index lacks is neither."""
+    """Returns whether a row worked or was refused, as expected; a release that the index lacks does neither."""
     return result["outcome"] == {"works": "passed", "refused": "refused"}[result["expected"]]
 
 
@@ -67,7 +67,7 @@ def _try(row: Row | Refusal, wheel: Path) -> dict:
     if isinstance(row, Row):
         result = trial.try_row(row, wheel)
     else:
-        (base,) = (one for one in rows() if one.name == BASE)
+        (base,) = (row for row in rows() if row.name == BASE)
         result = trial.try_refusal(row, trial.prepare(base, wheel))
     print(f"{result['outcome']}, {time.monotonic() - begun:.0f} s", file=sys.stderr)
     for remark in result["remarks"]:

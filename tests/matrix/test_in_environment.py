@@ -34,7 +34,7 @@ def test_every_public_name_can_be_imported():
     assert {name for name in bngrad.__all__ if getattr(bngrad, name) is None} == set()
 
 
-def test_the_console_script_tells_the_version(tmp_path):
+def test_the_console_script_prints_the_version(tmp_path):
     assert bngrad_command("--version", cwd=tmp_path) == f"bngrad {bngrad.__version__}\n"
 
 
@@ -97,7 +97,7 @@ def make_feeds():
 
 
 def network():
-    """relu(batch norm(x convolved with w)), times a target, summed: its gradients are one op's and an einsum."""
+    """The sum of relu(batch norm(x convolved with w)) * target: its gradients are one op's and an einsum."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["h"], name="conv"),
         helper.make_node(
@@ -130,7 +130,7 @@ def network():
 
 
 def truth(feeds, values):
-    """Every number of a training step of `network`, in float64."""
+    """The results of a training step of `network`, in float64."""
     x, target, w = (np.asarray(a, np.float64) for a in (feeds["x"], feeds["target"], values["w"]))
     h = np.einsum("nchw,kc->nkhw", x, w[:, :, 0, 0])
     parameters = {name: values[name] for name in ("scale", "bias")}
@@ -148,7 +148,7 @@ def truth(feeds, values):
 
 
 def assert_trains_as_the_truth(model, implementation):
-    """Runs a training step; float sums of 60 and 240 products are what the tolerance is for."""
+    """Runs a training step; the tolerance is for float sums of 60 and 240 products."""
     session = bngrad.session(model, implementation)
     feeds = make_feeds()
     want = truth(feeds, make_values())
@@ -162,7 +162,7 @@ def ort_training_graph():
     model = network()
     graph = model.graph
     node, ort = helper.make_node, "com.microsoft"
-    nodes = {one.name: one for one in graph.node}
+    nodes = {original.name: original for original in graph.node}
     bn = node(
         "BatchNormInternal",
         BATCH_NORM,
@@ -195,7 +195,7 @@ def ort_training_graph():
 
 
 def console_script(*arguments, cwd):
-    """What the script of this environment did. Minutes are for a machine that does much else: seconds are due."""
+    """The result of this environment's script. It takes seconds; a busy machine may need minutes."""
     script = Path(sys.executable).with_name("bngrad.exe" if sys.platform == "win32" else "bngrad")
     command = [script, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=900)
@@ -215,8 +215,8 @@ def folder(tmp_path):
 
 
 def test_inspect(folder):
-    (found,) = json.loads(bngrad_command("inspect", "forward.onnx", "--json", cwd=folder))["batch_norms"]
-    assert (found["name"], found["mode"], found["axes"]) == ("bn", "training", list(AXES))
+    (batch_norm,) = json.loads(bngrad_command("inspect", "forward.onnx", "--json", cwd=folder))["batch_norms"]
+    assert (batch_norm["name"], batch_norm["mode"], batch_norm["axes"]) == ("bn", "training", list(AXES))
     document = json.loads(bngrad_command("inspect", "ort.onnx", "--json", cwd=folder))
     assert set(document["not_in_stock"]) == {f"com.microsoft.{op}" for op in (
         "BatchNormInternal", "BatchNormalizationGrad", "ConvGrad", "ReluGrad"
@@ -284,9 +284,9 @@ def test_the_python_functions(kind, folder):
     model = {"path": lambda p: p, "proto": onnx.load, "ir": ir.load}[kind]
     trained = bngrad.differentiate(model(folder / "forward.onnx"), loss="loss")
     rewritten = bngrad.rewrite(model(folder / "ort.onnx"))
-    for one in (trained, rewritten):
-        assert isinstance(one, ir.Model if kind == "ir" else onnx.ModelProto)
-        assert_trains_as_the_truth(one, "native")
+    for result in (trained, rewritten):
+        assert isinstance(result, ir.Model if kind == "ir" else onnx.ModelProto)
+        assert_trains_as_the_truth(result, "native")
 
 
 def test_a_wrong_model_is_one_line(folder):

@@ -1,4 +1,4 @@
-"""The rows agree with pyproject.toml and with the library, and the report says what a run found."""
+"""Tests that the rows agree with pyproject.toml and with the library, and that the report has the results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROWS = {row.name: row for row in rows()}
 
 @pytest.mark.parametrize("package", DEPENDENCIES)
 def test_every_dependency_has_a_floor_and_no_ceiling(package):
-    """What is tried as the newest is then what pip installs."""
+    """Without a ceiling, the newest releases of the matrix are those that pip installs."""
     assert floor(package)
 
 
 def test_what_is_checked_at_run_time_is_what_pip_is_asked_for():
-    """Of the package as it was installed: its metadata are pyproject.toml's."""
+    """Reads the installed package, whose metadata come from pyproject.toml."""
     stated = {name: Requirement(line).specifier for name, line in DEPENDENCIES.items()}
     assert versions.floors() == stated
     assert set(versions.IMPORTED) < set(stated)
@@ -47,7 +47,7 @@ def test_nothing_holds_back_the_newest(name):
 
 
 def test_the_first_row_is_of_the_release_that_the_library_needs():
-    """The C++ side has its own idea of how old ONNX Runtime may be; all three are one."""
+    """The C++ sources, pyproject.toml and the table state the same oldest ONNX Runtime."""
     (named,) = re.findall(r'kApiVersionName = "([\d.]+)"', (ROOT / "ops/ort/abi.hpp").read_text(encoding="utf-8"))
     assert named == floor("onnxruntime")
     assert Version(named).release == Version(next(iter(ONNXRUNTIME))).release[:2]
@@ -65,10 +65,10 @@ def test_a_row_asks_for_nothing_that_the_check_refuses(row):
     pins = {Requirement(pin).name: Requirement(pin).specifier for pin in row.pins}
     for package, specifier in pins.items():
         stands_for = "onnxruntime" if row.replaced and package.startswith("onnxruntime") else package
-        for one in specifier:
-            if one.operator == "==":
-                assert Requirement(DEPENDENCIES[stands_for]).specifier.contains(one.version)
-    exact = {name: one.version for name, versions_ in pins.items() for one in versions_ if one.operator == "=="}
+        for pin in specifier:
+            if pin.operator == "==":
+                assert Requirement(DEPENDENCIES[stands_for]).specifier.contains(pin.version)
+    exact = {name: pin.version for name, versions_ in pins.items() for pin in versions_ if pin.operator == "=="}
     for conflict in versions.CONFLICTS:
         for name in (conflict.package, *versions.OTHER_NAMES[conflict.package]):
             if name in exact and exact[name].startswith("1.17."):  # newer ones before the fix say it to pip
@@ -77,26 +77,26 @@ def test_a_row_asks_for_nothing_that_the_check_refuses(row):
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_training_build_stands_in_for_onnxruntime(row):
-    names = {Requirement(one).name for one in row.requirements()}
+    names = {Requirement(requirement).name for requirement in row.requirements()}
     builds = names & {"onnxruntime", *(name for name, _ in TRAINING)}
     assert len(builds) == 1
     assert builds <= {"onnxruntime", *versions.OTHER_NAMES["onnxruntime"]}
 
 
-@pytest.mark.parametrize("refusal", REFUSED, ids=lambda one: one.name)
+@pytest.mark.parametrize("refusal", REFUSED, ids=lambda refusal: refusal.name)
 def test_a_refused_release_is_below_its_floor_or_in_a_conflict(refusal):
     below = Version(refusal.version) < Version(floor(refusal.package))
-    assert below or refusal.package in {one.package for one in versions.CONFLICTS}
+    assert below or refusal.package in {conflict.package for conflict in versions.CONFLICTS}
     assert refusal.package in {*ENDS, "onnxruntime"}
 
 
 def test_no_two_rows_have_one_name():
-    names = [*(row.name for row in rows()), *(one.name for one in REFUSED)]
+    names = [*(row.name for row in rows()), *(refusal.name for refusal in REFUSED)]
     assert len(set(names)) == len(names)
 
 
 def test_every_package_with_a_row_has_a_refused_release():
-    assert {one.package for one in REFUSED} == {*ENDS, "onnxruntime"}
+    assert {refusal.package for refusal in REFUSED} == {*ENDS, "onnxruntime"}
 
 
 # ---- the report ----
@@ -171,7 +171,7 @@ def test_what_counts_as_expected(result, as_expected):
 
 def test_the_document_has_a_line_for_every_row():
     document = DOCUMENT.read_text(encoding="utf-8")
-    for name in [*ROWS, *(one.name for one in REFUSED)]:
+    for name in [*ROWS, *(refusal.name for refusal in REFUSED)]:
         assert f"| {name} | " in document, f"run make matrix: {name} is not in {DOCUMENT.name}"
 
 

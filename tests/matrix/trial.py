@@ -1,4 +1,4 @@
-"""One environment of the matrix: made once, kept under build/matrix, and what ran in it."""
+"""One environment of the matrix, which is built once and kept under build/matrix, and its tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KEPT = ROOT / "build" / "matrix"
 SUITES = {"ops": ROOT / "tests/ops/test_ort_op.py", "package": ROOT / "tests/matrix/test_in_environment.py"}
-"""Test files that import nothing but what an environment has."""
+"""Test files that import only packages that every environment has."""
 
 DESCRIBE = """
 import json, platform, re, sys
@@ -34,20 +34,20 @@ REGISTER = "import sys, onnxruntime as o; o.SessionOptions().register_custom_ops
 
 
 class NotMadeError(Exception):
-    """An environment cannot be made; what pip printed says why."""
+    """An environment cannot be built; the message is pip's."""
 
 
-def find_python(wanted: str) -> Path:
-    """A Python of this version: on the search path, or among pyenv's; else the one that runs this."""
-    version = tuple(map(int, wanted.split(".")))
+def find_python(release: str) -> Path:
+    """The interpreter of a Python version, from the search path or from pyenv; else the running one."""
+    version = tuple(map(int, release.split(".")))
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    kept = ([str(path)] for path in sorted(pyenv.glob(f"{wanted}.*/bin/python")))
-    found = (interpreter._ask(command, version) for command in (*kept, *interpreter._candidates(version)))
-    return next(filter(None, found), Path(sys.executable))
+    kept = ([str(path)] for path in sorted(pyenv.glob(f"{release}.*/bin/python")))
+    candidates = (interpreter._ask(command, version) for command in (*kept, *interpreter._candidates(version)))
+    return next(filter(None, candidates), Path(sys.executable))
 
 
 def build_wheel() -> Path:
-    """The wheel of this tree, built anew when a file of it is newer."""
+    """The wheel of this tree, built again if a source file is newer."""
     folder = KEPT / "wheel"
     sources = [ROOT / "pyproject.toml", *(ROOT / "bngrad").rglob("*.py"), *(ROOT / "ops").rglob("*")]
     newest = max(path.stat().st_mtime for path in sources)
@@ -63,7 +63,7 @@ def build_wheel() -> Path:
 def prepare(row: Row, wheel: Path) -> Path:
     """The interpreter of a row's environment, with the wheel in it.
 
-    An environment is kept for as long as the row asks for the same; what has no pins is brought up to date.
+    An environment is kept as long as the row's requirements stay the same. Without pins, it is upgraded.
 
     Raises:
         NotMadeError: pip refuses.
@@ -71,14 +71,14 @@ def prepare(row: Row, wheel: Path) -> Path:
     folder = KEPT / row.name.replace(" ", "-").replace(",", "")
     base = find_python(row.python)
     asked = json.dumps([str(base), *row.requirements()])
-    made = folder / "made.json"
+    record = folder / "made.json"
     requirements = ["pytest>=8", *row.requirements()]
     try:
-        if not made.is_file() or made.read_text(encoding="utf-8") != asked:
+        if not record.is_file() or record.read_text(encoding="utf-8") != asked:
             make_environment(folder, requirements, base)
         elif not row.pins:
             _pip(folder, "install", "--quiet", "--upgrade", "--upgrade-strategy=eager", *requirements)
-        made.write_text(asked, encoding="utf-8")
+        record.write_text(asked, encoding="utf-8")
         _pip(folder, "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
         if row.replaced is None:
             _pip(folder, "check")
@@ -88,16 +88,16 @@ def prepare(row: Row, wheel: Path) -> Path:
 
 
 def try_row(row: Row, wheel: Path) -> dict:
-    """A row of the report: what is in its environment and which tests passed there."""
+    """A row of the report: the packages of its environment and the tests that passed there."""
     result: dict = {"name": row.name, "expected": "works", "python": row.python, "packages": {}}
     try:
         python = prepare(row, wheel)
     except NotMadeError as error:
         return result | {"outcome": "not installable", "remarks": [str(error)]}
-    found = call(python, "-c", DESCRIBE)
-    if found.returncode != 0:
-        return result | {"outcome": "failed", "remarks": [found.stderr.strip().splitlines()[-1]]}
-    described = json.loads(found.stdout)
+    done = call(python, "-c", DESCRIBE)
+    if done.returncode != 0:
+        return result | {"outcome": "failed", "remarks": [done.stderr.strip().splitlines()[-1]]}
+    described = json.loads(done.stdout)
     assert Path(described.pop("bngrad")).is_relative_to(KEPT), "the tree was tested, not the wheel"
     suites, remarks = run_suites(python, KEPT / f"{row.name}.xml")
     failed = any(counts["failed"] for counts in suites.values())
@@ -105,7 +105,7 @@ def try_row(row: Row, wheel: Path) -> dict:
 
 
 def try_refusal(refusal: Refusal, python: Path) -> dict:
-    """A row of the report: the message with which a release is refused, found before those of an environment."""
+    """A row of the report: the message that refuses a release, which precedes the packages of an environment."""
     result: dict = {"name": refusal.name, "expected": "refused", "packages": {refusal.package: refusal.version}}
     folder = KEPT / "refused" / refusal.name.replace(" ", "-")
     if not folder.is_dir():
@@ -118,8 +118,8 @@ def try_refusal(refusal: Refusal, python: Path) -> dict:
     if refusal.package != "onnxruntime-extensions":  # which no other use needs
         ways["bngrad"] = call(python, "-m", "bngrad", "inspect", "model.onnx", before=folder)
     lines = [done.stderr.strip().splitlines()[-1] for done in ways.values()]
-    wanted = ["bngrad.errors.VersionError: " + refusal.says, "bngrad: error: " + refusal.says]
-    refused = [line.startswith(want) for line, want in zip(lines, wanted, strict=False)]
+    expected = ["bngrad.errors.VersionError: " + refusal.says, "bngrad: error: " + refusal.says]
+    refused = [line.startswith(want) for line, want in zip(lines, expected, strict=False)]
     if "bngrad" in ways:
         refused.append(ways["bngrad"].returncode == 2 and len(ways["bngrad"].stderr.splitlines()) == 1)
     remarks = [lines[0].removeprefix("bngrad.errors.VersionError: ")]
@@ -134,7 +134,7 @@ def try_refusal(refusal: Refusal, python: Path) -> dict:
 
 
 def run_suites(python: Path, report: Path) -> tuple[dict, list[str]]:
-    """Runs the test files; counts by file, and what is to be said of tests that failed or were skipped."""
+    """Runs the test files; returns counts by file, and messages of tests that failed or were skipped."""
     options = ["--noconftest", "--rootdir", ROOT / "tests", "-c", os.devnull, "-p", "no:cacheprovider"]
     done = call(python, "-m", "pytest", "-q", *options, f"--junit-xml={report}", *SUITES.values(), tests=True)
     suites = {name: {"passed": 0, "failed": 0, "skipped": 0} for name in SUITES}
@@ -159,7 +159,7 @@ def run_suites(python: Path, report: Path) -> tuple[dict, list[str]]:
 def call(
     python: Path, *arguments: object, before: Path | None = None, tests: bool = False
 ) -> subprocess.CompletedProcess:
-    """Runs the Python of an environment, with nothing of this tree in it but what tests share."""
+    """Runs the Python of an environment, which sees no file of this tree except tests/."""
     paths = [before] * (before is not None) + [ROOT / "tests"] * tests
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("BNGRAD_", "PYTHON"))}
     environment |= {"PYTHONPATH": os.pathsep.join(map(str, paths))} if paths else {}
@@ -172,7 +172,7 @@ def _pip(folder: Path, *arguments: object) -> str:
 
 
 def _error_line(output: str) -> str:
-    """What pip says went wrong, without where it looked."""
+    """The error that pip prints, without the places that it searched."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and "WARNING" not in line]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     return " ".join(itertools.islice(errors or lines[-1:], 2))

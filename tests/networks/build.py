@@ -1,4 +1,4 @@
-"""Makes the module, the loss and the example of a row; runs where torch, torchvision and timm are installed."""
+"""Builds the module, the loss and the example of a row; runs where torch, torchvision and timm are installed."""
 
 from __future__ import annotations
 

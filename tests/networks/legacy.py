@@ -1,4 +1,4 @@
-"""The way by torch's legacy exporter: TorchScript, batch norms as the module has them, nothing folded.
+"""Exports with torch's legacy exporter: TorchScript, batch norms as the module has them, nothing folded.
 
 The training mode is that of each module (``PRESERVE``): with ``TRAINING`` frozen batch norms would be trained.
 """
@@ -38,15 +38,15 @@ def by_legacy_exporter(module: torch.nn.Module, loss_fn: Callable, example: tupl
     """Compares the legacy exporter's training graph of a module with the module."""
     check = Check("PyTorch", unit="x PyTorch's own error", limit=LIMIT)
     without_dropout(module)
-    read = read_example(module, loss_fn, example, None)
-    trained = [name for name, one in module.named_parameters() if one.requires_grad]
-    run_graph = runner(training_graph(module, loss_fn, read))
-    compare_graph(check, Forward(module, loss_fn), read, run_graph, trained, steps=steps)
+    parsed = read_example(module, loss_fn, example, None)
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    run_graph = runner(training_graph(module, loss_fn, parsed))
+    compare_graph(check, Forward(module, loss_fn), parsed, run_graph, trained, steps=steps)
     return check
 
 
 class WithLoss(torch.nn.Module):
-    """A module and its loss in one."""
+    """A module that returns the loss of another one."""
 
     def __init__(self, module: torch.nn.Module, loss_fn: Callable, targets: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def training_graph(module: torch.nn.Module, loss_fn: Callable, example: Example)
 
 
 def runner(graph: onnx.ModelProto) -> Callable[[Arrays], Arrays]:
-    """Returns a function that runs a training graph as `compare_graph` wants it."""
+    """Returns a function that runs a training graph for `compare_graph`."""
     session, roles = bngrad.session(graph), bngrad.read_training_graph(graph)
     names = {roles.loss: "loss"}
     for suffix, pairs in (("_grad", roles.gradients), ("_new", roles.running_statistics)):
@@ -86,8 +86,8 @@ def runner(graph: onnx.ModelProto) -> Callable[[Arrays], Arrays]:
     inputs = {value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())}
 
     def run(feeds: Arrays) -> Arrays:
-        given = {f"{kind}.{name}": value for name, value in feeds.items() for kind in ("module", "data")}
-        values = session.run(list(names), {name: value for name, value in given.items() if name in inputs})
+        named = {f"{kind}.{name}": value for name, value in feeds.items() for kind in ("module", "data")}
+        values = session.run(list(names), {name: value for name, value in named.items() if name in inputs})
         return dict(zip(names.values(), values, strict=True))
 
     return run

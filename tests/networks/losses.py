@@ -52,8 +52,8 @@ def triplet(outputs: Outputs) -> torch.Tensor:
 
 def byol(outputs: Outputs) -> torch.Tensor:
     """The cosine of predictions and targets."""
-    one, two, target_one, target_two = outputs
-    return -F.cosine_similarity(one, target_one).mean() - F.cosine_similarity(two, target_two).mean()
+    first, second, first_target, second_target = outputs
+    return -F.cosine_similarity(first, first_target).mean() - F.cosine_similarity(second, second_target).mean()
 
 
 def ctc(outputs: Outputs, target: torch.Tensor) -> torch.Tensor:

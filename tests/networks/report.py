@@ -45,9 +45,9 @@ def page(networks: Sequence[Network], results: Iterable[Result]) -> str:
     by_way: dict[str, dict[str, Result]] = {}
     for result in results:
         by_way.setdefault(result["way"], {})[result["name"]] = result
-    shown = [network for network in networks if any(is_tried(found[network.name]) for found in by_way.values())]
+    shown = [network for network in networks if any(is_tried(named[network.name]) for named in by_way.values())]
     tried = [
-        found[network.name] for found in by_way.values() for network in shown if is_tried(found[network.name])
+        named[network.name] for named in by_way.values() for network in shown if is_tried(named[network.name])
     ]
     parts = [
         TEXT,
@@ -56,12 +56,14 @@ def page(networks: Sequence[Network], results: Iterable[Result]) -> str:
     ]
     rows = []
     for network in shown:
-        found = [by_way[way][network.name] for way in by_way]
-        parameters = next(one["parameters"] for one in found if "parameters" in one)
-        rows.append([f"`{network.name}`", network.family, f"{parameters:,}", *map(cell, found)])
+        row_results = [by_way[way][network.name] for way in by_way]
+        parameters = next(result["parameters"] for result in row_results if "parameters" in result)
+        rows.append([f"`{network.name}`", network.family, f"{parameters:,}", *map(cell, row_results)])
     parts.append(_table(["network", "family", "parameters", *by_way], rows))
     messages = [
-        f"- `{one['name']}` by {one['way']}: {_quoted(one['message'])}" for one in tried if one.get("message")
+        f"- `{result['name']}` by {result['way']}: {_quoted(result['message'])}"
+        for result in tried
+        if result.get("message")
     ]
     if messages:
         parts.append("What was refused or failed, and the messages:\n\n" + "\n".join(messages) + "\n")
@@ -73,7 +75,7 @@ def is_tried(result: Result) -> bool:
 
 
 def is_good(result: Result) -> bool:
-    """Whether a network is right, or refused by the name of what has no rule."""
+    """Returns whether a network is right, or refused with the names of the ops that have no rule."""
     return result["outcome"] == "right" or (result["outcome"] == "refused" and bool(result["by"]))
 
 
@@ -98,20 +100,21 @@ def told(result: Result) -> str:
 
 
 def _versions(tried: Sequence[Result]) -> str:
-    found: dict[str, set[str]] = {}
+    by_package: dict[str, set[str]] = {}
     for result in tried:
         for package, version in result.get("versions", {}).items():
-            found.setdefault(package, set()).add(version)
-    return ", ".join(f"{package} {' and '.join(sorted(versions))}" for package, versions in found.items()) + ".\n"
+            by_package.setdefault(package, set()).add(version)
+    parts = (f"{package} {' and '.join(sorted(versions))}" for package, versions in by_package.items())
+    return ", ".join(parts) + ".\n"
 
 
-def _counts(way: str, found: Mapping[str, Result]) -> list[str]:
-    tried = [one["outcome"] for one in found.values() if is_tried(one)]
+def _counts(way: str, by_name: Mapping[str, Result]) -> list[str]:
+    tried = [result["outcome"] for result in by_name.values() if is_tried(result)]
     return [way, str(len(tried)), *(str(tried.count(outcome)) for outcome in OUTCOMES)]
 
 
 def _quoted(message: str) -> str:
-    """As code, in one line."""
+    """A message as code, in one line."""
     text = " ".join(message.split())
     return f"`{text[:MOST].replace('`', chr(39))}{'...' if len(text) > MOST else ''}`"
 

@@ -1,4 +1,4 @@
-"""The networks that `make networks` tries: where each comes from, the input that it takes, and its loss.
+"""The networks that `make networks` tries, with their source, input and loss.
 
 This file imports nothing that an environment of the project lacks; `build.py` makes the modules.
 """

@@ -1,8 +1,8 @@
 """`make networks`: compares networks with PyTorch, and writes docs/reference/networks.md.
 
 The networks are those of torchvision and timm in `rows`, and small ones of `modules`. Results are kept under
-build/networks; the next run goes on with what is missing, or tries the named networks again. Exit code 1 if a
-result is wrong.
+build/networks; the next run tries those that are missing, or the named networks again. Exit code 1 if a result is
+wrong.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def main() -> int:
     parser.add_argument("--python", help="an interpreter with PyTorch, torchvision, timm and this project")
     parser.add_argument("--report-only", action="store_true", help="write the page from what is kept")
     options = parser.parse_args()
-    known = [network.name for network in NETWORKS]
-    if unknown := set(options.names) - set(known):
-        parser.error(f"no network {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+    names = [network.name for network in NETWORKS]
+    if unknown := set(options.names) - set(names):
+        parser.error(f"no network {', '.join(sorted(unknown))}; there are: {', '.join(names)}")
     if not options.report_only:
         python = options.python or environment()
         tasks = iter(
             [
                 (name, way)
                 for way in options.way or WAYS
-                for name in options.names or known
+                for name in options.names or names
                 if options.names or not _file(name, way).is_file()
             ]
         )

@@ -1,4 +1,4 @@
-"""The rows and the page of `make networks`; with PyTorch, torchvision and timm, three rows themselves."""
+"""Tests the rows and the page of `make networks`; with PyTorch, torchvision and timm, also runs three rows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_there_are_networks_of_all_families():
 
 
 @pytest.mark.parametrize(("result", "cell"), CELLS.values(), ids=CELLS)
-def test_a_cell_tells_the_outcome(result, cell):
+def test_a_cell_shows_the_outcome(result, cell):
     assert report.cell(result) == cell
 
 

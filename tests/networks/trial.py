@@ -56,13 +56,13 @@ WAYS = {"bngrad.torch": by_bngrad_torch, "legacy": by_legacy_exporter}
 
 
 def main() -> None:
-    """Tries what standard input names."""
+    """Tries the networks that standard input names."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.onnx.export(torch.nn.Identity(), (torch.zeros(1),), dynamo=True, verbose=False)  # imports the exporter
     results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what exporters print is no result
+    os.dup2(2, 1)  # exporters print, too
     for line in sys.stdin:
         name, way = line.split()
         result = {"name": name, "way": way, "versions": VERSIONS} | _in_fork(name, way)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _in_fork(name: str, way: str) -> dict[str, Any]:
-    """The result of a network, or what ended its process."""
+    """The result of a network, or the reason why its process ended."""
     reading, writing = os.pipe()
     begun = time.monotonic()
     child = os.fork()
@@ -94,7 +94,7 @@ def _in_fork(name: str, way: str) -> dict[str, Any]:
 def attempt(name: str, way: str) -> dict[str, Any]:
     """Builds a network and compares it."""
     begun = time.monotonic()
-    (network,) = (one for one in NETWORKS if one.name == name)
+    (network,) = (row for row in NETWORKS if row.name == name)
     module, loss_fn, example = build(network)
     result: dict[str, Any] = {"parameters": sum(parameter.numel() for parameter in module.parameters())}
     try:

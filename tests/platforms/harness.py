@@ -1,4 +1,4 @@
-"""What the platforms share: folders, commands, Debian roots, wheels, and programs compiled for a target."""
+"""Parts shared by the platforms: folders, commands, Debian roots, wheels, programs compiled for a target."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PACKAGES = {
     "bookworm": ["ca-certificates", "musl", "python3", "python3-venv"],
     "trixie": ["ca-certificates", "musl", "python3", "python3-venv", "qemu-user", "wine", "wine64"],
 }
-"""The Debian releases that are installed, and what is in them."""
+"""The Debian releases that are installed, with their packages."""
 
 
 class PlatformError(Exception):
-    """Something that cannot be run here; the message goes to the page."""
+    """A check cannot be run here; the message goes to the page."""
 
 
 @dataclass
 class Seen:
-    """What was run on a platform: where, what, what was seen, and whether that is as it has to be."""
+    """A check on a platform: where it ran, what ran, what was seen, and whether that is right."""
 
     where: str
     what: str
@@ -59,7 +59,7 @@ class Row:
 def run(
     *command: str | Path, check: bool = True, seconds: int = SECONDS, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command and returns its result; what it prints is replaced where it is not UTF-8."""
+    """Runs a command and returns its result; output that is not UTF-8 is replaced."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -89,7 +89,7 @@ def need(*programs: str) -> None:
 
 @functools.cache
 def debian(release: str, architecture: str = "amd64") -> Path:
-    """A folder with a Debian release; made at the first use."""
+    """A folder with a Debian release, installed at the first use."""
     need("debootstrap", "dpkg-deb", "unshare")
     place = WORK / "roots" / f"{release}-{architecture}"
     if (place / ".complete").is_file():
@@ -113,7 +113,7 @@ def debian(release: str, architecture: str = "amd64") -> Path:
 def inside(
     root: Path, *command: str | Path, folder: Path, check: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a root, where `folder` is /trial; the mounts end with it."""
+    """Runs a command in a root, where `folder` is /trial; the mounts last as long as the command."""
     (root / "trial").mkdir(exist_ok=True)
     script = (
         'mount --bind "$2" "$1/trial" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && '
@@ -126,10 +126,10 @@ def inside(
 
 def find_wheel(folder: Path, tag: str) -> Path:
     """The wheel of a platform tag."""
-    found = sorted(folder.glob(f"bngrad-*-{tag}.whl"))
-    if len(found) != 1:
-        raise PlatformError(f"{len(found)} wheels for {tag} in {folder}: run `make wheels` first")
-    return found[0]
+    wheels = sorted(folder.glob(f"bngrad-*-{tag}.whl"))
+    if len(wheels) != 1:
+        raise PlatformError(f"{len(wheels)} wheels for {tag} in {folder}: run `make wheels` first")
+    return wheels[0]
 
 
 def unpack(wheel: Path, folder: Path) -> Path:

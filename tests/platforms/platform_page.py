@@ -18,7 +18,7 @@ SYSTEMS = {
 
 
 def tables(rows: Iterable[Mapping]) -> str:
-    """A summary with one row for each target, then what was run and seen on each."""
+    """A summary with one row for each target, then the checks of each."""
     rows = list(rows)
     text = [_table(["platform", "CPU", "wheel", "compiled with", "run", "not run"], map(_summary, rows))]
     for row in rows:
@@ -39,12 +39,12 @@ def _summary(row: Mapping) -> list[str]:
     system, _, machine = row["target"].partition("-")
     bad = sum(not run["good"] for run in row["runs"])
     places = list(dict.fromkeys(run["where"] for run in row["runs"]))
-    ran = "; ".join(places) + (f" (**{bad} not as it has to be**)" if bad else "")
+    ran = "; ".join(places) + (f" (**{bad} not as expected**)" if bad else "")
     return [SYSTEMS[system], machine, row["wheel"] or "-", row["compiler"], ran or "-", row["not_run"] or "-"]
 
 
 def _seen(run: Mapping) -> str:
-    return run["seen"] if run["good"] else f"**not as it has to be:** {run['seen']}"
+    return run["seen"] if run["good"] else f"**not as expected:** {run['seen']}"
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

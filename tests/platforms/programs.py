@@ -1,4 +1,4 @@
-"""The programs that every platform runs, and what has to be seen."""
+"""The programs that every platform runs, with the expected results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ EXCEPTIONS = {
 }
 STEPS = 10
 FIRST_STEPS, TOLERANCE = 5, 1e-5
-"""The relative difference of the first losses, at most, where ONNX Runtime's convolutions round in another order.
+"""The largest relative difference of the first losses, where ONNX Runtime's convolutions sum in another order.
 
-The difference grows with each step; that of all is reported, too.
+The difference grows with each step; that of all steps is reported, too.
 """
 
 
@@ -87,7 +87,7 @@ def write_digits(folder: Path) -> None:
 
 
 def note_training(row: Row, where: str, output: str) -> None:
-    """Records a run of training_step.py from what it printed, compared with that of linux-x86_64."""
+    """Records a run of training_step.py from its output, compared with that of linux-x86_64."""
     document = json.loads(output.strip().splitlines()[-1])
     versions = f"Python {document['python']}, onnxruntime {document['onnxruntime']}, {document['isa']}"
     reference = json.loads(row.reference.setdefault("training", json.dumps(document)))
@@ -96,7 +96,7 @@ def note_training(row: Row, where: str, output: str) -> None:
         row.add(where, what, "losses and trained weights have the same bits", good=True)
         return
     pairs = zip(document["losses"], reference["losses"], strict=True)
-    differences = [abs(one - other) / abs(other) for one, other in pairs]
+    differences = [abs(actual - expected) / abs(expected) for actual, expected in pairs]
     first = max(differences[:FIRST_STEPS])
     seen = (
         f"losses of {FIRST_STEPS} steps within {first:.0e} of linux-x86_64's, of all within {max(differences):.0e}"

@@ -1,7 +1,7 @@
 """`make platforms`: runs the wheels of dist/ where they can be run, and writes docs/reference/platforms.md.
 
 Needs Debian, root, and the wheels of `make wheels`; Debian roots and downloads are kept under build/platforms.
-Exit code 1 if something was not as it has to be.
+Exit code 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
     rows = [results.get(name) or asdict(Row(name, not_run="not tried")) | {"compiler": "zig"} for name in TARGETS]
     platform_page.write(DOCUMENT, rows)
     bad = [run for row in rows for run in row["runs"] if not run["good"]]
-    print(f"{len(bad)} of {sum(len(row['runs']) for row in rows)} records are not as they have to be; {DOCUMENT}")
+    print(f"{len(bad)} of {sum(len(row['runs']) for row in rows)} records are not as expected; {DOCUMENT}")
     return 1 if bad else 0
 
 

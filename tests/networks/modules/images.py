@@ -17,7 +17,7 @@ def conv_norm(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn
 
 
 class Residual(nn.Module):
-    """A residual block; ``before`` puts batch norm and ReLU in front of the convolutions."""
+    """A residual block; ``before`` puts batch norm and ReLU before the convolutions."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, before: bool, squeeze: bool = False) -> None:
         super().__init__()

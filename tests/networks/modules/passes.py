@@ -83,8 +83,8 @@ class SimSiam(nn.Module):
         self.predictor = _projector(8, 24, 8)
 
     def forward(self, first: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        one, two = self.online(first), self.online(second)
-        return self.predictor(one), self.predictor(two), two.detach(), one.detach()
+        first, second = self.online(first), self.online(second)
+        return self.predictor(first), self.predictor(second), second.detach(), first.detach()
 
 
 def sim_siam():
