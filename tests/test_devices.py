@@ -1,0 +1,133 @@
+"""The device of sessions: what is accepted, what every entry point refuses, and who names execution providers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bngrad
+from bngrad.cli import run
+from bngrad.errors import InputError
+from bngrad.ort_training.api import CheckpointState, Module
+from bngrad.runtime.device import Device, execution_providers
+from ort_training import small_artifacts
+from training.trainer_cases import batch, network, samples, step_of
+
+ROOT = Path(bngrad.__file__).parent
+ACCEPTED = ["cpu", "cpu:0"]
+UNSUPPORTED = ["cuda", "cuda:1", "webgpu", "CPU", "cpu:1", "cpu:", "cpu:00", "cpu:-0", " cpu", ""]
+NO_NAMES = [0, None, b"cpu", ["cpu"]]
+
+
+def refusal(device):
+    if isinstance(device, str):
+        return f"device {device!r} is not supported; expected 'cpu'"
+    return f"device is {device!r}; expected a string such as 'cpu'"
+
+
+def test_execution_providers_are_named_in_one_module():
+    files = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if "ExecutionProvider" in path.read_text()}
+    assert files == {"runtime/device.py", "oracle/worker.py"}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name):
+    assert Device.of(name) == Device("cpu", 0)
+    assert execution_providers(name) == execution_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED + NO_NAMES, ids=repr)
+def test_refused(name):
+    for function in (Device.of, execution_providers):
+        with pytest.raises(InputError) as error:
+            function(name)
+        assert str(error.value) == refusal(name)
+
+
+def open_session(device, _folder):
+    model = bngrad.differentiate(network())
+    return bngrad.session(model, device=device).get_providers() == ["CPUExecutionProvider"]
+
+
+def train(device, _folder):
+    return np.isfinite(bngrad.Trainer(step_of(), learning_rate=0.1, device=device).step(**batch()))
+
+
+def validate(device, _folder):
+    return bngrad.validate(
+        network(), against="numeric", dims={"N": 2}, implementation="function", device=device
+    ).passed
+
+
+def train_as_onnxruntime(device, folder):
+    """With session options of the user, or none."""
+    files = small_artifacts.linear(folder)
+    state = CheckpointState.load_checkpoint(files / "checkpoint")
+    module = Module(files / "training_model.onnx", state, files / "eval_model.onnx", device=device)
+    loss, _ = module(*small_artifacts.batch())
+    return np.isfinite(loss)
+
+
+ENTRIES = [open_session, train, validate, train_as_onnxruntime]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+@pytest.mark.parametrize("device", ACCEPTED)
+def test_every_function_accepts(entry, device, tmp_path):
+    assert entry(device, tmp_path)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+@pytest.mark.parametrize("device", ["cuda", None])
+def test_every_function_refuses(entry, device, tmp_path):
+    with pytest.raises(InputError) as error:
+        entry(device, tmp_path)
+    assert str(error.value) == refusal(device)
+
+
+COMMANDS = {
+    "train": [
+        "train",
+        "step.onnx",
+        "--data",
+        "train.npz",
+        "--learning-rate",
+        "0.1",
+        "--epochs",
+        "1",
+        "-o",
+        "out.onnx",
+    ],
+    "validate": ["validate", "model.onnx", "--against", "numeric", "--dim", "N=2", "--implementation", "function"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    step_of().save("step.onnx")
+    bngrad.save(network(), "model.onnx")
+    np.savez("train.npz", **samples(40))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("folder")
+def test_every_command_accepts(command, capsys):
+    assert run([*COMMANDS[command], "--device", "cpu"]) == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses(command, folder, capsys):
+    files = sorted(folder.iterdir())
+    assert run([*COMMANDS[command], "--device", "cuda"]) == 2
+    assert capsys.readouterr() == ("", f"bngrad: error: {refusal('cuda')}\n")
+    assert sorted(folder.iterdir()) == files
+
+
+def test_bench_has_no_device(capsys):
+    """The kernels that it times run on the CPU, without a session."""
+    assert run(["bench", "--shape", "2x2", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.startswith("bngrad: error: No such option '--device'")
