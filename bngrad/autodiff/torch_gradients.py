@@ -1,8 +1,8 @@
-"""What PyTorch's exporter records of gradients, and writes as nodes that have others.
+"""Gradients that PyTorch's exporter records, but whose nodes have other gradients.
 
-Taken over: a detach that is an Identity, the padding of an embedding that is a Gather, and the Dropout of
+Restored are a detach that is an Identity, the padding of an embedding that is a Gather, and the Dropout of
 attention, whose mode the exporter leaves out. Others are refused, by `LostGradients` where a gradient passes them.
-So are buffers that the forward pass changes, of which the exporter leaves out the new values.
+So are buffers that the forward pass changes, because the exporter leaves out their new values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bngrad.autodiff.stop_gradient import DOMAIN, NAME
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed
-from bngrad.graph.node_makers import NodesBefore, NodesBehind
+from bngrad.graph.node_makers import NodesAfter, NodesBefore
 from bngrad.graph.nodes import all_nodes, describe, owner
 from bngrad.graph.torch_calls import named_op, recorded_call
 from bngrad.graph.torch_records import batch_norm_call, is_folded_batch_norm, recorded_names, updated_tensors
@@ -36,7 +36,7 @@ def with_torch_gradients(model: ir.Model) -> ir.Model:
     """Returns a model whose nodes have the gradients that PyTorch's exporter recorded: itself, or a copy.
 
     Raises:
-        ModelError: The forward pass changes a buffer that is no running statistic of a batch norm.
+        ModelError: The forward pass changes a buffer that is not a running statistic of a batch norm.
         UnsupportedNodeError: An embedding has a max_norm, which changes the weight itself.
     """
     for node in all_nodes(model):
@@ -45,7 +45,7 @@ def with_torch_gradients(model: ir.Model) -> ir.Model:
                 f"{describe(node)} is of an embedding with max_norm, which changes the weight in the forward "
                 "pass; expected max_norm=None"
             )
-    if FORWARD_INFO not in model.metadata_props:  # this package has the new values as outputs
+    if FORWARD_INFO not in model.metadata_props:  # this package's exporter outputs the new values
         _refuse_lost_updates(model.graph)
     if not any(_is_changed(node) for node in all_nodes(model)):
         return model
@@ -64,15 +64,19 @@ def with_torch_gradients(model: ir.Model) -> ir.Model:
 
 
 def _refuse_lost_updates(graph: ir.Graph) -> None:
-    """Refuses changes of buffers that the record has, and the graph has not."""
+    """Refuses recorded changes of buffers that the graph lacks.
+
+    Raises:
+        ModelError: There is such a change.
+    """
     names, kept, lost = recorded_names(graph), set(), updated_tensors(graph)
     for node in graph:
         call, norm = recorded_call(node), batch_norm_call(node)
-        if is_folded_batch_norm(node):  # which of them is not recorded; `refuse_folded` decides
+        if is_folded_batch_norm(node):  # the folded one is not recorded; `refuse_folded` decides
             kept |= {name for name in lost if name.endswith(_STATISTICS)}
         elif norm is not None and norm.is_training is not False:
-            read = [names[argument] for argument in norm.arguments[3:5] if argument in names]
-            kept |= {*read, *(re.sub(r"running_mean$", "num_batches_tracked", name) for name in read)}
+            statistics = [names[argument] for argument in norm.arguments[3:5] if argument in names]
+            kept |= {*statistics, *(re.sub(r"running_mean$", "num_batches_tracked", name) for name in statistics)}
         elif call is not None and call.op == "instance_norm" and call.argument(5, "use_input_stats") == "True":
             lost += [names[argument] for argument in call.arguments[3:5] if argument in names]
     if lost := list(dict.fromkeys(name for name in lost if name not in kept)):
@@ -94,7 +98,7 @@ def _is_detach(node: ir.Node) -> bool:
 
 
 def _is_dropout_of_attention(node: ir.Node) -> bool:
-    """Whether a Dropout is one in training mode, of which the exporter leaves out the mode."""
+    """Returns whether a Dropout is one of attention in training mode, whose mode the exporter leaves out."""
     if (node.domain, node.op_type) != ("", "Dropout") or (len(node.inputs) > 2 and node.inputs[2] is not None):
         return False
     call = recorded_call(node)
@@ -107,19 +111,19 @@ def _embedding(node: ir.Node) -> TorchCall | None:
 
 
 def _padding(node: ir.Node) -> int | None:
-    """The row of an embedding that gets no gradient; None if every row gets one, or the node is another one."""
+    """Returns the row of an embedding that gets no gradient; None if there is none, or for another node."""
     call = _embedding(node)
     written = "" if call is None else call.argument(2, "padding_idx")
     return int(written) if re.fullmatch(r"\d{1,18}", written) else None
 
 
 def _pad(node: ir.Node, names: Names) -> None:
-    """Gather(table, ids) -> Where(ids == padding, StopGradient(rows), rows)."""
+    """Converts Gather(table, ids) to Where(ids == padding, StopGradient(rows), rows)."""
     (rows,), ids = node.outputs, node.inputs[1]
     assert ids is not None, "a Gather has indices"  # noqa: S101
     readers, name = list(rows.uses()), str(rows.name)
     rows.name = names.fresh(f"{name}_rows")
-    make = NodesBehind(node, names, name)
+    make = NodesAfter(node, names, name)
     is_padding = make.op("Equal", ids, make.constant(_padding(node), ids.dtype or ir.DataType.INT64))
     (stopped,) = make.outputs_of(NAME, rows, outputs=["stopped"], domain=DOMAIN)
     result = make.op("Where", make.op("Unsqueeze", is_padding, make.int64([-1])), stopped, rows)
@@ -135,31 +139,35 @@ def _pad(node: ir.Node, names: Names) -> None:
 
 
 def refuse_fake_quantization(model: ir.Model) -> None:
-    """Refuses fake quantization, whose gradient of PyTorch's is straight-through, and zero as nodes have it.
+    """Refuses fake quantization, whose gradient is straight-through in PyTorch, but zero for the nodes.
 
     Raises:
-        UnsupportedNodeError: There is one.
+        UnsupportedNodeError: There is a node of fake quantization.
     """
     for node in filter(is_fake_quantization, all_nodes(model)):
         refuse_straight_through(node)
 
 
 def is_fake_quantization(node: ir.Node) -> bool:
-    """Whether PyTorch's exporter recorded a QuantizeLinear to be of fake quantization."""
+    """Returns whether a node is a QuantizeLinear that PyTorch's exporter recorded as fake quantization."""
     call = recorded_call(node) if node.op_type == "QuantizeLinear" else None
     return call is not None and "fake_quantize" in call.op
 
 
 def refuse_straight_through(node: ir.Node) -> NoReturn:
-    """Refuses one node; see `refuse_fake_quantization`."""
+    """Refuses a node of fake quantization; see `refuse_fake_quantization`.
+
+    Raises:
+        UnsupportedNodeError: Always.
+    """
     raise UnsupportedNodeError(
-        f"{describe(node)} is fake quantization of PyTorch's, through which no gradient would pass; write "
-        "x + (q(x) - x).detach(), or name weights behind it with --wrt (wrt=)"
+        f"{describe(node)} is PyTorch's fake quantization, through which no gradient would pass; write "
+        "x + (q(x) - x).detach(), or name weights after it with --wrt (wrt=)"
     )
 
 
 class LostGradients:
-    """What a model's records say of its gradients that its nodes do not have.
+    """Recorded gradients of a model that its nodes do not have, and that are refused.
 
     Args:
         model: The forward model, as `with_torch_gradients` returns it.
@@ -167,10 +175,10 @@ class LostGradients:
 
     def __init__(self, model: ir.Model) -> None:
         self._by_name = {str(value.name): node for node in model.graph for value in node.outputs if value.name}
-        self._is_whole = FORWARD_INFO in model.metadata_props  # by this package: nothing was optimized away
+        self._is_whole = FORWARD_INFO in model.metadata_props  # this package's exporter optimizes nothing away
 
     def reason(self, node: ir.Node) -> str | None:
-        """Why the gradient of a node would not be PyTorch's; None if it is, as far as the record tells."""
+        """Returns the reason why the gradient of a node would not be PyTorch's; None if the record shows none."""
         call = recorded_call(node)
         if call is None:
             return None

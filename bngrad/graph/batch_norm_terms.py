@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 def statistics_dtype(x: ir.Value) -> ir.DataType:
-    """The type that statistics of X are computed in: double for double, else float."""
+    """Returns the type that statistics of X are computed in: double for double, else float."""
     return ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
 def cast_like(make: NodeMaker, value: ir.Value, dtype: ir.DataType, like: ir.Value) -> ir.Value:
-    """Returns a value that was computed in a type as the type of another value, if that is known."""
+    """Converts a value that was computed in a type to the type of another value, if that is known."""
     value.dtype = dtype
     return make.cast(value, like.dtype or dtype)
 
 
 def inverse_std(emit: NodeMaker, variance: ir.Value, epsilon: float, dtype: ir.DataType) -> ir.Value:
-    """1 / sqrt(variance + epsilon), for a system whose gradient op takes the variance.
+    """Computes 1 / sqrt(variance + epsilon), for a system whose gradient op takes the variance.
 
     Args:
-        emit: Where the nodes go.
+        emit: The maker of the nodes.
         variance: The biased variance.
         epsilon: Added to the variance; the float32 value where the system stores a float32.
-        dtype: What to compute and return, see `statistics_dtype`.
+        dtype: The type of the result; see `statistics_dtype`.
     """
     shifted = emit.op("Add", emit.cast(variance, dtype), emit.constant(epsilon, dtype))
     result = emit.op("Reciprocal", emit.op("Sqrt", shifted))
@@ -40,9 +40,9 @@ def inverse_std(emit: NodeMaker, variance: ir.Value, epsilon: float, dtype: ir.D
 
 
 def is_momentum(factor: float, dtype: ir.DataType | None) -> bool:
-    """Whether the float32 attribute momentum, 1 - factor, represents the factor accurately.
+    """Returns whether the float32 attribute momentum, 1 - factor, represents the factor accurately.
 
-    The subtraction cancels digits: a factor of 0.001 becomes 5e-5 of itself too large.
+    The subtraction cancels digits: a factor of 0.001 becomes too large by a relative 5e-5.
 
     Args:
         factor: The weight of the new value in a running average.
@@ -56,7 +56,7 @@ def is_momentum(factor: float, dtype: ir.DataType | None) -> bool:
 
 
 def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype: ir.DataType) -> ir.Value:
-    """A running average: old + factor * (new - old), or the new value if factor is 1.
+    """Computes a running average: old + factor * (new - old), or the new value if factor is 1.
 
     Not (1 - factor) * old + ...: ONNX Runtime removes a product with a double that rounds to 1 in float.
     """
@@ -69,13 +69,13 @@ def average(emit: NodeMaker, old: ir.Value, new: ir.Value, factor: float, dtype:
 
 
 def collapsed_shape(emit: NodeMaker, x: ir.Value, *, channels_last: bool = False) -> ir.Value:
-    """The shape [N, C, S] of data with channels in dimension 1, of unknown rank or of rank 1, where C is 1.
+    """Computes the shape [N, C, S] of data with channels in dimension 1; for data of rank 1, C is 1.
 
     S is computed, for Reshape with allowzero = 1: -1 is ambiguous for an empty batch.
 
     Args:
-        emit: Where the nodes go.
-        x: The data.
+        emit: The maker of the nodes.
+        x: The data, of any or unknown rank.
         channels_last: Whether the channels are the last dimension; the shape is [S, C] then.
     """
     if channels_last:

@@ -20,14 +20,14 @@ SUPPORTED_DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, 
 SIXTEEN_BITS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 PER_SAMPLE = "bngrad.per_sample"
-"""The key in a node's ``meta`` for a batch-norm gradient that is one of an instance or group norm: its statistics
-are those of each sample alone."""
+"""The key in a node's ``meta`` for a batch-norm gradient that is one of an instance or group norm: each sample has
+its own statistics."""
 
 _OLD_TRAINING_OUTPUTS = 5
 
 
 def is_training_batch_norm(node: ir.Node) -> bool:
-    """Whether a node is ONNX's BatchNormalization in training mode.
+    """Returns whether a node is ONNX's BatchNormalization in training mode.
 
     It has training_mode = 1; below opset 14 it has five outputs, and below 7 no is_test = 1.
     """
@@ -40,13 +40,13 @@ def is_training_batch_norm(node: ir.Node) -> bool:
 
 
 def says_both_modes(node: ir.Node) -> bool:
-    """Whether a BatchNormalization below opset 7 has is_test = 0, for training, and one output, for inference."""
+    """Returns whether a BatchNormalization below opset 7 has is_test = 0, for training, but only one output."""
     is_test = node.attributes.get("is_test")
     return is_test is not None and is_test.value == 0 and len(node.outputs) < _OLD_TRAINING_OUTPUTS
 
 
 def is_per_element(node: ir.Node) -> bool:
-    """Whether a BatchNormalization below opset 9 has spatial = 0: each element of a sample has its statistics."""
+    """Returns whether a BatchNormalization below opset 9 has spatial = 0: each element has its statistics."""
     spatial = node.attributes.get("spatial")
     return spatial is not None and spatial.value == 0
 
@@ -54,19 +54,19 @@ def is_per_element(node: ir.Node) -> bool:
 def refusal(
     node: ir.Node, *, inputs: int, data: Sequence[int], minimum_rank: int, layout: str = "NC..."
 ) -> str | None:
-    """Why a batch-norm node cannot become an op of ``bngrad``; None if it can.
+    """Returns the reason why a batch-norm node cannot become an op of ``bngrad``; None if it can.
 
     Args:
         node: The node.
-        inputs: How many inputs it must have, all present.
+        inputs: The number of inputs that it must have, all present.
         data: The indices of the inputs of X's shape.
         minimum_rank: The lowest rank that the op accepts.
         layout: The layout of the data, for the message.
     """
     present = [value for value in node.inputs if value is not None]
     if len(present) != inputs or len(node.inputs) != inputs:
-        given = str(len(present)) if len(present) == len(node.inputs) else f"{len(present)} of {len(node.inputs)}"
-        return f"it has {given} inputs; expected {inputs}, all present"
+        count = str(len(present)) if len(present) == len(node.inputs) else f"{len(present)} of {len(node.inputs)}"
+        return f"it has {count} inputs; expected {inputs}, all present"
     reason = type_refusal([node.inputs[i] for i in data], [v for i, v in enumerate(node.inputs) if i not in data])
     if reason:
         return reason
@@ -77,11 +77,12 @@ def refusal(
 
 
 def parameter_refusal(node: ir.Node, *, data: Sequence[int]) -> str | None:
-    """Why the shapes of parameters or statistics do not match the data; None if they match or are unknown.
+    """Returns the reason why shapes of parameters do not match the data; None if they match or are unknown.
 
     Args:
         node: The node.
-        data: The indices of the inputs that have X's shape, in which dimension 1 is the channels.
+        data: The indices of the inputs that have X's shape, in which dimension 1 is the channels; the others are
+            parameters or statistics.
     """
     shapes = [
         value.shape for index in data if (value := node.inputs[index]) is not None and value.shape is not None
@@ -115,22 +116,22 @@ def require_parameters(model: ir.Model) -> None:
 
 
 def type_refusal(data: Iterable[ir.Value | None], parameters: Iterable[ir.Value | None]) -> str | None:
-    """Why values of these types cannot be inputs of an op of ``bngrad``; None if they can or are unknown.
+    """Returns the reason why an op of ``bngrad`` cannot read some types; None if it can, or they are unknown.
 
     Args:
         data: The values of X's type.
         parameters: The values of X's type or float, as in ONNX's BatchNormalization.
     """
-    found: ir.DataType | None = None
+    data_type: ir.DataType | None = None
     for value in data:
         if value is None or value.dtype is None:
             continue
         if value.dtype not in SUPPORTED_DTYPES:
             return _wrong_type(value, "one of " + ", ".join(dtype.name.lower() for dtype in SUPPORTED_DTYPES))
-        if found not in (None, value.dtype):
-            return _wrong_type(value, f"{found.name.lower()}, the type of the data before it")
-        found = value.dtype
-    allowed = dict.fromkeys((ir.DataType.FLOAT, found) if found is not None else SUPPORTED_DTYPES)
+        if data_type not in (None, value.dtype):
+            return _wrong_type(value, f"{data_type.name.lower()}, the type of the data before it")
+        data_type = value.dtype
+    allowed = dict.fromkeys((ir.DataType.FLOAT, data_type) if data_type is not None else SUPPORTED_DTYPES)
     for value in parameters:
         if value is not None and value.dtype not in (None, *allowed):
             return _wrong_type(value, " or ".join(dtype.name.lower() for dtype in allowed))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _gradient_args(make: NodeMaker, x_shape: ir.Value, y_shape: ir.Value) -> ir.Value:
-    """ORT's op for the axes; its second output, those of y, would be empty."""
+    """Builds ORT's op for the axes; its second output, the axes of y, would be empty."""
     return make.microsoft("BroadcastGradientArgs", x_shape, y_shape)
 
 
@@ -33,12 +33,13 @@ def sum_to(
     """Returns a gradient with the shape of an input, from one with the shape of the output.
 
     Args:
-        make: Where the nodes go.
+        make: The maker of the nodes.
         gradient: The gradient with respect to x before the sum, in the shape of y.
         x: An input that was broadcast.
-        y: The output, or anything of its shape.
+        y: The output, or another value of its shape.
         others: The other inputs, where these are all that x was broadcast against.
-        axes_of: Makes the nodes that compute the axes along which x was repeated, from the shapes of x and y.
+        axes_of: A function that builds the nodes for the axes along which x was repeated, from the shapes of x and
+            y.
     """
     repeated = repeated_axes(x, y, others)
     if repeated is None:
@@ -56,13 +57,13 @@ def sum_to(
 
 
 def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> list[int] | None:
-    """The axes of y along which x was repeated, those that x lacks first; None if they are unknown statically.
+    """Returns the axes of y along which x was repeated, those that x lacks first; None if not known statically.
 
     An axis of y of size 1 may be among them: a sum over one element changes nothing.
 
     Args:
         x: An input that was broadcast.
-        y: The output, or anything of its shape.
+        y: The output, or another value of its shape.
         others: The other inputs, where these are all that x was broadcast against.
     """
     if x.shape is None or y.shape is None or len(x.shape) > len(y.shape):
@@ -83,5 +84,5 @@ def repeated_axes(x: ir.Value, y: ir.Value, others: Iterable[ir.Value] = ()) -> 
 
 
 def _is_one(x: ir.Value, axis: int) -> bool:
-    """Whether x has size 1 along an axis, counted from the last, or lacks the axis."""
+    """Returns whether x has size 1 along an axis, counted from the last, or lacks the axis."""
     return x.shape is not None and (-axis > len(x.shape) or x.shape[axis] == 1)

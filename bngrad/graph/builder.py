@@ -1,4 +1,4 @@
-"""Making new nodes: ops, constants and casts, each named after what it is made for."""
+"""Builds nodes: ops, constants and casts, named after the node that they are for."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ATTRIBUTES: Mapping[str, Callable[[str, Any], ir.Attr]] = {
 
 
 class NodeMaker(abc.ABC):
-    """Makes nodes; where they go, and what they are called, is what its children are about.
+    """Makes nodes; subclasses decide where the nodes go and how they are named.
 
-    Every new node is named ``<prefix>_<op type>`` and its values ``<prefix>_<what they are>``, with a number where
-    the model has that name already.
+    Every new node is named ``<prefix>_<op type>`` and its values ``<prefix>_<word>``, with a number where the
+    model has that name already.
 
     Args:
-        names: Where names come from.
-        prefix: What all names begin with.
+        names: The source of names.
+        prefix: The beginning of all names.
     """
 
     def __init__(self, names: Names, prefix: str) -> None:
@@ -75,13 +75,13 @@ class NodeMaker(abc.ABC):
     def bngrad(
         self, op_type: str, *inputs: ir.Value, axes: ir.Value | None = None, **attributes: float | str | ir.Attr
     ) -> Sequence[ir.Value]:
-        """Makes a node of ours and returns all its outputs.
+        """Makes a node of ``bngrad`` and returns all its outputs.
 
         Args:
             op_type: A key of `opset.FUNCTIONS`.
-            inputs: All its inputs but axes, which come last.
+            inputs: All its inputs except axes, which come last.
             axes: The reduction axes, of an op that has them.
-            attributes: All its attributes: int, float or string as its signature says, or an `ir.Attr`.
+            attributes: All its attributes: int, float or string as in its signature, or an `ir.Attr`.
         """
         _, outputs, kinds = signature(op_type)
         typed = {
@@ -91,7 +91,7 @@ class NodeMaker(abc.ABC):
         return self._emit(DOMAIN, op_type, [*inputs, *([] if axes is None else [axes])], outputs, typed)
 
     def constant(self, value: Any, dtype: ir.DataType) -> ir.Value:  # noqa: ANN401
-        """Returns a constant of a type, from anything that NumPy makes an array of."""
+        """Returns a constant of a type, from anything that NumPy converts to an array."""
         with np.errstate(over="ignore"):  # beyond the type's range it is infinite, as the op's own arithmetic is
             array = np.asarray(value).astype(dtype.numpy())
         result = self.op("Constant", value=ir.tensor(array, dtype=dtype))
@@ -103,7 +103,7 @@ class NodeMaker(abc.ABC):
         return self.constant(value, ir.DataType.INT64)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Returns a value as a type; itself if it has that type already."""
+        """Converts a value to a type; returns the value itself if it has that type already."""
         if value.dtype == dtype:
             return value
         result = self.op("Cast", value, to=int(dtype))
@@ -111,13 +111,13 @@ class NodeMaker(abc.ABC):
         return result
 
     def name(self, value: ir.Value, name: str) -> ir.Value:
-        """Gives a value a name of its own: itself if it was made here and has none, else a copy of it."""
+        """Names a value if it was made here and is unnamed, else a copy of it."""
         new = value if value in self._unnamed else self.op("Identity", value)
         self._unnamed.discard(new)
         new.name = name
         return new
 
-    def _node_name(self, domain: str, op_type: str) -> str:  # noqa: ARG002 - for its children
+    def _node_name(self, domain: str, op_type: str) -> str:  # noqa: ARG002 - for subclasses
         return self.names.fresh(f"{self._prefix}_{op_type}")
 
     def _emit(
@@ -130,8 +130,8 @@ class NodeMaker(abc.ABC):
     ) -> Sequence[ir.Value]:
         name = self._node_name(domain, op_type)
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), name=name)
-        for value, what in zip(node.outputs, outputs, strict=True):
-            value.name = self.names.fresh(f"{self._prefix}_{what}") if what else ""
+        for value, word in zip(node.outputs, outputs, strict=True):
+            value.name = self.names.fresh(f"{self._prefix}_{word}") if word else ""
         self._unnamed.update(value for value in node.outputs if value.name)
         self._place(node)
         return node.outputs

@@ -36,7 +36,7 @@ def read_labels(
 
     Args:
         at: The node, with the attributes ``ignore_index`` and ``reduction``.
-        dY: The gradient of the loss: a scalar, or for reduction ``none`` that of each sample.
+        dY: The gradient of the loss: a scalar, or for reduction ``none`` one for each sample.
         scores: The input of the loss, with the classes in dimension 1.
         labels: int32 or int64, in the shape of scores without dimension 1.
         weights: The weight of each class.
@@ -58,17 +58,17 @@ def read_labels(
 def gradient_of_weights(
     at: NodeSite, dY: ir.Value, log_prob: ir.Value, loss: ir.Value, labels: ir.Value, weights: ir.Value
 ) -> ir.Value:
-    """The gradient of a loss with respect to the weights of its classes.
+    """Computes the gradient of a loss with respect to the weights of its classes.
 
     dw_c is the sum of -dY log_prob_i[c] over the samples i of class c; for the mean L = sum loss_i / W, where W is
     the sum of w over the samples, that of dY (-log_prob_i[c] - L) / W.
 
     Args:
         at: The node, with the attributes ``ignore_index`` and ``reduction``.
-        dY: See `read_labels`.
-        log_prob: With the classes in dimension 1.
+        dY: The gradient of the loss, as in `read_labels`.
+        log_prob: The logarithms of the probabilities, with the classes in dimension 1.
         loss: The output of the node, which is L for the mean.
-        labels: See `read_labels`.
+        labels: The labels, as in `read_labels`.
         weights: The weight of each class.
     """
     dtype = statistics_dtype(log_prob)
@@ -97,10 +97,10 @@ def weight_of_each(
     ignore_index: int | None,
     dtype: ir.DataType,
 ) -> ir.Value | None:
-    """Makes the weight w of each sample: that of its class, and 0 where its label is ignored.
+    """Makes the weight w of each sample: the weight of its class, and 0 where its label is ignored.
 
     Args:
-        make: Makes nodes.
+        make: The maker of the nodes.
         labels: int32 or int64.
         weights: The weight of each class; None if all are 1.
         ignore_index: The label of samples that do not count; None if all do.
@@ -118,7 +118,7 @@ def _ignore_index(at: NodeSite) -> int | None:
 
 
 def _classes(make: NodeMaker, labels: ir.Value, ignore_index: int | None) -> tuple[ir.Value, ir.Value | None]:
-    """The labels in int64, 0 where they are ignored; and where that is, if an index is ignored."""
+    """Returns the labels in int64, 0 where they are ignored, and a mask of these if an index is ignored."""
     classes = make.cast(labels, ir.DataType.INT64)
     if ignore_index is None:
         return classes, None

@@ -1,4 +1,4 @@
-"""The values that a model computes from initializers and constants alone."""
+"""The values that a model computes only from initializers and constants."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST_NODES = 100
 """The most nodes that are evaluated: a running statistic is at most cast, reshaped or filled."""
 
 _MOST_ELEMENTS = 1 << 16
-"""Of an initializer of equal elements: beyond, it is a matrix that was drawn."""
+"""The most elements of an initializer of equal elements: a larger one is a matrix that was drawn."""
 
 
 def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
-    """Returns the value of an initializer, a constant, or what standard nodes compute from these; else None.
+    """Returns the tensor of an initializer or Constant, or of a value computed only from these; else None.
 
     A graph input with a default counts as an initializer. Random nodes and nodes with subgraphs are not evaluated.
     """
@@ -45,19 +45,19 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     return ir.convenience.get_const_tensor(value)
 
 
-def has_equal_elements(value: ir.Value, want: float | None = None) -> bool:
-    """Whether all elements of an initializer are equal, and equal to a number if one is given.
+def has_equal_elements(value: ir.Value, number: float | None = None) -> bool:
+    """Returns whether all elements of an initializer are equal, and equal to a number unless it is None.
 
-    False for one element, for large matrices, which are drawn, and where the external data is not there.
+    False for one element, for large matrices, which are drawn, and where the external data is missing.
     """
     tensor = value.const_value
     if tensor is None or not 1 < tensor.size <= _MOST_ELEMENTS:
         return False
     try:
         array = tensor.numpy()
-    except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
+    except (OSError, ValueError):  # its external data is missing, which is reported where it is needed
         return False
-    first = array.flat[0] if want is None else want
+    first = array.flat[0] if number is None else number
     return bool(np.all(array == first))
 
 
@@ -88,33 +88,37 @@ def lift_constant(graph: ir.Graph, value: ir.Value) -> ir.Value:
 
 def _evaluated(value: ir.Value) -> ir.TensorProtocol | None:
     nodes: dict[ir.Node, None] = {}
-    given: dict[ir.Value, None] = {}
+    sources: dict[ir.Value, None] = {}
     waiting = [value]
     while waiting:
-        read = waiting.pop()
-        node = read.producer()
+        current = waiting.pop()
+        node = current.producer()
         if node is None:
-            if read.const_value is None:
+            if current.const_value is None:
                 return None
-            given[read] = None
+            sources[current] = None
         elif node not in nodes:
             if len(nodes) == _MOST_NODES or not _is_evaluable(node):
                 return None
             nodes[node] = None
-            waiting += [one for one in node.inputs if one is not None]
+            waiting += [operand for operand in node.inputs if operand is not None]
     graph = owner(next(iter(nodes)))
     proto = onnx.helper.make_graph(
         [ir.to_proto(node) for node in graph if node in nodes],
         "constants",
         [],
         [onnx.ValueInfoProto(name=value.name)],
-        [ir.to_proto(renamed(one.const_value, str(one.name))) for one in given if one.const_value is not None],
+        [
+            ir.to_proto(renamed(source.const_value, str(source.name)))
+            for source in sources
+            if source.const_value is not None
+        ],
     )
     imports = [onnx.helper.make_opsetid("", version) for version in _opset(graph)]
     try:
         (array,) = ReferenceEvaluator(onnx.helper.make_model(proto, opset_imports=imports)).run(None, {})
         return ir.tensor(array)
-    except Exception:  # noqa: BLE001 - whatever it does not evaluate is not constant
+    except Exception:  # noqa: BLE001 - a value that it cannot evaluate is not constant
         return None
 
 

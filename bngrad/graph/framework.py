@@ -4,7 +4,7 @@ This package's exporters record it in the model's metadata, where anyone may wri
 
     bngrad.framework: pytorch
 
-Without that entry, the name of the exporter tells it.
+Without that entry, the name of the exporter shows it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Framework = Literal["pytorch", "tensorflow", "jax"]
 
 KEY = "bngrad.framework"
-"""Of ``ModelProto.metadata_props``."""
+"""The key in ``ModelProto.metadata_props``."""
 
 _OF_PRODUCER: Mapping[str, Framework] = {
     "pytorch": "pytorch",
@@ -31,7 +31,7 @@ _OF_PRODUCER: Mapping[str, Framework] = {
     "bngrad.keras": "tensorflow",
     "jax2onnx": "jax",
 }
-"""By ``ModelProto.producer_name``."""
+"""The framework by ``ModelProto.producer_name``."""
 
 
 def record_framework(model: ir.Model, framework: Framework) -> None:
@@ -40,10 +40,10 @@ def record_framework(model: ir.Model, framework: Framework) -> None:
 
 
 def framework_of(model: ir.Model) -> Framework | None:
-    """Returns the framework of a model; None if nothing tells it.
+    """Returns the framework of a model; None if it is not recorded.
 
     Raises:
-        ModelError: The metadata name another one than `Framework` has.
+        ModelError: The metadata name a framework that is not one of `Framework`.
     """
     recorded = model.metadata_props.get(KEY)
     if recorded in get_args(Framework):
@@ -52,6 +52,6 @@ def framework_of(model: ir.Model) -> Framework | None:
         raise ModelError(
             f"the model's metadata {KEY!r} is {recorded[:40]!r}; expected one of {', '.join(get_args(Framework))}"
         )
-    if has_records(model.graph):  # a tool has put its own name as the producer's
+    if has_records(model.graph):  # a tool has replaced the producer's name by its own
         return "pytorch"
     return _OF_PRODUCER.get(model.producer_name or "")

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
 
-def free_name(wanted: str, taken: Container[str | None]) -> str:
-    """Returns ``wanted``, or that with a number appended so that it is not taken."""
-    name, number = wanted, 0
+def free_name(base: str, taken: Container[str | None]) -> str:
+    """Returns ``base``, with a number appended if that name is taken."""
+    name, number = base, 0
     while name in taken:
         number += 1
-        name = f"{wanted}_{number}"
+        name = f"{base}_{number}"
     return name
 
 
@@ -38,22 +38,22 @@ class Names:
         for function in model.functions.values():
             self._taken |= {value.name for value in function.inputs}
 
-    def fresh(self, wanted: str) -> str:
-        """Returns ``wanted``, or that with a number appended."""
-        name = free_name(wanted, self._taken)
+    def fresh(self, base: str) -> str:
+        """Returns ``base``, with a number appended if that name is taken."""
+        name = free_name(base, self._taken)
         self._taken.add(name)
         return name
 
 
 class NodeNames(Names):
-    """The same for nodes, whose names are independent of those of values."""
+    """Makes names that no node has; names of nodes are independent of names of values."""
 
     def __init__(self, model: ir.Model) -> None:
         self._taken = {node.name for node in all_nodes(model)}
 
 
 def node_names(model: ir.Model) -> dict[ir.Node, str]:
-    """The name of every node in messages and patterns: its own, or else that of its first output."""
+    """Returns the name of every node in messages and patterns: its own, or else the name of its first output."""
     names = NodeNames(model)
     return {node: node.name or names.fresh(_output_or_op(node)) for node in all_nodes(model)}
 
@@ -85,7 +85,7 @@ class ConstantAxes:
 
 
 def int64_constant(values: Sequence[int], name: str) -> ir.Node:
-    """A Constant node with an int64 vector; the node and its output have the same name."""
+    """Makes a Constant node with an int64 vector; the node and its output have the same name."""
     tensor = ir.tensor(list(values), dtype=ir.DataType.INT64, name=name)
     constant = ir.node("Constant", inputs=[], attributes={"value": tensor}, name=name)
     (output,) = constant.outputs

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Runs a function, or a block, without looking for garbage: half the time where there is much to look through.
+    """Runs a function, or a block, without garbage collection, which takes half of the time for large graphs.
 
     A collector that is off stays off.
     """

@@ -1,8 +1,8 @@
-"""A hash of what a graph computes, which depends neither on the names of its values nor on the order of its nodes.
+"""A hash of the computation of a graph, independent of the names of its values and the order of its nodes.
 
-Counted are the names and types of the inputs, the ops with their attributes and opsets, and the contents of
-constants, also of those in external data. Not counted are metadata, values that are not used, and the functions of
-``bngrad``, which are an implementation of its ops.
+It covers the names and types of the inputs, the ops with their attributes and opsets, and the contents of
+constants, including those in external data. It does not cover metadata, values that are not used, and the
+functions of ``bngrad``, which are an implementation of its ops.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OWN = "bngrad"
 
 
 def graph_digest(model: ir.Model, outputs: Mapping[str, ir.Value]) -> str:
-    """Returns the SHA-256 of what some values of a model compute.
+    """Returns the SHA-256 of the computation of some values of a model.
 
     Args:
         model: The model; its nodes are sorted topologically.
-        outputs: The values, under names that do not depend on those of the model's outputs.
+        outputs: The values, under names that do not depend on the names of the model's outputs.
     """
     return _Digest(model).of_outputs(outputs)
 
@@ -57,11 +57,11 @@ class _Digest:
 
     def _add_nodes(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
-            attributes = sorted((name, self._attribute(one)) for name, one in node.attributes.items())
+            attributes = sorted((name, self._attribute(attribute)) for name, attribute in node.attributes.items())
             inputs = [self._value(value) for value in node.inputs]
-            made = _hash("node", node.domain, node.op_type, node.overload, attributes, inputs)
+            digest = _hash("node", node.domain, node.op_type, node.overload, attributes, inputs)
             for index, value in enumerate(node.outputs):
-                self._known[value] = _hash(made, index)
+                self._known[value] = _hash(digest, index)
 
     def _body(self, graph: ir.Graph | ir.Function) -> bytes:
         """The hash of a subgraph or a function, whose inputs have numbers."""
@@ -70,11 +70,11 @@ class _Digest:
         self._add_nodes(graph)
         return _hash("body", [self._value(value) for value in graph.outputs])
 
-    def _attribute(self, one: ir.Attr) -> bytes:
-        if one.is_ref():
-            return _hash("reference", one.ref_attr_name)
-        value: Any = one.value
-        match one.type:
+    def _attribute(self, attribute: ir.Attr) -> bytes:
+        if attribute.is_ref():
+            return _hash("reference", attribute.ref_attr_name)
+        value: Any = attribute.value
+        match attribute.type:
             case ir.AttributeType.GRAPH:
                 value = self._body(value)
             case ir.AttributeType.GRAPHS:
@@ -83,19 +83,19 @@ class _Digest:
                 value = _tensor_hash(value)
             case ir.AttributeType.TENSORS:
                 value = [_tensor_hash(tensor) for tensor in value]
-            # As a file has them: an enumeration is an integer, and a float has 32 bits.
+            # As in a file: an enumeration is an integer, and a float has 32 bits.
             case ir.AttributeType.INT | ir.AttributeType.INTS:
                 value = np.asarray(value, np.int64).tolist()
             case ir.AttributeType.FLOAT | ir.AttributeType.FLOATS:
                 value = np.asarray(value, np.float32).tolist()
             case ir.AttributeType.STRINGS:
                 value = list(value)
-        return _hash(one.type.name, value)
+        return _hash(attribute.type.name, value)
 
 
 def _tensor_hash(tensor: ir.TensorProtocol) -> bytes:
     if tensor.dtype == ir.DataType.STRING:
-        content: Any = [str(one) for one in tensor.numpy().ravel().tolist()]
+        content: Any = [str(text) for text in tensor.numpy().ravel().tolist()]
     else:
         content = hashlib.sha256(tensor.tobytes()).digest()
     return _hash("tensor", tensor.dtype.name, list(tensor.shape.numpy()), content)

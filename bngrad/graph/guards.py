@@ -1,7 +1,7 @@
 """Products in gradients that are 0 where one factor is 0, even if the other is infinite or NaN.
 
 An element that does not reach the loss has the gradient 0, and a local derivative of 0 passes nothing on. In
-floating point 0 times infinity is NaN, and one NaN spoils the gradients of all that is behind it.
+floating point 0 times infinity is NaN, and one NaN spoils the gradients of all nodes before it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def zero_where_zero(
     make: NodeMaker, factor: ir.Value, product: ir.Value, *, typed: ir.Value | None = None
 ) -> ir.Value:
-    """Returns a product, or a quotient, that is 0 wherever one factor is.
+    """Returns a product, or a quotient, that is 0 wherever one factor is 0.
 
     Args:
-        make: Makes the nodes.
+        make: The maker of the nodes.
         factor: The factor; it is broadcast to the product.
-        product: Of the same type.
-        typed: A value of that type, where the factor's is not known.
+        product: The product, of the same type.
+        typed: A value of that type, where the type of the factor is not known.
     """
     zero = like(make, 0, typed or factor)
     result = make.op("Where", make.op("Equal", factor, zero), zero, product)
@@ -34,7 +34,7 @@ def zero_where_zero(
 
 
 def cut(make: NodeMaker, condition: ir.Value, dY: ir.Value, *, typed: ir.Value | None = None) -> ir.Value:
-    """Returns dY where a condition is true, else 0, whatever dY is there."""
+    """Returns dY where a condition is true, else 0, even if dY is infinite or NaN there."""
     zero = like(make, 0, typed or dY)
     result = make.op("Where", condition, dY, zero)
     result.dtype = dtype_of(zero)

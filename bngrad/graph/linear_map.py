@@ -1,10 +1,10 @@
-"""Ops that are a linear map of each axis, and their way back.
+"""Gradients of ops that are a linear map of each axis.
 
-What such an op makes of the identity matrix along an axis is the matrix M of that axis, n by m: row i holds what
-element i of the input gives to each element of the output. So dX = M dY along the axis.
+Applied to the identity matrix along an axis, such an op gives the matrix M of that axis, n by m: row i holds the
+contribution of element i of the input to each element of the output. So dX = M dY along the axis.
 
-M comes from the op itself, so that it is right for every mode. Where the size is known, a runtime makes it once,
-when it loads the model.
+M comes from the op itself, so that it is right for every mode. Where the size is known, a runtime computes it
+once, when it loads the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def identity(make: NodeMaker, size: ir.Value) -> ir.Value:
-    """Returns the identity matrix, in float, of a size that is a vector of one number."""
+    """Returns the identity matrix, in float; its size is a vector of one number."""
     square = make.op("Concat", size, size, axis=0)
     return make.op("EyeLike", zeros(make, square, ir.DataType.FLOAT))
 
@@ -33,11 +33,11 @@ def pull_back(make: NodeMaker, dY: ir.Value, matrices: Mapping[int, ir.Value], x
     """Returns dX = M dY along each axis that has a matrix M, whose type is float.
 
     Args:
-        make: Makes the nodes.
+        make: The maker of the nodes.
         dY: The gradient of the output.
         matrices: M by axis.
-        x: The input, in whose shape the result is.
-        rank: Of both.
+        x: The input, whose shape the result has.
+        rank: The rank of both.
     """
     result, merged = dY, False
     for axis, matrix in sorted(matrices.items(), reverse=True):
@@ -47,7 +47,7 @@ def pull_back(make: NodeMaker, dY: ir.Value, matrices: Mapping[int, ir.Value], x
             result = make.op("MatMul", result, make.op("Transpose", factor))
             continue
         if axis < rank - 2:
-            # The axes behind this one become one, so that a product of matrices is all there is to do.
+            # The axes after this one are merged, so that a single product of matrices is enough.
             result = _merged(make, result, x, axis)
             merged = True
         result = make.op("MatMul", factor, result)
@@ -55,15 +55,15 @@ def pull_back(make: NodeMaker, dY: ir.Value, matrices: Mapping[int, ir.Value], x
 
 
 def _merged(make: NodeMaker, result: ir.Value, x: ir.Value, axis: int) -> ir.Value:
-    """A result with all axes behind one, which are those of x, as one.
+    """Merges all axes after one, in which the result has the shape of x.
 
-    Not as -1, which Reshape does not take of an empty batch.
+    Their size is not -1, which Reshape does not accept for an empty batch.
     """
-    behind_it = range(axis + 1, len(x.shape or ()))
-    known = [size for place in behind_it if (size := known_dimension(x, place)) is not None]
-    if prod(known) and len(known) == len(behind_it):
-        return make.op("Reshape", result, make.int64([0] * (axis + 1) + [prod(known)]))
-    behind = make.op("ReduceProd", make.op("Shape", x, start=axis + 1), keepdims=1)
-    # Not 0 in front: ONNX Runtime writes -1 for the only part of a shape that it does not know.
-    shape = make.op("Concat", make.op("Shape", result, end=axis + 1), behind, axis=0)
+    later_axes = range(axis + 1, len(x.shape or ()))
+    sizes = [size for later in later_axes if (size := known_dimension(x, later)) is not None]
+    if prod(sizes) and len(sizes) == len(later_axes):
+        return make.op("Reshape", result, make.int64([0] * (axis + 1) + [prod(sizes)]))
+    merged = make.op("ReduceProd", make.op("Shape", x, start=axis + 1), keepdims=1)
+    # Not 0 for the first axes: ONNX Runtime writes -1 for the only part of a shape that it does not know.
+    shape = make.op("Concat", make.op("Shape", result, end=axis + 1), merged, axis=0)
     return make.op("Reshape", result, shape, allowzero=1)

@@ -1,4 +1,4 @@
-"""Messages about names that a graph does not have."""
+"""Messages about names that a graph lacks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-def unknown_name(name: str, known: Iterable[str], what: str) -> str:
-    """A message with the nearest names: "'wieght' is not an input of this model; did you mean 'weight'?"."""
-    names = sorted(known)
+def unknown_name(name: str, candidates: Iterable[str], what: str) -> str:
+    """Returns a message such as "'wieght' is not an input of this model; did you mean 'weight'?"."""
+    names = sorted(candidates)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
         return f"{name!r} is not {what} of this model; did you mean {listed(near, 'or')}?"
@@ -19,7 +19,7 @@ def unknown_name(name: str, known: Iterable[str], what: str) -> str:
 
 
 def listed(names: Iterable[str], last: str = "and", most: int = 6) -> str:
-    """Names in quotes as a phrase, cut after `most`: "'a', 'b' and 4 more"."""
+    """Returns names in quotes as a phrase, cut after `most`: "'a', 'b' and 4 more"."""
     words = [repr(name) for name in names]
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
@@ -27,5 +27,5 @@ def listed(names: Iterable[str], last: str = "and", most: int = 6) -> str:
 
 
 def phrase(words: Sequence[str], last: str = "and") -> str:
-    """One or more words as a phrase: "a, b and c"."""
+    """Returns one or more words as a phrase: "a, b and c"."""
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else words[0]

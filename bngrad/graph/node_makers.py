@@ -1,4 +1,4 @@
-"""Makers of nodes at either end of a graph, in front of a node, or behind one."""
+"""Makers of nodes at either end of a graph, before a node, or after it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NodesAtEnd(NodeMaker):
         return result
 
     def of_rank_of(self, scalar: ir.Value, other: ir.Value) -> ir.Value:
-        """Returns a scalar in the rank of another value; each rank of a scalar is made once.
+        """Reshapes a scalar to the rank of another value; each rank of a scalar is made once.
 
         ONNX Runtime takes 50 times as long for a scalar and an array whose last dimension is 1, such as the weight
         of a 1x1 convolution, unless their ranks are equal.
@@ -47,7 +47,7 @@ class NodesAtEnd(NodeMaker):
 
 
 class NodesBefore(NodeMaker):
-    """Makes nodes in front of another node."""
+    """Makes nodes before another node."""
 
     def __init__(self, successor: ir.Node, names: Names, prefix: str) -> None:
         super().__init__(names, prefix)
@@ -57,8 +57,8 @@ class NodesBefore(NodeMaker):
         owner(self._successor).insert_before(self._successor, node)
 
 
-class NodesBehind(NodeMaker):
-    """Makes nodes behind another node, in their order."""
+class NodesAfter(NodeMaker):
+    """Makes nodes after another node, in their order."""
 
     def __init__(self, predecessor: ir.Node, names: Names, prefix: str) -> None:
         super().__init__(names, prefix)
@@ -70,5 +70,5 @@ class NodesBehind(NodeMaker):
 
 
 def nodes_at_start(graph: ir.Graph, names: Names, prefix: str) -> NodeMaker:
-    """A maker of nodes in front of all nodes that a graph has now."""
+    """Returns a maker of nodes before all nodes that a graph has now."""
     return NodesBefore(graph[0], names, prefix) if len(graph) else NodesAtEnd(graph, names, prefix)

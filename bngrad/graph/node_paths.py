@@ -1,4 +1,4 @@
-"""Where the nodes of a model are: the node, or the function, that each is in the body of."""
+"""Paths of the nodes of a model: the nodes, or the function, whose bodies contain them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def node_name(node: ir.Node) -> str:
 
 
 def node_paths(model: ir.Model) -> dict[ir.Node, str]:
-    """Returns the path of each node: its name behind those of what it is in the body of.
+    """Returns the path of each node: the names of the nodes or the function around it, then its own.
 
     A node in the main graph is ``bn``, one in a branch ``if_1::then_branch::bn``, one in a function
     ``my.domain.block::bn``.

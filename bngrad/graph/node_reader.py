@@ -1,4 +1,4 @@
-"""Reading a node: its inputs, its attributes, and what is known of their shapes."""
+"""Readers of a node's inputs and attributes, and of the known shapes and constants among its values."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _TYPES = {
     list: ir.AttributeType.INTS,
     tuple: ir.AttributeType.INTS,
 }
-"""The type of an attribute that has a default of this kind."""
+"""The type of an attribute by the Python type of its default."""
 
 
 class NodeView:
-    """What rules and lowerings ask a node; for a class that has it as ``node``.
+    """Checked access of rules and lowerings to a node; for a class that has it as ``node``.
 
-    onnx has no schema for most training ops, so that nothing has looked at their nodes before.
+    onnx has no schema for most training ops, so their nodes have not been checked before.
     """
 
     node: ir.Node
 
     def x(self, index: int) -> ir.Value:
-        """An input that the op always has.
+        """Returns an input that the op always has.
 
         Raises:
             UnsupportedNodeError: The node does not have it.
@@ -50,70 +50,70 @@ class NodeView:
         return value
 
     def has(self, index: int) -> bool:
-        """Whether the node has an input, which may be optional."""
+        """Returns whether the node has an input, which may be optional."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def optional(self, index: int) -> ir.Value | None:
-        """An input that may be left out."""
+        """Returns an input that may be left out; None if it is."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def has_output(self, index: int) -> bool:
-        """Whether the node has an output, which may be optional, and something reads it."""
+        """Returns whether the node has an output, which may be optional, and something reads it."""
         if index >= len(self.node.outputs):
             return False
         value = self.node.outputs[index]
         return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
     def attribute(self, name: str, default: Any) -> Any:  # noqa: ANN401
-        """The value of an attribute, or what it is where it is left out; bytes as a str.
+        """Returns the value of an attribute, or its default if it is left out; bytes as a str.
 
-        A default that is a float is rounded to float32, as ONNX stores one that is written out.
+        A float default is rounded to float32, as ONNX stores a float attribute.
 
         Raises:
-            UnsupportedNodeError: It is an attribute of the function that the node is in, or of another type.
+            UnsupportedNodeError: It refers to an attribute of the function around the node, or has another type.
         """
         return read_attribute(self.node, name, default)
 
     def known_int64(self, index: int) -> list[int] | None:
-        """The numbers of an int64 input that is a constant of the graph; None where it is computed.
+        """Returns the numbers of an int64 input that is a constant of the graph; None where it is computed.
 
         Raises:
-            UnsupportedNodeError: They are no integers, or there is no such input.
+            UnsupportedNodeError: They are not integers, or there is no such input.
         """
         self.x(index)
         return known_integers(self.node, index)
 
 
 def read_attribute(node: ir.Node, name: str, default: Any) -> Any:  # noqa: ANN401
-    """See `NodeView.attribute`."""
+    """Returns the value of an attribute; see `NodeView.attribute`."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return float(np.float32(default)) if isinstance(default, float) else default
-    want = _TYPES.get(type(default), attribute.type)
-    if attribute.is_ref() or attribute.type != want:
+    expected = _TYPES.get(type(default), attribute.type)
+    if attribute.is_ref() or attribute.type != expected:
         got = "of its function" if attribute.is_ref() else attribute.type.name
         raise UnsupportedNodeError(
-            f"{describe(node)} has the attribute {name!r} {got}; expected {want.name} (inline functions)"
+            f"{describe(node)} has the attribute {name!r} {got}; expected {expected.name} (inline functions)"
         )
-    return text_of(attribute) if want == ir.AttributeType.STRING else attribute.value
+    return text_of(attribute) if expected == ir.AttributeType.STRING else attribute.value
 
 
-def attribute_refusal(node: ir.Node, known: Mapping[str, Sequence[int | str]]) -> str | None:
-    """Why the attributes of a node are not those that a rule or a lowering was written for; None if they are.
+def attribute_refusal(node: ir.Node, supported: Mapping[str, Sequence[int | str]]) -> str | None:
+    """Returns the reason why a rule or lowering does not support the attributes of a node; None if it does.
 
     Args:
         node: The node.
-        known: The attributes by name, each with the values that are supported; all values where there are none.
+        supported: The attributes by name, each with the values that are supported; empty for all values.
 
     Raises:
-        UnsupportedNodeError: An attribute with few values is one of the function that the node is in, or of
-            another type.
+        UnsupportedNodeError: An attribute with a list of values refers to one of the function around the node, or
+            has another type.
     """
     for name in node.attributes:
-        if name not in known:
-            expected = f"none but {', '.join(sorted(known))}" if known else "none"
+        if name not in supported:
+            expected = f"only {', '.join(sorted(supported))}" if supported else "none"
             return f"it has the attribute {name!r}; expected {expected}"
-        values = known[name]
+        values = supported[name]
         if values and (value := read_attribute(node, name, values[0])) not in values:
             expected = f"{'one of ' if len(values) > 1 else ''}{', '.join(map(str, values))}"
             return f"it has {name} = {value!r}; expected {expected}"
@@ -121,16 +121,16 @@ def attribute_refusal(node: ir.Node, known: Mapping[str, Sequence[int | str]]) -
 
 
 def text_of(attribute: ir.Attr) -> str:
-    """What an attribute of type STRING says, which may be any bytes."""
+    """Returns the text of an attribute of type STRING, which may be any bytes."""
     value: str | bytes = attribute.value
     return value if isinstance(value, str) else value.decode(errors="backslashreplace")
 
 
 def known_integers(node: ir.Node, index: int) -> list[int] | None:
-    """The numbers of an input that is there and a constant of the graph; else None.
+    """Returns the numbers of an input that is present and a constant of the graph; else None.
 
     Raises:
-        UnsupportedNodeError: They are no integers.
+        UnsupportedNodeError: They are not integers.
     """
     value = node.inputs[index] if index < len(node.inputs) else None
     array = constant_of(value)
@@ -143,31 +143,31 @@ def known_integers(node: ir.Node, index: int) -> list[int] | None:
 
 
 def is_off(flag: ir.Value | None) -> bool:
-    """Whether a flag is left out, or a constant that is false.
+    """Returns whether a flag is left out, or a constant that is false.
 
     Raises:
-        ModelError: It is a constant of several elements, or of none.
+        ModelError: It is a constant of several elements, or an empty one.
     """
-    known = constant_of(flag)
-    if flag is not None and known is not None and known.size != 1:
-        raise ModelError(f"{flag.name!r}, a flag, has {known.size} elements; expected 1")
-    return flag is None or (known is not None and not known.item())
+    constant = constant_of(flag)
+    if flag is not None and constant is not None and constant.size != 1:
+        raise ModelError(f"{flag.name!r}, a flag, has {constant.size} elements; expected 1")
+    return flag is None or (constant is not None and not constant.item())
 
 
 def axis_refusal(node: ir.Node, default: int, rank: int) -> str | None:
-    """Why the attribute ``axis`` of a node is none of data of a rank; None if it is one."""
+    """Returns the reason why the attribute ``axis`` of a node is out of range for a rank; None if it is valid."""
     axis = read_attribute(node, "axis", default)
     if -rank <= axis < rank:
         return None
-    expected = f"{-rank} to {rank - 1}" if rank else "data with one dimension at least"
+    expected = f"{-rank} to {rank - 1}" if rank else "data with at least one dimension"
     return f"its axis is {axis}, of data with {rank} dimensions; expected {expected}"
 
 
 def axes_refusal(axes: Sequence[int], rank: int) -> str | None:
-    """Why numbers cannot be axes of data of a rank; None if they can."""
+    """Returns the reason why numbers cannot be axes of data of a rank; None if they can."""
     if all(-rank <= axis < rank for axis in axes) and len({axis % rank for axis in axes}) == len(axes):
         return None
-    return f"its axes are {list(axes)}; expected different ones from {-rank} to {rank - 1}"
+    return f"its axes are {list(axes)}; expected distinct axes from {-rank} to {rank - 1}"
 
 
 def like(make: NodeMaker, number: float, value: ir.Value) -> ir.Value:
@@ -176,7 +176,7 @@ def like(make: NodeMaker, number: float, value: ir.Value) -> ir.Value:
 
 
 def dtype_of(value: ir.Value) -> ir.DataType:
-    """The element type of a value.
+    """Returns the element type of a value.
 
     Raises:
         ModelError: It is not known.
@@ -190,7 +190,7 @@ def dtype_of(value: ir.Value) -> ir.DataType:
 
 
 def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
-    """The elements of a value that is the same in every run; None where it is computed, or can be fed."""
+    """Returns the elements of a value that is the same in every run; None where it is computed, or can be fed."""
     if value is None or value.is_graph_input():
         return None
     tensor = constant_tensor(value)
@@ -198,7 +198,7 @@ def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape of a value where all of it is numbers; else None."""
+    """Returns the shape of a value if all its dimensions are numbers; else None."""
     if value is None or value.shape is None or not value.shape.is_static():
         return None
     return value.shape.numpy()

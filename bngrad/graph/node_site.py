@@ -1,4 +1,4 @@
-"""A node that others are made for: what it has, read, and the nodes that its rule makes, placed."""
+"""A node and the new nodes that a rule makes for it."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from bngrad.graph.node_reader import NodeView
 
 
 class NodeSite(NodeMaker, NodeView):
-    """Reads one node and makes others for it; `autodiff` and `passes` say where those go and what they replace."""
+    """Reads one node and makes others for it; subclasses in `autodiff` and `passes` decide where those go."""

@@ -1,4 +1,4 @@
-"""Walks over the nodes of a model, how messages name a node, and the removal of nodes."""
+"""Iteration over the nodes of a model, the names of nodes in messages, and the removal of nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 ORIGIN = "bngrad.origin"
-"""The key in a node's ``meta`` for how messages name a node that a pass made."""
+"""The key in a node's ``meta`` for the name in messages of a node that a pass made."""
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yields every node of the main graph and its subgraphs, and of the functions and theirs.
+    """Yields every node of the main graph, of the functions, and of their subgraphs.
 
     The functions that define the ops of ``bngrad`` are left out.
     """
@@ -29,7 +29,7 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def op_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yields those of `all_nodes` that are ops, not calls of the model's functions.
+    """Yields the nodes of `all_nodes` that are ops, not calls of the model's functions.
 
     The functions of the domain ``bngrad`` define its ops; calls of them count as ops.
     """
@@ -38,12 +38,12 @@ def op_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def default_opset(model: ir.Model) -> int | None:
-    """The version of the default domain, "" or ai.onnx, that a model imports; None if it imports neither."""
+    """Returns the imported version of the default domain, "" or ai.onnx; None if a model imports neither."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
 
 
 def describe(node: ir.Node) -> str:
-    """How messages name a node: by the user's node that it was made from, where there is one."""
+    """Returns the name of a node in messages: that of the user's node that it was made from, if there is one."""
     if described := node.meta.get(ORIGIN):
         return str(described)
     domain = f"{node.domain}." if node.domain else ""
@@ -52,13 +52,13 @@ def describe(node: ir.Node) -> str:
 
 
 def counted(nodes: Sequence[ir.Node], what: str) -> str:
-    """How many nodes there are, and which is the first."""
+    """Returns the number of nodes and the first of them as a phrase: "2 layers (first: ...)"."""
     plural, first = ("s", "first: ") if len(nodes) > 1 else ("", "")
     return f"{len(nodes)} {what}{plural} ({first}{describe(nodes[0])})"
 
 
 def is_gradient(node: ir.Node) -> bool:
-    """Whether a node is a gradient op, which only a training graph has."""
+    """Returns whether a node is a gradient op, which only a training graph has."""
     return node.op_type.endswith(("Grad", "GradSums", "GradApply")) and node.domain in ("", MICROSOFT, DOMAIN)
 
 
@@ -101,19 +101,19 @@ def remove(nodes: Iterable[ir.Node]) -> None:
 
 
 def remove_unused(nodes: Iterable[ir.Node]) -> None:
-    """Removes those of some nodes that nothing reads, and those before them that nothing else reads."""
-    found = dict.fromkeys(node for node in nodes if _is_unused(node))
-    waiting = list(found)
+    """Removes the nodes among some that nothing reads, and the nodes before them that nothing else reads."""
+    unused = dict.fromkeys(node for node in nodes if _is_unused(node))
+    waiting = list(unused)
     while waiting:
         node = waiting.pop()
         inputs = list(node.inputs)
         for place in range(len(inputs)):
             node.replace_input_with(place, None)
         makers = dict.fromkeys(value.producer() for value in inputs if value is not None)
-        unused = [maker for maker in makers if maker is not None and maker not in found and _is_unused(maker)]
-        found.update(dict.fromkeys(unused))
-        waiting += unused
-    remove(found)
+        new = [maker for maker in makers if maker is not None and maker not in unused and _is_unused(maker)]
+        unused.update(dict.fromkeys(new))
+        waiting += new
+    remove(unused)
 
 
 def _is_unused(node: ir.Node) -> bool:
@@ -121,12 +121,12 @@ def _is_unused(node: ir.Node) -> bool:
 
 
 def is_read(value: ir.Value) -> bool:
-    """Whether a node reads a value, or it is an output of its graph."""
+    """Returns whether a node reads a value, or it is an output of its graph."""
     return bool(value.uses()) or value.is_graph_output()
 
 
 def known_rank(values: Iterable[ir.Value | None]) -> int | None:
-    """The rank of the first value with a known shape; None if there is none."""
+    """Returns the rank of the first value with a known shape; None if there is none."""
     for value in values:
         if value is not None and value.shape is not None:
             return len(value.shape)
@@ -134,6 +134,6 @@ def known_rank(values: Iterable[ir.Value | None]) -> int | None:
 
 
 def owner(node: ir.Node) -> ir.Graph:
-    """The graph of a visited node; for a node of a function the function's graph."""
+    """Returns the graph of a visited node; for a node of a function the function's graph."""
     assert node.graph is not None, "a node that a pass visits is in a graph"  # noqa: S101
     return node.graph

@@ -1,7 +1,7 @@
-"""Pads of every axis, from those of some.
+"""Pads of every axis, from the pads of some axes.
 
-New nodes never give Pad its input ``axes``: ONNX Runtime's transpose optimizer permutes the pads as if there were
-some for each axis.
+New nodes never give Pad its input ``axes``: ONNX Runtime's transpose optimizer permutes the pads as if every axis
+had some.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def pads_of_all_axes(make: NodeMaker, pads: ir.Value, axes: ir.Value, data: ir.Value) -> ir.Value:
-    """Returns pads as Pad takes them without axes: those in front of each axis, then those behind.
+    """Returns pads as Pad takes them without axes: those at the start of each axis, then those at the end.
 
     Args:
-        make: Makes the nodes.
-        pads: int64, those in front of each of the axes, then those behind.
+        make: The maker of the nodes.
+        pads: int64, those at the start of each of the axes, then those at the end.
         axes: int32 or int64, negative ones counted from the last.
-        data: What is padded, of any rank.
+        data: The data to pad, of any rank.
     """
-    known, numbers = constant_of(axes), constant_of(pads)
-    if known is not None and data.shape is not None:
+    axis_numbers, numbers = constant_of(axes), constant_of(pads)
+    if axis_numbers is not None and data.shape is not None:
         rank = len(data.shape)
-        places = np.concatenate([known % rank, known % rank + rank]).astype(np.int64)
+        places = np.concatenate([axis_numbers % rank, axis_numbers % rank + rank]).astype(np.int64)
         if numbers is not None:
             every = np.zeros(2 * rank, np.int64)
             every[places] = numbers

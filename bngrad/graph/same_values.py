@@ -1,4 +1,4 @@
-"""Ops that only move elements; where a value comes from and who reads it, through such nodes."""
+"""Ops that only move elements; the origin and the readers of a value, through such nodes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MOVES: dict[str, Change | None] = {
     "Tile": "repetition",
     **dict.fromkeys(("Gather", "Slice"), "selection"),
 }
-"""Ops whose output has the elements of input 0 alone, and what they change besides the shape."""
+"""Ops whose output has only the elements of input 0, and what they change besides the shape."""
 
 
 def moves(*changes: Change) -> frozenset[str]:
-    """The ops that only move elements of input 0, and change nothing else but what is named, and the shape."""
+    """Returns the ops that only move elements of input 0, and change only the shape and the named properties."""
     return frozenset(op for op, change in _MOVES.items() if change is None or change in changes)
 
 
@@ -35,26 +35,26 @@ SAME_VALUES = moves("type", "order", "size")
 
 
 def origin(value: ir.Value, through: Collection[str] = COPIES) -> ir.Value:
-    """The value that another one is made of by ops of some types alone."""
-    while (maker := value.producer()) is not None and _is_one(maker, through) and maker.inputs[0] is not None:
+    """Returns the value that another one is computed from only by ops of some types."""
+    while (maker := value.producer()) is not None and _is_move(maker, through) and maker.inputs[0] is not None:
         value = maker.inputs[0]
     return value
 
 
 def readers(value: ir.Value, through: Collection[str] = COPIES) -> Iterator[tuple[ir.Node, int]]:
-    """The nodes that read a value, and by which input: itself, or what ops of some types make of it.
+    """Yields the nodes that read a value, or its copies by ops of some types, and the index of the input.
 
     Such an op counts as a reader where it is in the body of another node than the value.
     """
     waiting = [value]
     while waiting:
-        read = waiting.pop()
-        for node, index in read.uses():
-            if _is_one(node, through) and index == 0 and node.graph is (read.graph or node.graph):
+        current = waiting.pop()
+        for node, index in current.uses():
+            if _is_move(node, through) and index == 0 and node.graph is (current.graph or node.graph):
                 waiting.append(node.outputs[0])
             else:
                 yield node, index
 
 
-def _is_one(node: ir.Node, through: Collection[str]) -> bool:
+def _is_move(node: ir.Node, through: Collection[str]) -> bool:
     return node.domain == "" and node.op_type in through and bool(node.inputs) and bool(node.outputs)

@@ -1,6 +1,6 @@
-"""What a graph tells of the numbers that a value can hold: whether they are positive, and whether they are finite.
+"""Sign and finiteness analysis of the values of a graph.
 
-All answers are safe: False is also what is said where nothing is known.
+All answers are conservative: False also means unknown.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DEEPEST = 16
-"""Nodes on the way to an answer."""
+"""The most nodes between a value and the one that decides the answer."""
 
 _MOVES = moves("order", "size", "repetition", "selection")
 """Ops whose output has the numbers of their first input."""
 
 _MEANS = frozenset(("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"))
 _SUMS = _MEANS | {"ReduceMin", "ReduceSum"}
-"""Ops that keep the sign of all numbers that they read."""
+"""Ops that keep the sign that all their numbers have."""
 
 _NONNEGATIVE = frozenset(
     (
@@ -37,10 +37,10 @@ _NONNEGATIVE = frozenset(
 
 
 def is_positive(value: ir.Value | None, depth: int = 0) -> bool:
-    """Whether all numbers of a value are above 0, whatever is fed."""
-    known, node = _known(value), _producer(value, depth)
-    if known is not None:
-        return bool((known > 0).all())
+    """Returns whether all numbers of a value are above 0, whatever is fed."""
+    numbers, node = _constant_numbers(value), _producer(value, depth)
+    if numbers is not None:
+        return bool((numbers > 0).all())
     if node is None:
         return False
     inputs, deeper = node.inputs, depth + 1
@@ -57,10 +57,10 @@ def is_positive(value: ir.Value | None, depth: int = 0) -> bool:
 
 
 def is_nonnegative(value: ir.Value | None, depth: int = 0) -> bool:
-    """Whether no number of a value is below 0, whatever is fed."""
-    known, node = _known(value), _producer(value, depth)
-    if known is not None:
-        return bool((known >= 0).all())
+    """Returns whether no number of a value is below 0, whatever is fed."""
+    numbers, node = _constant_numbers(value), _producer(value, depth)
+    if numbers is not None:
+        return bool((numbers >= 0).all())
     if node is None:
         return False
     inputs, deeper = node.inputs, depth + 1
@@ -69,18 +69,18 @@ def is_nonnegative(value: ir.Value | None, depth: int = 0) -> bool:
     if node.op_type in _MOVES | _SUMS | {"Cast", "Pow"}:
         return is_nonnegative(inputs[0], deeper)
     if node.op_type in ("Add", "Div", "Mul", "Sum"):
-        return all(is_nonnegative(each, deeper) for each in inputs)
+        return all(is_nonnegative(operand, deeper) for operand in inputs)
     return _has_floor(node, lambda floor: is_nonnegative(floor, deeper))
 
 
 def is_nonzero(value: ir.Value | None) -> bool:
-    """Whether no number of a value is 0, whatever is fed."""
-    known = _known(value)
-    return bool((known != 0).all()) if known is not None else is_positive(value)
+    """Returns whether no number of a value is 0, whatever is fed."""
+    numbers = _constant_numbers(value)
+    return bool((numbers != 0).all()) if numbers is not None else is_positive(value)
 
 
 def may_overflow(value: ir.Value | None) -> bool:
-    """Whether a value may be infinite or NaN where all that its node reads is finite: 1 / 0, log 0, exp 1000."""
+    """Returns whether a value may be infinite or NaN at finite inputs of its node, as 1 / 0 and log 0 are."""
     node = _producer(value, 0)
     for _ in range(_DEEPEST):
         if node is None or node.op_type not in _MOVES:
@@ -90,7 +90,7 @@ def may_overflow(value: ir.Value | None) -> bool:
 
 
 def is_singular(node: ir.Node) -> bool:
-    """Whether the derivative of a node may be infinite or NaN at finite inputs, as that of Sqrt is at 0."""
+    """Returns whether the derivative of a node may be infinite or NaN at finite inputs, such as Sqrt at 0."""
     if node.domain:
         return False
     if node.op_type in ("Log", "ReduceLogSum", "Reciprocal", "Sqrt"):
@@ -105,7 +105,7 @@ def is_singular(node: ir.Node) -> bool:
 
 
 def _has_floor(node: ir.Node, fits: Callable[[ir.Value | None], bool]) -> bool:
-    """Whether a node is a Max or Clip with a lower limit that fits."""
+    """Returns whether a node is a Max or Clip with a lower limit that fits."""
     if node.op_type == "Max":
         return any(map(fits, node.inputs))
     # Where the limits of Clip cross, the result is the upper one.
@@ -117,7 +117,7 @@ def _has_floor(node: ir.Node, fits: Callable[[ir.Value | None], bool]) -> bool:
 
 
 def _is_square(node: ir.Node) -> bool:
-    """Whether a node makes an even power of its input."""
+    """Returns whether a node computes an even power of its input."""
     if node.op_type == "Mul":
         return node.inputs[0] is node.inputs[1]
     exponent = _number(node.inputs[1]) if node.op_type == "Pow" else None
@@ -125,7 +125,7 @@ def _is_square(node: ir.Node) -> bool:
 
 
 def _is_widening(node: ir.Node) -> bool:
-    """Whether a node is a Cast to a type in which no number becomes 0 that is none."""
+    """Returns whether a node is a Cast to a type whose smallest positive value is not flushed to 0."""
     to = node.attributes.get("to")
     return node.op_type == "Cast" and to is not None and to.value in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -135,8 +135,8 @@ def _producer(value: ir.Value | None, depth: int) -> ir.Node | None:
     return node if node is not None and node.domain == "" else None
 
 
-def _known(value: ir.Value | None) -> NDArray[np.float64] | None:
-    """The numbers of a constant; None where it is computed, is not finite, or holds none."""
+def _constant_numbers(value: ir.Value | None) -> NDArray[np.float64] | None:
+    """Returns the numbers of a constant; None where it is computed, is not finite, or has another type."""
     array = constant_of(value)
     if array is None or array.dtype.kind not in "iuf" or not np.isfinite(array).all():
         return None
@@ -144,5 +144,5 @@ def _known(value: ir.Value | None) -> NDArray[np.float64] | None:
 
 
 def _number(value: ir.Value | None) -> float | None:
-    known = _known(value)
-    return float(known.item()) if known is not None and known.size == 1 else None
+    numbers = _constant_numbers(value)
+    return float(numbers.item()) if numbers is not None and numbers.size == 1 else None

@@ -18,7 +18,7 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def named_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """Yields the same with their names: ``then_branch``, or ``graphs[0]`` in a list."""
+    """Yields the subgraphs of a node with their names: ``then_branch``, or ``graphs[0]`` in a list."""
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
@@ -29,7 +29,7 @@ def named_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 
 def proto_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The same for a node as a file has it."""
+    """Yields the subgraphs of a node as it is in a file."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g

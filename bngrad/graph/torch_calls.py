@@ -1,4 +1,4 @@
-"""The call of PyTorch's op that a node was made from, as `torch_records` says where it is recorded."""
+"""The call of a PyTorch op that a node was exported from; `torch_records` describes the record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 CALL = "pkg.torch.onnx.fx_node"
-"""Of ``NodeProto.metadata_props``."""
+"""The key in ``NodeProto.metadata_props``."""
 
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _WRITTEN = re.compile(
@@ -20,56 +20,56 @@ _WRITTEN = re.compile(
 _NAMED = re.compile(r"node_([a-z]\w*?)(?:_\d+)?(__\d+)?")
 _NUMBER = re.compile(r"%scalar_tensor_default(_\d+)?")
 _LONGEST = 1 << 16
-"""Of what is read, in characters."""
+"""The most characters of a record that are read."""
 
 
 class TorchCall(NamedTuple):
-    """A call of an op of PyTorch's."""
+    """A call of a PyTorch op."""
 
     op: str
-    """Its name, such as ``clamp``."""
+    """The name of the op, such as ``clamp``."""
     overload: str
-    """Such as ``Tensor``."""
+    """The overload, such as ``Tensor``."""
     arguments: tuple[str, ...]
-    """As they are written: ``%x`` for a tensor, else ``0.5``, ``None``, ``[0, 1]``."""
+    """The arguments as text: ``%x`` for a tensor, else ``0.5``, ``None``, ``[0, 1]``."""
     keywords: Mapping[str, str]
 
     def argument(self, index: int, name: str) -> str:
-        """Returns an argument, by its place or its name; an empty text if it is left out."""
+        """Returns an argument, by its index or its name; an empty text if it is left out."""
         return self.arguments[index] if index < len(self.arguments) else self.keywords.get(name, "")
 
     def is_number(self, index: int) -> bool:
-        """Whether an argument is a number of the module, which PyTorch's exporter may write as a tensor."""
+        """Returns whether an argument is a number, which PyTorch's exporter may write as a tensor."""
         written = self.arguments[index] if index < len(self.arguments) else "None"
         return not written.startswith("%") or _NUMBER.fullmatch(written) is not None
 
 
 def recorded_call(node: ir.Node) -> TorchCall | None:
     """Returns the call that a node was made from; None if it is not recorded."""
-    found = _WRITTEN.search(node.metadata_props.get(CALL, "")[:_LONGEST])
-    if found is None:
+    match = _WRITTEN.search(node.metadata_props.get(CALL, "")[:_LONGEST])
+    if match is None:
         return None
-    keywords = dict(part.split(": ", 1) for part in _parts(found[5]) if ": " in part)
-    return TorchCall(found[2], found[3], tuple(_parts(found[4])), keywords)
+    keywords = dict(part.split(": ", 1) for part in _parts(match[5]) if ": " in part)
+    return TorchCall(match[2], match[3], tuple(_parts(match[4])), keywords)
 
 
 def named_op(node: ir.Node) -> tuple[str, bool]:
-    """The op of PyTorch's in the name of a node, as tools keep it that drop the record; else an empty text.
+    """Returns the PyTorch op in the name of a node, which tools keep that drop the record; else an empty text.
 
     Returns:
-        The op, and whether the node has the number of an output of it: an op with several outputs.
+        The op, and whether the name has the number of an output: an op with several outputs.
     """
-    found = _NAMED.fullmatch(node.name or "")
-    return ("", False) if found is None else (found[1], found[2] is not None)
+    match = _NAMED.fullmatch(node.name or "")
+    return ("", False) if match is None else (match[1], match[2] is not None)
 
 
 def recorded_classes(node: ir.Node) -> str:
-    """The classes of the modules that a node was exported from, as one text; empty if unknown."""
+    """Returns the classes of the modules that a node was exported from, as one text; empty if unknown."""
     return node.metadata_props.get(_CLASSES, "")
 
 
 def _parts(written: str) -> Iterator[str]:
-    """The parts of a list between commas that are in no brackets."""
+    """Yields the parts of a list between the commas outside of brackets."""
     depth, start = 0, 0
     for index, character in enumerate(written):
         depth += (character in "([{") - (character in ")]}")

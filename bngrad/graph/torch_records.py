@@ -1,4 +1,4 @@
-"""What ``torch.onnx.export(dynamo=True)`` records in a file of the module that it exported.
+"""The records of ``torch.onnx.export(dynamo=True)``, in the file, of the module that it exported.
 
 PyTorch 2.9 to 2.15 write the same:
 
@@ -9,8 +9,8 @@ PyTorch 2.9 to 2.15 write the same:
 
 * in the name of a node, the name of PyTorch's op. Tools that drop the metadata keep it: onnxsim, onnxslim, ONNX
   Runtime and onnx's version converter.
-* in the metadata of the graph, whether each initializer is a parameter, a buffer or a constant, and what the
-  forward pass changes::
+* in the metadata of the graph, the kind of each initializer (parameter, buffer or constant), and the tensors that
+  the forward pass changes::
 
       p_bn_weight: PARAMETER target='bn.weight'
       b_bn_running_mean: BUFFER target='bn.running_mean' persistent=True
@@ -53,7 +53,7 @@ _MODE_ARGUMENT: Mapping[str, int] = {
     ),
     **dict.fromkeys(("cudnn_batch_norm", "miopen_batch_norm"), 5),
 }
-"""Which argument of an op of PyTorch's says whether it is in training mode."""
+"""The index of the argument of a PyTorch op that is its training mode."""
 
 _MODE_OF_OP: Mapping[str, bool] = {
     "_native_batch_norm_legit_no_training": False,
@@ -64,18 +64,18 @@ _MODE_OF_OP: Mapping[str, bool] = {
 """The mode of the ops that have only one."""
 
 _RUNNING_MEAN = 3
-"""Which argument of these ops the running mean is; the running variance is the next."""
+"""The index of the argument of these ops that is the running mean; the running variance is the next."""
 
 
 class BatchNormCall(NamedTuple):
-    """A call of one of PyTorch's batch norms."""
+    """A call of a PyTorch batch norm."""
 
     op: str
     arguments: tuple[str, ...]
 
     @property
     def is_training(self) -> bool | None:
-        """Whether it was in training mode; None if the arguments do not say."""
+        """True if it was in training mode; None if the arguments do not show the mode."""
         if self.op in _MODE_OF_OP:
             return _MODE_OF_OP[self.op]
         index = _MODE_ARGUMENT.get(self.op)
@@ -83,7 +83,7 @@ class BatchNormCall(NamedTuple):
         return {"True": True, "False": False}.get(written)
 
     def buffer(self, slot: int) -> str | None:
-        """The buffer that a running statistic is read from; None for one that an earlier call has updated.
+        """Returns the buffer of a running statistic; None for one that an earlier call has updated.
 
         Args:
             slot: The input of ONNX's batch norm, 3 for the mean and 4 for the variance.
@@ -94,16 +94,16 @@ class BatchNormCall(NamedTuple):
 
 
 def batch_norm_call(node: ir.Node) -> BatchNormCall | None:
-    """The batch norm of PyTorch's that a node was made from; None if none is recorded."""
+    """Returns the PyTorch batch norm that a node was exported from; None if it is not recorded."""
     call = recorded_call(node)
     return BatchNormCall(call.op, call.arguments) if call is not None and "batch_norm" in call.op else None
 
 
 def recorded_mode(node: ir.Node) -> bool | None:
-    """Whether PyTorch had a batch norm in training mode; None if that is not recorded.
+    """Returns whether a batch norm was in training mode in PyTorch; None if that is not recorded.
 
     Args:
-        node: A batch norm, or a node that one was folded into.
+        node: A batch norm, or a node that a batch norm was folded into.
     """
     call = batch_norm_call(node)
     if call is not None:
@@ -113,18 +113,18 @@ def recorded_mode(node: ir.Node) -> bool | None:
 
 
 def has_records(graph: ir.Graph) -> bool:
-    """Whether the nodes of a graph have records, as PyTorch's exporter writes them."""
+    """Returns whether the nodes of a graph have records, as PyTorch's exporter writes them."""
     return any(CALL in node.metadata_props for node in graph)
 
 
 def are_recorded_as_tied(nodes: Iterable[ir.Node]) -> bool:
-    """Whether nodes were made from calls with a parameter in common, which an optimizer cannot have tied."""
+    """Returns whether the recorded calls of nodes share a parameter, which no optimizer can have tied."""
     calls = [set(_PARAMETER_ARGUMENT.findall(node.metadata_props.get(CALL, ""))) for node in nodes]
     return bool(calls) and bool(set.intersection(*calls))
 
 
 def recorded_module(node: ir.Node) -> str:
-    """The name of the module that a node was exported from, such as ``layer1.0.bn1``; empty if unknown."""
+    """Returns the name of the module that a node was exported from, such as ``layer1.0.bn1``; empty if unknown."""
     try:
         scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
     except (SyntaxError, ValueError):
@@ -133,17 +133,17 @@ def recorded_module(node: ir.Node) -> str:
 
 
 def is_folded_batch_norm(node: ir.Node) -> bool:
-    """Whether the exporter's optimizer folded a batch norm into a node."""
+    """Returns whether the exporter's optimizer folded a batch norm into a node."""
     return "BatchNorm" in node.metadata_props.get(_RULE, "")
 
 
 def recorded_kinds(graph: ir.Graph) -> dict[str, str]:
-    """The kinds of a module's parameters, buffers and constants, by name; empty for a file without that record."""
+    """Returns the kinds of a module's parameters, buffers and constants, by name; empty without that record."""
     return {name: kind for _, kind, name in _signature(graph)}
 
 
 def recorded_names(graph: ir.Graph) -> dict[str, str]:
-    """The names of a module's parameters and buffers, by those that the arguments of calls have for them."""
+    """Returns the names of a module's parameters and buffers, by their names in the arguments of calls."""
     return {f"%{placeholder}": name for placeholder, _, name in _signature(graph)}
 
 
@@ -152,17 +152,17 @@ def _signature(graph: ir.Graph) -> list[tuple[str, str, str]]:
 
 
 def updated_tensors(graph: ir.Graph) -> list[str]:
-    """The buffers and parameters that the forward pass changes, by name; none for a file without that record."""
+    """Returns the names of the buffers and parameters that the forward pass changes; empty without that record."""
     return _MUTATED.findall(graph.metadata_props.get(_SIGNATURE, "").partition("# outputs")[2])
 
 
 def updated_means(graph: ir.Graph) -> set[str]:
-    """The names of the running means that the module updates; empty for a file without that record."""
+    """Returns the names of the running means that the module updates; empty without that record."""
     return {name for name in updated_tensors(graph) if name.endswith("running_mean")}
 
 
 def folded_from(value: ir.Value) -> frozenset[str]:
-    """The names of the values that the exporter's optimizer computed an initializer from."""
+    """Returns the names of the values that the exporter's optimizer computed an initializer from."""
     try:
         names = ast.literal_eval(value.metadata_props.get(_FOLDED_FROM, "[]"))
     except (SyntaxError, ValueError):

@@ -34,7 +34,7 @@ class WindowAxis(NamedTuple):
 
     @property
     def excess(self) -> int:
-        """The positions that the last window needs behind the padding, where ceil_mode rounds up."""
+        """The positions that the last window needs after the padding, where ceil_mode rounds up."""
         needed = (self.out - 1) * self.stride + self.length
         return max(needed - self.size - self.begin - self.end, 0)
 
@@ -53,10 +53,10 @@ def window_axes(
 
     Args:
         sizes: The spatial dimensions of the data.
-        kernel: Those of the kernel.
-        strides: See ONNX, also for the others.
-        pads: Those in front of each dimension, then those behind.
-        dilations: Of the kernel.
+        kernel: The spatial dimensions of the kernel.
+        strides: The step between windows in each dimension; 1 by default.
+        pads: The padding at the start of each dimension, then at the end; 0 by default.
+        dilations: The step between kernel elements in each dimension; 1 by default.
         auto_pad: SAME_UPPER, SAME_LOWER, VALID, or NOTSET.
         ceil_mode: Whether a last window may extend beyond the padding.
     """
@@ -77,9 +77,9 @@ def window_axes(
 
 
 def window_count(size: int, length: int, stride: int, begin: int, end: int, *, ceil: bool) -> int:
-    """Returns the number of windows of a dilated kernel; with ceil_mode none that would begin behind the data.
+    """Returns the number of windows of a dilated kernel; with ceil_mode without one that begins after the data.
 
-    ONNX below opset 22 counts one that begins behind the data and the padding in front of it.
+    ONNX below opset 22 counts a window that begins after the data and the padding before it.
     """
     room = size + begin + end - length
     count = (-(-room // stride) if ceil else room // stride) + 1
@@ -87,16 +87,16 @@ def window_count(size: int, length: int, stride: int, begin: int, end: int, *, c
 
 
 def same_padding(size: int, length: int, stride: int, *, upper: bool) -> tuple[int, int]:
-    """Returns the padding, in front and behind, that makes a window for each stride of the data."""
+    """Returns the padding, at the start and the end, that gives a window for each stride of the data."""
     return split_padding((-(-size // stride) - 1) * stride + length - size, upper=upper)
 
 
 def split_padding(total: int, *, upper: bool) -> tuple[int, int]:
-    """Returns what of all padding, none if it is negative, is in front of the data and behind it.
+    """Splits the padding of a dimension into a start and an end; a negative total counts as 0.
 
     Args:
-        total: All padding.
-        upper: Whether the odd element goes behind the data.
+        total: The sum of both.
+        upper: Whether the odd element goes to the end.
     """
     less = max(total, 0) // 2
     more = max(total, 0) - less

@@ -146,7 +146,7 @@ REFUSALS = {
         "y = com.microsoft.QuickGelu <alpha = 1.0, beta = 2.0> (x)",
         18,
         None,
-        "QuickGelu node 'y' .*: it has the attribute 'beta'; expected none but alpha$",
+        "QuickGelu node 'y' .*: it has the attribute 'beta'; expected only alpha$",
     ),
     "a value": (
         "m = Gemm <transB = 2> (w, w) y = Mul (m, x)",

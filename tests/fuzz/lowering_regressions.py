@@ -115,7 +115,7 @@ CASES = {
     "a-gather-from-a-number": Regression(
         "rewrite",
         "g (int64[0] s, int64[3] i, float[3] dy) => (float x) { x = com.microsoft.GatherGrad (s, i, dy) }",
-        "its axis is 0, of data with 0 dimensions; expected data with one dimension at least",
+        "its axis is 0, of data with 0 dimensions; expected data with at least one dimension",
     ),
     "indices-longer-than-a-shape": Regression(
         "rewrite",
@@ -143,7 +143,7 @@ CASES = {
     ),
     "a-slice-of-axes-that-are-not-there": Regression(
         "rewrite", SLICE_GRAD.replace("axes = {0}", "axes = {4}"),
-        "cannot be rewritten: its axes are [4]; expected different ones from -1 to 0",
+        "cannot be rewritten: its axes are [4]; expected distinct axes from -1 to 0",
     ),
     "a-slice-with-an-end-too-many": Regression(
         "rewrite", SLICE_GRAD.replace("int64[1] ends = {3}", "int64[2] ends = {3, 3}"),
@@ -194,7 +194,7 @@ CASES = {
     ),
     "a-resize-of-axes-that-are-not-there": Regression(
         "rewrite", RESIZE_GRAD.replace("ResizeGrad", "ResizeGrad <axes = [0, 1, 5]>"),
-        "its axes are [0, 1, 5]; expected different ones from -3 to 2",
+        "its axes are [0, 1, 5]; expected distinct axes from -3 to 2",
     ),
     "a-policy-that-is-no-text": Regression(
         "rewrite",

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from bngrad.graph.fresh_names import ConstantAxes, Names, int64_constant
-from pass_models import axes_of, header, model
+from passes.pass_models import axes_of, header, model
 
 GRAPH = """g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}> {
     z = Add(x, w)

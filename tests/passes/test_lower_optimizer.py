@@ -260,7 +260,7 @@ REFUSED = {
     ),
     "attribute": (
         "g (seq(float[]) g) => (seq(float[]) c) { [n] c = com.microsoft.InplaceClipGradNorm <norm_type = 1> (g) }",
-        "it has the attribute 'norm_type'; expected none but max_norm",
+        "it has the attribute 'norm_type'; expected only max_norm",
     ),
     "lengths": (
         """g (float[1] lr, float[2] w, float[2] g) => (bool[1] d) {

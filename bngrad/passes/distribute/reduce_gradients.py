@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
-from bngrad.graph.node_makers import NodesBehind
+from bngrad.graph.node_makers import NodesAfter
 from bngrad.graph.node_reader import dtype_of, static_shape
 from bngrad.graph.same_values import origin
 from bngrad.passes.distribute.collectives import Keys, is_collective
@@ -144,7 +144,7 @@ def _reduce(bucket: _Bucket, key: str, graph: ir.Graph, names: Names) -> None:
     """Makes the nodes of a bucket behind the one that makes its last gradient."""
     last = bucket.values[-1].producer()
     assert last is not None, "see `_require_reducible`"  # noqa: S101
-    make = NodesBehind(last, names, f"bngrad_{key.replace('/', '_')}")
+    make = NodesAfter(last, names, f"bngrad_{key.replace('/', '_')}")
     parts = [make.cast(value, bucket.dtype) for value in bucket.values]
     if len(parts) == 1:
         totals = make.bngrad("AllReduce", parts[0], key=key)
@@ -164,7 +164,7 @@ def _reduce(bucket: _Bucket, key: str, graph: ir.Graph, names: Names) -> None:
         _replace_output(graph, value, make.cast(total, dtype_of(value)), make, names)
 
 
-def _replace_output(graph: ir.Graph, old: ir.Value, new: ir.Value, make: NodesBehind, names: Names) -> None:
+def _replace_output(graph: ir.Graph, old: ir.Value, new: ir.Value, make: NodesAfter, names: Names) -> None:
     """Makes a value an output in place of another one, whose name it takes."""
     name, old.name = str(old.name), names.fresh(f"{old.name}_of_rank")
     new = make.name(new, name)
